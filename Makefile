@@ -20,7 +20,7 @@ SEED ?= 0
 OUT ?= tuned/$(NETWORK)
 FUZZ_EXAMPLES ?= 4000
 # One worker more than cores, for tests wait for servers, locks and clocks; each takes up to a
-# gigabyte. tests/conftest.py wants its work dealt out in files, the longest first. No worker that
+# gigabyte. tests/conftest.py wants its work distributed in files, the longest first. No worker that
 # dies is replaced: pytest-xdist would deal its files out again, and wait for them for ever.
 WORKERS = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile \

@@ -10,7 +10,7 @@ Every run has the same machines, those of a truth (`benchmarks.codesign_truth`, 
 `--folder` first unless one is given), and the same number of measurements. An entry of `--methods`
 is the name of a method, or one with options: `ours:estimates=false,correct=false`. Networks are
 searched for one by one and all together; of others (`--sets`) nobody knows the truth, and methods
-are held against the best of them. A run goes on in one process, after the compiled kernels were
+are compared with the best of them. A run goes on in one process, after the compiled kernels were
 loaded; machines, designs and what targets remember are its own.
 
 Kept of a run: the best latency within the area and the hypervolume whenever one of them changed, by
@@ -126,21 +126,21 @@ def _run(
 ) -> dict[str, Any]:  # fmt: skip
     problem = _problem(truth, {name: loaded[name] for name in names})
     look = Lookout(_reference(truth, problem, names))
-    lab = BudgetedEvaluator(trials, listen=look)
+    evaluator = BudgetedEvaluator(trials, listen=look)
     method, options = parse_entry(entry)
     wall, cpu, failed = time.perf_counter(), time.process_time(), ""
     try:
-        make_method(method, options).search(problem, lab, seed)
+        make_method(method, options).search(problem, evaluator, seed)
     except BudgetSpent:
         pass
     except TilewrightError as error:  # e.g. a method that gives up; what it has found counts
         failed = str(error)
     return {
         "entry": entry, "networks": list(names), "seed": seed, "trials": trials,
-        "spent": lab.spent, "compiled": lab.compiled,
+        "spent": evaluator.spent, "compiled": evaluator.compiled,
         "seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu,
-        "machines": len(lab.designs()), "steps": look.steps,
-        "front": [list(each.point) for each in front_of(lab)], "failed": failed,
+        "machines": len(evaluator.designs()), "steps": look.steps,
+        "front": [list(each.point) for each in front_of(evaluator)], "failed": failed,
     }  # fmt: skip
 
 

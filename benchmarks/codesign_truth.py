@@ -44,7 +44,7 @@ GRID = TruthOptions(
         ("bus_bits", 64, 128),
     ),
 )
-"""Few enough to solve: blocks of 8 to 64 channels, buffers around those of the default machine."""
+"""Few enough to solve: blocks of 8 to 64 channels, buffers around those of the stock machine."""
 QUICK = TruthOptions(
     ("digits_cnn",),
     "vta-pynq",

@@ -1,5 +1,5 @@
 """Tuning for this processor: layers against MetaSchedule and random search, networks against
-onnxruntime, untuned TVM and MetaSchedule's kernels. Everything is really measured, here.
+onnxruntime, TVM without tuning and MetaSchedule's kernels. Everything is really measured, here.
 
     python -m benchmarks.cpu --json built/cpu.json --quick    # ten minutes: fewer layers and seeds
     python -m benchmarks.cpu --json built/cpu.json            # a night
@@ -7,7 +7,7 @@ onnxruntime, untuned TVM and MetaSchedule's kernels. Everything is really measur
 Every tuner gets the same number of measurements of the same TensorIR functions by the same
 instrument (`targets.cpu.measure`); runs of different tuners alternate, so that a drift of the
 machine meets all of them. When all tuners of a layer are done, their best programs are measured
-afresh, in turns, so that none profits from its luckiest measurement (`final_seconds`). Networks are
+again, in turns, so that none profits from its luckiest measurement (`final_seconds`). Networks are
 timed in turns with their rivals, an inference each.
 """
 
@@ -54,7 +54,7 @@ LAYERS: Mapping[str, tuple[str, str]] = {
 QUICK = ("resnet18 3x3 128", "mobilenet_v2 1x1 192-64", "mobilenet_v2 dw 144")
 TUNERS = ("default", "random", "metaschedule")
 NETWORKS = ("resnet18", "mobilenet_v2")
-ENGINES = ("tilewright", "untuned", "onnxruntime", "metaschedule")
+ENGINES = ("tilewright", "baseline", "onnxruntime", "metaschedule")
 ROUNDS = 5
 
 
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--layers", default="", help="names, separated by commas")
     parser.add_argument("--tuners", default=",".join(TUNERS), help="names, separated by commas")
     parser.add_argument("--networks", default=None, help="names, separated by commas")
-    parser.add_argument("--network-trials", type=int, default=0, help="a workload; 0: untuned")
+    parser.add_argument("--network-trials", type=int, default=0, help="a workload; 0: the baseline")
     options = parser.parse_args()
     trials = options.trials or (24 if options.quick else 200)
     seeds = options.seeds or (1 if options.quick else 5)
@@ -174,7 +174,7 @@ def network(target: Target, name: str, trials: int, *, rival: bool) -> dict[str,
         for _ in range(ROUNDS):
             for engine, call in engines.items():
                 rounds[engine].append(_timed(*call, threads))
-    rounds["untuned"] = [_timed("untuned", name, threads)]
+    rounds["baseline"] = [_timed("baseline", name, threads)]
     found = {engine: float(np.median(seconds)) for engine, seconds in rounds.items()}
     return {
         "network": name, "threads": threads, "trials": trials,

@@ -1,4 +1,4 @@
-"""Int8 against float32 on this processor: untuned schedules of the layers of `benchmarks.cpu`,
+"""Int8 against float32 on this processor: baselines of the layers of `benchmarks.cpu`,
 measured in turns.
 
     python -m benchmarks.cpu_int8 --target cpu:threads=1      # a minute
@@ -36,10 +36,10 @@ def main() -> None:
 
 
 def rates(target: Target, workloads: tuple[Workload, ...]) -> list[float]:
-    """10^9 operations a second of each workload's untuned schedule: medians of some rounds."""
-    untuned = capability(target, Baseline)
-    assert untuned is not None
-    lowered = [untuned.baseline(workload).lowered for workload in workloads]
+    """10^9 operations a second of each workload's baseline: medians of some rounds."""
+    baseline = capability(target, Baseline)
+    assert baseline is not None
+    lowered = [baseline.baseline(workload).lowered for workload in workloads]
     seconds = [[target.measure(each).seconds[0] for each in lowered] for _ in range(ROUNDS)]
     operations = [2 * workload.macs for workload in workloads]
     return [float(rate) for rate in operations / np.median(seconds, axis=0) / 1e9]

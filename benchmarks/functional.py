@@ -117,7 +117,7 @@ def speeds(spec: VtaSpec, workload: Workload, schedules: int) -> list[float]:
     return sorted(speed_of(spec, program, workload.macs) for program in programs if program)
 
 
-def speed_of_default(spec: VtaSpec, workload: Workload) -> float:
+def speed_of_baseline(spec: VtaSpec, workload: Workload) -> float:
     """GMAC/s of the schedule a user has without tuning (TopHub's, where it lists one)."""
     found = baseline_of(workload, spec)
     tensors = random_tensors(workload, spec.machine, 0)
@@ -138,7 +138,7 @@ def main() -> None:
     print(f"{'GMAC/s, one core':22} {heads} of peak")
     for name, workload in LAYERS.items():
         got = speeds(spec, workload, options.schedules)
-        usual = speed_of_default(spec, workload)
+        usual = speed_of_baseline(spec, workload)
         print(
             f"{name:22} {got[0]:8.1f} {float(np.median(got)):8.1f} {got[-1]:8.1f} {usual:8.1f} "
             f"{usual / peak:7.0%}"

@@ -7,7 +7,7 @@
 Of each network on each target: cycles and bytes moved where nothing is fused, all that may be, all
 but shortcuts, what estimates say (greedy), what TVM's FuseOps would, what the policy says without a
 search, and what the learned search finds, by each method that may ask the model. All workloads are
-tuned alike, with `--trials` each, whoever asks for them. Models learned from the other networks of
+tuned alike, with `--trials` each, for every method. Models learned from the other networks of
 the list and those of `--training`, on this target and those before it; never from the network
 itself on any target. Searches that ask the simulator itself, and random draws, have `--budget`
 labelled graphs each, and count until they come as near as 0.1 % to the best that anybody found.
@@ -169,7 +169,7 @@ def _learned(
     return found, {
         "cycles": backing(found).cycles, "dram_bytes": backing(found).dram_bytes,
         "evaluations": counted.count, "steps": steps, "seconds": time.perf_counter() - begin,
-        "policy": backing(told).cycles, "policy_untuned": backing(blind).cycles,
+        "policy": backing(told).cycles, "policy_blind": backing(blind).cycles,
         "model_error": error,
     }  # fmt: skip
 

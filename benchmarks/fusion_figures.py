@@ -32,7 +32,7 @@ def summary(rows: Sequence[Row]) -> str:
                 f"    learned by {kind:14} {told['evaluations']:3} evaluations, regret "
                 f"{told['cycles'] / row['best'] - 1:.3%}; policy alone "
                 f"{told['policy'] / told['cycles'] - 1:+.3%}, before anything was simulated "
-                f"{told['policy_untuned'] / told['cycles'] - 1:+.3%}; model off by "
+                f"{told['policy_blind'] / told['cycles'] - 1:+.3%}; model off by "
                 f"{told['model_error']:.2%}; {told['seconds']:.0f} s"
             )
         searches = (f"{name} {_until(each, row['best'])}" for name, each in row["searches"].items())

@@ -3,7 +3,7 @@ search and boosted trees as they come, its parallel builder; programs are measur
 that every tuner's seconds are the same seconds.
 
 The function it gets is the one our schedules start from, with its data and weights already packed
-in blocks as in the kernel's untuned config; a program is checked against the same reference.
+in blocks as in the kernel's baseline config; a program is checked against the same reference.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def tune(
     from tvm.s_tir import meta_schedule as ms
     from tvm.s_tir.meta_schedule.builder import LocalBuilder
 
-    function = kernel_for(workload).define(workload, spec, _untuned_values(spec, workload))
+    function = kernel_for(workload).define(workload, spec, _baseline_values(spec, workload))
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     small = {"population_size": 64, "genetic_num_iters": 1, "init_min_unmeasured": 32}
     found = Trials()
@@ -124,7 +124,7 @@ def tune(
                 max_workers=spec.threads, timeout_sec=BUILD_SECONDS, f_build=build, f_export=export,
                 initializer=few_intrinsics,
             ),
-            runner=_runner(target, workload, untuned_config(target, spec, workload), found),
+            runner=_runner(target, workload, baseline_config(target, spec, workload), found),
             measure_callbacks=ms.MeasureCallback.create("default")[1:],
             database="memory",
             strategy=ms.search_strategy.EvolutionarySearch(**(small if quick else {})),
@@ -149,7 +149,7 @@ def build_network(target: Target, network: str, out: Path, trials: int) -> None:
     workloads = dict.fromkeys(layer.workload for layer in layers)
     functions = {workload: tune(target, workload, trials, 0).function for workload in workloads}
     picks = {
-        workload: Pick("kernels", tuple(map(int, untuned_config(target, spec, workload)[0])))
+        workload: Pick("kernels", tuple(map(int, baseline_config(target, spec, workload)[0])))
         for workload in workloads
     }
     build_folder(
@@ -170,15 +170,15 @@ class WithFunctions(CpuTarget):
         return ours if theirs is None else replace(ours, function=theirs)
 
 
-def untuned_config(target: Target, spec: CpuSpec, workload: Workload) -> Configs:
+def baseline_config(target: Target, spec: CpuSpec, workload: Workload) -> Configs:
     """The kernel's own choice, which decides how weights lie; shape (1, knobs)."""
-    values, space = _untuned_values(spec, workload), target.space(workload)
+    values, space = _baseline_values(spec, workload), target.space(workload)
     places = [knob.values.index(values[knob.name]) for knob in space.knobs]
     return np.array([places], dtype=np.int32)
 
 
-def _untuned_values(spec: CpuSpec, workload: Workload) -> Mapping[str, int]:
-    return kernel_for(workload).default_values(workload, spec)
+def _baseline_values(spec: CpuSpec, workload: Workload) -> Mapping[str, int]:
+    return kernel_for(workload).baseline_values(workload, spec)
 
 
 def _runner(target: Target, workload: Workload, config: Configs, found: Trials) -> Any:

@@ -38,7 +38,7 @@ from tilewright.targets import make_target
 from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Space
 from tilewright.targets.capabilities import Enumerates, Latency, capability
 from tilewright.targets.workload import Workload
-from tilewright.tuning.final_validation import choose_afresh
+from tilewright.tuning.final_validation import choose_validated
 from tilewright.tuning.results import Schedule
 
 LAYERS = ("C2", "C4", "C8", "C10")
@@ -134,7 +134,7 @@ def picks(tuner: str, layer: str, level: str, arm: str, seed: int, trials: int) 
         Schedule(TRIAL, "", tuple(history.configs[row].tolist()), {}, Latency(1.0))
         for row in history.fastest(LEADERS)
     ]
-    final = choose_afresh(leaders, None, bench).chosen
+    final = choose_validated(leaders, None, bench).chosen
     assert final is not None, "a valid trial"
     first, last = truth(leaders[0].config), truth(final.config)
     said = float(history.latency[history.best])
@@ -208,7 +208,7 @@ def main(
             weighted, plain = trees(level, seeds)
             console.print(f"{level}: weighted {weighted:.4f}, plain {plain:.4f} (log2 latency)")
         return
-    table = Table("noise", "tuner", "target", "fastest trial", "said / true", "chosen afresh",
+    table = Table("noise", "tuner", "target", "fastest trial", "said / true", "validated",
                   "reported / true")  # fmt: skip
     for level in LEVELS:
         for tuner in tuners.split(","):

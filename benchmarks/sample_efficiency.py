@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.layers import OTHERS, RESNET18
-from tilewright.cli.views.comparison import comparing, standings_table
+from tilewright.cli.views.comparison import comparing, leaderboard_table
 from tilewright.evaluation.compare.benchmark_suite import OracleTestBed, TestBed, recorded_test_bed
 from tilewright.evaluation.compare.comparison import run_comparison
 from tilewright.evaluation.compare.leaderboard import RESAMPLES, Floats, Results
@@ -65,7 +65,7 @@ def main(
     with comparing(console) as progress:
         compared = run_comparison(what, folder, processes=jobs, progress=progress)
     write_report(compared, folder)
-    console.print(standings_table(compared.standings, console.width))
+    console.print(leaderboard_table(compared.leaderboard, console.width))
     share = {name: _invalid_share(test_bed, name) for name, _ in test_bed.workloads}
     console.print(_by_layer(compared.results, share))
     figures = _relative(compared.results, share)

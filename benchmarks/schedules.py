@@ -58,7 +58,7 @@ def main(target: str = "vta-pynq", sample: int = 100_000, timed: int = 20_000) -
     extended = vta_target(target)
     stock, free = (vta_target(target, space) for space in ("stock", "template"))
     table = Table(title=f"cycles on {target}, epilogue >> 8, min 127, max 0")
-    for column in ("layer", "×", "untuned", "stock template", "free template", "extended", "bound",
+    for column in ("layer", "×", "baseline", "stock template", "free template", "extended", "bound",
                    "binds", "above"):  # fmt: skip
         table.add_column(column, justify="left" if column in ("layer", "binds") else "right")
     totals = np.zeros(5, np.int64)
@@ -79,7 +79,7 @@ def main(target: str = "vta-pynq", sample: int = 100_000, timed: int = 20_000) -
     table.add_row("total", "", *(f"{v:,}" for v in totals), "", f"{totals[3] / totals[4] - 1:.1%}")
     Console(width=110).print(table)
     print(
-        f"extended / untuned {totals[3] / totals[0]:.3f}, "
+        f"extended / baseline {totals[3] / totals[0]:.3f}, "
         f"extended / best stock template {totals[3] / totals[1]:.3f}, "
         f"bound / best stock template {totals[4] / totals[1]:.3f}"
     )

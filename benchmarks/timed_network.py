@@ -3,7 +3,7 @@ engines take turns.
 
     python -m benchmarks.timed_network tilewright ARTIFACT
     python -m benchmarks.timed_network onnxruntime NETWORK --threads 2
-    python -m benchmarks.timed_network untuned NETWORK --threads 2
+    python -m benchmarks.timed_network baseline NETWORK --threads 2
 
 Prints the seconds of each inference as a JSON list, after some that warm up.
 """
@@ -28,7 +28,7 @@ WARM_UP_SECONDS, SECONDS, LEAST = 0.5, 2.0, 3
 def main() -> None:
     """Print the seconds."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("engine", choices=("tilewright", "onnxruntime", "untuned"))
+    parser.add_argument("engine", choices=("tilewright", "onnxruntime", "baseline"))
     parser.add_argument("network")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
@@ -79,7 +79,7 @@ def onnxruntime(network: str, threads: int) -> Callable[[], object]:
     return lambda: session.run(None, arrays)
 
 
-def untuned(network: str, threads: int) -> Callable[[], object]:
+def baseline(network: str, threads: int) -> Callable[[], object]:
     """What a user of TVM gets without tuning: its default pipeline, for this very processor."""
     import tvm
     from tvm import relax
@@ -94,7 +94,7 @@ def untuned(network: str, threads: int) -> Callable[[], object]:
 
 
 ENGINES: dict[str, Callable[[str, int], Callable[[], object]]] = {
-    "tilewright": tilewright, "onnxruntime": onnxruntime, "untuned": untuned,
+    "tilewright": tilewright, "onnxruntime": onnxruntime, "baseline": baseline,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 Builds a dataset of `cpu:threads=1`, once with each width of vectors, and trains on it, below
 `--folder`. Then every layer is tuned without and with the model. Single measurements flatter who
-made more of them: so the best program after each of some numbers of trials is measured afresh, all
+made more of them: so the best program after each of some numbers of trials is measured again, all
 of a layer and seed in turns, and a run has come where another ends when its fresh figure is within
 2 %, which is what a measurement is sure to.
 """

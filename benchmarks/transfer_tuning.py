@@ -5,7 +5,7 @@ What is to be reached is the latency of a tuner that has a board and no model of
 closed-form estimates, no compiles beyond its batches) after 64 trials a layer. Every other tuner
 runs until its network is as fast; its trials are counted to the end of the round, its seconds from
 before its model is loaded, as the loop of one process in which modules are loaded. A layer without
-a valid trial counts as the untuned schedule does. `dealt` gives rounds by expected gain, else all
+a valid trial counts as the baseline does. `scheduled` gives rounds by expected gain, else all
 layers have as many. The rivals of a warm start are `blind` (it may compile beyond its batches, too)
 and `default` (it has estimates, too). `processor_seconds` are those that the process computed,
 whatever else the machine did meanwhile. The simulator measures in less than a millisecond, a board
@@ -42,7 +42,7 @@ from tilewright.tuning.network import Subgraph, extract_subgraphs, import_model
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.task_scheduler import SharingRules, TaskState, next_round
 from tilewright.tuning.tuning_task import tuning_task_of
-from tilewright.tuning.verification import untuned
+from tilewright.tuning.verification import baselines_of
 
 if TYPE_CHECKING:
     from benchmarks.transfer_rows import Found
@@ -65,23 +65,23 @@ class Tuner:
     options: tuple[tuple[str, float], ...] = ()
     batch: int = 8
     warm: bool = False
-    dealt: bool = False
+    scheduled: bool = False
 
 
 _ALONE = (("alpha", 0.0), ("first_alpha", 0.0), ("warm_alpha", 0.0))  # no compiles beyond a batch
 BOARD = Tuner("board", "default-blind", _ALONE)
 TUNERS = (
     BOARD,
-    Tuner("board, dealt", "default-blind", _ALONE, dealt=True),
+    Tuner("board, scheduled", "default-blind", _ALONE, scheduled=True),
     Tuner("blind", "default-blind"),
-    Tuner("blind, dealt", "default-blind", batch=WARM_BATCH, dealt=True),
+    Tuner("blind, scheduled", "default-blind", batch=WARM_BATCH, scheduled=True),
     Tuner("default", "default"),
-    Tuner("default, dealt", "default", batch=WARM_BATCH, dealt=True),
+    Tuner("default, scheduled", "default", batch=WARM_BATCH, scheduled=True),
     Tuner("warm", "default-blind", batch=WARM_BATCH, warm=True),
-    Tuner("warm, dealt", "default-blind", batch=WARM_BATCH, warm=True, dealt=True),
-    Tuner("warm, dealt by 2", "default-blind", batch=2, warm=True, dealt=True),
+    Tuner("warm, scheduled", "default-blind", batch=WARM_BATCH, warm=True, scheduled=True),
+    Tuner("warm, scheduled by 2", "default-blind", batch=2, warm=True, scheduled=True),
     Tuner("warm, no compiles", "default-blind", _ALONE, batch=WARM_BATCH, warm=True),
-    Tuner("warm default, dealt", "default", batch=WARM_BATCH, warm=True, dealt=True),
+    Tuner("warm default, scheduled", "default", batch=WARM_BATCH, warm=True, scheduled=True),
 )  # fmt: skip
 
 
@@ -179,11 +179,11 @@ def perform(unit: Unit) -> dict[str, Any]:
     compiled = trials = 0
     paused = time.perf_counter(), time.process_time()
     # what a network without a valid trial of a layer runs there
-    spare = [_untuned(unit, each.workload) for each in layers]
+    spare = [_baseline(unit, each.workload) for each in layers]
     total = np.inf
     begin += time.perf_counter() - paused[0]
     computed += time.process_time() - paused[1]
-    for place, n in (_dealt if unit.tuner.dealt else _in_turn)(sessions, layers, rules):
+    for place, n in (_scheduled if unit.tuner.scheduled else _in_turn)(sessions, layers, rules):
         done = sessions[place].advance(n)
         if done is None:
             continue
@@ -207,10 +207,10 @@ def perform(unit: Unit) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _untuned(unit: Unit, workload: Workload) -> float:
+def _baseline(unit: Unit, workload: Workload) -> float:
     study = tuning_task_of(TuningOptions(model=unit.network, target=unit.target), workload)
-    found = untuned(study)
-    known = [found.fallback, None if found.default is None else found.default.latency]
+    found = baselines_of(study)
+    known = [found.fallback, None if found.baseline is None else found.baseline.latency]
     return min((float(each.cycles) for each in known if each is not None), default=np.inf)
 
 
@@ -233,17 +233,17 @@ def _in_turn(
             yield place, min(rules.batch, rules.trials - done)
 
 
-def _dealt(
+def _scheduled(
     sessions: Sequence[Session], layers: Sequence[Subgraph], rules: SharingRules
 ) -> Iterator[tuple[int, int]]:
-    """As `tilewright tune --stop-gain 0` deals rounds."""
+    """As `tilewright tune --stop-gain 0` schedules rounds."""
     exhausted: set[int] = set()
     while True:
-        standings = [
+        states = [
             TaskState(each.count, each.macs, session.history, place not in exhausted)
             for place, (each, session) in enumerate(zip(layers, sessions, strict=True))
         ]
-        found = next_round(standings, rules)
+        found = next_round(states, rules)
         if found is None:
             return
         before = len(sessions[found[0]].history)

@@ -25,7 +25,7 @@ ORACLES = "oracle"
     persist_result=False,
 )
 def compare_tuners(options: CompareForm) -> str:
-    """Run several tuners with many seeds and hold them against the enumerated optimum; returns the
+    """Run several tuners with many seeds and compare them with the enumerated optimum; returns the
     name of the best."""
     home, out = use_home(), confined(options.out)
     check_budget(options.trials, options.batch)
@@ -46,4 +46,4 @@ def compare_tuners(options: CompareForm) -> str:
         )
         report_all(str(out), unsearched(compared))
         record_all(runs, str(out), unsearched(compared))
-    return compared.standings[0].tuner
+    return compared.leaderboard[0].tuner

@@ -28,7 +28,7 @@ def confined(out: str) -> Path:
 
 
 class CompareForm(Form):
-    """Which tuners are held against each other, on what."""
+    """Which tuners are compared, on what."""
 
     network: str = Field(
         default="resnet18",

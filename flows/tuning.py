@@ -45,8 +45,8 @@ def network_flow(listen: Listener = ignore) -> Flow[[TuningOptions], Summary]:
 def tuned(options: TuningOptions, listen: Listener = ignore) -> tuple[Summary, str]:
     """What the flow of a network does, within one: its results, and what is to be said of a run
     that had nothing to do, empty of others."""
-    home, course = use_home(), RunProgress()
-    emit = logged(course.hearing(listen))
+    home, progress = use_home(), RunProgress()
+    emit = logged(progress.hearing(listen))
     options = confined(options)
     cache = CacheUse(str(home.cache), options.fresh)
 
@@ -55,9 +55,9 @@ def tuned(options: TuningOptions, listen: Listener = ignore) -> tuple[Summary, s
 
     # A subflow's heartbeat thread would be joined at its end, for a second each.
     quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
-    with quiet, TrackedNetwork(cache, emit, tune_one, course) as steps:
+    with quiet, TrackedNetwork(cache, emit, tune_one, progress) as steps:
         summary = run_network(options, steps, emit)
-    return summary, course.remark(summary)
+    return summary, progress.remark(summary)
 
 
 def ended(summary: Summary, remark: str) -> Summary | State[Summary]:

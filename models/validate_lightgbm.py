@@ -65,7 +65,7 @@ def _features(facts: Mapping[str, str]) -> int:
     if facts["objective"] not in OBJECTIVES:
         raise ValueError("its objective is none of ours")
     if not re.fullmatch("[0-9]{1,6}", facts["max_feature_idx"]):
-        raise ValueError("its number of features is none")
+        raise ValueError("expected a number of features")
     features = int(facts["max_feature_idx"]) + 1
     names, infos = facts["feature_names"], facts["feature_infos"].split(" ")
     if features > MAX_FEATURES or not _NAMES.fullmatch(names):
@@ -73,7 +73,7 @@ def _features(facts: Mapping[str, str]) -> int:
     if len(names.split(" ")) != features or len(infos) != features:
         raise ValueError("its features are not as many as it says")
     if not all(map(_INFO.fullmatch, infos)):
-        raise ValueError("the range of a feature is none")
+        raise ValueError("expected the range of a feature")
     return features
 
 
@@ -83,7 +83,7 @@ def _check_tree(text: str, number: int, features: int) -> None:
         raise ValueError("a tree has not its number")
     facts = _lines(lines, _TREE)
     if not re.fullmatch("[0-9]{1,7}", facts["num_leaves"]):
-        raise ValueError("the number of leaves is none")
+        raise ValueError("expected a number of leaves")
     leaves = int(facts["num_leaves"])
     if not 1 <= leaves <= MAX_LEAVES or (facts["num_cat"], facts["is_linear"]) != ("0", "0"):
         raise ValueError("a tree is none of ours")

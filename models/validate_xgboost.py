@@ -1,7 +1,7 @@
 """What an XGBoost file must be before the library may read it.
 
 XGBoost believes its files: an index out of range, a list that is too short, a cycle, and the
-process is gone. So all of a file is read here first, and held against what this package's models
+process is gone. So all of a file is read here first, and checked against what this package's models
 can be: trees of numbers, without categories, for one target. Files of XGBoost 3 as UBJSON.
 """
 
@@ -150,7 +150,7 @@ def _object(value: Ubjson, keys: set[str]) -> dict[str, Ubjson]:
 
 def _list(value: Ubjson) -> Values | list[Ubjson]:
     if not isinstance(value, list | np.ndarray):
-        raise ValueError("a list is none")
+        raise ValueError("expected a list")
     return value
 
 
@@ -164,7 +164,7 @@ def _whole(value: Ubjson) -> Values:
 def _count(value: Ubjson, most: int, least: int = 1) -> int:
     """A number, written as XGBoost does: text."""
     if not isinstance(value, str) or not re.fullmatch("[0-9]{1,9}", value):
-        raise ValueError("a count is none")
+        raise ValueError("expected an integer count")
     if not least <= int(value) <= most or str(int(value)) != value:
         raise ValueError("a count is out of range")
     return int(value)
@@ -174,4 +174,4 @@ def _check_texts(value: Ubjson, features: int) -> None:
     if not isinstance(value, list) or len(value) not in (0, features):
         raise ValueError("its features are not as many as it says")
     if not all(isinstance(each, str) for each in value):
-        raise ValueError("the name of a feature is none")
+        raise ValueError("expected the name of a feature")

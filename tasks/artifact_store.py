@@ -1,7 +1,7 @@
 """The cache of finished stages: manifests in JSON, data in files named by their digest.
 
 Prefect could keep results itself, but its reader obeys what a result file says about how to decode
-it, pickle included: whoever edits a cached file runs code in the next run. Here nothing in a file
+it, pickle included: an edited cache file runs code in the next run. Here nothing in a file
 chooses a decoder, every byte is checked against a digest, and what does not fit is computed anew;
 so nothing here waits for the disk. What is no plain file of this user's, or lies behind a link, is
 refused (`core.safe_files.UnsafeFile`).

@@ -4,8 +4,8 @@ Each tuner has one registered model a role of a workload on a target and space; 
 names the version in force, on the models of the best tuner alone. What lies there are native files
 (XGBoost's UBJSON, LightGBM's text, NPZ); they are read as such, and nothing in the registry chooses
 what code reads them. Each version has a digest, which is checked first; and a file that is as it
-was registered is still held against its format before a library reads it (`models.model_registry`).
-`tasks.register_champion` puts them there.
+was registered is still checked against its format before a library reads it
+(`models.model_registry`). `tasks.register_champion` puts them there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What passes between stages as bytes: arrays as NPZ, learned models in native formats.
 
-What is read is held against its shape: every decoder raises `ValueError` or `KeyError` for bytes
+What is read is checked against its shape: every decoder raises `ValueError` or `KeyError` for bytes
 that its encoder cannot have written, and nothing else.
 """
 
@@ -53,7 +53,7 @@ def decode_candidates(data: bytes) -> Candidates:
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """With its programs, so that whoever measures it lowers nothing again."""
+    """With its programs, so that measuring it lowers nothing again."""
     rows = batch.rows
     scores = {_SCORE + name: values for name, values in batch.scores.items()}
     return pack_arrays(

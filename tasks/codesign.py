@@ -75,9 +75,9 @@ class TrackedCodesign:
         )
 
     def prove_front(
-        self, options: CodesignOptions, lab: BudgetedEvaluator
+        self, options: CodesignOptions, evaluator: BudgetedEvaluator
     ) -> list[ProvenDesign] | int:
-        return _prove_front(unsearched(lab))
+        return _prove_front(unsearched(evaluator))
 
     def finished(self, options: CodesignOptions, outcome: CodesignOutcome, wall: float) -> None:
         outcome.summary["wall_seconds"] = round(wall, 3)
@@ -132,15 +132,15 @@ def _search(
                 log.add(event.trials, curves(event))
                 shown.show(event.trials)
 
-        lab = search_designs(options, problem, ledger, hear)
+        evaluator = search_designs(options, problem, ledger, hear)
     shown.end()
-    return lab
+    return evaluator
 
 
 @step("proof of the front")
-def _prove_front(lab: BudgetedEvaluator) -> list[ProvenDesign] | int:
+def _prove_front(evaluator: BudgetedEvaluator) -> list[ProvenDesign] | int:
     """Lower and measure every schedule of the front anew, and run it on data."""
-    return prove_front(lab)
+    return prove_front(evaluator)
 
 
 @step("files in {options.folder}")

@@ -18,8 +18,8 @@ from tilewright.evaluation.compare.comparison import (
 from tilewright.evaluation.compare.plan import ComparisonPlan
 from tilewright.evaluation.compare.runs import TunerRun
 from tilewright.evaluation.compare.summary import verdict
+from tilewright.reports.compare.leaderboard_table import leaderboard_columns
 from tilewright.reports.compare.report import REPORT, write_report
-from tilewright.reports.compare.standings_table import standings_columns
 from tilewright.reports.compare.verdict import spoken
 from tilewright.reports.markdown import code, plain
 from tilewright.reports.run_description import paragraphs
@@ -61,12 +61,12 @@ def compare_all(
 
 @step("report in {place}")
 def report_all(place: str, compared: Comparison) -> None:
-    """The page with all that was found, and the standings in Prefect."""
+    """The page with all that was found, and the leaderboard in Prefect."""
     write_report(compared, Path(place))
-    rows = standings_rows(compared)
-    said = verdict(compared.results, compared.standings)
+    rows = leaderboard_rows(compared)
+    said = verdict(compared.results, compared.leaderboard)
     tuner = said.best.tuner
-    create_table_artifact(key="standings", table=rows, description=plain(tuner))
+    create_table_artifact(key="leaderboard", table=rows, description=plain(tuner))
     note = paragraphs(
         f"# {plain(tuner)}",
         f"{plain(tuner)} {plain(spoken(said))}",
@@ -82,14 +82,14 @@ def record_all(runs: int, place: str, compared: Comparison) -> int:
     folder = Path(place)
     files = [folder / REPORT, folder / COMPARISON]
     logged = log_comparison(compared.plan, compared.results, compared.runs, files)
-    return len(register_champion(compared.plan, compared.results, compared.standings, logged))
+    return len(register_champion(compared.plan, compared.results, compared.leaderboard, logged))
 
 
-def standings_rows(compared: Comparison) -> list[dict[str, str]]:
+def leaderboard_rows(compared: Comparison) -> list[dict[str, str]]:
     """A row a tuner, best first."""
-    columns = standings_columns(compared.standings)
+    columns = leaderboard_columns(compared.leaderboard)
     return [
-        {"tuner": standing.tuner}
+        {"tuner": row.tuner}
         | {" ".join(column.heading): column.cells[place].text for column in columns}
-        for place, standing in enumerate(compared.standings)
+        for place, row in enumerate(compared.leaderboard)
     ]

@@ -1,4 +1,4 @@
-"""By what a run finds those in MLflow that it can be held against."""
+"""Tags that identify comparable MLflow runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _QUESTION = ("network", "target", "space", "epilogue", "layers")
 _NO_SETTING = (*_QUESTION, "target_fingerprint")
 
 
-def kin_tags(params: Mapping[str, Json]) -> dict[str, str]:
+def comparison_tags(params: Mapping[str, Json]) -> dict[str, str]:
     """The tags of the run of a network with these parameters. Whatever lowers and measures may
     change between two of a kind: that is what is watched."""
     question = {name: params.get(name, "") for name in _QUESTION}

@@ -34,7 +34,7 @@ def line(event: Event) -> str:
     if isinstance(event, WorkloadTuned):
         row = event.outcome.summary()
         return (
-            f"default {row['default_cycles']}, tuned {row['tuned_cycles']}, "
+            f"baseline {row['baseline_cycles']}, tuned {row['tuned_cycles']}, "
             f"roofline {row['roofline_cycles']} cycles"
         )
     return ""

@@ -29,7 +29,7 @@ from tilewright.targets.workload import Workload
 from tilewright.tasks import tracking
 from tilewright.tasks.artifact_store import CacheUse, Manifest
 from tilewright.tasks.cached_task import step
-from tilewright.tasks.comparison_tags import kin_tags
+from tilewright.tasks.comparison_tags import comparison_tags
 from tilewright.tasks.metrics import network_curves
 from tilewright.tasks.mlflow_flavors import booster_of
 from tilewright.tasks.plots import network_picture, workload_picture
@@ -53,17 +53,17 @@ def open_network_run(
     identifies it."""
     title = title_of(params)
     run_id = tracking.open_run(
-        title, tracking.run_key(about), params=params, tags=_tags(params) | kin_tags(params),
+        title, tracking.run_key(about), params=params, tags=_tags(params) | comparison_tags(params),
         fresh=options.fresh,
     )  # fmt: skip
     links = {PREFECT_LINK: flow_run_url(str(flow_run.id))}
     if (first := tracking.repeated_run(run_id)) is not None:
         links["the first run of this command"] = tracking.run_url(first)
     command = command_of(options)
-    dealt = options.stop_gain is not None
+    shared = options.stop_gain is not None
     tracking.describe_run(
         run_id,
-        run_description.network_note(title, workloads, options.trials, command, links, dealt),
+        run_description.network_note(title, workloads, options.trials, command, links, shared),
     )
     create_link_artifact(
         link=tracking.run_url(run_id),
@@ -123,11 +123,11 @@ def log_artifacts(
         "timed_again": row["timed_again"],
         "wall_seconds": row["wall_seconds"],
     }
-    if "afresh" in row:
-        known["fresh_measurements"] = row["afresh"]["measurements"]
-        known["fresh_seconds"] = row["afresh"]["seconds"]
+    if "validation" in row:
+        known["validation_measurements"] = row["validation"]["measurements"]
+        known["validation_seconds"] = row["validation"]["seconds"]
     tracking.log_results(run_id, known | figures_of(row, workload_gain(row)))
-    _say_outcome(run_id, run_description.outcome_line(row, [row["default_source"]]))
+    _say_outcome(run_id, run_description.outcome_line(row, [row["baseline_source"]]))
     _log_files(run_id, trials, workload_picture(cache, tuned, trials))
     _log_models(run_id, tuned.workload, read_state(cache, state), state.key)
 
@@ -154,7 +154,7 @@ def log_network_artifacts(
             log.add(int(values[tracking.STEP_METRIC]), values)
     known, total = _network_figures(summary), summary["total"]
     tracking.log_results(run_id, known | figures_of(total, network_gain(total)))
-    sources = [row["default_source"] for row in summary["workloads"]]
+    sources = [row["baseline_source"] for row in summary["workloads"]]
     _say_outcome(run_id, run_description.outcome_line(summary["total"], sources))
     title = run_description.network_title(summary["network"], summary["target"], summary["tuner"])
     names = {each.workload.id: each.names for each in tuned}
@@ -190,12 +190,12 @@ def _network_figures(summary: outputs.Summary) -> dict[str, float]:
 def figures_of(row: WorkloadRow | Total, gain: Mapping[str, float | None]) -> dict[str, float]:
     """What a run comes to as metrics: cycles, milliseconds and the gain, where they are known."""
     found = {
-        "untuned_cycles": row["default_cycles"],
+        "baseline_cycles": row["baseline_cycles"],
         "fallback_cycles": row["fallback_cycles"],
         "tuned_cycles": row["tuned_cycles"],
         "bound_cycles": row["bound_cycles"],
         "roofline_cycles": row["roofline_cycles"],
-        "untuned_ms": _milli(row["default_seconds"]),
+        "baseline_ms": _milli(row["baseline_seconds"]),
         "fallback_ms": _milli(row["fallback_seconds"]),
         "tuned_ms": _milli(row["tuned_seconds"]),
         "bound_ms": _milli(row["bound_seconds"]),
@@ -211,9 +211,9 @@ def figures_of(row: WorkloadRow | Total, gain: Mapping[str, float | None]) -> di
 
 
 def workload_gain(row: WorkloadRow) -> dict[str, float | None]:
-    """What tuning gained on the untuned schedule of a workload: `gain` where the stock compiler
+    """What tuning gained on the baseline of a workload: `gain` where the stock compiler
     publishes that, `gain_on_guess` where a rule chose it."""
-    return {"gain" if is_published(row["default_source"]) else "gain_on_guess": gain_of(row)}
+    return {"gain" if is_published(row["baseline_source"]) else "gain_on_guess": gain_of(row)}
 
 
 def network_gain(total: Total) -> dict[str, float | None]:
@@ -225,9 +225,9 @@ def network_gain(total: Total) -> dict[str, float | None]:
 
 def _ends(row: WorkloadRow | Total) -> dict[str, float]:
     """Of the 95 % intervals that a target has which gives other numbers each time."""
-    if "afresh" not in row:
+    if "validation" not in row:
         return {}
-    time, gain = row["afresh"]["tuned_interval"], row["afresh"]["gain_interval"]
+    time, gain = row["validation"]["tuned_interval"], row["validation"]["gain_interval"]
     found = (
         {} if time is None else {"tuned_ms_low": 1e3 * time.low, "tuned_ms_high": 1e3 * time.high}
     )

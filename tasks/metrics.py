@@ -1,6 +1,6 @@
 """Curves that MLflow draws over the measurements of a run, in the section of their common first
-word: `cycles/best`, or `seconds/best` where no cycles are counted. What it is held against are
-levels, equal at every step."""
+word: `cycles/best`, or `seconds/best` where no cycles are counted. Baseline, bound and
+roofline are levels, equal at every step."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def network_curves(
     best = np.zeros(rounds)
     for each in tuned:
         mine = valid[valid["workload"] == each.workload.id]
-        course = mine.groupby("round")[unit].min().reindex(range(rounds)).cummin().ffill()
-        best += each.count * course.to_numpy(np.float64)
+        so_far = mine.groupby("round")[unit].min().reindex(range(rounds)).cummin().ffill()
+        best += each.count * so_far.to_numpy(np.float64)
     levels = {
-        "untuned": total["default_cycles"] if counted else total["default_seconds"],
+        "baseline": total["baseline_cycles"] if counted else total["baseline_seconds"],
         "bound": total["bound_cycles"] if counted else total["bound_seconds"],
         "roofline": total["roofline_cycles"] if counted else total["roofline_seconds"],
     }

@@ -13,8 +13,8 @@ from tilewright.services.mlflow_server import VIEW_KEY
 
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
 _PARAMS = ("network", "target", "tuner", "trials", "seed")
-_METRICS = ("untuned_cycles", "tuned_cycles", "gain", "tuned_ms")
-_CURVES = ("cycles/best", "cycles/untuned", "cycles/bound")
+_METRICS = ("baseline_cycles", "tuned_cycles", "gain", "tuned_ms")
+_CURVES = ("cycles/best", "cycles/baseline", "cycles/bound")
 
 
 def runs_view() -> str:
@@ -42,7 +42,7 @@ _CHART: Json = {
     "metricSectionId": f"{VIEW_KEY}-cycles",
     "isGenerated": False,
     "deleted": False,
-    "displayName": "best cycles over measurements, untuned and bound",
+    "displayName": "best cycles over measurements, baseline and bound",
     "metricKey": _CURVES[0],
     "selectedMetricKeys": list(_CURVES),
     "lineSmoothness": 0,

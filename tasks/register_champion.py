@@ -70,7 +70,7 @@ def register_champion(
     """Register the models of the best run on every workload: of the best tuner that learns P and
     V, the seed that came nearest the optimum, or there first. Runs are repeated to get at their
     models. Empty if no tuner learns both."""
-    crowned: list[RegisteredModel] = []
+    registered: list[RegisteredModel] = []
     for row in rows:
         tuner_config = plan.tuner_configs[results.tuners.index(row.tuner)]
         for name, _ in plan.test_bed.workloads:
@@ -80,10 +80,10 @@ def register_champion(
             if not {"P", "V"} <= set(learned):
                 break  # this tuner has no such models
             run_id = logged.seeds[tuner_config.label, job.seed]
-            crowned += _register(plan, job, learned, logged, run_id)
-        if crowned:
+            registered += _register(plan, job, learned, logged, run_id)
+        if registered:
             break
-    return crowned
+    return registered
 
 
 def _best_seed(results: Results, tuner: str, workload: str) -> int:
@@ -122,7 +122,7 @@ def _register(
     about, tuner = _about(plan, job, workload), job.tuner_config.tuner
     place = ModelPlace(target.name, test_bed.space, workload)
     _dethrone(client, place)
-    crowned = []
+    registered = []
     for role, each in learned.items():
         name = place.name(tuner, role)
         metadata: dict[str, Json] = {ABOUT: about | {"role": role, **_kind(each.model)}}
@@ -133,8 +133,8 @@ def _register(
         )
         provide(client, name, text, place.tags | {"tuner": tuner, "role": role})
         version = _new_version(client, name, model_id, run_id, _digest(model_id))
-        crowned.append(RegisteredModel(role, job.workload, name, version))
-    return crowned
+        registered.append(RegisteredModel(role, job.workload, name, version))
+    return registered
 
 
 def _dethrone(client: MlflowClient, place: ModelPlace) -> None:

@@ -1,4 +1,4 @@
-"""The regression watch: a run that has ended is held against the last one that answered the same
+"""The regression watch: a run that has ended is compared with the last one that answered the same
 question, and what comes out is told where machines and people look.
 
 It goes by MLflow, where the results of every run stay as they were: an output folder holds those of

@@ -30,7 +30,7 @@ MESSAGE = "its process was killed; a later run on the same folder goes on from t
 
 def retire_dead_runs(options: Options, current: str) -> int:
     """Mark every unfinished run on this output folder as crashed, but the `current` one, and every
-    unfinished task. Whoever calls this holds the folder's ledger, so none of them can be alive.
+    unfinished task. The caller holds the folder's ledger, so none of them can be alive.
     Returns how many runs."""
     unfinished = FlowRunFilter(
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=UNFINISHED))

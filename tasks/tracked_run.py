@@ -32,7 +32,7 @@ from tilewright.tuning.network import Extracted, Model, TuningNetwork
 from tilewright.tuning.options import CHAMPION, TuningOptions
 from tilewright.tuning.output_dir import identity
 from tilewright.tuning.outputs import Summary, summary_of, target_row
-from tilewright.tuning.results import Schedule, TunedWorkload, Untuned
+from tilewright.tuning.results import Baselines, Schedule, TunedWorkload
 from tilewright.tuning.run_metadata import is_complete
 from tilewright.tuning.task_scheduler import StopGain
 from tilewright.tuning.tune_workload import WorkloadJob, tune_workload
@@ -48,10 +48,10 @@ class TrackedNetwork:
     as what it was: finished, failed, or stopped by a person."""
 
     def __init__(
-        self, cache: CacheUse, emit: Listener, tune_one: TuneOne, course: RunProgress
+        self, cache: CacheUse, emit: Listener, tune_one: TuneOne, progress: RunProgress
     ) -> None:
         self.cache = cache
-        self.course = course
+        self.progress = progress
         self.emit = emit
         self.tune_one = tune_one
         self.params: Params = {}
@@ -102,7 +102,7 @@ class TrackedNetwork:
         tag_flow_run(self.params)
         self.run_id = log_results.open_network_run(options, about, self.params, len(what.subgraphs))
         self._repeats = tracking.repeated_run(self.run_id) is not None
-        self.course.show(options.trials * len(what.subgraphs))
+        self.progress.show(options.trials * len(what.subgraphs))
 
     def start_of(self, study: TuningTask) -> tuple[TuningTask, ExplorerState]:
         if self.params.get("warm_start") != CHAMPION:
@@ -115,7 +115,7 @@ class TrackedNetwork:
     def tune(self, job: WorkloadJob) -> TunedWorkload:
         """In a flow of its own, with a run in MLflow; but not again where the same command has
         ended well before, and the record has it all."""
-        if self._repeats and job.seat is None and is_complete(job.options.folder):
+        if self._repeats and job.scheduled is None and is_complete(job.options.folder):
             tuned = tune_workload(job, CachedWorkload(self.cache, job.emit))
             if tuned.reused_trials == tuned.trials:
                 return tuned
@@ -135,15 +135,15 @@ class TrackedNetwork:
         what: TuningNetwork,
         tuned: Sequence[TunedWorkload],
         wall: float,
-        dealt: StopGain | None,
+        sharing: StopGain | None,
         decided: Decided | None,
     ) -> Summary:
-        summary = summary_of(options, what, tuned, dealt, decided)
+        summary = summary_of(options, what, tuned, sharing, decided)
         summary["wall_seconds"] = round(wall, 3)
         summary["mlflow_run_id"] = self.run_id
         summary["prefect_flow_run_id"] = str(flow_run.id)
-        self.course.end()
-        if remark := self.course.remark(summary):
+        self.progress.end()
+        if remark := self.progress.remark(summary):
             self.emit(Note(remark))
         log_results.log_network_artifacts(
             self.cache, options.folder, target_row(options, what.target), summary, tuned,
@@ -160,19 +160,19 @@ class CachedWorkload:
         self.cache = cache
         self.emit = emit
 
-    def untuned(self, study: TuningTask) -> Untuned:
-        self.emit(StageBegan("measure_default"))
-        done = verify_tasks.measure_default(self.cache, study)
-        return verify_tasks.read_default(_took(done, self.emit))
+    def baselines(self, study: TuningTask) -> Baselines:
+        self.emit(StageBegan("measure_baseline"))
+        done = verify_tasks.measure_baseline(self.cache, study)
+        return verify_tasks.read_baselines(_took(done, self.emit))
 
     def runner(self, study: TuningTask) -> PrefectRunner:
         return PrefectRunner(self.cache, study, self.emit)
 
-    def measure_afresh(
+    def measure_leaders(
         self, study: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
     ) -> list[ValidationMeasurement]:
-        self.emit(StageBegan("measure_afresh"))
-        return verify_tasks.measure_afresh(study, block, contenders, turns)
+        self.emit(StageBegan("measure_leaders"))
+        return verify_tasks.measure_leaders(study, block, contenders, turns)
 
     def round_done(self, done: Round, trials: int) -> None:
         pass
@@ -197,20 +197,20 @@ class TrackedWorkload(CachedWorkload):
         self.log = log
         self.beside: dict[str, Latency | None] = {}
 
-    def untuned(self, study: TuningTask) -> Untuned:
-        found = super().untuned(study)
+    def baselines(self, study: TuningTask) -> Baselines:
+        found = super().baselines(study)
         self.beside = {
-            "untuned": None if found.default is None else found.default.latency,
+            "baseline": None if found.baseline is None else found.baseline.latency,
             "bound": verification.bound_of(study),
             "roofline": verification.roofline_of(study),
         }
         return found
 
-    def measure_afresh(
+    def measure_leaders(
         self, study: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
     ) -> list[ValidationMeasurement]:
         self.log.flush()
-        return super().measure_afresh(study, block, contenders, turns)
+        return super().measure_leaders(study, block, contenders, turns)
 
     def round_done(self, done: Round, trials: int) -> None:
         figures = {

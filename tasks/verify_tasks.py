@@ -12,8 +12,8 @@ from tilewright.tasks.artifact_store import CacheUse, Manifest
 from tilewright.tasks.cached_task import Key, Made, Result, reuse_or_do, stage, step
 from tilewright.tuning import final_validation, verification
 from tilewright.tuning.results import (
+    Baselines,
     Schedule,
-    Untuned,
     latency_from_json,
     latency_to_json,
     schedule_from_json,
@@ -22,25 +22,25 @@ from tilewright.tuning.results import (
 from tilewright.tuning.tuning_task import TuningTask
 
 
-@stage("untuned schedule")
-def measure_default(cache: CacheUse, study: TuningTask) -> Result:
-    """The untuned schedule and what the stock compiler does without a log, lowered and measured
+@stage("baseline")
+def measure_baseline(cache: CacheUse, study: TuningTask) -> Result:
+    """The baseline and what the stock compiler does without a log, lowered and measured
     like every other."""
 
     def work() -> Made:
-        found = verification.untuned(study)
-        default, fallback = found.default, found.fallback
+        found = verification.baselines_of(study)
+        baseline, fallback = found.baseline, found.fallback
         return {
-            "schedule": None if default is None else schedule_to_json(default),
+            "schedule": None if baseline is None else schedule_to_json(baseline),
             "fallback": None if fallback is None else latency_to_json(fallback),
         }, {}
 
-    key = Key("measure_default", 4, study.target.fingerprint, {"workload": study.workload.id})
+    key = Key("measure_baseline", 4, study.target.fingerprint, {"workload": study.workload.id})
     return reuse_or_do(_repeatable(cache, study), key, work)
 
 
 @step("leaders, block {block}")
-def measure_afresh(
+def measure_leaders(
     study: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
 ) -> list[ValidationMeasurement]:
     """A block of the final choice, or its report (`tuning.final_validation`). Kept in the ledger
@@ -65,13 +65,13 @@ def verify_schedule(cache: CacheUse, study: TuningTask, chosen: Schedule) -> Res
     return reuse_or_do(_repeatable(cache, study), key, work)
 
 
-def read_default(manifest: Manifest) -> Untuned:
-    """What `measure_default` found. Raises `DamagedFile`."""
+def read_baselines(manifest: Manifest) -> Baselines:
+    """What `measure_baseline` found. Raises `DamagedFile`."""
 
-    def decode(found: dict[str, Json]) -> Untuned:
-        default, fallback = found["schedule"], found["fallback"]
-        return Untuned(
-            None if default is None else schedule_from_json(as_object(default)),
+    def decode(found: dict[str, Json]) -> Baselines:
+        baseline, fallback = found["schedule"], found["fallback"]
+        return Baselines(
+            None if baseline is None else schedule_from_json(as_object(baseline)),
             None if fallback is None else latency_from_json(as_object(fallback)),
         )
 

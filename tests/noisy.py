@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.base import Configs, Knob, Lowered, Measurements, Ragged, Space, Target
-from tilewright.targets.capabilities import Latency, UntunedSchedule
+from tilewright.targets.capabilities import BaselineSchedule, Latency
 from tilewright.targets.features import Feature, Features
 from tilewright.targets.registry import TargetKind, target_kinds
 from tilewright.targets.workload import Workload
@@ -77,11 +77,11 @@ class NoisyTarget:
         true = self.true_seconds(lowered.configs[runs])
         return measured_of(lowered, runs, true[:, None] * np.exp(drift + noise))
 
-    def baseline(self, workload: Workload) -> UntunedSchedule:
+    def baseline(self, workload: Workload) -> BaselineSchedule:
         """Blocks of one element, as nobody would write them."""
         space = self.space(workload)
         lowered = self.lower(workload, np.zeros((1, len(KNOBS)), np.int32))
-        return UntunedSchedule("rule", space, lowered, self.measure(lowered))
+        return BaselineSchedule("rule", space, lowered, self.measure(lowered))
 
     def roofline(self, workload: Workload) -> Latency:
         """A tenth less than the best."""

@@ -115,7 +115,7 @@ def compare(
     ...     tuners="default,random", workloads=["dense:n=1,c=64,o=64"], trials=8, seeds="0-1",
     ...     out="compared",
     ... )
-    >>> sorted(row.tuner for row in compared.standings)
+    >>> sorted(row.tuner for row in compared.leaderboard)
     ['default', 'random']
     """
     from tilewright.evaluation.compare.comparison import run_comparison

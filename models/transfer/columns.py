@@ -1,7 +1,7 @@
 """The columns of a program on hardware, the same for a dataset's rows and a tuner's candidates.
 
 Four groups, by the first word of a column's name: `hardware`, `workload`, `schedule`, and `program`
-(what compiling reveals). A target has the columns it has; whoever joins rows of several targets
+(what compiling reveals). A target has the columns it has; a join of rows of several targets
 leaves NaN in the place of the others.
 """
 

@@ -1,7 +1,7 @@
 """The folder of a transferred model: an index in JSON with digests, and files in native formats.
 
 `model.json` says of which kind the model is, with which options and columns, and which files it has
-with their SHA-256. Nothing in it chooses code but the name of a kind, and every file is held
+with their SHA-256. Nothing in it chooses code but the name of a kind, and every file is checked
 against its format before a library reads it.
 """
 

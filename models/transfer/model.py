@@ -104,7 +104,7 @@ class Transferred(ABC):
 
     @abstractmethod
     def _unpack(self, data: bytes) -> None:
-        """Read that file, whoever wrote it. Raises `ValueError`, or `TilewrightError`."""
+        """Read that file, which may come from anyone. Raises `ValueError`, or `TilewrightError`."""
 
     # -- the contract ---------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class Transferred(ABC):
         low, high = index.spread
         try:
             if not (np.isfinite(index.spread).all() and min(index.spread) >= 0):
-                raise ValueError("its spread is none")
+                raise ValueError("expected a finite spread of at least 0")
             self._spread = (low, high)
             self._unpack(files[self.file])
             self._chance.unpack(files[CHANCE], int((~is_late(self.columns)).sum()))

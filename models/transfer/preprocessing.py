@@ -44,7 +44,7 @@ def known_columns(table: TrainingTable) -> tuple[str, ...]:
 
 def aligned(features: Features, names: Sequence[str]) -> Matrix:
     """The columns of these names, in their order, shape (rows, names): NaN where there is no such
-    column, and where a number is none."""
+    column, and where a value is no number."""
     matrix = np.full((len(features), len(names)), np.nan, np.float32)
     begin = 0
     for part in _parts(features):

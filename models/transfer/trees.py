@@ -154,7 +154,7 @@ class _Clock:
 
 
 def _masked(lesson: Lesson, options: CommonOptions, seed: int) -> tuple[Validation, Validation]:
-    """What is learned from and what is held against, with values taken away."""
+    """Rows to learn from and rows to validate on, with values taken away."""
     found = []
     for place, (x, (compiled, before)) in enumerate(
         ((lesson.x, lesson.y), (lesson.held_x, lesson.held_y))

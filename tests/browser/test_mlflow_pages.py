@@ -24,7 +24,7 @@ def test_the_table_of_runs(site: Site, page: Page, picture: Picture) -> None:
         expect(page.get_by_text(f"digits_cnn on vta-pynq, {tuner}").first).to_be_visible()
         tuned = str(summary["total"]["tuned_cycles"])
         expect(page.get_by_text(tuned, exact=True).first).to_be_visible()
-    for column in "tuned_cycles", "untuned_cycles", "network":
+    for column in "tuned_cycles", "baseline_cycles", "network":
         expect(page.get_by_text(column, exact=True).first).to_be_visible()
     picture("mlflow-runs")
 
@@ -69,8 +69,8 @@ def _without_assistant(page: Page) -> None:
 
 
 def _closed(news: Locator) -> None:
-    """By its cross; by a key where it has none. It may be gone or still on its way: whoever waits
-    for something beneath it looks again."""
+    """By its cross; by a key where it has none. It may be gone or still on its way: a caller that
+    waits for something beneath it looks again."""
     cross = news.locator("[aria-label='Close'], .du-bois-light-modal-close").first
     try:
         cross.click(timeout=2000)

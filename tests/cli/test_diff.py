@@ -19,7 +19,7 @@ from tilewright.evaluation.diff.summary import diff_runs
 pytestmark = pytest.mark.slow(seconds=2)
 
 FEW = 2
-"""Trials of the runs that `tuned`, of forty, is held against."""
+"""Trials of the runs that `tuned`, of forty, is compared with."""
 
 
 @pytest.fixture(scope="session")
@@ -191,7 +191,7 @@ def test_intervals_that_overlap_are_no_worse(tuned: Tuned, tmp_path: Path) -> No
             for row in (*summary["workloads"], summary["total"]):
                 row |= {
                     "tuned_cycles": None, "tuned_seconds": low + 0.05,
-                    "afresh": {"tuned_interval": [low, low + 0.1]},
+                    "validation": {"tuned_interval": [low, low + 0.1]},
                 }  # fmt: skip
 
         return change
@@ -204,6 +204,30 @@ def test_intervals_that_overlap_are_no_worse(tuned: Tuned, tmp_path: Path) -> No
     assert diff_runs(first, far).total.unit == "seconds"
     assert diff_runs(first, far).worse
     assert not diff_runs(first, far, tolerance_percent=15).worse
+
+
+def test_a_summary_without_a_version_reads_as_before(tuned: Tuned, tmp_path: Path) -> None:
+    """As 0.1 wrote it: `default_*` for `baseline_*`, and `afresh` for `validation`."""
+
+    def measured(key: str) -> Callable[[Any], None]:
+        def change(summary: Any) -> None:
+            if key == "afresh":
+                assert summary.pop("version") == 2
+            for row in (*summary["workloads"], summary["total"]):
+                row |= {"tuned_cycles": None, "tuned_seconds": 1.0}
+                row[key] = {"tuned_interval": [0.9, 1.1]}
+                if key == "afresh":
+                    for name in ("cycles", "seconds"):
+                        row[f"default_{name}"] = row.pop(f"baseline_{name}")
+
+        return change
+
+    new, old = (
+        read_side(edited(tuned.out, tmp_path / key, measured(key), "summary.json"), "a run")
+        for key in ("validation", "afresh")
+    )
+    assert old == new
+    assert old.total.interval == (0.9, 1.1)
 
 
 @pytest.mark.parametrize(

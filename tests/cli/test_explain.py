@@ -75,11 +75,11 @@ def test_every_feature_is_said_in_words(explained: list[Explained]) -> None:
 
 
 def _with(each: Explained, best: list[float], limit: float, **failures: int) -> Explained:
-    course = Trajectory(
+    trajectory = Trajectory(
         best=np.array(best), limit=limit, failures=Counter(failures),
         reasons=Counter({f"why {name}": count for name, count in failures.items()}), calls=1,
     )  # fmt: skip
-    return replace(each, course=course)
+    return replace(each, trajectory=trajectory)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_veto_that_is_off_is_named(
     assert "--trials 12" in only.action
 
 
-def test_the_course_of_a_search_is_that_of_its_trials(
+def test_the_trajectory_of_a_search_is_that_of_its_trials(
     tuned: Tuned, explained: list[Explained]
 ) -> None:
     trials = pd.read_parquet(tuned.out / "trials.parquet")
@@ -126,9 +126,9 @@ def test_the_course_of_a_search_is_that_of_its_trials(
     for each in explained:
         mine = trials[trials["workload"] == each.workload.id]
         cycles = np.where(mine["status"] == "valid", mine["cycles"], np.nan)
-        np.testing.assert_array_equal(each.course.best, np.fmin.accumulate(cycles))
-        assert each.course.last_improvement == int(np.nanargmin(cycles)) + 1
-        assert each.course.limit == target.bound(each.workload).cycles
+        np.testing.assert_array_equal(each.trajectory.best, np.fmin.accumulate(cycles))
+        assert each.trajectory.last_improvement == int(np.nanargmin(cycles)) + 1
+        assert each.trajectory.limit == target.bound(each.workload).cycles
 
 
 def test_a_workload_where_a_model_learned_a_constant_does_not_count(

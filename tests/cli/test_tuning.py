@@ -50,7 +50,7 @@ def test_the_summary_says_what_each_workload_costs(tuned: Tuned) -> None:
     schedules = tuned.place.json("out/schedules.json")["schedules"]
     assert [row["names"] for row in schedules] == [[name] for name in LAYERS]
     for row, schedule in zip(summary["workloads"], schedules, strict=True):
-        assert {"id", "operator", "count", "macs", "default_cycles", "tuned_cycles",
+        assert {"id", "operator", "count", "macs", "baseline_cycles", "tuned_cycles",
                 "roofline_cycles", "trials", "invalid_trials", "lowered",
                 "wall_seconds"} <= row.keys()  # fmt: skip
         workload = parse_workload(row["workload"], schedule["epilogue"])
@@ -58,15 +58,17 @@ def test_the_summary_says_what_each_workload_costs(tuned: Tuned) -> None:
         assert (row["operator"], row["macs"]) == (workload.operator, workload.macs)
         assert row["roofline_cycles"] == target.roofline(workload).cycles <= row["tuned_cycles"]
         assert (
-            row["default_cycles"] == target.baseline(workload).latency.cycles >= row["tuned_cycles"]
+            row["baseline_cycles"]
+            == target.baseline(workload).latency.cycles
+            >= row["tuned_cycles"]
         )
         assert row["fallback_cycles"] == target.fallback(workload).latency.cycles
-        assert row["fallback_cycles"] >= row["default_cycles"]
+        assert row["fallback_cycles"] >= row["baseline_cycles"]
         assert row["trials"] == TRIALS
-    for name in ("default_cycles", "fallback_cycles", "tuned_cycles", "roofline_cycles"):
+    for name in ("baseline_cycles", "fallback_cycles", "tuned_cycles", "roofline_cycles"):
         weighed = sum(row["count"] * row[name] for row in summary["workloads"])
         assert summary["total"][name] == weighed
-    assert summary["total"]["tuned_cycles"] < summary["total"]["default_cycles"]
+    assert summary["total"]["tuned_cycles"] < summary["total"]["baseline_cycles"]
 
 
 def test_chosen_schedules_cost_what_is_claimed_and_compute_right_numbers(tuned: Tuned) -> None:
@@ -120,7 +122,7 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
         " 'artifacts': [a.path for a in client.list_artifacts(r.info.run_id)],"
         " 'name': r.info.run_name,"
         " 'chart': {name: [m.value for m in client.get_metric_history(r.info.run_id, name)]"
-        " for name in ('cycles/best', 'cycles/untuned', 'cycles/bound')}}"
+        " for name in ('cycles/best', 'cycles/baseline', 'cycles/bound')}}"
         " for r in [run, *children]]))"
     )
     store = f"sqlite:///{tuned.place.folder}/home/mlflow/mlflow.db"
@@ -136,13 +138,13 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
     assert {"summary.json", "schedules.json", "trials.parquet"} <= set(parent["artifacts"])
     assert parent["name"] == "digits_cnn on vta-pynq, ml2tuner"
     total = summary["total"]
-    gain = total["default_cycles"] / total["tuned_cycles"]
+    gain = total["baseline_cycles"] / total["tuned_cycles"]
     # nobody published schedules for these layers
     assert parent["metrics"]["gain_on_guess"] == pytest.approx(gain, rel=1e-5)
     assert parent["metrics"]["fallback_cycles"] == total["fallback_cycles"]
     assert parent["metrics"]["tuned_ms"] == pytest.approx(1e3 * total["tuned_seconds"], rel=1e-5)
     assert parent["chart"]["cycles/best"][-1] == total["tuned_cycles"]
-    assert parent["chart"]["cycles/untuned"] == [total["default_cycles"]] * ROUNDS
+    assert parent["chart"]["cycles/baseline"] == [total["baseline_cycles"]] * ROUNDS
     note = parent["tags"]["mlflow.note.content"]
     command = shlex.join(["tilewright", *TUNE, "--out", "out"])
     assert f"```sh\n{command}\n```" in note
@@ -153,7 +155,7 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
     for child in children:
         row = rows[child["params"]["workload_id"]]
         assert min(child["chart"]["cycles/best"]) == row["tuned_cycles"]
-        for name, known in (("untuned", "default_cycles"), ("bound", "bound_cycles")):
+        for name, known in (("baseline", "baseline_cycles"), ("bound", "bound_cycles")):
             assert child["chart"][f"cycles/{name}"] == [row[known]] * ROUNDS
         assert summary["mlflow_run_id"] in child["tags"]["mlflow.note.content"]
         assert child["status"] == parent["status"] == "FINISHED"
@@ -178,14 +180,14 @@ def test_prefect_names_its_runs_and_shows_the_results(tuned: Tuned) -> None:
     summary = tuned.place.json("out/summary.json")
     ((table,),) = database.execute("select data from artifact where key = 'layers'").fetchall()
     *rows, last = json.loads(json.loads(table))
-    assert list(last)[:4] == ["layer", "untuned cycles", "tuned cycles", "gain"]
+    assert list(last)[:4] == ["layer", "baseline cycles", "tuned cycles", "gain"]
     assert last["tuned cycles"] == f"{summary['total']['tuned_cycles']:,}"
     assert [row["tuned cycles"] for row in rows] == [
         f"{row['tuned_cycles']:,}" for row in summary["workloads"]
     ]
     ((page,),) = database.execute("select data from artifact where key = 'summary'").fetchall()
     assert summary["mlflow_run_id"] in page
-    assert "| layer | untuned cycles | tuned cycles | gain |" in page
+    assert "| layer | baseline cycles | tuned cycles | gain |" in page
 
 
 def test_prefects_graph_can_draw_the_names_of_runs(tuned: Tuned) -> None:

@@ -94,7 +94,7 @@ def test_each_board_is_tuned_by_what_it_measures(
 ) -> None:
     """The slow one with Prefect and MLflow."""
     place, address = Place(tmp_path, prefect_server), boards.cluster.address
-    # the untuned schedules come first, two of them
+    # the baselines come first, two of them
     boards.boards["fast"].faults.extend(["", "", "", "time-out", "", "wrong", "hang"])
     cycles = {}
     for name, board in boards.boards.items():

@@ -89,10 +89,10 @@ def test_what_is_not_tuned_is_estimated_and_tunes_nothing(folders: Path, mode: s
     guessed = [row for row in rows if row["estimated"]]
     assert guessed or mode == "none"
     options = tuning.parse_options(model=str(folders / "pooled.onnx"), fusion=mode, **RUN)
-    foreseen = preview(options, make_target("vta-pynq"), "pooled").summary["decisions"]
+    previewed = preview(options, make_target("vta-pynq"), "pooled").summary["decisions"]
     if mode != "none":  # estimates fuse all of it
         assert guessed == [
-            each for each in foreseen if each["name"] in {r["name"] for r in guessed}
+            each for each in previewed if each["name"] in {r["name"] for r in guessed}
         ]
     page = (folders / mode / "fusion.json").read_text()
     drawn = fusion_page("pooled", "vta-pynq", summary, json.loads(page)).decode()

@@ -36,15 +36,21 @@ def one_machine() -> CodesignProblem:
 
 
 def searched(
-    method: str, budget: int, seed: int = 0, lab: BudgetedEvaluator | None = None, **options: object
+    method: str,
+    budget: int,
+    seed: int = 0,
+    evaluator: BudgetedEvaluator | None = None,
+    **options: object,
 ) -> BudgetedEvaluator:
-    """The lab after a search."""
-    lab = lab or BudgetedEvaluator(budget)
+    """The evaluator after a search."""
+    evaluator = evaluator or BudgetedEvaluator(budget)
     with suppress(BudgetSpent):
-        make_method(method, options).search(small_problem(), lab, seed)
-    return lab
+        make_method(method, options).search(small_problem(), evaluator, seed)
+    return evaluator
 
 
-def told(lab: BudgetedEvaluator) -> list[tuple[int, str, int, float]]:
+def told(evaluator: BudgetedEvaluator) -> list[tuple[int, str, int, float]]:
     """What was measured, in order: machine, workload, config, cycles."""
-    return [(each.design.row, each.workload.id, each.flat, each.found.cycles) for each in lab.log]
+    return [
+        (each.design.row, each.workload.id, each.flat, each.found.cycles) for each in evaluator.log
+    ]

@@ -55,10 +55,10 @@ def test_a_point_outside_of_the_reference_counts_nothing():
 
 
 def test_a_front_is_of_machines_that_run_every_layer():
-    lab = searched("random", 200, trials=8)
-    front = front_of(lab)
+    evaluator = searched("random", 200, trials=8)
+    front = front_of(evaluator)
     assert front
-    assert len(judged(lab)) < len(lab.designs())
+    assert len(judged(evaluator)) < len(evaluator.designs())
     for each in front:
         assert each.latency >= bound_of(each.design)
         counts = np.array([layer.counts for layer in each.design.layers])

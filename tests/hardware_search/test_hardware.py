@@ -57,8 +57,8 @@ def test_neighbours_are_one_step_of_one_knob_away():
     ("budget", "bounds", "said"),
     [
         (0.001, BOUNDS, r"no machine takes an area of 0\.001: the smallest .* takes 0\.\d+"),
-        (-1.0, BOUNDS, "an area of -1 is none"),
-        (float("nan"), BOUNDS, "an area of nan is none"),
+        (-1.0, BOUNDS, "an area of -1 is impossible"),
+        (float("nan"), BOUNDS, "an area of nan is impossible"),
         (1.0, {"bus_bits": (512, 64)}, "the lower one is above the upper one"),
         (1.0, {"bus_bits": (65, 100)}, "none lies between them"),
         (1.0, {"bus": (64, 64)}, "no hardware knob is called bus; there are log_batch"),

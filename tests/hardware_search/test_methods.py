@@ -32,14 +32,14 @@ def test_few_machines_are_measured_until_trials_are_spent(name, trials):
     problem = one_machine()
     layers = len(problem.design(0).layers)
     budget = 2 * layers * trials + 1
-    lab = BudgetedEvaluator(budget)
+    evaluator = BudgetedEvaluator(budget)
     with pytest.raises(BudgetSpent):
-        make_method(name).search(problem, lab, 0)
-    assert lab.spent == budget == len(set(told(lab)))
+        make_method(name).search(problem, evaluator, 0)
+    assert evaluator.spent == budget == len(set(told(evaluator)))
     first = BudgetedEvaluator(layers * trials)
     with pytest.raises(BudgetSpent):
         make_method(name).search(problem, first, 0)
-    assert told(first) == told(lab)[: first.spent]
+    assert told(first) == told(evaluator)[: first.spent]
 
 
 @pytest.mark.parametrize(
@@ -51,16 +51,16 @@ def test_few_machines_are_measured_until_trials_are_spent(name, trials):
     ],
 )
 def test_a_search_ends_when_nothing_is_left_to_try(name, options):
-    problem, lab = one_machine(), BudgetedEvaluator(1_000_000)
+    problem, evaluator = one_machine(), BudgetedEvaluator(1_000_000)
     design = problem.design(0)
-    make_method(name, options).search(problem, lab, 0)
-    assert lab.spent == sum(design.target.space(each.workload).size for each in design.layers)
+    make_method(name, options).search(problem, evaluator, 0)
+    assert evaluator.spent == sum(design.target.space(each.workload).size for each in design.layers)
 
 
 def test_ours_finds_a_better_front_than_chance():
     fronts = [
-        np.array([each.point for each in front_of(lab)]).reshape(-1, 2)
-        for lab in (searched("ours", 80, screened=40, start=12), searched("random", 80))
+        np.array([each.point for each in front_of(evaluator)]).reshape(-1, 2)
+        for evaluator in (searched("ours", 80, screened=40, start=12), searched("random", 80))
     ]
     ours, chance = (hypervolume(front, (BUDGET, 1.0)) for front in fronts)
     assert ours > chance

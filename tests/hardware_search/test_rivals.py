@@ -50,16 +50,20 @@ def _tight() -> Points:
 @cache
 def _seen() -> tuple[Points, BudgetedEvaluator, Seen]:
     """What some points at random measured."""
-    points, lab, seen = _points(), BudgetedEvaluator(10_000), Seen()
+    points, evaluator, seen = _points(), BudgetedEvaluator(10_000), Seen()
     for point in points.random(60, np.random.default_rng(0)):
-        measure(points, lab, seen, point, False)
-    return points, lab, seen
+        measure(points, evaluator, seen, point, False)
+    return points, evaluator, seen
 
 
 def _brief(
-    name: str, trials: int, seed: int = 0, lab: BudgetedEvaluator | None = None, **more: object
+    name: str,
+    trials: int,
+    seed: int = 0,
+    evaluator: BudgetedEvaluator | None = None,
+    **more: object,
 ) -> BudgetedEvaluator:
-    return searched(name, trials, seed, lab, first=16, plan=16, **BRIEF[name], **more)
+    return searched(name, trials, seed, evaluator, first=16, plan=16, **BRIEF[name], **more)
 
 
 # -- whole searches ------------------------------------------------------------------------------
@@ -81,21 +85,21 @@ def test_the_same_seed_measures_the_same_and_another_something_else(name):
 def test_a_search_that_was_cut_off_comes_to_the_same_log(name, tmp_path: Path):
     whole = _brief(name, 60)
     with Ledger(tmp_path / "ledger") as ledger:
-        _brief(name, 37, lab=BudgetedEvaluator(37, ledger, "a run"))
+        _brief(name, 37, evaluator=BudgetedEvaluator(37, ledger, "a run"))
     with Ledger(tmp_path / "ledger") as ledger:
-        again = _brief(name, 60, lab=BudgetedEvaluator(60, ledger, "a run"))
+        again = _brief(name, 60, evaluator=BudgetedEvaluator(60, ledger, "a run"))
     assert told(again) == told(whole)
 
 
 @pytest.mark.slow(seconds=8)
 @pytest.mark.parametrize("name", ["autotvm", "dcoc"])
 def test_what_was_learned_measures_faster_layers_than_chance(name):
-    lab = searched(name, 256, first=64)
+    evaluator = searched(name, 256, first=64)
     best: dict[object, float] = {}
-    for each in lab.log:
+    for each in evaluator.log:
         names = each.workload
         best[names] = min(best.get(names, np.inf), each.found.seconds)
-    slower = np.log([each.found.seconds / best[each.workload] for each in lab.log])
+    slower = np.log([each.found.seconds / best[each.workload] for each in evaluator.log])
     assert slower[64:].mean() < 0.85 * slower[:64].mean()
 
 
@@ -190,9 +194,9 @@ def test_a_move_redraws_one_knob_and_the_machine_s_as_often_as_asked():
 @pytest.mark.slow(seconds=6)
 def test_what_overflows_by_its_tiles_is_never_built():
     large = CodesignProblem(read_networks(["alexnet"]), small_problem().hardware)
-    points, lab, seen = Points(large), BudgetedEvaluator(10_000), Seen()
+    points, evaluator, seen = Points(large), BudgetedEvaluator(10_000), Seen()
     for point in points.random(12, np.random.default_rng(0)):
-        measure(points, lab, seen, point, False)
+        measure(points, evaluator, seen, point, False)
     places, slots, seconds = seen.table()
     over = overflow(points, places)[np.arange(len(slots)), slots] > 1
     assert 0.3 < over.mean() < 0.9
@@ -201,10 +205,10 @@ def test_what_overflows_by_its_tiles_is_never_built():
 
 
 def test_scores_order_what_was_measured():
-    points, lab, seen = _seen()
+    points, evaluator, seen = _seen()
     rating = Rating(points, AutoTvmCodesign.Options(), seen, 64, 0)
     places, _, _ = seen.table()
-    whole = {each.design.row: each.latency for each in judged(lab)}
+    whole = {each.design.row: each.latency for each in judged(evaluator)}
     best = min(whole, key=lambda row: whole[row])
     scores = rating(np.unique(places, axis=0))
     rows = points.rows(np.unique(places, axis=0))

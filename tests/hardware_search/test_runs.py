@@ -350,12 +350,12 @@ def test_a_front_without_a_whole_machine_is_empty_and_says_so(
     trials: int, measured: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def search(
-        self: RandomCodesign, problem: CodesignProblem, lab: BudgetedEvaluator, seed: int
+        self: RandomCodesign, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int
     ) -> None:
         design = problem.design(0)
         workload = design.layers[0].workload
         space = design.target.space(workload)
-        lab.evaluate(design, workload, space.unravel(np.arange(measured)))
+        evaluator.evaluate(design, workload, space.unravel(np.arange(measured)))
 
     monkeypatch.setattr(RandomCodesign, "search", search)
     notes = list[str]()

@@ -64,7 +64,7 @@ def test_the_veto_spares_99_percent_of_the_valid_and_hits_many_of_the_invalid(ju
     assert np.mean(hit) > 0.4
 
 
-def test_whoever_takes_the_trees_gets_the_threshold_with_them() -> None:
+def test_the_threshold_goes_with_the_trees() -> None:
     x = np.random.default_rng(0).normal(size=(60, 3))
     one, other = Validity(0, True, {}), Validity(0, True, {})
     for model in (one, other):

@@ -271,8 +271,8 @@ def test_a_tuned_folder_gives_the_schedules(tmp_path: Path) -> None:
     assert baseline is not None
     picks = {}
     for workload in canonical_workloads(integer_graph(model, BLOCKS)):
-        untuned = baseline.baseline(workload)
-        picks[workload] = Pick(untuned.space.name, untuned.config)
+        found = baseline.baseline(workload)
+        picks[workload] = Pick(found.space.name, found.config)
     (tmp_path / "schedules.json").write_text(json.dumps(schedules(picks)))
     new = partition_for_vta(from_onnx(model), schedules=tmp_path)
     assert [layer.alone for layer in offloaded(new).layers] != [

@@ -3,7 +3,7 @@ file. `Boundaries` counts the calls; with a number given, the process gets SIGKI
 
 Everything the project writes goes through these functions of `os`; Python's own files do not, so
 `report_unwatched_writers` names what of the run is opened for writing in any other way. So it does
-where the project's own calls follow links or foresee a name: each opens with `O_NOFOLLOW`, and what
+where the project's own calls follow links or rely on a name: each opens with `O_NOFOLLOW`, and what
 it makes with `O_EXCL`.
 """
 

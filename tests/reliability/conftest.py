@@ -1,4 +1,4 @@
-"""The uninterrupted run that the interrupted ones are held against."""
+"""The uninterrupted run that the interrupted ones are compared with."""
 
 from __future__ import annotations
 

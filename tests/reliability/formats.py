@@ -211,7 +211,7 @@ def _stages(folder: Path) -> tuple[Draw, Read]:
     from tilewright.tasks.artifact_store import Store
 
     store = Store(folder)
-    body = {"stage": "measure_default", "key": "0" * 32, "values": {"schedule": None, "n": 3},
+    body = {"stage": "measure_baseline", "key": "0" * 32, "values": {"schedule": None, "n": 3},
             "files": {"batch": "0" * 64 + ".npz"}}  # fmt: skip
     path = folder / "manifests" / body["stage"] / f"{body['key']}.json"  # type: ignore[operator]
     path.parent.mkdir(parents=True)
@@ -225,7 +225,7 @@ def _stages(folder: Path) -> tuple[Draw, Read]:
 
     def read_it(data: bytes) -> object:
         path.write_bytes(data)
-        return store.find("measure_default", "0" * 32)
+        return store.find("measure_baseline", "0" * 32)
 
     return draw, read_it
 

@@ -14,18 +14,18 @@ from typing import Any, NoReturn
 from tests.reliability.boundaries import Boundaries, report_unwatched_writers
 from tilewright.cli import command
 from tilewright.targets.base import Lowered, Measurements
-from tilewright.targets.capabilities import UntunedSchedule
+from tilewright.targets.capabilities import BaselineSchedule
 from tilewright.targets.vta.target import VtaTarget
 
 
 def note_measured(notes: int) -> None:
-    measure, untuned = VtaTarget.measure, VtaTarget._untuned
+    measure, baseline = VtaTarget.measure, VtaTarget._baseline
     no_trial: list[bool] = []
 
-    def unnoted(self: VtaTarget, *arguments: Any) -> UntunedSchedule:
+    def unnoted(self: VtaTarget, *arguments: Any) -> BaselineSchedule:
         no_trial.append(True)
         try:
-            return untuned(self, *arguments)
+            return baseline(self, *arguments)
         finally:
             no_trial.pop()
 
@@ -36,7 +36,7 @@ def note_measured(notes: int) -> None:
         os.write(notes, "".join(f"{lowered.workload.id} {i}\n" for i in flat).encode())
         return measure(self, lowered)
 
-    VtaTarget.measure, VtaTarget._untuned = noting, unnoted  # type: ignore[method-assign]
+    VtaTarget.measure, VtaTarget._baseline = noting, unnoted  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

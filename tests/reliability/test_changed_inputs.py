@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow(seconds=5)
 
 WORKLOADS, ROUNDS = 2, 2
 IMPORT = {"import_model": 1, "extract_subgraphs": 1}
-STOCK, PROOF = {"measure_default": WORKLOADS}, {"verify_schedule": WORKLOADS}
+STOCK, PROOF = {"measure_baseline": WORKLOADS}, {"verify_schedule": WORKLOADS}
 COSTS = {"extract_subgraphs": 1}  # a layer is offloaded where the target is the faster
 BEGUN = {"begin": WORKLOADS}  # what a tuner knows before its first trial
 ASKED = ("generate_candidates", "filter_candidates", "lower_candidates", "retrain_models")

@@ -126,7 +126,7 @@ def test_a_file_without_end_is_not_read_to_it(out: Path) -> None:
         read_plain(out / "file", limit=99)
 
 
-def test_names_of_temporary_files_cannot_be_foreseen(out: Path, victim: Path) -> None:
+def test_names_of_temporary_files_cannot_be_predicted(out: Path, victim: Path) -> None:
     for name in (os.getpid(), f"{os.getpid()}-{threading.get_native_id()}"):
         (out / f".summary.json.{name}.tmp").symlink_to(victim)
     write_atomically(out / "summary.json", b"ours")

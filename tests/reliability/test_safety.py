@@ -50,7 +50,8 @@ def test_every_edited_file_of_a_run_is_noticed_and_made_anew(
     store = Store(place.folder / "home" / "cache")
     made = [path for path in files[:-1] if path.suffix == ".json" and _whole_manifest(store, path)]
     assert {path.parent.name for path in made} >= {
-        "import_model", "extract_subgraphs", "measure_default", "retrain_models", "verify_schedule",
+        "import_model", "extract_subgraphs", "measure_baseline", "retrain_models",
+        "verify_schedule",
     }  # fmt: skip
 
 

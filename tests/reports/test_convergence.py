@@ -47,15 +47,15 @@ def gains(outcomes: Sequence[TunedWorkload]) -> list[str]:
     return legend(axes)
 
 
-def test_only_published_schedules_are_called_stock() -> None:
-    assert gains([outcome(source="tophub")]) == ["stock schedule", "tuned", "bound"]
-    assert gains([outcome()]) == ["untuned", "tuned", "bound"]
+def test_the_legend_says_where_baselines_come_from() -> None:
+    assert gains([outcome(source="tophub")]) == ["baseline, published", "tuned", "bound"]
+    assert gains([outcome()]) == ["baseline, by a rule", "tuned", "bound"]
     both = [outcome(source="tophub"), outcome(o=32)]
-    assert gains(both) == ["stock schedule", "untuned", "tuned", "bound"]
+    assert gains(both) == ["baseline, published", "baseline, by a rule", "tuned", "bound"]
     assert gains([outcome(source=None)]) == ["tuned", "bound"]
 
 
-def test_layers_are_held_against_the_bound_where_all_have_one() -> None:
+def test_layers_are_compared_with_the_bound_where_all_have_one() -> None:
     assert gains([outcome(), outcome(o=32, bound=None)])[-1] == "roofline"
 
 
@@ -65,7 +65,7 @@ def test_layers_are_in_one_hue_the_darker_the_larger() -> None:
     assert light == sorted(light, reverse=True)
     axes = Figure().subplots()
     outcomes = [outcome(o=32), outcome()]
-    pictures._draw_courses(axes, outcomes, trials_of(outcomes), "bound")
+    pictures._draw_curves(axes, outcomes, trials_of(outcomes), "bound")
     drawn = [line.get_color() for line in axes.get_lines()[:2]]
     assert sum(to_rgb(str(drawn[0]))) > sum(to_rgb(str(drawn[1])))
 

@@ -7,12 +7,12 @@ import pytest
 
 from tilewright.evaluation.compare.leaderboard import ConfidenceInterval, LeaderboardRow
 from tilewright.evaluation.compare.summary import ComparisonVerdict, RelativeTrials
-from tilewright.reports.compare.standings_table import standings_columns
+from tilewright.reports.compare.leaderboard_table import leaderboard_columns
 from tilewright.reports.compare.verdict import spoken
 from tilewright.reports.templates import render
 
 
-def _standing(tuner: str, regret: float, trials: float, reached: float = 1.0) -> LeaderboardRow:
+def _row(tuner: str, regret: float, trials: float, reached: float = 1.0) -> LeaderboardRow:
     def of(middle: float) -> ConfidenceInterval:
         return ConfidenceInterval(middle, middle, middle)
 
@@ -38,7 +38,7 @@ def test_a_page_that_is_not_given_all_it_shows_is_a_defect() -> None:
 
 
 def test_a_verdict_tells_distance_trials_rivals_and_the_yardstick() -> None:
-    best, next_best = _standing("a", 0.0, 1), _standing("b", 0.2, 30.5, reached=0.5)
+    best, next_best = _row("a", 0.0, 1), _row("b", 0.2, 30.5, reached=0.5)
     assert _plain(
         spoken(ComparisonVerdict(best, (next_best,), RelativeTrials("autotvm", 0.25, True)))
     ) == (
@@ -49,17 +49,17 @@ def test_a_verdict_tells_distance_trials_rivals_and_the_yardstick() -> None:
         "ends 20 % above the optimum and is within 1 % of it in 50 % of its runs, after 30 trials."
     )
     assert "infinitely far from the optimum" in spoken(
-        ComparisonVerdict(_standing("c", float("inf"), 8), (), None)
+        ComparisonVerdict(_row("c", float("inf"), 8), (), None)
     )
 
 
 def test_the_best_figures_of_a_column_are_marked_and_open_ones_are_bounds() -> None:
-    columns = standings_columns([_standing("a", 0.0, 1), _standing("b", 0.2, 32, reached=0.5)])
+    columns = leaderboard_columns([_row("a", 0.0, 1), _row("b", 0.2, 32, reached=0.5)])
     by_name = {" ".join(column.heading): column.cells for column in columns}
     assert [cell.best for cell in by_name["regret"]] == [True, False]
     assert [cell.best for cell in by_name["failed compiles"]] == [False, False]
     assert [cell.bound for cell in by_name[next(n for n in by_name if n.startswith("trials"))]] == [
         False, True,
     ]  # fmt: skip
-    alone = standings_columns([_standing("a", 0.0, 1)])
+    alone = leaderboard_columns([_row("a", 0.0, 1)])
     assert not any(cell.best for column in alone for cell in column.cells)

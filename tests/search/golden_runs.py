@@ -1,6 +1,6 @@
 """Digests of what lowering, simulator and tuners do: `python -m tests.search.golden_runs FILE`.
 
-Recorded once before the rooms were rebuilt; whoever changes results on purpose records them anew
+Recorded once before the rooms were rebuilt; a change of results on purpose records them anew
 and says why.
 """
 

@@ -25,7 +25,7 @@ rounds = st.lists(
     st.lists(st.none() | st.integers(1, 1 << 40), min_size=1, max_size=9), min_size=1, max_size=9
 )
 
-untuned = st.none() | st.floats(1, 1 << 40)
+baseline = st.none() | st.floats(1, 1 << 40)
 
 
 def history(found: Rounds) -> History:
@@ -43,7 +43,7 @@ def history(found: Rounds) -> History:
     )
 
 
-@given(rounds, st.integers(0, 50), st.integers(1, 100), untuned)
+@given(rounds, st.integers(0, 50), st.integers(1, 100), baseline)
 def test_no_more_is_expected_than_there_is(
     found: Rounds, count: int, trials: int, without: float | None
 ) -> None:
@@ -55,7 +55,7 @@ def test_no_more_is_expected_than_there_is(
     assert best == (min(valid) if valid else None)
 
 
-@given(rounds, st.lists(st.none() | st.integers(0, 1 << 40), min_size=1, max_size=9), untuned)
+@given(rounds, st.lists(st.none() | st.integers(0, 1 << 40), min_size=1, max_size=9), baseline)
 def test_a_round_that_brings_nothing_lowers_what_is_expected(
     found: Rounds, behind: list[int | None], without: float | None
 ) -> None:
@@ -94,7 +94,7 @@ def test_one_that_still_improves_is_expected_to_save_more() -> None:
     assert expected_saving(history(improves), 1, 4) > 2 * expected_saving(history(stands), 1, 4)
 
 
-def test_trials_far_behind_the_untuned_schedule_are_expected_to_save_nothing() -> None:
+def test_trials_far_behind_the_baseline_schedule_are_expected_to_save_nothing() -> None:
     known = history([[800, 900, 1000, 1100], [400, 430, 460, 490]])
     savings = [expected_saving(known, 1, 4, without) for without in (None, 400, 300, 200, 100, 1)]
     assert savings[0] == savings[1]

@@ -40,16 +40,16 @@ def test_the_stock_stack_on_resnet18_with_its_log_and_without(
     target, short = _target(preset), preset.removeprefix("vta-")
     found = {"tophub": 0, "fallback": 0}
     for name, (workload, count) in RESNET18.items():
-        for source, untuned in (
+        for source, baseline in (
             ("tophub", target.baseline(workload)),
             ("fallback", target.fallback(workload)),
         ):
-            assert untuned.source == source
+            assert baseline.source == source
             stock = REFERENCE[name][source]
-            knobs = untuned.space.describe(untuned.config)
+            knobs = baseline.space.describe(baseline.config)
             assert knobs == {knob: stock[knob] for knob in knobs}
-            assert untuned.latency.cycles == stock[f"cycles_{short}"]
-            found[source] += count * untuned.latency.cycles
+            assert baseline.latency.cycles == stock[f"cycles_{short}"]
+            found[source] += count * baseline.latency.cycles
     assert found == {"tophub": log, "fallback": none}
 
 
@@ -81,10 +81,10 @@ def test_schedules_are_measured_and_verified_in_their_own_space_whichever_target
         "conv2d:n=1,c=32,h=4,w=4,o=32,k=3,s=1,p=1", "bias, >> 8, min 127, max 0"
     )
     asked = VtaTarget(spec, space)
-    untuned = asked.baseline(workload)
-    assert (untuned.space.name, untuned.lowered.space) == ("template", "template")
-    assert asked.verify(untuned.lowered).tolist() == [0]
-    assert asked.measure(untuned.lowered).cycles.tolist() == untuned.measured.cycles.tolist()
+    baseline = asked.baseline(workload)
+    assert (baseline.space.name, baseline.lowered.space) == ("template", "template")
+    assert asked.verify(baseline.lowered).tolist() == [0]
+    assert asked.measure(baseline.lowered).cycles.tolist() == baseline.measured.cycles.tolist()
     ours = VtaTarget(spec)
     configs = ours.space(workload).unravel(np.arange(0, ours.space(workload).size, 997))
     lowered = ours.lower(workload, configs)

@@ -43,7 +43,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("where", ["beside", ""])
 def test_who_holds_the_file_goes_on_while_garbage_is_looked_for(where: str, tmp_path: Path) -> None:
-    """Without a thread of its own whoever looks waits for the one that waits for the file, and the
+    """Without a thread of its own a reader waits for the one that waits for the file, and the
     file is not given back: what `collect_beside` is for."""
     program = [sys.executable, "-c", LOOP, str(tmp_path / "rows.db"), *filter(None, [where])]
     done = subprocess.run(

@@ -232,7 +232,7 @@ def test_estimates_rank_schedules(text: str) -> None:
     assert 0.9 < np.median(estimated[:, 0] / cycles) < 1.1
 
 
-def test_the_untuned_schedule_is_the_one_of_lowest_estimate() -> None:
+def test_the_baseline_schedule_is_the_one_of_lowest_estimate() -> None:
     target, workload = VtaTarget(PYNQ), parse_workload(RESNET, USUAL)
     found = target.baseline(workload)
     assert (found.source, found.space.name) == ("estimate", "extended")

@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.evaluation.compare.benchmark_suite import oracle_test_bed, recorded_test_bed
 from tilewright.evaluation.compare.comparison import optimum_of
-from tilewright.evaluation.compare.leaderboard import results_of, standings
+from tilewright.evaluation.compare.leaderboard import leaderboard, results_of
 from tilewright.evaluation.compare.plan import ComparisonPlan, parse_tuner_configs, plan
 from tilewright.evaluation.compare.process_pool import run_jobs
 from tilewright.evaluation.compare.runs import ordered
@@ -48,9 +48,9 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
     runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
     results = results_of(runs, {name: best.cost for name, best in optimum_of(what).items()}, trials)
     logged = log_comparison(what, results, runs, [])
-    rows = sorted(standings(results), key=lambda row: row.tuner == "random")
-    crowned = register_champion.register_champion(what, results, rows, logged)
-    assert {each.role for each in crowned} >= {"P", "V"}
+    rows = sorted(leaderboard(results), key=lambda row: row.tuner == "random")
+    registered = register_champion.register_champion(what, results, rows, logged)
+    assert {each.role for each in registered} >= {"P", "V"}
 
     target, name = what.test_bed.open("C10"), what.tuner_configs[1].tuner
     workload = dict(what.test_bed.workloads)["C10"]
@@ -59,7 +59,7 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
     seed = register_champion._best_seed(results, tuner, "C10")
     job = next(j for j in what.jobs if j.tuner_config.label == tuner and j.seed == seed)
     learned = register_champion._learned(what, job)
-    assert set(state.models) == {each.role for each in crowned}
+    assert set(state.models) == {each.role for each in registered}
     for role, model in state.models.items():
         assert model.kind == learned[role].model.kind
         asked = learned[role].features
@@ -71,7 +71,7 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
         champion_registry.ChampionError, match="whose models 'p' cannot use; add --tuner"
     ):
         champion_registry.load_champion(target, "template", workload, "p")
-    for each in crowned:
+    for each in registered:
         _refuses_changed_files(each.name, lambda: champion_registry.load_champion(
             target, "template", workload, name
         ))  # fmt: skip
@@ -89,9 +89,9 @@ def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) 
     what = plan(test_bed, parse_tuner_configs("random,default-blind"), (0,), 24, 8)
     runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
     results = results_of(runs, {name: best.cost for name, best in optimum_of(what).items()}, 24)
-    rows = sorted(standings(results), key=lambda row: row.tuner == "random")
-    crowned = register_champion(what, results, rows, log_comparison(what, results, runs, []))
-    assert {each.role for each in crowned} == {"P", "V", "A", "draft"}
+    rows = sorted(leaderboard(results), key=lambda row: row.tuner == "random")
+    registered = register_champion(what, results, rows, log_comparison(what, results, runs, []))
+    assert {each.role for each in registered} == {"P", "V", "A", "draft"}
     target = test_bed.open(test_bed.workloads[0][0])
     state = load_champion(target, "template", layer, "default-blind")
     assert state is not None
@@ -115,7 +115,7 @@ def test_a_comparison_of_tuners_that_learn_nothing_has_no_champion(registry: Pat
     results = results_of(runs, {name: best.cost for name, best in optimum_of(what).items()}, 8)
     logged = log_comparison(what, results, runs, [])
     assert len(logged.seeds) == 4
-    assert register_champion(what, results, standings(results), logged) == []
+    assert register_champion(what, results, leaderboard(results), logged) == []
 
 
 def _refuses_changed_files(model: str, load: Callable[[], object]) -> None:

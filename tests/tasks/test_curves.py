@@ -15,7 +15,7 @@ from tilewright.tuning.network_totals import totals
 
 
 def test_a_workload_is_held_against_levels_in_its_own_unit() -> None:
-    cycles = {"best": Latency(1e-5, 1000), "bound": Latency(5e-6, 500), "untuned": None}
+    cycles = {"best": Latency(1e-5, 1000), "bound": Latency(5e-6, 500), "baseline": None}
     assert chart(cycles) == {"cycles/best": 1000.0, "cycles/bound": 500.0}
     assert chart({"best": Latency(1e-5), "bound": None}) == {"seconds/best": 1e-5}
     assert chart({}) == {}
@@ -37,14 +37,14 @@ def test_a_network_is_the_sum_of_its_workloads_as_often_as_they_run() -> None:
     assert math.isnan(first["cycles/best"])
     assert [step["cycles/best"] for step in others] == [5000.0, 4000.0]
     assert [step["trials"] for step in (first, *others)] == [3.0, 5.0, 6.0]
-    assert first["cycles/untuned"] == 8000.0
+    assert first["cycles/baseline"] == 8000.0
     assert first["cycles/bound"] == 1500.0
 
 
 def test_a_gain_on_a_guess_is_no_gain() -> None:
     found = summary([outcome(), outcome(o=32)])
     published, guessed = found["workloads"]
-    published["default_source"], guessed["default_source"] = "tophub", "model"
+    published["baseline_source"], guessed["baseline_source"] = "tophub", "model"
     assert set(workload_gain(published)) == {"gain"}
     assert set(workload_gain(guessed)) == {"gain_on_guess"}
     for rows, name in (([published, guessed], "gain"), ([guessed], "gain_on_guess")):

@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.tasks import codecs
 from tilewright.tasks.artifact_store import DamagedFile, Manifest, Store, cache_key
-from tilewright.tasks.verify_tasks import read_default
+from tilewright.tasks.verify_tasks import read_baselines
 
 KEY = "0" * 32
 
@@ -100,10 +100,10 @@ def test_a_forged_file_or_manifest_is_one_message(tmp_path: Path) -> None:
         with pytest.raises(DamagedFile, match="holds not what it is kept for"):
             Store(tmp_path).get(name, decode)
     for values in ({}, {"schedule": 5}, {"schedule": {"source": "trial"}}):
-        store.save(Manifest("measure_default", KEY, values))
-        found = store.find("measure_default", KEY)
+        store.save(Manifest("measure_baseline", KEY, values))
+        found = store.find("measure_baseline", KEY)
         assert found is not None
-        with pytest.raises(DamagedFile, match="of stage measure_default not what it is kept for"):
-            read_default(found)
-    store.save(Manifest("measure_default", KEY, cast(Any, []), cast(Any, {"batch": 5})))
-    assert store.find("measure_default", KEY) is None
+        with pytest.raises(DamagedFile, match="of stage measure_baseline not what it is kept for"):
+            read_baselines(found)
+    store.save(Manifest("measure_baseline", KEY, cast(Any, []), cast(Any, {"batch": 5})))
+    assert store.find("measure_baseline", KEY) is None

@@ -88,7 +88,7 @@ view = json.loads(experiment.tags["mlflow.sharedViewState.tilewright"])
 assert "metrics.`gain`" in view["selectedColumns"] and "params.`tuner`" in view["selectedColumns"]
 (chart,) = view["compareRunCharts"]
 assert chart["metricSectionId"] in {each["uuid"] for each in view["compareRunSections"]}
-assert {"cycles/best", "cycles/untuned"} <= set(chart["selectedMetricKeys"])
+assert {"cycles/best", "cycles/baseline"} <= set(chart["selectedMetricKeys"])
 assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
 
 tracking.describe_run(third, "**what**")

@@ -95,14 +95,14 @@ def test_a_schedule_without_a_config_is_missing(tmp_path: Path) -> None:
         read_picks(folder(tmp_path, schedules=rows), WORKLOADS, TARGET)
 
 
-def test_no_trials_take_the_better_of_estimate_and_untuned() -> None:
+def test_no_trials_take_the_better_of_estimate_and_baseline() -> None:
     told: list[tuple[int, int]] = []
     found = tuned_picks([*WORKLOADS, WORKLOADS[0]], TARGET, 0, progress=lambda *d: told.append(d))
     assert found[0] == found[2]
     assert told == [(0, 2), (1, 2), (2, 2)]
     for workload, pick in zip(WORKLOADS, found, strict=False):
-        untuned = TARGET.baseline(workload).latency.cycles  # type: ignore[attr-defined]
-        assert 0 < latency(workload, pick) <= untuned
+        baseline = TARGET.baseline(workload).latency.cycles  # type: ignore[attr-defined]
+        assert 0 < latency(workload, pick) <= baseline
 
 
 def test_trials_do_not_make_it_worse() -> None:

@@ -12,7 +12,7 @@ from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.tuning_task import TuningTask, tuning_task_of
-from tilewright.tuning.verification import reproduces, untuned_schedule, verify
+from tilewright.tuning.verification import baseline_schedule, reproduces, verify
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ def test_equal_where_measuring_repeats_and_at_most_twice_as_long_elsewhere(
     assert got == [exact, noisy]
 
 
-def test_an_untuned_schedule_is_verified_on_the_data_of_its_own_space() -> None:
+def test_a_baseline_schedule_is_verified_on_the_data_of_its_own_space() -> None:
     """The extended space keeps the biases of such a layer otherwise than the template does."""
     options = TuningOptions(model="digits_cnn", target="vta-pynq", tuner="random")
     text = "conv2d:n=1,c=32,h=4,w=4,o=32,k=3,s=1,p=1"
     ours = tuning_task_of(options, parse_workload(text, "bias, >> 8, min 127, max 0"))
-    found = untuned_schedule(ours)
+    found = baseline_schedule(ours)
     assert found is not None
     assert (found.space, ours.target.space(ours.workload).name) == ("template", "extended")
     assert verify(ours, found) == 0

@@ -28,7 +28,7 @@ class _State:
 
 
 def heed_ctrl_c() -> None:
-    """Take Ctrl-C from now on, unless whoever started this process has it ignored (`nohup`, `&` in
+    """Take Ctrl-C from now on, unless the process's parent has it ignored (`nohup`, `&` in
     a script)."""
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)

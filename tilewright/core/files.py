@@ -184,7 +184,7 @@ def pack_arrays(arrays: Arrays, *, level: int = 0) -> bytes:
 
 def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
     """The arrays of an NPZ file by name, of any shape. Raises `ValueError` for one of objects, for
-    what is none, and for more than `MAX_UNPACKED_BYTES`."""
+    other files, and for more than `MAX_UNPACKED_BYTES`."""
     import numpy as np
 
     try:
@@ -196,7 +196,7 @@ def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
     except Exception as error:  # ZIP, zlib and NPY each fail in ways of their own
         raise ValueError(f"no arrays: {error}") from None
     if not all(isinstance(array, np.ndarray) and _is_text(array) for array in arrays.values()):
-        raise ValueError("no arrays: other files, or text that is none")
+        raise ValueError("no arrays: other files, or text of no code point")
     return arrays
 
 

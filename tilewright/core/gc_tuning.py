@@ -14,7 +14,7 @@ def collect_beside() -> None:
     """Look for cycles in a thread of their own, and never among what there is so far.
 
     For an event loop over SQLite. A request that found the file locked leaves a cursor in the
-    cycle of its exception. Whoever finds that resets the cursor's statement, and waits until
+    cycle of its exception. Collecting that resets the cursor's statement, and waits until
     nobody uses its connection; another request may, and wait up to a minute for the file, which a
     third one holds. If it is the loop that looks, the third cannot go on before that minute is
     over, and nobody is answered.

@@ -75,7 +75,7 @@ def open_own(path: Path, flags: int, *, within: Path | None = None) -> int:
 
 
 def read_plain(path: Path, *, within: Path | None = None, limit: int = LARGEST) -> bytes:
-    """All of a plain file, whoever's it is. Raises `UnsafeFile` if it is anything else, or larger
+    """All of a plain file of any owner. Raises `UnsafeFile` if it is anything else, or larger
     than `limit` bytes, and `OSError`."""
     handle = open_to_read(path, within=within)
     try:
@@ -91,7 +91,7 @@ def read_plain(path: Path, *, within: Path | None = None, limit: int = LARGEST) 
 
 
 def open_to_read(path: Path, *, within: Path | None = None) -> int:
-    """A descriptor of a plain file, whoever's it is. Raises `UnsafeFile` if it is anything else,
+    """A descriptor of a plain file of any owner. Raises `UnsafeFile` if it is anything else,
     and `OSError`."""
     with opened_folder(path.parent, within) as folder, naming(path):
         _refuse_special(os.stat(path.name, dir_fd=folder, follow_symlinks=False), path)

@@ -53,7 +53,7 @@ class Figures:
         if workload in self._tuned:
             return self._tuned[workload]
         if workload not in self._plain:
-            self._plain[workload] = self._untuned(workload)
+            self._plain[workload] = self._baseline(workload)
         alone = self.evaluator.alone.get(workload)
         if alone is None:
             return self._plain[workload]
@@ -69,7 +69,7 @@ class Figures:
         self._tuned[workload] = LayerFigures(row, float(cost.cycles))
         return self._tuned[workload]
 
-    def _untuned(self, workload: Workload) -> LayerFigures:
+    def _baseline(self, workload: Workload) -> LayerFigures:
         roofline = capability(self.problem.target, Roofline)
         least = 1.0 if roofline is None else max(roofline.roofline(workload).cost, 1.0)
         estimate = self.problem.estimated(workload) or least

@@ -19,4 +19,4 @@ def preview(options: TuningOptions, target: Target, network: str) -> Decided:
     evaluator = estimating(problem, options.seed)
     every = {"none": problem.none, "all": problem.all, "greedy": problem.greedy}
     named = {name: fitting(evaluator, labels) for name, labels in every.items()}
-    return decided(asked, problem, evaluator, named, evaluator.count, foreseen=True)
+    return decided(asked, problem, evaluator, named, evaluator.count, by_estimates=True)

@@ -50,13 +50,13 @@ def decided(
     named: dict[str, Labelling],
     spent: int,
     *,
-    foreseen: bool = False,
+    by_estimates: bool = False,
 ) -> Decided:
     """What was decided, of labellings that have a name and are evaluated, that of the mode asked
-    for among them; it took `spent` labelled graphs. `foreseen`: all by schedules that are estimated
-    best."""
+    for among them; it took `spent` labelled graphs. `by_estimates`: all by schedules that are
+    estimated best."""
     chosen = evaluator(named[asked.options.fusion])
-    guessing = evaluator if foreseen else estimating(problem, asked.options.seed)
+    guessing = evaluator if by_estimates else estimating(problem, asked.options.seed)
     each = {name: evaluator(labels) for name, labels in named.items()}
     tuned = evaluator.schedules.tuned
     summary: FusionSummary = {

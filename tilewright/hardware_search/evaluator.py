@@ -126,7 +126,7 @@ class BudgetedEvaluator:
 
     def correct(self, design: Design, workload: Workload, measured: Known) -> None:
         """Put what trials measure now, by flat index, in the place of what the ledger says of them:
-        whoever searches again learns that. Raises `LedgerError` or `LeaseHeld`."""
+        a repeated search learns that. Raises `LedgerError` or `LeaseHeld`."""
         self._recorded(design, workload)
         _, records = self._known[design.target.fingerprint, workload.id]
         records.correct(design.target.space(workload), measured, of_others=False)

@@ -22,7 +22,7 @@ class ImpossibleHardware(TilewrightError):
 
 class HardwareSpace:
     """The points of a target's family, shape (points, knobs), that keep bounds on knobs (lowest and
-    highest value), can be built, and take at most `budget` area (relative to the default machine).
+    highest value), can be built, and take at most `budget` area (relative to the stock machine).
     `clock` names the rule that says how fast each runs.
 
     Raises `ImpossibleHardware` if there are none, `TilewrightError` for a target without a family.
@@ -44,7 +44,7 @@ class HardwareSpace:
         self.space = _bounded(family.designs(), bounds or {})
         self._made: dict[int, Target] = {}
         if not budget > 0 or not np.isfinite(budget):
-            raise ImpossibleHardware(f"an area of {budget:g} is none; name one above 0")
+            raise ImpossibleHardware(f"an area of {budget:g} is impossible; name one above 0")
 
     @cached_property
     def points(self) -> Configs:
@@ -53,7 +53,7 @@ class HardwareSpace:
 
     @cached_property
     def areas(self) -> NDArray[np.float64]:
-        """What each takes, relative to the default machine, shape (points,)."""
+        """What each takes, relative to the stock machine, shape (points,)."""
         return self._known[1]
 
     @cached_property
@@ -71,7 +71,7 @@ class HardwareSpace:
             if np.isfinite(smallest):
                 raise ImpossibleHardware(
                     f"no machine takes an area of {self.budget:g}: the smallest within these "
-                    f"bounds takes {smallest:.3f} (the default machine takes 1); raise --budget "
+                    f"bounds takes {smallest:.3f} (the stock machine takes 1); raise --budget "
                     "or lower a bound"
                 )
             raise ImpossibleHardware(f"no machine within these bounds can be built: {refused}")
@@ -111,7 +111,7 @@ class HardwareSpace:
 
 
 def area_of(target: Target) -> float:
-    """Relative to the default machine."""
+    """Relative to the stock machine."""
     return cast(HasArea, target).area()["relative"]  # `HardwareSpace` has asked whether it knows
 
 

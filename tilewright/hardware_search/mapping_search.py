@@ -62,10 +62,10 @@ class LayerTuning:
     """The layers of a design, each with a tuner of its own that goes on where it was."""
 
     def __init__(
-        self, design: Design, lab: BudgetedEvaluator, seed: int, tuner: str = "default",
+        self, design: Design, evaluator: BudgetedEvaluator, seed: int, tuner: str = "default",
         options: Mapping[str, object] | None = None,
     ) -> None:  # fmt: skip
-        self.design, self.lab, self.seed = design, lab, seed
+        self.design, self.evaluator, self.seed = design, evaluator, seed
         self._tuner, self._options = tuner, _looking(tuner) | dict(options or {})
         self._sessions: dict[int, Session] = {}
 
@@ -93,7 +93,7 @@ class LayerTuning:
         target = self.design.target
         problem = problem_of(target, self.design.layers[layer].workload, self.seed)
         setting = Setting(target, make_explorer(self._tuner, self._options), problem)
-        return Session(setting, run=BudgetedRunner(self.lab, self.design))
+        return Session(setting, run=BudgetedRunner(self.evaluator, self.design))
 
 
 def _looking(tuner: str) -> dict[str, object]:

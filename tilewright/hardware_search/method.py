@@ -1,7 +1,7 @@
 """The contract of a co-design method, and which there are.
 
-A method asks the lab until it has no more to ask or the lab raises `BudgetSpent`, which it lets
-pass. All it draws comes from its seed: with the same answers it asks the same."""
+A method asks the evaluator until it has no more to ask or the evaluator raises `BudgetSpent`, which
+it lets pass. All it draws comes from its seed: with the same answers it asks the same."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CodesignMethod(Protocol):
 
     def __init__(self, options: MethodOptions) -> None: ...
 
-    def search(self, problem: CodesignProblem, lab: BudgetedEvaluator, seed: int) -> None:
+    def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
         """Measure what tells most. Raises `BudgetSpent` when nothing is left to measure with."""
         ...
 

@@ -29,7 +29,7 @@ class CodesignOptions(BaseModel):
         min_length=1, description="built-in networks or model files; one machine serves them all"
     )
     budget: float = Field(
-        gt=0, allow_inf_nan=False, description="the largest area, where the default machine takes 1"
+        gt=0, allow_inf_nan=False, description="the largest area, where the stock machine takes 1"
     )
     trials: int = Field(
         default=1000, ge=1, le=10_000_000, description="measurements of all machines together"

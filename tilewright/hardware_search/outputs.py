@@ -20,14 +20,14 @@ from tilewright.hardware_search.evaluator import BudgetedEvaluator
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.pareto import hypervolume, judged, reference_of
 from tilewright.hardware_search.problem import CodesignProblem, Design
-from tilewright.hardware_search.progress import Standings
+from tilewright.hardware_search.progress import ProgressCount
 from tilewright.hardware_search.results import FrontRow, ProvenDesign, front_row
 from tilewright.targets.workload import Workload
 from tilewright.tuning.options import OptionValue
 from tilewright.tuning.outputs import parquet
 
 AREA_MODEL = (
-    "relative to the default 16x16 VTA, by a model of the RTL's structure with textbook gate "
+    "relative to the stock 16x16 VTA, by a model of the RTL's structure with textbook gate "
     "weights, not fitted to a synthesis (docs/codesign.md)"
 )
 CLOCKS = {
@@ -103,7 +103,7 @@ Page = Callable[[CodesignOutcome], bytes]
 def outcome_of(
     options: CodesignOptions,
     problem: CodesignProblem,
-    lab: BudgetedEvaluator,
+    evaluator: BudgetedEvaluator,
     proven: Sequence[ProvenDesign],
 ) -> CodesignOutcome:
     """All but the seconds it took."""
@@ -124,11 +124,11 @@ def outcome_of(
         "hardware": {
             "points": hardware.space.size,
             "machines": len(hardware.points),
-            "seen": len(lab.designs()),
+            "seen": len(evaluator.designs()),
         },
         "trials": options.trials,
-        "measurements": lab.spent,
-        "compiles": lab.compiled,
+        "measurements": evaluator.spent,
+        "compiles": evaluator.compiled,
         "wall_seconds": 0.0,
         "front": len(proven),
         "hypervolume": hypervolume(points, reference),
@@ -142,10 +142,10 @@ def outcome_of(
     names = {row["name"] for row in rows}
     beaten = [
         Beaten(each.design.name, each.design.area, 1e3 * each.latency)
-        for each in judged(lab)
+        for each in judged(evaluator)
         if each.design.name not in names
     ]
-    return CodesignOutcome(summary, rows, beaten, trials_frame(problem, lab))
+    return CodesignOutcome(summary, rows, beaten, trials_frame(problem, evaluator))
 
 
 def _best(proven: Sequence[ProvenDesign]) -> Best | None:
@@ -183,12 +183,12 @@ def spec_file(row: FrontRow) -> bytes:
     return folder.pretty({**row["spec"], "source": source})
 
 
-def trials_frame(problem: CodesignProblem, lab: BudgetedEvaluator) -> pd.DataFrame:
+def trials_frame(problem: CodesignProblem, evaluator: BudgetedEvaluator) -> pd.DataFrame:
     """A row a measurement, in order: the machine with its hardware knobs and area, what was
     measured on it, and the best latency of all networks together so far, in seconds (infinite
     before there was one)."""
-    rows, standings = [], Standings(problem)
-    for each in lab.log:
+    rows, count = [], ProgressCount(problem)
+    for each in evaluator.log:
         design, found = each.design, each.found
         space = design.target.space(each.workload)
         schedule = space.describe(space.unravel(np.array([each.flat]))[0].tolist())
@@ -206,7 +206,7 @@ def trials_frame(problem: CodesignProblem, lab: BudgetedEvaluator) -> pd.DataFra
                 "reason": found.reason,
                 "cycles": found.cycles,
                 "seconds": found.seconds,
-                "best_seconds": standings.add(each).latency,
+                "best_seconds": count.add(each).latency,
             }
         )
     return pd.DataFrame(rows)

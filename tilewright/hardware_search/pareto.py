@@ -35,19 +35,21 @@ class JudgedFront:
         return self.design.area, self.latency
 
 
-def judged(lab: BudgetedEvaluator, designs: Sequence[Design] | None = None) -> list[JudgedFront]:
+def judged(
+    evaluator: BudgetedEvaluator, designs: Sequence[Design] | None = None
+) -> list[JudgedFront]:
     """The designs that run all layers, by what was measured."""
     found = []
-    for design in list(lab.designs().values()) if designs is None else designs:
-        layers = lab.best(design)
+    for design in list(evaluator.designs().values()) if designs is None else designs:
+        layers = evaluator.best(design)
         if np.isfinite(layers).all():
             found.append(JudgedFront(design, layers, design.seconds(layers)))
     return found
 
 
-def front_of(lab: BudgetedEvaluator) -> list[JudgedFront]:
+def front_of(evaluator: BudgetedEvaluator) -> list[JudgedFront]:
     """Those that none of the others dominates, by ascending area."""
-    every = judged(lab)
+    every = judged(evaluator)
     points = np.array([each.point for each in every]).reshape(-1, 2)
     return [every[row] for row in undominated(points)]
 
@@ -89,10 +91,10 @@ def added_hypervolume(
 
 
 def best_within(
-    problem: CodesignProblem, lab: BudgetedEvaluator, area: float
+    problem: CodesignProblem, evaluator: BudgetedEvaluator, area: float
 ) -> JudgedFront | None:
     """The fastest design of at most that area; None if none was measured whole."""
-    fitting = [each for each in judged(lab) if each.design.area <= area]
+    fitting = [each for each in judged(evaluator) if each.design.area <= area]
     return min(fitting, key=lambda each: each.latency, default=None)
 
 

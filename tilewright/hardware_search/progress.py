@@ -43,7 +43,7 @@ def ignore(event: Event) -> None:
     """Hears nothing."""
 
 
-class Standings:
+class ProgressCount:
     """Keeps count of a search; `reference` is where hypervolumes are measured from."""
 
     def __init__(self, problem: CodesignProblem) -> None:

@@ -18,7 +18,7 @@ from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.outputs import CodesignOutcome, Page, outcome_of, write_outputs
 from tilewright.hardware_search.pareto import front_of
 from tilewright.hardware_search.problem import CodesignProblem, read_networks
-from tilewright.hardware_search.progress import Listener, Prepared, Standings, ignore
+from tilewright.hardware_search.progress import Listener, Prepared, ProgressCount, ignore
 from tilewright.hardware_search.results import ProvenDesign
 from tilewright.hardware_search.verification import proven
 from tilewright.search.ledger import Ledger
@@ -46,7 +46,7 @@ class CodesignSteps(Protocol):
         ...
 
     def prove_front(
-        self, options: CodesignOptions, lab: BudgetedEvaluator
+        self, options: CodesignOptions, evaluator: BudgetedEvaluator
     ) -> list[ProvenDesign] | int:
         """`hardware_search.verification.proven`."""
         ...
@@ -77,9 +77,9 @@ class LocalCodesignSteps:
         return search_designs(options, problem, ledger, listen)
 
     def prove_front(
-        self, options: CodesignOptions, lab: BudgetedEvaluator
+        self, options: CodesignOptions, evaluator: BudgetedEvaluator
     ) -> list[ProvenDesign] | int:
-        return prove_front(lab)
+        return prove_front(evaluator)
 
     def finished(self, options: CodesignOptions, outcome: CodesignOutcome, wall: float) -> None:
         outcome.summary["wall_seconds"] = round(wall, 3)
@@ -129,10 +129,10 @@ def run(
             machines = len(problem.hardware.points)
             listen(Prepared(tuple(problem.networks), machines, options.trials))
             steps.opened(options, problem)
-            lab, front = _searched(options, problem, ledger, steps, listen)
-        outcome = outcome_of(options, problem, lab, front)
+            evaluator, front = _searched(options, problem, ledger, steps, listen)
+        outcome = outcome_of(options, problem, evaluator, front)
         if not front:
-            listen(Note(_nothing_whole(lab)))
+            listen(Note(_nothing_whole(evaluator)))
         steps.finished(options, outcome, time.perf_counter() - begin)
         listen(StageBegan("write_results"))
         steps.write_results(options, outcome, page)
@@ -168,17 +168,17 @@ def _searched(
     steps: CodesignSteps,
     listen: Listener,
 ) -> tuple[BudgetedEvaluator, list[ProvenDesign]]:
-    """The lab after the search, and its front as it was measured anew. Where the record was wrong
-    the search is repeated on what is true."""
+    """The evaluator after the search, and its front as it was measured anew. Where the record was
+    wrong the search is repeated on what is true."""
     while True:
         listen(StageBegan("search"))
-        lab = steps.search(options, problem, ledger, listen)
+        evaluator = steps.search(options, problem, ledger, listen)
         while ledger.problems:
             listen(Note(ledger.problems.pop(0)))
         listen(StageBegan("prove_front"))
-        found = steps.prove_front(options, lab)
+        found = steps.prove_front(options, evaluator)
         if not isinstance(found, int):
-            return lab, found
+            return evaluator, found
         many = "a measurement was" if found == 1 else f"{found} measurements were"
         listen(
             Note(
@@ -188,10 +188,10 @@ def _searched(
         )
 
 
-def prove_front(lab: BudgetedEvaluator) -> list[ProvenDesign] | int:
+def prove_front(evaluator: BudgetedEvaluator) -> list[ProvenDesign] | int:
     """Lower and measure every schedule of the front anew, and run it on data: its designs, or how
     many measurements were recorded wrongly. Raises `WrongSchedule`."""
-    return proven(lab, front_of(lab))
+    return proven(evaluator, front_of(evaluator))
 
 
 def search_designs(
@@ -199,27 +199,28 @@ def search_designs(
 ) -> BudgetedEvaluator:
     """Measure machines and schedules until the budget is spent. Raises `LedgerError` and
     `UnknownName`."""
-    standings = Standings(problem)
-    lab = BudgetedEvaluator(
+    count = ProgressCount(problem)
+    evaluator = BudgetedEvaluator(
         options.trials, ledger, folder.identity(options),
-        lambda measured: listen(standings.add(measured)),
+        lambda measured: listen(count.add(measured)),
     )  # fmt: skip
     with suppress(BudgetSpent):
-        make_method(options.method, options.method_options).search(problem, lab, options.seed)
-    return lab
+        make_method(options.method, options.method_options).search(problem, evaluator, options.seed)
+    return evaluator
 
 
-def _nothing_whole(lab: BudgetedEvaluator) -> str:
-    layers = min((len(each.layers) for each in lab.designs().values()), default=0)
+def _nothing_whole(evaluator: BudgetedEvaluator) -> str:
+    layers = min((len(each.layers) for each in evaluator.designs().values()), default=0)
     step = "repeat the command with more --trials"
-    if lab.left:  # the search ended by itself, so that more would not be asked for either
+    if evaluator.left:  # the search ended by itself, so that more would not be asked for either
         step = (
-            f"the search has nothing more to try, with {_count(lab.left, 'measurement')} of "
-            f"{lab.budget} left; choose another --method or wider bounds"
+            f"the search has nothing more to try, with {_count(evaluator.left, 'measurement')} of "
+            f"{evaluator.budget} left; choose another --method or wider bounds"
         )
     return (
-        f"no machine has a valid schedule of every layer after {_count(lab.spent, 'measurement')} "
-        f"(one has {_count(layers, 'layer')} or more), so the front is empty: {step}"
+        "no machine has a valid schedule of every layer after "
+        f"{_count(evaluator.spent, 'measurement')} (one has {_count(layers, 'layer')} or more), "
+        f"so the front is empty: {step}"
     )
 
 

@@ -1,7 +1,7 @@
 """The proof of a front: every layer's best schedule on every machine of it is lowered and measured
 anew and run on data, before anybody is told of it.
 
-A ledger is a file, and whoever writes one can claim any latency. What a machine does not take as
+A ledger is a file, and its writer can claim any latency. What a machine does not take as
 long as was recorded for is put right, with all else that was recorded of that layer there.
 """
 
@@ -28,25 +28,27 @@ from tilewright.targets.capabilities import (
 from tilewright.tuning.verification import WrongSchedule, holds_on, latency_of_trial
 
 
-def proven(lab: BudgetedEvaluator, front: Sequence[JudgedFront]) -> list[ProvenDesign] | int:
+def proven(evaluator: BudgetedEvaluator, front: Sequence[JudgedFront]) -> list[ProvenDesign] | int:
     """The machines with all that was seen of their layers. If something of a layer was recorded
-    otherwise than it is, that is put right in the lab's ledger, and only how many trials is
+    otherwise than it is, that is put right in the evaluator's ledger, and only how many trials is
     returned.
 
     Raises `WrongSchedule` for one that computes wrong numbers, `LedgerError` and `LeaseHeld`.
     """
     layers = [(each.design, layer) for each in front for layer in each.design.layers]
-    if wrong := sum(_corrected(lab, design, layer) for design, layer in layers):
+    if wrong := sum(_corrected(evaluator, design, layer) for design, layer in layers):
         return wrong
     return [
-        ProvenDesign(each, tuple(_proven(lab, each.design, layer) for layer in each.design.layers))
+        ProvenDesign(
+            each, tuple(_proven(evaluator, each.design, layer) for layer in each.design.layers)
+        )
         for each in front
     ]
 
 
-def _corrected(lab: BudgetedEvaluator, design: Design, layer: CodesignLayer) -> int:
+def _corrected(evaluator: BudgetedEvaluator, design: Design, layer: CodesignLayer) -> int:
     """How many trials of a layer the ledger had wrong: none if the best one holds."""
-    tried = lab.tried(design, layer.workload)
+    tried = evaluator.tried(design, layer.workload)
     assert tried.best is not None  # the front has whole designs
     flat, best = tried.best
     if _holds(design, best, _measured_again(design, layer, [flat])[0]):
@@ -57,7 +59,7 @@ def _corrected(lab: BudgetedEvaluator, design: Design, layer: CodesignLayer) -> 
         for flat, trial in tried.trials.items()
         if not _holds(design, trial, again[flat])
     }
-    lab.correct(design, layer.workload, wrong)
+    evaluator.correct(design, layer.workload, wrong)
     return len(wrong)
 
 
@@ -79,9 +81,9 @@ def _measured_again(design: Design, layer: CodesignLayer, flat: Sequence[int]) -
     return [trial_at(measured, row) for row in range(len(measured))]
 
 
-def _proven(lab: BudgetedEvaluator, design: Design, layer: CodesignLayer) -> ProvenLayer:
+def _proven(evaluator: BudgetedEvaluator, design: Design, layer: CodesignLayer) -> ProvenLayer:
     target, workload = design.target, layer.workload
-    best = lab.tried(design, workload).best
+    best = evaluator.tried(design, workload).best
     assert best is not None
     space = target.space(workload)
     config = space.unravel(np.array([best[0]]))

@@ -127,7 +127,7 @@ class _Graph:
 
     @cached_property
     def readers(self) -> Sequence[frozenset[int | None]]:
-        """By call, those that read its result; None for the CPU and whoever has the network's
+        """By call, those that read its result; None for the CPU and the reader of the network's
         outputs."""
         if not self.examined.readers:  # of this kind of file nobody knows them
             found: list[set[int | None]] = [set() for _ in self.calls]

@@ -20,12 +20,13 @@ from tilewright.targets.display_names import shape
 from tilewright.tuning.results import TunedWorkload
 
 MUTED, ACCENT, BOUND = "#9aa5b1", "#0b6e4f", "#b4532a"
+PUBLISHED, BY_RULE = "baseline, published", "baseline, by a rule"
 _LINE, _ROOM = 0.2, 1.9  # inches of a layer's line, and of what is above and below them
 _LEAST, _MOST = 4.4, 40.0  # inches of a picture
 
 
 def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
-    """PNG: best latency of one workload over its trials, between the untuned schedule and what no
+    """PNG: best latency of one workload over its trials, between the baseline and what no
     schedule beats, where the target knows them."""
     with house_style():
         figure = Figure(figsize=(6.4, 3.6), dpi=110, layout="constrained")
@@ -34,14 +35,14 @@ def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
         axes.scatter(steps, _latencies(trials), s=9, color=MUTED, label="valid trial")
         best = _best_so_far(trials)
         axes.step(steps, best, where="post", color=ACCENT, lw=2, label="best so far")
-        if (untuned := _untuned(outcome)) is not None:
-            name = "stock schedule" if _published(outcome) else "untuned"
-            axes.axhline(untuned, color=INK, ls="--", lw=1, label=name)
+        if (baseline := _baseline(outcome)) is not None:
+            name = PUBLISHED if _published(outcome) else BY_RULE
+            axes.axhline(baseline, color=INK, ls="--", lw=1, label=name)
         name, limit = _limit(outcome)
         if limit is not None:
             axes.axhline(limit, color=BOUND, ls=":", lw=1.5, label=name)
-        if outcome.afresh is not None and (tuned := _tuned(outcome)) is not None:
-            axes.axhline(tuned, color=ACCENT, ls="-.", lw=1, label="chosen, measured afresh")
+        if outcome.validation is not None and (tuned := _tuned(outcome)) is not None:
+            axes.axhline(tuned, color=ACCENT, ls="-.", lw=1, label="chosen, validated")
         axes.set_title(f"{shape(outcome.workload)} on {outcome.study.target.name}", fontsize=10)
         axes.set(xlabel="trials", ylabel=_unit(trials))
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
@@ -55,13 +56,13 @@ def network_convergence(
 ) -> bytes:
     """PNG: every layer's best latency over its trials as a multiple of its bound (of the roofline,
     or of what was chosen, where the target knows no better), the larger the layer, the
-    darker; and what each costs untuned and tuned."""
+    darker; and what each costs as the baseline and tuned."""
     height = min(max(_LEAST, _LINE * len(outcomes) + _ROOM), _MOST)
     with house_style():
         figure = Figure(figsize=(11, height), dpi=110, layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
         of_what = _common_limit(outcomes)
-        _draw_courses(left, outcomes, trials, of_what)
+        _draw_curves(left, outcomes, trials, of_what)
         _draw_gains(right, outcomes, of_what)
         ratio = f"{_unit(trials)} / {of_what}"
         left.set_ylabel(f"best {ratio}")
@@ -70,7 +71,7 @@ def network_convergence(
         return _png(figure)
 
 
-def _draw_courses(
+def _draw_curves(
     axes: Axes, outcomes: Sequence[TunedWorkload], trials: pd.DataFrame, of_what: str
 ) -> None:
     """A line a layer over its trials, in one hue by its size."""
@@ -89,16 +90,16 @@ def _draw_courses(
 
 
 def _draw_gains(axes: Axes, outcomes: Sequence[TunedWorkload], of_what: str) -> None:
-    """A line a layer from its untuned schedule to the tuned one."""
+    """A line a layer from its baseline to the tuned one."""
     rows = np.arange(len(outcomes))[::-1]
-    untuned = np.array([_ratio(_untuned(o), _reference(o, of_what)) for o in outcomes])
+    baseline = np.array([_ratio(_baseline(o), _reference(o, of_what)) for o in outcomes])
     tuned = np.array([_ratio(_tuned(o), _reference(o, of_what)) for o in outcomes])
-    stock = np.array([_published(outcome) for outcome in outcomes])
-    axes.hlines(rows, tuned, untuned, color=MUTED, lw=1.5)
-    for name, mask, fill in (("stock schedule", stock, INK), ("untuned", ~stock, "white")):
-        if mask.any() and np.isfinite(untuned[mask]).any():
+    published = np.array([_published(outcome) for outcome in outcomes])
+    axes.hlines(rows, tuned, baseline, color=MUTED, lw=1.5)
+    for name, mask, fill in ((PUBLISHED, published, INK), (BY_RULE, ~published, "white")):
+        if mask.any() and np.isfinite(baseline[mask]).any():
             axes.scatter(
-                untuned[mask], rows[mask], facecolor=fill, edgecolor=INK, s=24, label=name,
+                baseline[mask], rows[mask], facecolor=fill, edgecolor=INK, s=24, label=name,
                 zorder=3,
             )  # fmt: skip
     axes.scatter(tuned, rows, color=ACCENT, s=24, label="tuned", zorder=4)
@@ -141,11 +142,11 @@ def _latency(latency: Latency | None) -> float | None:
 
 
 def _published(outcome: TunedWorkload) -> bool:
-    return outcome.default is not None and is_published(outcome.default.source)
+    return outcome.baseline is not None and is_published(outcome.baseline.source)
 
 
-def _untuned(outcome: TunedWorkload) -> float | None:
-    return _latency(None if outcome.default is None else outcome.default.latency)
+def _baseline(outcome: TunedWorkload) -> float | None:
+    return _latency(None if outcome.baseline is None else outcome.baseline.latency)
 
 
 def _tuned(outcome: TunedWorkload) -> float | None:
@@ -160,13 +161,13 @@ def _limit(outcome: TunedWorkload) -> tuple[str, float | None]:
 
 
 def _common_limit(outcomes: Sequence[TunedWorkload]) -> str:
-    """What all layers can be held against."""
+    """The limit that all layers can be compared with."""
     if all(outcome.bound is not None for outcome in outcomes):
         return "bound"
     if all(outcome.roofline is not None for outcome in outcomes):
         return "roofline"
-    if all(outcome.afresh is not None for outcome in outcomes):
-        return "tuned, measured afresh"
+    if all(outcome.validation is not None for outcome in outcomes):
+        return "tuned, validated"
     return "best found"
 
 

@@ -14,7 +14,7 @@ from tilewright.targets.display_names import layer
 from tilewright.targets.workload import Workload
 from tilewright.tuning.network_totals import Total
 from tilewright.tuning.outputs import Summary
-from tilewright.tuning.results import WorkloadRow, untuned_word
+from tilewright.tuning.results import WorkloadRow
 
 Links = Mapping[str, str]
 """Addresses by what is there."""
@@ -28,10 +28,11 @@ def network_title(network: str, target: str, tuner: str) -> str:
 
 
 def network_note(
-    title: str, workloads: int, trials: int, command: str, links: Links, dealt: bool = False
+    title: str, workloads: int, trials: int, command: str, links: Links, shared: bool = False
 ) -> str:
-    """Of a network's run, from its beginning; where trials are `dealt`, no workload has its own."""
-    each = f"{workloads * trials} trials together" if dealt else f"{trials} trials each"
+    """Of a network's run, from its beginning; where trials are `shared`, no workload has its
+    own."""
+    each = f"{workloads * trials} trials together" if shared else f"{trials} trials each"
     count = f"{workloads} {plural(workloads, 'workload')}, up to {each}"
     what = f"**{plain(title)}**: {count}."
     return paragraphs(what, block(command, "sh"), listed(links))
@@ -51,19 +52,19 @@ def workload_note(
 
 
 def outcome_line(row: WorkloadRow | Total, sources: Sequence[str | None]) -> str:
-    """`stock 7,318,536 cycles (73.2 ms), tuned 7,136,630 (71.4 ms): gain 1.03×`; `sources` are
-    those of the untuned schedules; `~` marks a gain that rests on one nobody published. Where
+    """`baseline 7,318,536 cycles (73.2 ms), tuned 7,136,630 (71.4 ms): gain 1.03×`; `sources` are
+    those of the baselines; `~` marks a gain over one that is not published. Where
     measuring does not repeat, 95 % intervals stand behind: `(1.80–1.86×)`."""
-    before = _latency(row["default_cycles"], row["default_seconds"])
+    before = _latency(row["baseline_cycles"], row["baseline_seconds"])
     after = _latency(row["tuned_cycles"], row["tuned_seconds"])
     if not after:
         return "Nothing that was tried is valid."
     guess = "" if all(is_published(source) for source in sources) else "~"
     gain = speedup(gain_of(row), 1.0)
-    untuned = f"{untuned_word(sources)} {before}, " if before else ""
+    baseline = f"baseline {before}, " if before else ""
     after += f" ({sure})" if (sure := sure_time(row)) else ""
     gain += f" ({sure})" if (sure := sure_gain(row)) else ""
-    line = f"{untuned}tuned {after}" + (f": gain {guess}{gain}" if gain else "")
+    line = f"{baseline}tuned {after}" + (f": gain {guess}{gain}" if gain else "")
     return line[0].upper() + line[1:] + "."
 
 
@@ -78,7 +79,7 @@ def network_summary(
 ) -> str:
     """The results of a network as a page of its own; the `picture`, a PNG file, is part of it."""
     outcome = outcome_line(
-        summary["total"], [row["default_source"] for row in summary["workloads"]]
+        summary["total"], [row["baseline_source"] for row in summary["workloads"]]
     )
     return paragraphs(
         f"# {plain(title)}",

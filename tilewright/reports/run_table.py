@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.reports.markdown import plain
 from tilewright.reports.number_format import milliseconds, percent, ranged, speedup, whole
+from tilewright.targets.capabilities import is_published
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.network_totals import PublishedTotals, Total
 from tilewright.tuning.outputs import Summary
-from tilewright.tuning.results import WorkloadRow, untuned_word
+from tilewright.tuning.results import WorkloadRow
 
 Row = dict[str, str]
 """Cells by the heading of their column."""
@@ -18,13 +19,13 @@ Row = dict[str, str]
 
 def results_rows(summary: Summary, names: Mapping[str, Sequence[str]]) -> list[Row]:
     """A row a workload and one of an inference. What the target cannot tell has no column. `names`
-    are the layers of each workload, by its id."""
+    are the layers of each workload, by its id; `~` marks a gain over a baseline that is not
+    published."""
     rows = summary["workloads"]
-    untuned = untuned_word(row["default_source"] for row in rows)
     lines = [
         {
             "layer": layer(names.get(row["id"], ()), parse_workload(row["workload"])),
-            **_latencies(row, untuned),
+            **_latencies(row, [row]),
             "calls": whole(row["count"]),
             "trials": whole(row["trials"]),
             "valid": percent(1 - row["invalid_trials"] / max(row["trials"], 1)),
@@ -32,7 +33,7 @@ def results_rows(summary: Summary, names: Mapping[str, Sequence[str]]) -> list[R
         for row in rows
     ]
     trials = whole(sum(row["trials"] for row in rows))
-    total = {"layer": "tuned layers", **_latencies(summary["total"], untuned)}
+    total = {"layer": "tuned layers", **_latencies(summary["total"], rows)}
     lines.append(total | {"calls": "", "trials": trials, "valid": ""})
     known = [head for head in lines[0] if any(line[head] for line in lines)]
     return [{head: line[head] for head in known} for line in lines]
@@ -47,35 +48,37 @@ def markdown_table(rows: Sequence[Row]) -> str:
 
 
 def gain_of(row: WorkloadRow | Total | PublishedTotals) -> float | None:
-    """Untuned over tuned latency, in cycles where both are counted; None if one is not known."""
-    before, after = row["default_cycles"], row["tuned_cycles"]
+    """Baseline over tuned latency, in cycles where both are counted; None if one is not known."""
+    before, after = row["baseline_cycles"], row["tuned_cycles"]
     if before and after:
         return before / after
-    earlier, later = row["default_seconds"], row["tuned_seconds"]
+    earlier, later = row["baseline_seconds"], row["tuned_seconds"]
     return earlier / later if earlier and later else None
 
 
 def sure_time(row: WorkloadRow | Total) -> str:
     """`0.905–0.921`, milliseconds: the 95 % interval of what the tuned schedule takes; empty where
     measuring repeats."""
-    found = row["afresh"]["tuned_interval"] if "afresh" in row else None
+    found = row["validation"]["tuned_interval"] if "validation" in row else None
     return "" if found is None else ranged(found, milliseconds)
 
 
 def sure_gain(row: WorkloadRow | Total) -> str:
     """`1.80–1.86×`: that of the gain."""
-    found = row["afresh"]["gain_interval"] if "afresh" in row else None
+    found = row["validation"]["gain_interval"] if "validation" in row else None
     return "" if found is None else f"{found.low:.2f}–{found.high:.2f}×"
 
 
-def _latencies(row: WorkloadRow | Total, untuned: str) -> Row:
-    bound = _above(row)
+def _latencies(row: WorkloadRow | Total, rows: Sequence[WorkloadRow]) -> Row:
+    """The latencies of `row`, which sums up `rows`."""
+    bound, gain = _above(row), speedup(gain_of(row), 1.0)
+    published = all(is_published(each["baseline_source"]) for each in rows)
     return {
-        f"{untuned} cycles": whole(row["default_cycles"]),
+        "baseline cycles": whole(row["baseline_cycles"]),
         "tuned cycles": whole(row["tuned_cycles"]),
-        "gain": speedup(gain_of(row), 1.0),
+        "gain": gain if published or not gain else f"~{gain}",
         "gain, 95 %": sure_gain(row),
-        f"{untuned} ms": milliseconds(row["default_seconds"]),
+        "baseline ms": milliseconds(row["baseline_seconds"]),
         "tuned ms": milliseconds(row["tuned_seconds"]),
         "tuned ms, 95 %": sure_time(row),
         "above bound": "" if bound is None else percent(bound),

@@ -42,7 +42,7 @@ BLAS_ON_ONE_THREAD = _OneThread()
 
 
 def one_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """Let BLAS and OpenMP use one thread within `function`, whoever else calls it meanwhile."""
+    """Let BLAS and OpenMP use one thread within `function`, whatever else calls it meanwhile."""
 
     @wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> R:

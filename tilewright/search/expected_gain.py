@@ -31,25 +31,25 @@ def best_latency(history: History) -> float | None:
 
 
 def expected_saving(
-    history: History, count: int, trials: int, untuned: float | None = None
+    history: History, count: int, trials: int, baseline: float | None = None
 ) -> float:
     """What the next round of at most `trials` trials is expected to take off a latency of `count`
-    calls, in the unit of `best_latency`; 0 without a valid trial. `untuned` is what a call takes
+    calls, in the unit of `best_latency`; 0 without a valid trial. `baseline` is what a call takes
     with the schedule that is there anyway, in that unit.
 
-    count · min(best, untuned) · (1 − 2^−u), where u is the `expected_improvement`.
+    count · min(best, baseline) · (1 − 2^−u), where u is the `expected_improvement`.
     """
     best = best_latency(history)
     if best is None or trials < 1:
         return 0.0
-    least = best if untuned is None else min(best, untuned)
-    improvement = expected_improvement(history, trials, untuned)
+    least = best if baseline is None else min(best, baseline)
+    improvement = expected_improvement(history, trials, baseline)
     return float(-count * least * np.expm1(-np.log(2) * improvement))
 
 
-def expected_improvement(history: History, trials: int, untuned: float | None = None) -> float:
+def expected_improvement(history: History, trials: int, baseline: float | None = None) -> float:
     """By how much the next round of at most `trials` trials is expected to lower the log2 of the
-    best latency; 0 without a valid trial. `untuned` is what one has without trials.
+    best latency; 0 without a valid trial. `baseline` is what one has without trials.
 
     u = (w·p + Σ_r λ^(R−r)·d_r) / (w + Σ_r λ^(R−r)), a mean of
 
@@ -62,7 +62,7 @@ def expected_improvement(history: History, trials: int, untuned: float | None = 
       trial behind the best lies s·(1 + 1/2 + … + 1/k) behind it: s is estimated by the
       `LEADERS` next ones.
 
-    Where the best trial is g behind the untuned schedule, what counts is what lies beyond that:
+    Where the best trial is g behind the baseline, what counts is what lies beyond that:
     u·e^(−g/σ), if an improvement is distributed exponentially with mean σ, the larger of s and the
     mean of the d_r.
 
@@ -80,7 +80,7 @@ def expected_improvement(history: History, trials: int, untuned: float | None = 
     weights = DISCOUNT ** np.arange(len(won))[::-1]
     known, weight = float(np.sum(weights * won)), float(np.sum(weights))
     found = (PRIOR_WEIGHT * prior + known) / (PRIOR_WEIGHT + weight)
-    behind = 0.0 if untuned is None else float(np.log2(np.min(latencies) / untuned))
+    behind = 0.0 if baseline is None else float(np.log2(np.min(latencies) / baseline))
     if behind <= 0 or not found:
         return found
     return found * float(np.exp(-behind / max(spacing, known / weight if known else 0.0)))

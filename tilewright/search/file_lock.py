@@ -2,7 +2,7 @@
 
 A lease is a small file that its owner keeps locked for as long as it holds it. The kernel knows of
 the lock in every container of a machine, keeps it while its owner is stopped, and drops it with its
-owner. The file names the owner, for whoever is refused.
+owner. The file names the owner, for the message of a refused process.
 
 It also says when the lease ends; a thread of the owner renews it. That is for disks that machines
 share without sharing locks: there a lease may be taken over when it has ended. On one machine the

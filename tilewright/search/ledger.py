@@ -86,7 +86,8 @@ def quarantine_of(path: Path) -> Path:
 
 def read(path: Path) -> Contents:
     """All records of a ledger, also of one that is being written or has died. A missing file is an
-    empty ledger. Raises `LedgerError` if the file cannot be read, `UnsafeFile` if it is none."""
+    empty ledger. Raises `LedgerError` if the file cannot be read, `UnsafeFile` if it is no plain
+    file."""
     try:
         data = read_plain(path)
     except FileNotFoundError:
@@ -195,7 +196,7 @@ class Ledger:
     def arrange(self, keys: Sequence[RunKey]) -> None:
         """Put the records of these runs in their order, where there are any of them: those of the
         first first, each in the order it was recorded. Then the ledger is the one that runs after
-        each other leave, whoever was faster. Raises as `append`."""
+        each other leave, in any order of time. Raises as `append`."""
         order = {key: number for number, key in enumerate(keys)}
 
         def number(record: Entry) -> int:

@@ -70,7 +70,7 @@ class TrialEntry(MeasuredEntry):
 
 
 @with_config(_STRICT)
-class FreshEntry(MeasuredEntry):
+class ValidationEntry(MeasuredEntry):
     """A measurement beside the trials, made to choose among them or to say what the chosen one
     takes (`search.validation_records`). `choice` says among what; a config whose `source` is no
     trial may be of another space. `took` are seconds."""
@@ -121,7 +121,7 @@ class SettledEntry(Filed):
     kept: Annotated[int, Field(ge=0, le=MAX_TRIALS)]
 
 
-Entry: TypeAlias = TrialEntry | FreshEntry | RoundEntry | ClaimEntry | SettledEntry
+Entry: TypeAlias = TrialEntry | ValidationEntry | RoundEntry | ClaimEntry | SettledEntry
 
 _HEAD, _MIDDLE, _TAIL = b'{"check":"', b'","record":', b"}"
 _START = len(_HEAD) + 16 + len(_MIDDLE)
@@ -204,7 +204,7 @@ def _contradiction(entry: Entry) -> str:
             return f"{entry['kind']}: {entry['status']}, and has a latency"
     elif entry["kind"] == "claim":
         if not all(_plain(value) for name, value in entry.items() if name != "configs"):
-            return "claim: a stamp that is none"
+            return "claim: expected a stamp"
     elif entry["kind"] == "round" and len(entry["failed"]) > entry["lowered"]:
         return "round: more failed than were lowered"
     return ""

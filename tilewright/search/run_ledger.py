@@ -239,7 +239,7 @@ def _misfit(
     if record["kind"] == "settled":
         return ""
     if record["kind"] == "fresh" and record["source"] != TRIAL:
-        return ""  # of whichever space the untuned schedule has
+        return ""  # of whichever space the baseline has
     if record["kind"] == "trial" or record["kind"] == "fresh":
         rows, what = [record["config"]], "a config"
     elif record["kind"] == "round":

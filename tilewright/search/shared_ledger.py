@@ -30,9 +30,9 @@ from tilewright.search.setting import Setting, setting_of
 from tilewright.search.tuning_loop import Round, Session, rounds, take_rounds
 from tilewright.search.validation_records import (
     ValidationMeasurement,
-    forget_fresh,
-    fresh_of,
-    keep_fresh,
+    forget_validation,
+    keep_validation,
+    validation_of,
 )
 from tilewright.targets.base import Configs, Measurements, Target
 from tilewright.targets.workload import Workload
@@ -116,15 +116,15 @@ class SharedRecord:
 
     def fresh(self, choice: str) -> list[ValidationMeasurement]:
         with self.turn():
-            return fresh_of(self._run, choice)
+            return validation_of(self._run, choice)
 
-    def keep_fresh(self, choice: str, found: Sequence[ValidationMeasurement]) -> None:
+    def keep_validation(self, choice: str, found: Sequence[ValidationMeasurement]) -> None:
         with self.turn():
-            keep_fresh(self._run, choice, found)
+            keep_validation(self._run, choice, found)
 
-    def forget_fresh(self, choice: str) -> None:
+    def forget_validation(self, choice: str) -> None:
         with self.turn():
-            forget_fresh(self._run, choice)
+            forget_validation(self._run, choice)
 
     def known(self) -> Known:
         others = self.setting.target.deterministic

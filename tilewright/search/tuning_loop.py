@@ -25,9 +25,9 @@ from tilewright.search.runner import LocalRunner, Result
 from tilewright.search.setting import Setting
 from tilewright.search.validation_records import (
     ValidationMeasurement,
-    forget_fresh,
-    fresh_of,
-    keep_fresh,
+    forget_validation,
+    keep_validation,
+    validation_of,
 )
 from tilewright.targets.base import Configs, Measurements
 from tilewright.targets.capabilities import Latency
@@ -129,11 +129,11 @@ class Record(Protocol):
         """What was measured for a choice, beside the trials. This and what follows in no `turn`."""
         ...
 
-    def keep_fresh(self, choice: str, found: Sequence[ValidationMeasurement]) -> None:
+    def keep_validation(self, choice: str, found: Sequence[ValidationMeasurement]) -> None:
         """Add to that."""
         ...
 
-    def forget_fresh(self, choice: str) -> None:
+    def forget_validation(self, choice: str) -> None:
         """Set it aside."""
         ...
 
@@ -182,15 +182,15 @@ class SoloRecord:
         return self.run.correct(self.setting.problem.space, measured, of_others=others)
 
     def fresh(self, choice: str) -> list[ValidationMeasurement]:
-        return [] if self.run is None else fresh_of(self.run, choice)
+        return [] if self.run is None else validation_of(self.run, choice)
 
-    def keep_fresh(self, choice: str, found: Sequence[ValidationMeasurement]) -> None:
+    def keep_validation(self, choice: str, found: Sequence[ValidationMeasurement]) -> None:
         if self.run is not None:
-            keep_fresh(self.run, choice, found)
+            keep_validation(self.run, choice, found)
 
-    def forget_fresh(self, choice: str) -> None:
+    def forget_validation(self, choice: str) -> None:
         if self.run is not None:
-            forget_fresh(self.run, choice)
+            forget_validation(self.run, choice)
 
 
 class Session:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tilewright.search.ledger_schema import FreshEntry
+from tilewright.search.ledger_schema import ValidationEntry
 from tilewright.search.round_steps import Trial
 from tilewright.search.run_ledger import RunLedger, RunRecords, or_none, plain_reason, trial_of
 
@@ -31,38 +31,38 @@ class ValidationMeasurement:
     took: float
 
 
-def fresh_of(run: RunRecords, choice: str) -> list[ValidationMeasurement]:
+def validation_of(run: RunRecords, choice: str) -> list[ValidationMeasurement]:
     """What is recorded for a choice, in order; of what was recorded twice, the later."""
     found = {(e["block"], e["turn"], e["slot"]): _fresh(e) for e in _entries(run, choice)}
     return [found[place] for place in sorted(found)]
 
 
-def keep_fresh(run: RunLedger, choice: str, found: Sequence[ValidationMeasurement]) -> None:
+def keep_validation(run: RunLedger, choice: str, found: Sequence[ValidationMeasurement]) -> None:
     """Append all of them in one write. Raises as `Ledger.append`."""
     run.ledger.append([_entry(run, choice, each) for each in found])
 
 
-def forget_fresh(run: RunLedger, choice: str) -> None:
+def forget_validation(run: RunLedger, choice: str) -> None:
     """Set aside what is recorded for a choice. Raises as `Ledger.exchange`."""
     run.ledger.exchange([(entry, None) for entry in _entries(run, choice)])
 
 
-def _entries(run: RunRecords, choice: str) -> Iterator[FreshEntry]:
+def _entries(run: RunRecords, choice: str) -> Iterator[ValidationEntry]:
     for record in run.records():
         if record["kind"] == "fresh" and record["choice"] == choice:
             yield record
 
 
-def _fresh(entry: FreshEntry) -> ValidationMeasurement:
+def _fresh(entry: ValidationEntry) -> ValidationMeasurement:
     return ValidationMeasurement(
         entry["block"], entry["turn"], entry["slot"], entry["source"], tuple(entry["config"]),
         trial_of(entry), entry["took"],
     )  # fmt: skip
 
 
-def _entry(run: RunRecords, choice: str, fresh: ValidationMeasurement) -> FreshEntry:
+def _entry(run: RunRecords, choice: str, fresh: ValidationMeasurement) -> ValidationEntry:
     trial = fresh.trial
-    entry: FreshEntry = {
+    entry: ValidationEntry = {
         "kind": "fresh", "run": run.key["run"], "workload": run.key["workload"],
         "target": run.key["target"], "choice": choice, "block": fresh.block, "turn": fresh.turn,
         "slot": fresh.slot, "source": fresh.source, "config": list(fresh.config),

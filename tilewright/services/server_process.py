@@ -2,7 +2,7 @@
 
 `python -m tilewright.services.server_process COMMAND…` runs a command in a process group of its
 own, again if it is killed, and ends the whole group when its standard input closes; the pipe's
-other end is held by whoever called `start`.
+other end is held by the caller of `start`.
 """
 
 from __future__ import annotations

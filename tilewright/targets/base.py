@@ -241,7 +241,7 @@ class Target(Protocol):
     def deterministic(self) -> bool:
         """Whether measuring a config again gives the same numbers. If not, what another run has
         measured is no substitute for measuring, a finished stage is not taken from a cache, and a
-        run ends by measuring its leaders afresh."""
+        run ends by validating its leaders."""
         ...
 
     def hardware_features(self) -> dict[str, float]:

@@ -51,7 +51,7 @@ UNKNOWN_COSTS = Costs(1.0, 1.0)
 
 
 @dataclass(frozen=True)
-class UntunedSchedule:
+class BaselineSchedule:
     """The schedule a user gets without tuning: a batch of one, lowered and measured like any other.
     It may come from another space than the target's; `source` says from where (`is_published`). Its
     programs are of `lowered.workload`: another where the stock compiler runs the workload in a form
@@ -74,7 +74,7 @@ class UntunedSchedule:
 
 
 PUBLISHED = frozenset({"tophub", "tophub (int32 residual)"})
-"""Sources of untuned schedules that were tuned and published: a user of the stock compiler has
+"""Sources of baselines that were tuned and published: a user of the stock compiler has
 them. Any other was chosen by a rule, an estimate, and says little about what a user would have."""
 
 
@@ -106,7 +106,7 @@ class Estimates(Protocol):
 class Baseline(Protocol):
     """A schedule that needs no tuning."""
 
-    def baseline(self, workload: Workload) -> UntunedSchedule:
+    def baseline(self, workload: Workload) -> BaselineSchedule:
         """Raises `WorkloadError` if there is none."""
         ...
 
@@ -115,7 +115,7 @@ class Baseline(Protocol):
 class Fallback(Protocol):
     """Knows what its stock compiler makes of a workload that no log of schedules names."""
 
-    def fallback(self, workload: Workload) -> UntunedSchedule:
+    def fallback(self, workload: Workload) -> BaselineSchedule:
         """Raises `WorkloadError` if it makes nothing of it."""
         ...
 

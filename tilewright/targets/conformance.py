@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tilewright.targets.base import STATUSES, Configs, Lowered, Measurements, Target
 from tilewright.targets.capabilities import (
     Baseline,
+    BaselineSchedule,
     Bound,
     Enumerates,
     Estimates,
@@ -29,7 +30,6 @@ from tilewright.targets.capabilities import (
     HasCosts,
     MeasuresInOnePass,
     Roofline,
-    UntunedSchedule,
     Verifies,
     capability,
 )
@@ -196,10 +196,10 @@ def keeps_its_capabilities(make: Make, workload: Workload) -> None:
         assert area.area()["total"] > 0, "hardware takes room"
 
 
-def _is_a_schedule(found: UntunedSchedule) -> None:
-    assert found.source, "an untuned schedule says where it comes from"
-    assert len(found.lowered) == 1, "an untuned schedule is a batch of one"
-    assert found.measured.valid.all(), "the untuned schedule is not valid"
+def _is_a_schedule(found: BaselineSchedule) -> None:
+    assert found.source, "a baseline says where it comes from"
+    assert len(found.lowered) == 1, "a baseline is a batch of one"
+    assert found.measured.valid.all(), "the baseline is not valid"
     values = found.space.values(found.lowered.configs)
     assert values.shape == (1, len(found.space.knobs)), "a config of another space"
 

@@ -1,4 +1,4 @@
-"""A target that answers from somewhere else: whoever carries calls there and back may lose some.
+"""A target that answers from somewhere else: calls may be lost on the way there and back.
 
 A call on a batch that is lost, or whose answer cannot be true, is made again in ever smaller parts,
 until the configs that did it stand alone; these come back typed (`STATUS_OF`).

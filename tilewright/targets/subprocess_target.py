@@ -48,7 +48,7 @@ class IsolatedTarget(RemoteTarget):
 
     `limits.seconds` is for one call on a batch; `limits.memory_bytes` bounds the child's address
     space. `beside` is the same target in this process: what is not asked of single candidates, as
-    the untuned schedule and the proof of the chosen one, is asked of it. Raises `TargetDown` if
+    the baseline and the proof of the chosen one, is asked of it. Raises `TargetDown` if
     the target cannot even be built.
     """
 

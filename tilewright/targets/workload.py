@@ -257,8 +257,8 @@ class Workload:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of the unpadded operator, its shortcut's among them; a maximum is
-        none, nor is an average of results."""
+        """Multiply-accumulates of the unpadded operator, its shortcut's among them; a maximum
+        and an average of results count none."""
         if self.operator == "max_pool":
             return 0
         own = (

@@ -53,12 +53,12 @@ class WorkloadBegan:
     """What a workload costs without tuning, and at best; None where its target cannot tell."""
 
     id: str
-    default: Latency | None
+    baseline: Latency | None
     roofline: Latency | None
 
 
 @dataclass(frozen=True)
-class RoundDealt:
+class RoundScheduled:
     """A workload gets the next round, of those that share `most` trials; `trials` are those of all
     of them so far."""
 
@@ -99,7 +99,7 @@ Event = (
     | StageBegan
     | StageReused
     | WorkloadBegan
-    | RoundDealt
+    | RoundScheduled
     | RoundDone
     | WorkloadTuned
     | Note

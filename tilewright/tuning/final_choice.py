@@ -17,7 +17,7 @@ from tilewright.tuning.final_validation import (
     Bench,
     FinalChoice,
     choice_name,
-    choose_afresh,
+    choose_validated,
     is_block,
     leaders_of,
 )
@@ -31,7 +31,7 @@ class NotMeasured(Exception):
 
 
 class ChoiceRecords:
-    """The choice among the `count` fastest trials of a history and the untuned schedule; `record`
+    """The choice among the `count` fastest trials of a history and the baseline; `record`
     is where its measurements are kept."""
 
     def __init__(
@@ -39,25 +39,25 @@ class ChoiceRecords:
         study: TuningTask,
         record: Record,
         history: History,
-        default: Schedule | None,
+        baseline: Schedule | None,
         count: int,
     ) -> None:
         self.study = study
         self.record = record
-        self.default = default
+        self.baseline = baseline
         self.leaders = leaders_of(study, history, count)
-        self.name = choice_name(self.leaders, default, len(history))
+        self.name = choice_name(self.leaders, baseline, len(history))
 
     def held(self) -> FinalChoice | None:
         """The choice as it was recorded; None if it was not made, or not to its end."""
         try:
-            return choose_afresh(self.leaders, self.default, self._bench(_measures_nothing))
+            return choose_validated(self.leaders, self.baseline, self._bench(_measures_nothing))
         except NotMeasured:
             return None
 
     def make(self, measure: Bench) -> FinalChoice:
         """Make it, or what is not recorded of it. Raises what `measure` and the record raise."""
-        return choose_afresh(self.leaders, self.default, self._bench(measure))
+        return choose_validated(self.leaders, self.baseline, self._bench(measure))
 
     def confirmed(self, held: FinalChoice, timed: dict[int, Trial]) -> bool:
         """Whether what is recorded of the chosen schedule may be true, by a measurement now, which
@@ -66,7 +66,7 @@ class ChoiceRecords:
         chosen = held.chosen
         if chosen is None:
             return True
-        now = None if self.default is None else self.default.latency  # it was measured just now
+        now = None if self.baseline is None else self.baseline.latency  # it was measured just now
         if chosen.source == TRIAL:
             config = np.array([chosen.config], dtype=np.int32)
             measured = self.study.target.measure(
@@ -77,7 +77,7 @@ class ChoiceRecords:
             now = latency_of_trial(timed[flat])
         if now is not None and reproduces(self.study, chosen.latency, now):
             return True
-        self.record.forget_fresh(self.name)
+        self.record.forget_validation(self.name)
         return False
 
     def _bench(self, measure: Bench) -> Bench:
@@ -93,7 +93,7 @@ class ChoiceRecords:
                 return found
             held.clear()
             made = measure(block, contenders, turns)
-            self.record.keep_fresh(self.name, made)
+            self.record.keep_validation(self.name, made)
             return made
 
         return bench

@@ -2,11 +2,11 @@
 the chosen schedule takes, both by measurements that are made for that alone.
 
 The fastest of many noisy trials looks faster than it is: it was partly lucky (the winner's curse).
-So the trials only say who the leaders are. These, with the untuned schedule, are measured in turn,
+So the trials only say who the leaders are. These, with the baseline, are measured in turn,
 there and back, so that whatever drifts hits all alike; after each block of turns the better half
 stays (sequential halving: Karnin, Koren & Somekh, Almost Optimal Exploration in Multi-Armed
 Bandits, 2013). Who is left was chosen by those figures, which flatter it again; so a last block, of
-the chosen and the untuned schedule alone, says what is reported.
+the chosen and the baseline alone, says what is reported.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tilewright.tuning.verification import lowered_of
 TURNS = 3
 """Measurements of each contender in a block of the choice."""
 REPORT_TURNS = 9
-"""Of the chosen and the untuned schedule: the second lowest and the second highest are a 95 %
+"""Of the chosen and the baseline: the second lowest and the second highest are a 95 %
 interval of the median whatever the distribution (96.1 %)."""
 
 Bench = Callable[[int, Sequence[Schedule], int], Sequence[ValidationMeasurement]]
@@ -42,12 +42,12 @@ Bench = Callable[[int, Sequence[Schedule], int], Sequence[ValidationMeasurement]
 
 @dataclass(frozen=True)
 class FinalChoice:
-    """The chosen schedule and the untuned one with the latencies of the report; None where there is
+    """The chosen schedule and the baseline with the latencies of the report; None where there is
     none that runs."""
 
     chosen: Schedule | None
-    default: Schedule | None
-    afresh: ValidationStats
+    baseline: Schedule | None
+    validation: ValidationStats
 
 
 def leaders_of(study: TuningTask, history: History, count: int) -> list[Schedule]:
@@ -55,18 +55,18 @@ def leaders_of(study: TuningTask, history: History, count: int) -> list[Schedule
     return [trial_schedule(study, history, int(row)) for row in history.fastest(count)]
 
 
-def choice_name(leaders: Sequence[Schedule], default: Schedule | None, trials: int) -> str:
+def choice_name(leaders: Sequence[Schedule], baseline: Schedule | None, trials: int) -> str:
     """What identifies a choice in the ledger: who is in it, after how many trials."""
-    others = [] if default is None else [default]
+    others = [] if baseline is None else [baseline]
     entered: list[Json] = [[e.source, e.space, list(e.config)] for e in [*leaders, *others]]
     return digest(canonical([entered, trials, TURNS, REPORT_TURNS]))[:16]
 
 
-def choose_afresh(
-    leaders: Sequence[Schedule], default: Schedule | None, bench: Bench
+def choose_validated(
+    leaders: Sequence[Schedule], baseline: Schedule | None, bench: Bench
 ) -> FinalChoice:
-    """The best of the leaders and of the untuned schedule, unless that is only compared, and what
-    both take. What does not run when it is measured afresh is out. Raises what `bench` raises."""
+    """The best of the leaders and of the baseline, unless that is only compared, and what
+    both take. What does not run when it is measured again is out. Raises what `bench` raises."""
     found: list[ValidationMeasurement] = []
 
     def measure(
@@ -77,23 +77,23 @@ def choose_afresh(
         return made
 
     contenders, block = list(leaders), 0
-    if default is not None and not default.compared:
-        contenders.append(default)
+    if baseline is not None and not baseline.compared:
+        contenders.append(baseline)
     while True:
         best, block = _best(contenders, measure, block)
-        pair = [each for each in (best, default) if each is not None]
-        if best is default:
+        pair = [each for each in (best, baseline) if each is not None]
+        if best is baseline:
             pair = pair[:1]
         timed = _reported(measure(block, pair, REPORT_TURNS), pair) if pair else []
         if best is None or timed[0] is not None:
             break
         contenders, block = [each for each in contenders if each is not best], block + 1
     after = timed[0] if best is not None else None
-    before = timed[-1] if default is not None else None
+    before = timed[-1] if baseline is not None else None
     spent = sum(each.took for each in found)
-    tuned, untuned = (() if each is None else each[1] for each in (after, before))
-    chosen, default = (None if each is None else each[0] for each in (after, before))
-    return FinalChoice(chosen, default, ValidationStats(len(found), spent, tuned, untuned))
+    turns, baseline_turns = (() if each is None else each[1] for each in (after, before))
+    chosen, baseline = (None if each is None else each[0] for each in (after, before))
+    return FinalChoice(chosen, baseline, ValidationStats(len(found), spent, turns, baseline_turns))
 
 
 def measure_in_turns(
@@ -131,7 +131,7 @@ def is_block(
 
 
 def _programs(study: TuningTask, contenders: Sequence[Schedule]) -> list[tuple[list[int], Lowered]]:
-    """Trials as one batch; the untuned schedule, which may be of another space, by itself."""
+    """Trials as one batch; the baseline, which may be of another space, by itself."""
     slots = [slot for slot, each in enumerate(contenders) if each.source == TRIAL]
     groups = []
     if slots:
@@ -193,6 +193,6 @@ def _reported(
         counted = runs.any() and (cycles[runs, k] > 0).all()
         middle = int(np.median(cycles[runs, k])) if counted else -1
         latency = Latency(float(np.median(seconds[runs, k])) if runs.any() else np.nan, middle)
-        course = tuple(seconds[:, k].tolist())
-        timed.append((replace(each, latency=latency), course) if runs.any() else None)
+        runtimes = tuple(seconds[:, k].tolist())
+        timed.append((replace(each, latency=latency), runtimes) if runs.any() else None)
     return timed

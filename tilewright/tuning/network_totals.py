@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
 
 from tilewright.targets.capabilities import is_published
-from tilewright.tuning.validation_stats import FreshRow, inference
+from tilewright.tuning.validation_stats import ValidationRow, inference
 
 if TYPE_CHECKING:
     from tilewright.tuning.results import WorkloadRow
 
 Figure = Literal[
-    "default_cycles", "default_seconds", "fallback_cycles", "fallback_seconds", "tuned_cycles",
+    "baseline_cycles", "baseline_seconds", "fallback_cycles", "fallback_seconds", "tuned_cycles",
     "tuned_seconds", "roofline_cycles", "roofline_seconds", "bound_cycles", "bound_seconds",
 ]  # fmt: skip
 
@@ -26,23 +26,23 @@ class Macs(TypedDict):
 
 
 class PublishedTotals(TypedDict):
-    """The workloads whose untuned schedule the stock compiler publishes, each times its count; null
+    """The workloads whose baseline the stock compiler publishes, each times its count; null
     where there are none or one of them is."""
 
     workloads: int
-    default_cycles: int | None
-    default_seconds: float | None
+    baseline_cycles: int | None
+    baseline_seconds: float | None
     tuned_cycles: int | None
     tuned_seconds: float | None
 
 
 class Total(TypedDict):
     """Of one inference's tuned layers: each workload times its count; null where one of them
-    is. `baseline_source` is where the untuned schedules come from if all come from one place,
-    `mixed` if not. `afresh` is there where all workloads have it."""
+    is. `baseline_source` is where the baselines come from if all come from one place,
+    `mixed` if not. `validation` is there where all workloads have it."""
 
-    default_cycles: int | None
-    default_seconds: float | None
+    baseline_cycles: int | None
+    baseline_seconds: float | None
     fallback_cycles: int | None
     fallback_seconds: float | None
     tuned_cycles: int | None
@@ -53,16 +53,16 @@ class Total(TypedDict):
     bound_seconds: float | None
     baseline_source: str | None
     published: PublishedTotals
-    afresh: NotRequired[FreshRow]
+    validation: NotRequired[ValidationRow]
 
 
 def totals(rows: Sequence[WorkloadRow]) -> Total:
-    """What the tuned layers of one inference cost by default, tuned and at best."""
-    published = [row for row in rows if is_published(row["default_source"])]
-    sources = {row["default_source"] for row in rows}
+    """What the tuned layers of one inference cost as the baseline, tuned and at best."""
+    published = [row for row in rows if is_published(row["baseline_source"])]
+    sources = {row["baseline_source"] for row in rows}
     total: Total = {
-        "default_cycles": _cycles(rows, "default_cycles"),
-        "default_seconds": _sum(rows, "default_seconds"),
+        "baseline_cycles": _cycles(rows, "baseline_cycles"),
+        "baseline_seconds": _sum(rows, "baseline_seconds"),
         "fallback_cycles": _cycles(rows, "fallback_cycles"),
         "fallback_seconds": _sum(rows, "fallback_seconds"),
         "tuned_cycles": _cycles(rows, "tuned_cycles"),
@@ -74,15 +74,15 @@ def totals(rows: Sequence[WorkloadRow]) -> Total:
         "baseline_source": sources.pop() if len(sources) == 1 else "mixed",
         "published": {
             "workloads": len(published),
-            "default_cycles": _cycles(published, "default_cycles"),
-            "default_seconds": _sum(published, "default_seconds"),
+            "baseline_cycles": _cycles(published, "baseline_cycles"),
+            "baseline_seconds": _sum(published, "baseline_seconds"),
             "tuned_cycles": _cycles(published, "tuned_cycles"),
             "tuned_seconds": _sum(published, "tuned_seconds"),
         },
     }
-    afresh = [row["afresh"] for row in rows if "afresh" in row]
-    if afresh and len(afresh) == len(rows):
-        total["afresh"] = inference([row["count"] for row in rows], afresh)
+    validated = [row["validation"] for row in rows if "validation" in row]
+    if validated and len(validated) == len(rows):
+        total["validation"] = inference([row["count"] for row in rows], validated)
     return total
 
 

@@ -75,14 +75,14 @@ class TuningOptions(BaseModel):
         default=None,
         ge=0,
         lt=1,
-        description="deal the trials of all workloads to those whose next round is expected to "
+        description="share the trials of all workloads among those whose next round is expected to "
         "save the most, until none saves more than this share of the network's latency; 0.001, say",
     )
     leaders: int = Field(
         default=5,
         ge=1,
         le=1000,
-        description="where measuring does not repeat: trials that are measured afresh at the end",
+        description="where measuring does not repeat: trials that are validated at the end",
     )
     batch: int = Field(default=16, ge=1, le=10_000, description="measurements a round")
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="same seed, same schedules")

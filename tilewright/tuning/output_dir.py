@@ -1,7 +1,7 @@
 """An output folder: its files, and whether it can be used, asked before any work.
 
 run.json          whose folder it is, and the layers of each workload (`tuning.run_metadata`)
-summary.json      what every workload costs untuned, tuned and at best
+summary.json      what every workload costs as the baseline, tuned and at best
 schedules.json    the chosen schedule of every workload; equal runs give equal bytes
 fusion.json       what runs together and by which schedules, where that was asked for
 trials.parquet    one row a trial

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from tilewright.tuning.network import NetworkPart, TuningNetwork
 
 SCHEDULES_VERSION = 1
+SUMMARY_VERSION = 2
+"""Without a version: keys `default_*` are now `baseline_*`, `afresh` is `validation`."""
 PACKAGES = ("tilewright", "apache-tvm", "xgboost-cpu", "lightgbm", "numpy")
 """Whose versions a summary names."""
 
@@ -50,12 +52,13 @@ Picture = Callable[[str, Sequence[TunedWorkload], pd.DataFrame], bytes]
 
 class Summary(TypedDict):
     """What `summary.json` holds; `part` where that is not a whole network, `stop_gain` where trials
-    were dealt: `trials` are then those of a workload on average at most; `fusion` where it was
+    were shared: `trials` are then those of a workload on average at most; `fusion` where it was
     decided what runs together. `macs` says how much of the network `total` covers, `run_key` whose
     results they are (`tuning.run_metadata`). `verified` is false where the target runs no programs
     on data, so that nobody saw what schedules compute. `versions` are those of this program and of
     what it compiles and learns with. The last two are those of a run that is tracked."""
 
+    version: int
     network: str
     target: str
     tuner: str
@@ -101,13 +104,14 @@ def summary_of(
     options: TuningOptions,
     network: TuningNetwork,
     tuned: Sequence[TunedWorkload],
-    dealt: StopGain | None = None,
+    sharing: StopGain | None = None,
     decided: Decided | None = None,
 ) -> Summary:
-    """All but the seconds it took; `dealt` where the trials were, `decided` where it was decided
-    what runs together."""
+    """All but the seconds it took; `sharing` where trials were shared, `decided` where it was
+    decided what runs together."""
     rows = [each.summary() for each in tuned]
     summary: Summary = {
+        "version": SUMMARY_VERSION,
         "network": network.model.name,
         "target": network.target.name,
         "tuner": options.tuner,
@@ -124,8 +128,8 @@ def summary_of(
         "run_key": run_key(options, [each.study for each in tuned]),
         "versions": {name: version(name) for name in PACKAGES},
     }
-    if dealt is not None:
-        summary["stop_gain"] = dealt
+    if sharing is not None:
+        summary["stop_gain"] = sharing
     if decided is not None:
         summary["fusion"] = decided.summary
     if capability(network.target, Verifies) is None:

@@ -16,7 +16,7 @@ from tilewright.tuning.fusion_interface import Decide, Decided, ToDecide
 from tilewright.tuning.network import Extracted, Model, TuningNetwork
 from tilewright.tuning.options import CHAMPION, OptionsError, TuningOptions
 from tilewright.tuning.outputs import Picture, Summary, summary_of, target_row, write_outputs
-from tilewright.tuning.results import Schedule, TunedWorkload, Untuned
+from tilewright.tuning.results import Baselines, Schedule, TunedWorkload
 from tilewright.tuning.task_scheduler import StopGain
 from tilewright.tuning.tune_network import tune_network as run_network
 from tilewright.tuning.tune_workload import WorkloadJob, tune_workload
@@ -91,10 +91,10 @@ class PlainNetwork:
         network: TuningNetwork,
         tuned: Sequence[TunedWorkload],
         wall: float,
-        dealt: StopGain | None,
+        sharing: StopGain | None,
         decided: Decided | None,
     ) -> Summary:
-        summary = summary_of(options, network, tuned, dealt, decided)
+        summary = summary_of(options, network, tuned, sharing, decided)
         summary["wall_seconds"] = round(wall, 3)
         target = target_row(options, network.target)
         write_outputs(options.folder, target, summary, tuned, self.picture, decided)
@@ -107,17 +107,17 @@ class PlainWorkload:
 
     emit: Listener
 
-    def untuned(self, study: TuningTask) -> Untuned:
-        self.emit(StageBegan("measure_default"))
-        return verification.untuned(study)
+    def baselines(self, study: TuningTask) -> Baselines:
+        self.emit(StageBegan("measure_baseline"))
+        return verification.baselines_of(study)
 
     def runner(self, study: TuningTask) -> LocalRunner:
         return LocalRunner(lambda step: self.emit(StageBegan(step)))
 
-    def measure_afresh(
+    def measure_leaders(
         self, study: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
     ) -> list[ValidationMeasurement]:
-        self.emit(StageBegan("measure_afresh"))
+        self.emit(StageBegan("measure_leaders"))
         return final_validation.measure_in_turns(study, block, contenders, turns)
 
     def round_done(self, done: Round, trials: int) -> None:

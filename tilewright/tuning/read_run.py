@@ -1,4 +1,4 @@
-"""Reading what a finished run left in its folder, by whoever makes something of it."""
+"""Reads what a finished run left in its folder."""
 
 from __future__ import annotations
 

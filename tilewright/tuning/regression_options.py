@@ -17,7 +17,7 @@ OFF, FLAG, FAIL = "off", "flag", "fail"
 
 
 class WatchOptions(BaseModel):
-    """Whether a run is held against the last one like it, and what a worse one is."""
+    """Whether a run is compared with the last one like it, and what counts as worse."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import NotRequired, TypedDict
@@ -12,11 +12,11 @@ from tilewright.core.files import Json, as_int, as_list, as_number, as_object, a
 from tilewright.search import History, Round
 from tilewright.search.run_ledger import ERROR_DIGITS, TRIAL
 from tilewright.search.tuning_loop import latency_at
-from tilewright.targets.capabilities import Latency, is_published
+from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import Workload
 from tilewright.tuning.intervals import Interval
 from tilewright.tuning.tuning_task import TuningTask
-from tilewright.tuning.validation_stats import FreshRow, ValidationStats
+from tilewright.tuning.validation_stats import ValidationRow, ValidationStats
 
 
 class ScheduleRow(TypedDict):
@@ -39,7 +39,7 @@ class ScheduleRow(TypedDict):
 
 class WorkloadRow(TypedDict):
     """A workload in `summary.json`, latencies of one call. What its target cannot tell is null;
-    `afresh` is there where it gives other numbers each time, `model_errors` where the tuner had
+    `validation` is there where it gives other numbers each time, `model_errors` where the tuner had
     models: means over rounds of what `search.round_steps.model_errors` says of each."""
 
     id: str
@@ -47,9 +47,9 @@ class WorkloadRow(TypedDict):
     workload: str
     count: int
     macs: int
-    default_cycles: int | None
-    default_seconds: float | None
-    default_source: str | None
+    baseline_cycles: int | None
+    baseline_seconds: float | None
+    baseline_source: str | None
     fallback_cycles: int | None
     fallback_seconds: float | None
     tuned_cycles: int | None
@@ -66,13 +66,13 @@ class WorkloadRow(TypedDict):
     reused_trials: int
     timed_again: int
     wall_seconds: float
-    afresh: NotRequired[FreshRow]
+    validation: NotRequired[ValidationRow]
     model_errors: NotRequired[dict[str, float]]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A chosen schedule. `source` is `trial`, or that of the untuned one if no trial beat it;
+    """A chosen schedule. `source` is `trial`, or that of the baseline if no trial beat it;
     `space` is the one its knobs belong to, `config` its row of knob indices there. One that is only
     `compared` runs the workload in a form of its own: what a user had before, not to be chosen."""
 
@@ -85,28 +85,27 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Untuned:
+class Baselines:
     """What a user has without tuning: the schedule, and the latency of what the stock compiler
     makes of the workload where it has no log at all. None where the target has none."""
 
-    default: Schedule | None
+    baseline: Schedule | None
     fallback: Latency | None
 
 
 @dataclass(frozen=True)
 class TunedWorkload:
-    """A tuned workload. `default`, the untuned schedule, `fallback`, what the stock compiler does
-    without a log, `roofline` and `bound` are None where the target has none, `chosen` is None where
-    neither a trial nor the untuned schedule is valid. `lowered` counts configs that were compiled
-    beyond the trials, `invalid_trials` the trials that did not end in a valid measurement,
-    `timed_again` what was measured beside them, to make sure of the winner. Where the target gives
-    other numbers each time, `afresh` says what the choice and the latencies of both schedules rest
-    on."""
+    """A tuned workload. `baseline`, `fallback`, `roofline` and `bound` are None where the target
+    has none, `chosen` is None where neither a trial nor the baseline is valid. `lowered` counts
+    configs that were compiled beyond the trials, `invalid_trials` the trials that did not end in a
+    valid measurement, `timed_again` what was measured beside them, to make sure of the winner.
+    Where the target gives other numbers each time, `validation` says what the choice and the
+    latencies of both schedules rest on."""
 
     study: TuningTask
     count: int
     names: tuple[str, ...]
-    default: Schedule | None
+    baseline: Schedule | None
     fallback: Latency | None
     chosen: Schedule | None
     roofline: Latency | None
@@ -118,7 +117,7 @@ class TunedWorkload:
     reused_trials: int
     timed_again: int
     wall_seconds: float
-    afresh: ValidationStats | None = None
+    validation: ValidationStats | None = None
     model_errors: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -128,8 +127,8 @@ class TunedWorkload:
 
     def summary(self) -> WorkloadRow:
         """The row of `summary.json`."""
-        default, chosen = self.default, self.chosen
-        before = default.latency if default else None
+        baseline, chosen = self.baseline, self.chosen
+        before = baseline.latency if baseline else None
         after = chosen.latency if chosen else None
         row: WorkloadRow = {
             "id": self.workload.id,
@@ -137,9 +136,9 @@ class TunedWorkload:
             "workload": str(self.workload),
             "count": self.count,
             "macs": self.workload.macs,
-            "default_cycles": cycles_of(before),
-            "default_seconds": seconds_of(before),
-            "default_source": default.source if default else None,
+            "baseline_cycles": cycles_of(before),
+            "baseline_seconds": seconds_of(before),
+            "baseline_source": baseline.source if baseline else None,
             "fallback_cycles": cycles_of(self.fallback),
             "fallback_seconds": seconds_of(self.fallback),
             "tuned_cycles": cycles_of(after),
@@ -157,8 +156,8 @@ class TunedWorkload:
             "timed_again": self.timed_again,
             "wall_seconds": round(self.wall_seconds, 3),
         }
-        if self.afresh is not None:
-            row["afresh"] = self.afresh.row()
+        if self.validation is not None:
+            row["validation"] = self.validation.row()
         if self.model_errors:
             row["model_errors"] = dict(self.model_errors)
         return row
@@ -179,8 +178,8 @@ class TunedWorkload:
         }
         if chosen and row["cycles"] is None:
             row["seconds"] = chosen.latency.seconds
-        if self.afresh is not None and self.afresh.tuned_interval is not None:
-            row["seconds_interval"] = self.afresh.tuned_interval
+        if self.validation is not None and self.validation.tuned_interval is not None:
+            row["seconds_interval"] = self.validation.tuned_interval
         return row
 
 
@@ -195,17 +194,17 @@ def mean_errors(rounds: Sequence[Round]) -> dict[str, float]:
 
 
 def choose_schedule(
-    study: TuningTask, history: History, default: Schedule | None
+    study: TuningTask, history: History, baseline: Schedule | None
 ) -> Schedule | None:
-    """The fastest valid trial, unless the untuned schedule is faster still; None without both."""
-    if default is not None and default.compared:
-        default = None
+    """The fastest valid trial, unless the baseline is faster still; None without both."""
+    if baseline is not None and baseline.compared:
+        baseline = None
     best = history.best
     latency = latency_at(history, best)
     if best is None or latency is None:
-        return default
-    if default is not None and faster(default.latency, latency):
-        return default
+        return baseline
+    if baseline is not None and faster(baseline.latency, latency):
+        return baseline
     return trial_schedule(study, history, best)
 
 
@@ -215,13 +214,6 @@ def trial_schedule(study: TuningTask, history: History, row: int) -> Schedule:
     space, latency = study.problem.space, latency_at(history, row)
     assert latency is not None, "a row has a latency"
     return Schedule(TRIAL, study.space_name or space.name, config, space.describe(config), latency)
-
-
-def untuned_word(sources: Iterable[str | None]) -> str:
-    """What people read: `stock` for the schedules that the stock compiler publishes, else
-    `untuned`."""
-    known = [is_published(source) for source in sources]
-    return "stock" if known and all(known) else "untuned"
 
 
 def faster(one: Latency, other: Latency) -> bool:

@@ -3,7 +3,7 @@ results are lost there.
 
 A ledger keeps the trials of any number of runs apart (by workload, target and tuner), the other
 files hold the results of one. So a folder belongs to one network on one target: another tuner, seed
-or number of trials, dealt or not, goes on in it, another network or target is refused, and so are
+or number of trials, shared or not, goes on in it, another network or target is refused, and so are
 fewer layers than it holds.
 """
 
@@ -65,7 +65,7 @@ class WorkloadNames(TypedDict):
 
 class RunFile(TypedDict):
     """What `run.json` holds; `layers` are those asked for, none where it is the whole network;
-    `key` is that of `run_key`, `stop_gain` is there where the trials are dealt."""
+    `key` is that of `run_key`, `stop_gain` is there where the trials are shared."""
 
     version: int
     network: Origin
@@ -82,7 +82,7 @@ class RunFile(TypedDict):
 
 def run_key(options: TuningOptions, studies: Iterable[TuningTask]) -> str:
     """What a run's results have in common: so many trials of what the ledger files under these
-    keys, dealt or not."""
+    keys, shared or not."""
     runs = sorted(study.ledger_key for study in studies)
     about: list[Json] = [options.trials, [list(each) for each in runs]]
     if options.stop_gain is not None:
@@ -218,10 +218,10 @@ def origin_of(text: str) -> Origin:
 def _described(held: RunFile, folder: Path) -> str:
     layers = f" ({', '.join(held['layers'])})" if held["layers"] else ""
     ended = "complete" if is_complete(folder) else "not finished"
-    dealt = " on average at most" if "stop_gain" in held else ""
+    shared = " on average at most" if "stop_gain" in held else ""
     return (
         f"{held['network']['name']}{layers} on {held['target']['name']}, {held['trials']} trials a "
-        f"workload{dealt} by tuner {held['tuner']}, begun {_date(held['begun'])}, {ended}"
+        f"workload{shared} by tuner {held['tuner']}, begun {_date(held['begun'])}, {ended}"
     )
 
 

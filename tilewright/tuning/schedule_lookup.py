@@ -176,7 +176,7 @@ def tuned_picks(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> list[Pick]:
-    """The best of so many trials of each workload, or what costs no trial: the untuned schedule,
+    """The best of so many trials of each workload, or what costs no trial: the baseline,
     where that is faster, and with no trials at all what the estimate thinks best. Raises
     `WorkloadError` for a workload without any schedule that runs."""
     different = list(dict.fromkeys(workloads))
@@ -209,9 +209,9 @@ def _tuned(workload: Workload, target: Target, trials: int, seed: int) -> Pick:
     baseline = capability(target, Baseline)
     if baseline is not None:
         try:
-            untuned = baseline.baseline(workload)
-            if untuned.measured.valid[0]:
-                candidates.append((untuned.latency.cost, Pick(untuned.space.name, untuned.config)))
+            found = baseline.baseline(workload)
+            if found.measured.valid[0]:
+                candidates.append((found.latency.cost, Pick(found.space.name, found.config)))
         except WorkloadError:
             pass
     if estimated is not None:

@@ -2,8 +2,8 @@
 whose next round is expected to save the most of the network's latency (`tuning.turns` has them wait
 for it).
 
-Whose it is follows from what their histories hold alone: a run that goes on deals as the one that
-was not stopped.
+Whose it is follows from what their histories hold alone: a run that is resumed chooses as one
+that was not stopped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StopGain(TypedDict):
 
 @dataclass(frozen=True)
 class SharingRules:
-    """What the trials are dealt by: `trials` a workload on average, `batch` a round, until no round
+    """How trials are shared: `trials` a workload on average, `batch` a round, until no round
     is expected to save more than a `share` of the whole."""
 
     trials: int
@@ -46,7 +46,7 @@ class SharingRules:
 class TaskState:
     """Where a workload stands: how often an inference calls it, what a call multiplies, and what
     its rounds have shown. `asks` says whether it waits for a round, `in_hand` are trials of one
-    that is under way, `exhausted` is who has nothing left to try. `untuned` is what a call takes
+    that is under way, `exhausted` is who has nothing left to try. `baseline` is what a call takes
     with the schedule there is without trials, in the unit of `History.latency`, if one is known
     that takes the same each time."""
 
@@ -56,20 +56,20 @@ class TaskState:
     asks: bool = False
     in_hand: int = 0
     exhausted: bool = False
-    untuned: float | None = None
+    baseline: float | None = None
 
     @property
     def latency(self) -> float:
         """Of all calls, with what is known by now; 0 if nothing is."""
         best = None if self.history is None else best_latency(self.history)
-        known = [each for each in (best, self.untuned) if each is not None]
+        known = [each for each in (best, self.baseline) if each is not None]
         return self.count * min(known, default=0.0)
 
     def saving(self, trials: int) -> float:
         """Expected of a round of so many trials (`search.expected_gain`)."""
         if self.history is None:
             return 0.0
-        return expected_saving(self.history, self.count, trials, self.untuned)
+        return expected_saving(self.history, self.count, trials, self.baseline)
 
     @property
     def made(self) -> int:
@@ -82,14 +82,14 @@ class TaskState:
         return self.count * self.macs
 
 
-def next_round(standings: Sequence[TaskState], rules: SharingRules) -> tuple[int, int] | None:
+def next_round(states: Sequence[TaskState], rules: SharingRules) -> tuple[int, int] | None:
     """Whose the next round is, and of how many trials; None if it is nobody's of those who ask.
 
     Who has no round yet comes first, the heaviest before all; then who has no valid trial, up to
     the average; then the greatest expected saving. Equals come in their order."""
     found: list[tuple[tuple[float, ...], int, int]] = []
-    left, least = trials_left(standings, rules), rules.share * _latency(standings)
-    for place, each in enumerate(standings):
+    left, least = trials_left(states, rules), rules.share * _latency(states)
+    for place, each in enumerate(states):
         if not each.asks or each.history is None:
             continue
         own = min(rules.batch, rules.trials - len(each.history))
@@ -105,15 +105,15 @@ def next_round(standings: Sequence[TaskState], rules: SharingRules) -> tuple[int
     return min(found)[1:] if found else None
 
 
-def trials_left(standings: Sequence[TaskState], rules: SharingRules) -> int:
+def trials_left(states: Sequence[TaskState], rules: SharingRules) -> int:
     """Of those that all workloads share; below 0 where more were recorded before."""
-    return rules.trials * len(standings) - sum(each.made for each in standings)
+    return rules.trials * len(states) - sum(each.made for each in states)
 
 
-def outcome(standings: Sequence[TaskState], rules: SharingRules) -> StopGain:
-    """What to say of a run in which no round is under way, and none is dealt any more."""
-    left, total = trials_left(standings, rules), _latency(standings)
-    able = [each for each in standings if each.history is not None and not each.exhausted]
+def outcome(states: Sequence[TaskState], rules: SharingRules) -> StopGain:
+    """What to say of a run in which no round is under way, and no other is to come."""
+    left, total = trials_left(states, rules), _latency(states)
+    able = [each for each in states if each.history is not None and not each.exhausted]
     savings = [
         each.saving(rules.batch) / total
         for each in able
@@ -123,13 +123,13 @@ def outcome(standings: Sequence[TaskState], rules: SharingRules) -> StopGain:
     spent = left < 1 and (expected is None or expected > rules.share)
     return {
         "share": rules.share,
-        "trials": sum(each.made for each in standings),
-        "most_trials": rules.trials * len(standings),
+        "trials": sum(each.made for each in states),
+        "most_trials": rules.trials * len(states),
         "why": "exhausted" if not able else "trials" if spent else "gain",
         "expected_gain": expected,
     }
 
 
-def _latency(standings: Sequence[TaskState]) -> float:
+def _latency(states: Sequence[TaskState]) -> float:
     """Of one inference, as far as it is known."""
-    return sum(each.latency for each in standings)
+    return sum(each.latency for each in states)

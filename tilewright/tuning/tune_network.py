@@ -38,7 +38,7 @@ from tilewright.tuning.task_scheduler import SharingRules, StopGain, TaskState
 from tilewright.tuning.thread_pool import each_of
 from tilewright.tuning.tune_workload import WorkloadJob
 from tilewright.tuning.tuning_task import TuningTask, one_owner, target_of, tuning_task_of
-from tilewright.tuning.turns import Dealer
+from tilewright.tuning.turns import TaskScheduler
 from tilewright.tuning.worker_processes import worker_pool
 
 MOST_AT_A_TIME = 64
@@ -83,11 +83,11 @@ class NetworkSteps(Protocol):
         network: TuningNetwork,
         tuned: Sequence[TunedWorkload],
         wall: float,
-        dealt: StopGain | None,
+        sharing: StopGain | None,
         decided: Decided | None,
     ) -> Summary:
-        """Write the output folder (`tuning.outputs`); `wall` is how many seconds it took, `dealt`
-        what became of the trials if they were dealt, `decided` what runs together if that was
+        """Write the output folder (`tuning.outputs`); `wall` is how many seconds it took, `sharing`
+        what became of the trials if they were shared, `decided` what runs together if that was
         asked for."""
         ...
 
@@ -120,7 +120,7 @@ def tune_network(options: TuningOptions, steps: NetworkSteps, emit: Listener) ->
             for subgraph, (study, state) in zip(found, starts, strict=True)
         ]
         with worker_pool(options, [(job.study, job.state) for job in jobs], emit):
-            tuned, dealt = _tuned(options, jobs, steps, stop)
+            tuned, sharing = _tuned(options, jobs, steps, stop)
         if options.stop_gain is None:
             trials.arrange([study.ledger_key for study, _ in starts])
         decided = None
@@ -130,7 +130,7 @@ def tune_network(options: TuningOptions, steps: NetworkSteps, emit: Listener) ->
                 ToDecide(options, target, network.model.name, tuned, more, emit)
             )
         wall = time.perf_counter() - begin
-        return steps.write(options, network, tuned, wall, dealt, decided)
+        return steps.write(options, network, tuned, wall, sharing, decided)
 
 
 def _more_workloads(
@@ -140,7 +140,7 @@ def _more_workloads(
     starts = [steps.start_of(tuning_task_of(like.options, each.workload)) for each in subgraphs]
     like.emit(WorkloadsAdded(_named(subgraphs)))
     jobs = [
-        replace(like, subgraph=subgraph, study=study, state=state, seat=None)
+        replace(like, subgraph=subgraph, study=study, state=state, scheduled=None)
         for subgraph, (study, state) in zip(subgraphs, starts, strict=True)
     ]
     with worker_pool(like.options, [(job.study, job.state) for job in jobs], like.emit):
@@ -167,17 +167,21 @@ def _network(options: TuningOptions, target: Target, steps: NetworkSteps) -> Tun
 def _tuned(
     options: TuningOptions, jobs: Sequence[WorkloadJob], steps: NetworkSteps, stop: threading.Event
 ) -> tuple[list[TunedWorkload], StopGain | None]:
-    """All workloads, each with its own trials; or with those that they are dealt, and what became
+    """All workloads, each with its own trials; or with a share of all trials, and what became
     of these."""
     if options.stop_gain is None:
         return each_of(steps.tune, jobs, _at_a_time(options), stop.set), None
     rules = SharingRules(options.trials, options.batch, options.stop_gain)
-    standings = [TaskState(job.subgraph.count, job.study.workload.macs) for job in jobs]
-    dealer = Dealer(standings, rules, options.jobs, stop)
-    seated = [replace(job, seat=seat) for job, seat in zip(jobs, dealer.seats, strict=True)]
+    states = [TaskState(job.subgraph.count, job.study.workload.macs) for job in jobs]
+    scheduler = TaskScheduler(states, rules, options.jobs, stop)
+    scheduled_jobs = [
+        replace(job, scheduled=task) for job, task in zip(jobs, scheduler.tasks, strict=True)
+    ]
     with one_owner() if options.jobs == 1 else nullcontext():
-        tuned = each_of(partial(_in_turn, steps), seated, len(seated), dealer.stop)
-    return tuned, dealer.outcome
+        tuned = each_of(
+            partial(_in_turn, steps), scheduled_jobs, len(scheduled_jobs), scheduler.stop
+        )
+    return tuned, scheduler.outcome
 
 
 def _at_a_time(options: TuningOptions) -> int:
@@ -192,8 +196,8 @@ def _at_a_time(options: TuningOptions) -> int:
 
 def _in_turn(steps: NetworkSteps, job: WorkloadJob) -> TunedWorkload:
     """A workload, from its first turn to its last."""
-    assert job.seat is not None, "rounds are dealt"
-    with job.seat:
+    assert job.scheduled is not None, "rounds are shared"
+    with job.scheduled:
         return steps.tune(job)
 
 

@@ -26,8 +26,8 @@ from tilewright.search.validation_records import ValidationMeasurement
 from tilewright.tuning.events import (
     Listener,
     Note,
-    RoundDealt,
     RoundDone,
+    RoundScheduled,
     StageBegan,
     WorkloadBegan,
     WorkloadTuned,
@@ -37,21 +37,27 @@ from tilewright.tuning.final_validation import FinalChoice
 from tilewright.tuning.network import Subgraph
 from tilewright.tuning.open_ledger import RecordOf
 from tilewright.tuning.options import TuningOptions
-from tilewright.tuning.results import Schedule, TunedWorkload, Untuned, choose_schedule, mean_errors
+from tilewright.tuning.results import (
+    Baselines,
+    Schedule,
+    TunedWorkload,
+    choose_schedule,
+    mean_errors,
+)
 from tilewright.tuning.tuning_task import TuningTask
-from tilewright.tuning.turns import Seat, Stopped
+from tilewright.tuning.turns import ScheduledTask, Stopped
 from tilewright.tuning.verification import (
+    baseline_schedule,
     bound_of,
     reproduces,
     roofline_of,
-    untuned_schedule,
     wrong_winners,
 )
 
 
 @dataclass(frozen=True)
 class WorkloadJob:
-    """One workload of a run, and what all of them share; `seat` where rounds are dealt."""
+    """One workload of a run, and what all of them share; `scheduled` where rounds are shared."""
 
     options: TuningOptions
     subgraph: Subgraph
@@ -60,13 +66,13 @@ class WorkloadJob:
     record_of: RecordOf
     emit: Listener
     stop: threading.Event = field(default_factory=threading.Event)
-    seat: Seat | None = None
+    scheduled: ScheduledTask | None = None
 
 
 class WorkloadSteps(Protocol):
     """Performs what is done for one workload."""
 
-    def untuned(self, study: TuningTask) -> Untuned:
+    def baselines(self, study: TuningTask) -> Baselines:
         """What a user has without tuning (`tuning.verification`)."""
         ...
 
@@ -74,7 +80,7 @@ class WorkloadSteps(Protocol):
         """What performs the steps of its rounds."""
         ...
 
-    def measure_afresh(
+    def measure_leaders(
         self, study: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
     ) -> list[ValidationMeasurement]:
         """Measure schedules in turn (`tuning.final_validation`)."""
@@ -97,34 +103,34 @@ def tune_workload(job: WorkloadJob, steps: WorkloadSteps) -> TunedWorkload:
     """Tune one workload: rounds until the trials are spent, the winner timed again, the proof.
     Raises as `tune_network`."""
     begin, study, subgraph = time.perf_counter(), job.study, job.subgraph
-    untuned, roofline = steps.untuned(study), roofline_of(study)
-    default = untuned.default
-    before = None if default is None else default.latency
+    before_tuning, roofline = steps.baselines(study), roofline_of(study)
+    baseline = before_tuning.baseline
+    before = None if baseline is None else baseline.latency
     job.emit(WorkloadBegan(study.workload.id, before, roofline))
-    if job.seat is not None and default is not None and study.target.deterministic:
-        _tell_untuned(job.seat, default)
+    if job.scheduled is not None and baseline is not None and study.target.deterministic:
+        _tell_baseline(job.scheduled, baseline)
     timed: dict[int, Trial] = {}
     session, done = _trials(job, steps)
-    final = None if study.target.deterministic else _held_choice(job, session, default, timed)
+    final = None if study.target.deterministic else _held_choice(job, session, baseline, timed)
     doubtful = study.target.deterministic or any(each.reused for each in done)
     while final is None and doubtful and (wrong := _wrong_winners(job, session, timed)):
         job.record_of(study, session.setting).correct(wrong)
         session, done = _trials(job, steps)
     if study.target.deterministic:
-        chosen = choose_schedule(study, session.history, default)
-        if chosen is not None and chosen is default:
-            chosen = default = _default_again(job, default)
+        chosen = choose_schedule(study, session.history, baseline)
+        if chosen is not None and chosen is baseline:
+            chosen = baseline = _timed_again(job, baseline)
     else:
-        final = final or _final_choice(job, steps, session, default)
-        chosen, default = final.chosen, final.default
+        final = final or _final_choice(job, steps, session, baseline)
+        chosen, baseline = final.chosen, final.baseline
     if chosen is not None:
         steps.verify(study, chosen)
     tuned = TunedWorkload(
         study=study,
         count=subgraph.count,
         names=subgraph.names,
-        default=default,
-        fallback=untuned.fallback,
+        baseline=baseline,
+        fallback=before_tuning.fallback,
         chosen=chosen,
         roofline=roofline,
         bound=bound_of(study),
@@ -134,8 +140,8 @@ def tune_workload(job: WorkloadJob, steps: WorkloadSteps) -> TunedWorkload:
         failed_compiles=len(session.history.failed),
         reused_trials=sum(len(each.configs) for each in done if each.reused),
         timed_again=len(timed),
-        wall_seconds=time.perf_counter() - begin - (job.seat.waited if job.seat else 0.0),
-        afresh=None if final is None else final.afresh,
+        wall_seconds=time.perf_counter() - begin - (job.scheduled.waited if job.scheduled else 0.0),
+        validation=None if final is None else final.validation,
         model_errors=mean_errors(done),
     )
     steps.finish(tuned, session)
@@ -160,11 +166,11 @@ def _wrong_winners(job: WorkloadJob, session: Session, timed: dict[int, Trial]) 
 
 
 def _held_choice(
-    job: WorkloadJob, session: Session, default: Schedule | None, timed: dict[int, Trial]
+    job: WorkloadJob, session: Session, baseline: Schedule | None, timed: dict[int, Trial]
 ) -> FinalChoice | None:
     """The final choice of an earlier command, if it made one of the same trials that still holds;
     `timed` gathers what was measured to see that."""
-    choice = _choice(job, session, default)
+    choice = _choice(job, session, baseline)
     held = choice.held()
     if held is None or choice.confirmed(held, timed):
         return held
@@ -178,25 +184,25 @@ def _held_choice(
 
 
 def _final_choice(
-    job: WorkloadJob, steps: WorkloadSteps, session: Session, default: Schedule | None
+    job: WorkloadJob, steps: WorkloadSteps, session: Session, baseline: Schedule | None
 ) -> FinalChoice:
-    """Who is the best when all leaders are measured afresh, and what that one takes."""
-    return _choice(job, session, default).make(partial(steps.measure_afresh, job.study))
+    """Who is the best by validation measurements of all leaders, and what that one takes."""
+    return _choice(job, session, baseline).make(partial(steps.measure_leaders, job.study))
 
 
-def _choice(job: WorkloadJob, session: Session, default: Schedule | None) -> ChoiceRecords:
+def _choice(job: WorkloadJob, session: Session, baseline: Schedule | None) -> ChoiceRecords:
     record = job.record_of(job.study, session.setting)
-    return ChoiceRecords(job.study, record, session.history, default, job.options.leaders)
+    return ChoiceRecords(job.study, record, session.history, baseline, job.options.leaders)
 
 
-def _default_again(job: WorkloadJob, default: Schedule) -> Schedule | None:
-    """The untuned schedule, which won, as it is timed now: what was kept of it may be wrong."""
-    again = untuned_schedule(job.study)
-    if again is not None and reproduces(job.study, default.latency, again.latency):
-        return default
+def _timed_again(job: WorkloadJob, baseline: Schedule) -> Schedule | None:
+    """The baseline, which won, as it is timed now: what was kept of it may be wrong."""
+    again = baseline_schedule(job.study)
+    if again is not None and reproduces(job.study, baseline.latency, again.latency):
+        return baseline
     job.emit(
         Note(
-            f"{job.study.workload}: the untuned schedule was kept with another latency than "
+            f"{job.study.workload}: the baseline was kept with another latency than "
             f"{job.study.target_name} gives now, which is taken instead"
         )
     )
@@ -217,9 +223,9 @@ def _trials(job: WorkloadJob, steps: WorkloadSteps) -> tuple[Session, list[Round
 def _rounds(
     job: WorkloadJob, session: Session, record: Record, steps: WorkloadSteps
 ) -> list[Round]:
-    options, seat, trials, found = job.options, job.seat, 0, []
-    most = options.trials if seat is None else seat.dealer.most_trials
-    more = None if seat is None else partial(_more, job, seat)
+    options, task, trials, found = job.options, job.scheduled, 0, []
+    most = options.trials if task is None else task.scheduler.most_trials
+    more = None if task is None else partial(_more, job, task)
     for done in rounds(session, record, trials=most, batch=options.batch, more=more):
         found.append(done)
         trials += len(done.configs)
@@ -228,22 +234,24 @@ def _rounds(
         job.emit(RoundDone(job.study.workload.id, done.index, trials, done.best, valid))
         if job.stop.is_set():
             raise Stopped("stopped; the same command goes on from here")
-    if seat is not None:
-        seat.rest()
+    if task is not None:
+        task.rest()
     return found
 
 
-def _more(job: WorkloadJob, seat: Seat, history: History) -> int:
-    """How many trials the next round may have, once the workload is dealt one."""
-    granted = seat.more(history)
+def _more(job: WorkloadJob, task: ScheduledTask, history: History) -> int:
+    """How many trials the next round may have, once the workload is given one."""
+    granted = task.more(history)
     if granted:
-        dealer = seat.dealer
-        job.emit(RoundDealt(job.study.workload.id, dealer.trials - granted, dealer.most_trials))
+        scheduler = task.scheduler
+        job.emit(
+            RoundScheduled(job.study.workload.id, scheduler.trials - granted, scheduler.most_trials)
+        )
     return granted
 
 
-def _tell_untuned(seat: Seat, default: Schedule) -> None:
+def _tell_baseline(task: ScheduledTask, baseline: Schedule) -> None:
     """What trials have to beat, if it can be chosen; in the unit of `History.latency`."""
-    latency = default.latency
-    if not default.compared:
-        seat.tell_untuned(float(latency.cycles) if latency.cycles > 0 else latency.seconds)
+    latency = baseline.latency
+    if not baseline.compared:
+        task.tell_baseline(float(latency.cycles) if latency.cycles > 0 else latency.seconds)

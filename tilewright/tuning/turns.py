@@ -2,8 +2,8 @@
 turn: its first steps until all that is recorded of it is known, then a round at a time as
 `tuning.task_scheduler` says, at last the choice and proof of its schedule.
 
-Where one has a turn at a time, rounds are dealt while nobody has one, so that nothing depends on
-who is faster.
+Where one has a turn at a time, the next round is chosen while none has one, so that the choice does
+not depend on speed.
 """
 
 from __future__ import annotations
@@ -42,43 +42,43 @@ _AT_WORK = (_Place.BEGINS, _Place.ROUND, _Place.LAST)
 
 @dataclass
 class _State:
-    standing: TaskState
+    task: TaskState
     place: _Place = _Place.NEW
 
 
-class Dealer:
+class TaskScheduler:
     """Gives turns to workloads, at most `at_a_time` at once, and rounds by the rules. `stop` ends
-    it: whoever waits then gets `Stopped`."""
+    it: a waiting task then gets `Stopped`."""
 
     def __init__(
         self,
-        standings: Sequence[TaskState],
+        states: Sequence[TaskState],
         rules: SharingRules,
         at_a_time: int,
         stop: threading.Event,
     ) -> None:
         self.rules = rules
-        self._states = [_State(each) for each in standings]
+        self._states = [_State(each) for each in states]
         self._at_a_time = at_a_time
         self._stop = stop
         self._changed = threading.Condition()
         self._outcome: StopGain | None = None
 
     @property
-    def seats(self) -> list[Seat]:
-        """A seat for each workload, in their order."""
-        return [Seat(self, number) for number in range(len(self._states))]
+    def tasks(self) -> list[ScheduledTask]:
+        """A task for each workload, in their order."""
+        return [ScheduledTask(self, number) for number in range(len(self._states))]
 
     @property
     def outcome(self) -> StopGain:
         """What to say of the run, once all of it is over."""
-        assert self._outcome is not None, "rounds are dealt until none is"
+        assert self._outcome is not None, "rounds are given until none is left"
         return self._outcome
 
     @property
     def trials(self) -> int:
         """Those of all workloads, with those in hand."""
-        return sum(each.made for each in self._standings())
+        return sum(each.made for each in self._task_states())
 
     @property
     def most_trials(self) -> int:
@@ -94,31 +94,31 @@ class Dealer:
     def begin(self, number: int) -> None:
         """Wait for the first turn. Raises `Stopped`."""
         with self._changed:
-            self._deal()
+            self._give_turns()
             self._wait(number)
 
-    def tell_untuned(self, number: int, latency: float) -> None:
+    def tell_baseline(self, number: int, latency: float) -> None:
         """What a call takes without trials, of one that has its first turn."""
         with self._changed:
             state = self._states[number]
-            state.standing = replace(state.standing, untuned=latency)
+            state.task = replace(state.task, baseline=latency)
 
     def ask(self, number: int, history: History) -> int:
         """Give the turn back and wait for a round or for the end: returns how many trials the round
         may have, 0 at the end. Raises `Stopped`."""
         with self._changed:
             state = self._states[number]
-            state.standing = replace(state.standing, history=history, exhausted=False)
+            state.task = replace(state.task, history=history, exhausted=False)
             self._put(number, _Place.ASKS)
             self._wait(number)
-            return state.standing.in_hand if state.place is _Place.ROUND else 0
+            return state.task.in_hand if state.place is _Place.ROUND else 0
 
     def rest(self, number: int) -> None:
         """Wait for the end if it is not there yet: nothing is left to try. Raises `Stopped`."""
         with self._changed:
             state = self._states[number]
             if state.place is _Place.ROUND:
-                state.standing = replace(state.standing, exhausted=True)
+                state.task = replace(state.task, exhausted=True)
                 self._put(number, _Place.RESTS)
                 self._wait(number)
 
@@ -129,8 +129,8 @@ class Dealer:
 
     def _put(self, number: int, place: _Place) -> None:
         state = self._states[number]
-        state.place, state.standing = place, replace(state.standing, in_hand=0)
-        self._deal()
+        state.place, state.task = place, replace(state.task, in_hand=0)
+        self._give_turns()
 
     def _wait(self, number: int) -> None:
         state = self._states[number]
@@ -138,7 +138,7 @@ class Dealer:
         if self._stop.is_set():
             raise Stopped("stopped; the same command goes on from here")
 
-    def _deal(self) -> None:
+    def _give_turns(self) -> None:
         """Give all turns that can be given now."""
         while self._count(*_AT_WORK) < self._at_a_time and self._give_turn():
             pass
@@ -146,20 +146,20 @@ class Dealer:
 
     def _give_turn(self) -> bool:
         if new := self._those(_Place.NEW):
-            first = max(new, key=lambda number: (self._states[number].standing.weight, -number))
+            first = max(new, key=lambda number: (self._states[number].task.weight, -number))
             self._states[first].place = _Place.BEGINS
             return True
         if self._count(_Place.BEGINS):  # what is recorded of it counts
             return False
-        if found := next_round(self._standings(), self.rules):
+        if found := next_round(self._task_states(), self.rules):
             number, trials = found
             state = self._states[number]
-            state.place, state.standing = _Place.ROUND, replace(state.standing, in_hand=trials)
+            state.place, state.task = _Place.ROUND, replace(state.task, in_hand=trials)
             return True
         if self._count(_Place.ROUND):  # after it another may be worth its trials
             return False
         if self._count(_Place.ASKS, _Place.RESTS):
-            self._outcome = outcome(self._standings(), self.rules)
+            self._outcome = outcome(self._task_states(), self.rules)
         for number in self._those(_Place.ASKS, _Place.RESTS):
             self._states[number].place = _Place.ENDS
         if ends := self._those(_Place.ENDS):
@@ -167,8 +167,8 @@ class Dealer:
             return True
         return False
 
-    def _standings(self) -> list[TaskState]:
-        return [replace(each.standing, asks=each.place is _Place.ASKS) for each in self._states]
+    def _task_states(self) -> list[TaskState]:
+        return [replace(each.task, asks=each.place is _Place.ASKS) for each in self._states]
 
     def _those(self, *places: _Place) -> list[int]:
         return [number for number, each in enumerate(self._states) if each.place in places]
@@ -178,16 +178,16 @@ class Dealer:
 
 
 @dataclass
-class Seat:
-    """A workload's place at the dealer's: a context that begins with its first turn and ends with
+class ScheduledTask:
+    """One workload of a shared run: a context that begins with its first turn and ends with
     its last. One that fails stops all others. `waited` are seconds without a turn in between."""
 
-    dealer: Dealer
+    scheduler: TaskScheduler
     number: int
     waited: float = field(default=0.0, init=False)
 
-    def __enter__(self) -> Seat:
-        self.dealer.begin(self.number)
+    def __enter__(self) -> ScheduledTask:
+        self.scheduler.begin(self.number)
         return self
 
     def __exit__(
@@ -197,25 +197,25 @@ class Seat:
         trace: TracebackType | None,
     ) -> None:
         if kind is not None:
-            self.dealer.stop()
-        self.dealer.leave(self.number)
+            self.scheduler.stop()
+        self.scheduler.leave(self.number)
 
-    def tell_untuned(self, latency: float) -> None:
+    def tell_baseline(self, latency: float) -> None:
         """What a call takes without trials, in the unit of `History.latency`, before it asks for
         more."""
-        self.dealer.tell_untuned(self.number, latency)
+        self.scheduler.tell_baseline(self.number, latency)
 
     def more(self, history: History) -> int:
         """How many trials the next round may have, once it is this workload's turn; 0 if there is
         to be no other round. Raises `Stopped`."""
         begin = time.perf_counter()
         try:
-            return self.dealer.ask(self.number, history)
+            return self.scheduler.ask(self.number, history)
         finally:
             self.waited += time.perf_counter() - begin
 
     def rest(self) -> None:
         """Wait until no workload gets another round. Raises `Stopped`."""
         begin = time.perf_counter()
-        self.dealer.rest(self.number)
+        self.scheduler.rest(self.number)
         self.waited += time.perf_counter() - begin

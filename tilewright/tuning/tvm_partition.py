@@ -65,7 +65,7 @@ def partition_for_vta(
 
     `mod` is a quantised Relax module (QDQ) whose weights are constants; it is not changed.
     `schedules` is a folder that `tilewright tune` wrote; without one, each workload gets the best
-    of so many `trials`, or the untuned schedule. `keep_float` names variables to leave to TVM, with
+    of so many `trials`, or the baseline. `keep_float` names variables to leave to TVM, with
     the layers they are part of. The function that the module calls is registered.
 
     Raises `UnknownName` for a target or variable nobody knows, `OffloadError` for a target that is

@@ -1,7 +1,7 @@
 """The steps around the rounds of a workload: the schedule a user has without tuning, and the proof
 that the chosen one takes as long as the record says and computes the right numbers.
 
-A record is a file, and so is the cache of finished stages: whoever writes them can claim any
+A record is a file, and so is the cache of finished stages: their writer can claim any
 latency. So what wins is timed anew by the target itself before it is reported. That is no trial.
 """
 
@@ -27,7 +27,7 @@ from tilewright.targets.capabilities import (
     Verifies,
     capability,
 )
-from tilewright.tuning.results import Schedule, Untuned
+from tilewright.tuning.results import Baselines, Schedule
 from tilewright.tuning.tuning_task import TuningTask, state_of
 
 NOISE = 2.0
@@ -39,12 +39,12 @@ class WrongSchedule(TilewrightError):
     """A schedule that runs well and computes wrong numbers."""
 
 
-def untuned(study: TuningTask) -> Untuned:
+def baselines_of(study: TuningTask) -> Baselines:
     """All that a user has without tuning."""
-    return Untuned(untuned_schedule(study), fallback_of(study))
+    return Baselines(baseline_schedule(study), fallback_of(study))
 
 
-def untuned_schedule(study: TuningTask) -> Schedule | None:
+def baseline_schedule(study: TuningTask) -> Schedule | None:
     """What a user has without tuning, lowered and measured like every other; None if the target has
     no such schedule, or it does not run."""
     baseline = capability(study.target, Baseline)
@@ -146,11 +146,11 @@ def lowered_of(study: TuningTask, chosen: Schedule) -> Lowered:
     if chosen.source == TRIAL:
         configs = np.array([chosen.config], dtype=np.int32)
         return study.target.lower(study.workload, configs)
-    return _untuned_program(study, state_of(study.target_name))
+    return _baseline_program(study, state_of(study.target_name))
 
 
 @lru_cache(maxsize=8)
-def _untuned_program(study: TuningTask, state: tuple[int, int]) -> Lowered:
+def _baseline_program(study: TuningTask, state: tuple[int, int]) -> Lowered:
     """Kept: it is measured several times, and asking for it measures it once more."""
     baseline = capability(study.target, Baseline)
     assert baseline is not None, "a schedule that is no trial came from there"

@@ -1,4 +1,4 @@
-"""Reading back any part of a dataset, and refusing what is none."""
+"""Reading back any part of a dataset, and refusing other files."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_rows_may_come_from_elsewhere(tmp_path: Path) -> None:
     )
 
 
-# -- what is none ------------------------------------------------------------------------------
+# -- other files -------------------------------------------------------------------------------
 
 
 def test_a_folder_without_a_finished_dataset_says_how_to_finish_it(tmp_path: Path) -> None:

@@ -111,24 +111,24 @@ def test_every_algorithm_on_a_size_that_no_tile_divides(
     workload = parse_workload("conv2d:n=1,c=32,h=13,w=17,o=48,k=3,p=1,dtype=float32", "bias, relu")
     own = this_machine()
     spec = CpuSpec(own.threads, 4, own.mcpu, own.model) if narrow else own
-    values = {**KERNEL.default_values(workload, spec), "algorithm": size, "parts_oh": 2}
+    values = {**KERNEL.baseline_values(workload, spec), "algorithm": size, "parts_oh": 2}
     assert error(workload, spec, values, tmp_path) <= TOLERANCE
 
 
 def test_winograd_keeps_its_error_small_with_many_channels(tmp_path: Path) -> None:
     workload = parse_workload("conv2d:n=1,c=512,h=8,w=8,o=32,k=3,p=1,dtype=float32", "")
     spec = this_machine()
-    values = {**KERNEL.default_values(workload, spec), "algorithm": 4, "stages": 1}
+    values = {**KERNEL.baseline_values(workload, spec), "algorithm": 4, "stages": 1}
     assert error(workload, spec, values, tmp_path) <= TOLERANCE
 
 
 @pytest.mark.parametrize("text", LAYERS)
-def test_the_space_is_finite_and_the_untuned_config_lies_in_it(text: str) -> None:
+def test_the_space_is_finite_and_the_baseline_config_lies_in_it(text: str) -> None:
     workload, spec = parse_workload(f"{text},dtype=float32", "bias"), this_machine()
     wide = CpuSpec(spec.threads, 16, spec.mcpu, spec.model)  # narrower vectors leave more blocks
     assert 1e4 <= CpuTarget(wide).space(workload).size <= 1e9
     space = CpuTarget(spec).space(workload)
-    values = KERNEL.default_values(workload, spec)
+    values = KERNEL.baseline_values(workload, spec)
     assert [values[knob.name] in knob.values for knob in space.knobs] == [True] * len(space.knobs)
     size = pixels(workload)
     if values["algorithm"]:

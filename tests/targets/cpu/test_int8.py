@@ -120,7 +120,7 @@ def test_the_largest_numbers_neither_saturate_nor_wrap(text: str, data: int, wei
     tensors.expected = integer_reference(
         w, tensors.data, tensors.weights, tensors.added, tensors.expected.shape
     )
-    assert error_of(tensors, kernel_for(w).default_values(w, target.spec)) == 0
+    assert error_of(tensors, kernel_for(w).baseline_values(w, target.spec)) == 0
 
 
 @needs_dots
@@ -128,7 +128,7 @@ def test_the_largest_numbers_neither_saturate_nor_wrap(text: str, data: int, wei
 def test_what_a_kernel_defines_is_what_its_schedules_compute(text: str) -> None:
     target, w = CpuTarget(SPECS[-1]), parse_workload(text, EPILOGUES[1])
     tensors, kernel = SampleTensors(w, target.spec, target.space(w)), kernel_for(w)
-    values = kernel.default_values(w, target.spec)
+    values = kernel.baseline_values(w, target.spec)
     assert called(kernel.define(w, target.spec, values), tensors, values) == 0
 
 
@@ -150,7 +150,7 @@ def test_a_wrong_bit_and_a_number_that_is_not_written_are_seen() -> None:
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.dots)
 def test_the_assembly_holds_the_dot_product(text: str, spec: CpuSpec) -> None:
     w = parse_workload(text, EPILOGUES[0])
-    function = scheduled(w, spec, kernel_for(w).default_values(w, spec))
+    function = scheduled(w, spec, kernel_for(w).baseline_values(w, spec))
     assembly = assembly_of(function, llvm_target(spec))
     register = {8: "%ymm", 16: "%zmm"}[spec.lanes]
     dots = [line for line in assembly.splitlines() if "vpdpbusd" in line]
@@ -199,25 +199,25 @@ def test_a_folder_that_needs_other_instructions_is_refused() -> None:
 @pytest.mark.parametrize("text", LAYERS)
 def test_the_space_is_finite_and_every_config_has_an_estimate(text: str) -> None:
     w, spec = parse_workload(text, EPILOGUES[0]), SPECS[-1]
-    space, default = CpuTarget(spec).space(w), kernel_for(w).default_values(w, spec)
+    space, baseline = CpuTarget(spec).space(w), kernel_for(w).baseline_values(w, spec)
     assert 1e4 <= space.size <= 1e8
-    assert [default[knob.name] in knob.values for knob in space.knobs] == [True] * len(space.knobs)
-    scheduled(w, spec, default)
+    assert [baseline[knob.name] in knob.values for knob in space.knobs] == [True] * len(space.knobs)
+    scheduled(w, spec, baseline)
     peak = 3e9 * 4 * spec.lanes * spec.threads
     core = CpuMachine.of(spec, peak, 150e9, 45e9, (48 << 10, 2 << 20))
     configs = space.unravel(np.random.default_rng(0).integers(0, space.size, 500))
-    own = [knob.values.index(default[knob.name]) for knob in space.knobs]
+    own = [knob.values.index(baseline[knob.name]) for knob in space.knobs]
     found = estimate(w, core, space, np.vstack([configs, own]))
     seconds = found.of_meaning("latency")[:, 0]
     assert np.isfinite(found.matrix).all()
     assert (seconds >= 2 * w.macs / (4 * peak)).all()  # a step multiplies four times as many
-    assert seconds[-1] < np.median(seconds)  # the untuned schedule is one of the better ones
+    assert seconds[-1] < np.median(seconds)  # the baseline is one of the better ones
 
 
 @needs_dots
 def test_too_much_unrolling_is_refused_before_it_is_compiled() -> None:
     w, spec = parse_workload(LAYERS[0], EPILOGUES[0]), SPECS[-1]
-    values = {**kernel_for(w).default_values(w, spec), "unroll_kernel": 2}
+    values = {**kernel_for(w).baseline_values(w, spec), "unroll_kernel": 2}
     with pytest.raises(DoesNotApply, match=str(MAX_UNROLLED)) as refused:
         scheduled(w, spec, {**values, "tile_oc": 2, "tile_ow": 14})
     assert refused.value.failure == "code_too_large"

@@ -76,19 +76,19 @@ def test_every_way_of_padding_is_right_at_all_borders(padding: int, groups: int)
     workload = parse_workload(text, "bias, residual 0, relu")
     tensors = SampleTensors(workload, TARGET.spec, TARGET.space(workload))
     kernel = kernel_for(workload)
-    values = kernel.default_values(workload, TARGET.spec) | {"padding": padding, "tile_rows": 2}
+    values = kernel.baseline_values(workload, TARGET.spec) | {"padding": padding, "tile_rows": 2}
     assert error_of(tensors, values) < TOLERANCE
     if padding == 0:
         assert called(kernel.define(workload, TARGET.spec, values), tensors, values) < TOLERANCE
 
 
 @pytest.mark.parametrize("text", LAYERS)
-def test_untuned_schedules_and_most_others_apply(text: str) -> None:
+def test_baseline_schedules_and_most_others_apply(text: str) -> None:
     workload = parse_workload(text + ",dtype=float32", "bias")
     space = TARGET.space(workload)
-    default = kernel_for(workload).default_values(workload, TARGET.spec)
-    assert all(default[knob.name] in knob.values for knob in space.knobs)
-    scheduled(workload, TARGET.spec, default)
+    baseline = kernel_for(workload).baseline_values(workload, TARGET.spec)
+    assert all(baseline[knob.name] in knob.values for knob in space.knobs)
+    scheduled(workload, TARGET.spec, baseline)
     assert space.size > 1000
     refused = 0
     for config in space.unravel(np.random.default_rng(0).integers(0, space.size, 30)):

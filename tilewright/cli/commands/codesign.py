@@ -35,7 +35,7 @@ def codesign(
     ],
     budget: Annotated[
         float,
-        typer.Option(help="The largest area; the default machine takes 1.", metavar="AREA"),
+        typer.Option(help="The largest area; the stock machine takes 1.", metavar="AREA"),
     ],
     trials: Annotated[int, typer.Option(help="Measurements of all machines together.")] = 1000,
     method: Annotated[

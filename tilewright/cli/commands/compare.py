@@ -82,7 +82,7 @@ def compare(
     ] = False,
     max_waste: MaxWaste = DEFAULTS.max_waste,
 ) -> None:
-    """Run several tuners with many seeds and hold them against the enumerated optimum."""
+    """Run several tuners with many seeds and compare them with the enumerated optimum."""
     from tilewright.cli.signals import keep_count
     from tilewright.cli.views.comparison import comparing, show
     from tilewright.cli.views.terminal import Terminal
@@ -164,8 +164,8 @@ def _record(compared: Comparison, folder: Path, console: Console) -> None:
     from tilewright.tasks.register_champion import register_champion
 
     plan, results = compared.plan, compared.results
-    with recording(plan, console) as (logging, crowning):
+    with recording(plan, console) as (logging, registering):
         files = [folder / REPORT, folder / COMPARISON]
         logged = log_comparison(plan, results, compared.runs, files, logging)
-        crowned = register_champion(plan, results, compared.standings, logged, crowning)
-    show_recorded(logged.name, len(crowned), console)
+        registered = register_champion(plan, results, compared.leaderboard, logged, registering)
+    show_recorded(logged.name, len(registered), console)

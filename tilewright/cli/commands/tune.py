@@ -51,9 +51,9 @@ def tune(
     stop_gain: Annotated[
         float | None,
         typer.Option(
-            help="Deal the trials of all workloads, --trials times their number at most, to those "
-            "whose next round is expected to save the most; stop where none is expected to save "
-            "more than this share of the network's latency: 0.001, say.",
+            help="Share the trials of all workloads, --trials times their number at most, among "
+            "those whose next round is expected to save the most; stop where none is expected "
+            "to save more than this share of the network's latency: 0.001, say.",
             metavar="SHARE",
         ),
     ] = DEFAULTS.stop_gain,
@@ -64,7 +64,7 @@ def tune(
     leaders: Annotated[
         int,
         typer.Option(
-            help="Trials that are measured afresh at the end, on targets that give other numbers "
+            help="Trials that are validated at the end, on targets that give other numbers "
             "each time."
         ),
     ] = DEFAULTS.leaders,
@@ -87,7 +87,7 @@ def tune(
         typer.Option(
             help="'network': what the network needs; 'per-channel': the same for 'tilewright build "
             "--per-channel'; 'plain': '>> 8, min 127, max 0', as published "
-            "tuners report and stock schedules were made for. Of a --workload its steps: '>> N', "
+            "tuners report and baselines were published for. Of a --workload its steps: '>> N', "
             "'>> channel', 'min N', 'residual N', relu, bias, add; plain by default.",
             metavar="network|per-channel|plain|STEPS",
         ),

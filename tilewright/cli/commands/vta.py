@@ -1,4 +1,4 @@
-"""`tilewright vta`: time, run, check, read and write instruction streams, whoever made them."""
+"""`tilewright vta`: time, run, check, read and write instruction streams from any source."""
 
 from __future__ import annotations
 

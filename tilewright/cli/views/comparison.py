@@ -1,4 +1,4 @@
-"""What `tilewright compare` shows: progress, the standings, the verdict, where the rest is."""
+"""What `tilewright compare` shows: progress, the leaderboard, the verdict, where the rest is."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def recording(
         )
 
 
-def standings_table(rows: Sequence[LeaderboardRow], width: int = 80) -> Table:
+def leaderboard_table(rows: Sequence[LeaderboardRow], width: int = 80) -> Table:
     """A line a tuner, best first; more columns where there is room for them."""
     goal = percent(GOAL)
     columns: list[tuple[str, int, Callable[[LeaderboardRow], str | Text]]] = [
@@ -109,8 +109,8 @@ def standings_table(rows: Sequence[LeaderboardRow], width: int = 80) -> Table:
 
 def show(compared: Comparison, folder: Path, console: Console) -> None:
     """The table, the verdict, and where the rest is."""
-    said = verdict(compared.results, compared.standings)
-    console.print(standings_table(compared.standings, console.width))
+    said = verdict(compared.results, compared.leaderboard)
+    console.print(leaderboard_table(compared.leaderboard, console.width))
     console.print(f"{said.best.tuner} {spoken(said)}", markup=False, highlight=False)
     say(console, f"report in {folder / REPORT}, every run in {folder / COMPARISON}")
 
@@ -123,8 +123,8 @@ def show_left_out(left_out: Mapping[str, str], console: Console) -> None:
 
 def show_recorded(experiment: str, champions: int, console: Console) -> None:
     """Where the runs are in MLflow, and how many models were registered."""
-    crowned = f"; champions: {champions} models" if champions else ""
-    say(console, f"MLflow experiment '{experiment}'{crowned} ('tilewright ui' shows it)")
+    registered = f"; champions: {champions} models" if champions else ""
+    say(console, f"MLflow experiment '{experiment}'{registered} ('tilewright ui' shows it)")
 
 
 def _stack_columns(

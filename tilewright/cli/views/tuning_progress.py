@@ -24,27 +24,27 @@ from tilewright.tuning.events import (
     Event,
     NetworkFound,
     Note,
-    RoundDealt,
     RoundDone,
+    RoundScheduled,
     StageBegan,
     StageReused,
     WorkloadBegan,
     WorkloadsAdded,
     WorkloadTuned,
 )
-from tilewright.tuning.results import TunedWorkload, untuned_word
+from tilewright.tuning.results import TunedWorkload
 
 STAGES = {
     "import_model": "importing the model",
     "extract_subgraphs": "extracting subgraphs",
-    "measure_default": "timing the untuned schedule",
+    "measure_baseline": "timing the baseline",
     "generate_candidates": "Model P proposes candidates",
     "filter_candidates": "Model V filters candidates",
     "lower_candidates": "lowering, Model A re-ranks",
     "simulate_batch": "measuring a batch",
     "retrain_models": "retraining the models",
     "time_again": "timing the winner again",
-    "measure_afresh": "timing the leaders afresh",
+    "measure_leaders": "validating the leaders",
     "verify_schedule": "verifying the schedule",
     "decide_fusion": "deciding what is fused",
 }
@@ -86,7 +86,7 @@ class LayerProgress:
 
     name: str
     count: int
-    default: Latency | None = None
+    baseline: Latency | None = None
     best: Latency | None = None
     trials: int = 0
     valid_share: float | None = None
@@ -103,7 +103,7 @@ class LineDisplay:
         self.layers: dict[str, LayerProgress] = {}
         self._quiet_seconds = quiet_seconds
         self._stage, self._since = FIRST_STAGE, time.monotonic()
-        self._dealt = ""
+        self._shared = ""
         self._spoke, self._ended = threading.Event(), threading.Event()
 
     def __enter__(self) -> LineDisplay:
@@ -125,8 +125,8 @@ class LineDisplay:
                 self.layers |= _layers(event)
             case StageBegan():
                 self._stage, self._since = STAGES.get(event.name, event.name), time.monotonic()
-            case RoundDealt():
-                self._dealt = f"{dealt_text(event)}, "
+            case RoundScheduled():
+                self._shared = f"{shared_text(event)}, "
             case WorkloadTuned():
                 place = list(self.layers).index(event.outcome.workload.id) + 1
                 self._say(f"[{place}/{len(self.layers)}] {tuned_line(event.outcome)}")
@@ -143,7 +143,7 @@ class LineDisplay:
                 self._spoke.clear()
             elif not self._ended.is_set():
                 seconds = time.monotonic() - self._since
-                say(self.console, f"… {self._dealt}{self._stage}, for {seconds:.0f} s now")
+                say(self.console, f"… {self._shared}{self._stage}, for {seconds:.0f} s now")
 
 
 class LiveDisplay:
@@ -156,7 +156,7 @@ class LiveDisplay:
         self.title = "starting"
         self.stage = FIRST_STAGE
         self.current: str | None = None
-        self.dealt: RoundDealt | None = None
+        self.shared: RoundScheduled | None = None
         self.start = time.monotonic()
         self._live = Live(self, console=console, refresh_per_second=8, transient=True)
 
@@ -178,9 +178,9 @@ class LiveDisplay:
                 self.stage = STAGES.get(event.name, event.name)
             case WorkloadBegan():
                 self.current, layer = event.id, self.layers[event.id]
-                layer.begun, layer.default = True, event.default
-            case RoundDealt():
-                self.current, self.dealt = event.id, event
+                layer.begun, layer.baseline = True, event.baseline
+            case RoundScheduled():
+                self.current, self.shared = event.id, event
             case RoundDone():
                 layer = self.layers[event.id]
                 layer.trials, layer.best = event.trials, event.best
@@ -196,49 +196,49 @@ class LiveDisplay:
         done = sum(layer.done for layer in self.layers.values())
         layers = f"{done}/{len(self.layers)} layers   " if self.layers else ""
         clock = f"{seconds // 60}:{seconds % 60:02d}"
-        trials = f"{dealt_text(self.dealt)}   " if self.dealt else ""
+        trials = f"{shared_text(self.shared)}   " if self.shared else ""
         about = f"   {layers}{trials}{clock}   "
         head = Text.assemble((self.title, "bold"), about, (self.stage, "cyan"))
         return Group(head, self._table()) if self.layers else head
 
     def _table(self) -> Table:
         table = bare_table()
-        for name in ("layer", "×", "progress", "untuned", "best", "ms", "gain", "valid"):
+        for name in ("layer", "×", "progress", "baseline", "best", "ms", "gain", "valid"):
             left = name in ("layer", "progress")
             table.add_column(name, justify="left" if left else "right", no_wrap=True)
         for key, layer in self.layers.items():
             style = "bold" if key == self.current and not layer.done else None
             table.add_row(
                 layer.name, str(layer.count), self._bar(layer),
-                _short(layer.default), _short(layer.best), time_text(layer.best),
-                speedup(cost(layer.default), cost(layer.best)),
+                _short(layer.baseline), _short(layer.best), time_text(layer.best),
+                speedup(cost(layer.baseline), cost(layer.best)),
                 "" if layer.valid_share is None else f"{layer.valid_share:.0%}",
                 style=style if layer.begun else "dim",
             )  # fmt: skip
         return table
 
     def _bar(self, layer: LayerProgress) -> ProgressBar:
-        """How far a layer is; where trials are dealt, how many of them it got beside the others."""
-        if self.dealt:
+        """How far a layer is; where trials are shared, also how many of them it got."""
+        if self.shared:
             most = max(each.trials for each in self.layers.values())
             return ProgressBar(total=max(most, self.trials), completed=layer.trials, width=12)
         done = self.trials if layer.done else min(layer.trials, self.trials)
         return ProgressBar(total=self.trials, completed=done, width=12)
 
 
-def dealt_text(event: RoundDealt) -> str:
-    """How many trials are dealt."""
+def shared_text(event: RoundScheduled) -> str:
+    """How many of the shared trials are spent."""
     return f"{event.trials} of at most {event.most} trials"
 
 
 def tuned_line(outcome: TunedWorkload) -> str:
     """A workload that is done, in a line."""
-    default, chosen = outcome.default, outcome.chosen
-    if default is None:
-        before = "no untuned schedule"
+    baseline, chosen = outcome.baseline, outcome.chosen
+    if baseline is None:
+        before = "no baseline"
     else:
-        mark = "" if is_published(default.source) else "~"
-        before = f"{untuned_word([default.source])} {mark}{_short(default.latency)}"
+        mark = "" if is_published(baseline.source) else "~"
+        before = f"baseline {mark}{_short(baseline.latency)}"
     after = latency_text(chosen.latency) if chosen else "nothing valid"
     after += f" ({sure})" if (sure := sure_time(outcome.summary())) else ""
     bound = f", bound {_short(outcome.bound)}" if outcome.bound else ""

@@ -18,7 +18,7 @@ from tilewright.targets.workload import parse_workload
 from tilewright.tuning.network_totals import Total, share_of
 from tilewright.tuning.output_dir import CONVERGENCE, FUSION_PAGE, SCHEDULES, SUMMARY, TRIALS
 from tilewright.tuning.outputs import Summary
-from tilewright.tuning.results import WorkloadRow, untuned_word
+from tilewright.tuning.results import WorkloadRow
 
 WIDE = 100  # columns of a terminal that has room for the bound, the trials and all times
 
@@ -39,9 +39,9 @@ def show_results(
         + headline(summary)
         + "\n"
         + _without_a_log(summary)
-        + _dealt(summary)
+        + _sharing(summary)
         + _reused(summary, reused_stages)
-        + _afresh(summary)
+        + _validation(summary)
         + _proof(summary)
         + _fused(summary)
         + f"; {summary['wall_seconds']:.0f} s\n"
@@ -54,9 +54,9 @@ def show_results(
 
 
 def results_table(summary: Summary, width: int = 80) -> Table:
-    """What each layer costs untuned and tuned, how far from the bound, and at what price; cycles
+    """Lists each layer's baseline and tuned latency, distance from the bound and trials; cycles
     where the target counts them, and milliseconds. What a target cannot tell has no column; `~`
-    marks what rests on a schedule that nobody published."""
+    marks what rests on a baseline that the stock compiler does not publish."""
     rows, wide = summary["workloads"], width >= WIDE
     names = [shape(parse_workload(row["workload"])) for row in rows] + [_total_name(summary)]
     counts = [str(row["count"]) for row in rows] + [""]
@@ -66,14 +66,12 @@ def results_table(summary: Summary, width: int = 80) -> Table:
     columns |= {head: [of[head] for of in figures] for head in figures[0]}
     if not wide and any(columns["tuned\n95 %"]):
         del columns["valid"]  # a line for every layer has said it
-    untuned = untuned_word(row["default_source"] for row in rows)
     table, shown = ruled_table(padding=(0, 1, 0, 0)), []
     for head, cells in columns.items():
         if any(cells):
             shown.append(cells)
             left = head == "layer"
-            name = head.replace("untuned", untuned)
-            table.add_column(name, justify="left" if left else "right", no_wrap=True)
+            table.add_column(head, justify="left" if left else "right", no_wrap=True)
     *lines, last = zip(*shown, strict=True)
     for line in lines:
         table.add_row(*line)
@@ -83,34 +81,34 @@ def results_table(summary: Summary, width: int = 80) -> Table:
 
 
 def headline(summary: Summary) -> str:
-    """What tuning gained on the stock compiler's schedules, and of how much of the network. A guess
-    is no rival: where nothing is published, no gain is stated."""
+    """What tuning gained on published baselines, and of how much of the network. A guess
+    does not count: where nothing is published, no gain is stated."""
     published = summary["total"]["published"]
     layers, known = len(summary["workloads"]), published["workloads"]
-    before = cost(as_latency(published["default_seconds"], published["default_cycles"]))
+    before = cost(as_latency(published["baseline_seconds"], published["baseline_cycles"]))
     after = cost(as_latency(published["tuned_seconds"], published["tuned_cycles"]))
     gain = speedup(before, after)
     share = f"{percent(share_of(summary['macs']))} of the network's MACs"
     rest = "; the rest is not tuned" if share_of(summary["macs"]) < 1 else ""
     if not gain:
-        return f"tuned layers: no stock schedules to compare with ({share}{rest})"
+        return f"tuned layers: the stock compiler publishes no baseline ({share}{rest})"
     if known == layers:
-        return f"tuned layers {gain} against the stock compiler's schedules ({share}{rest})"
+        return f"tuned layers {gain} against the published baseline ({share}{rest})"
     return (
-        f"{known} of {layers} tuned layers {gain} against the stock compiler's schedules; "
-        f"of the others none is published, an estimate stands in (~) (all {layers}: {share}{rest})"
+        f"{known} of {layers} tuned layers {gain} against the published baseline; "
+        f"the other baselines are estimates (~) (all {layers}: {share}{rest})"
     )
 
 
 def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow], wide: bool) -> dict[str, str]:
     """The cells of a line by the head of their column: latencies of `row`, trials of `rows`."""
-    untuned = as_latency(row["default_seconds"], row["default_cycles"])
+    baseline = as_latency(row["baseline_seconds"], row["baseline_cycles"])
     tuned = as_latency(row["tuned_seconds"], row["tuned_cycles"])
     bound = as_latency(row["bound_seconds"], row["bound_cycles"])
     roofline = as_latency(row["roofline_seconds"], row["roofline_cycles"])
-    guess = "" if all(is_published(each["default_source"]) for each in rows) else "~"
+    guess = "" if all(is_published(each["baseline_source"]) for each in rows) else "~"
     cells = {}
-    for name, latency, mark in (("untuned", untuned, guess), ("tuned", tuned, "")):
+    for name, latency, mark in (("baseline", baseline, guess), ("tuned", tuned, "")):
         counted = _marked(mark, cycles_text(latency))
         cells[f"{name}\ncycles"] = counted
         if wide or name == "tuned" or not counted:
@@ -123,7 +121,7 @@ def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow], wide: bool) -> d
         least, of_what = cost(roofline), "roof"
     trials = sum(each["trials"] for each in rows)
     valid = trials - sum(each["invalid_trials"] for each in rows)
-    cells["gain"] = _marked(guess, speedup(cost(untuned), taken))
+    cells["gain"] = _marked(guess, speedup(cost(baseline), taken))
     if wide:
         cells["gain\n95 %"] = sure_gain(row)
     cells[f"above\n{of_what}"] = f"{taken / least - 1:.1%}" if taken and least else ""
@@ -169,18 +167,16 @@ def _without_a_log(summary: Summary) -> str:
     )
 
 
-def _afresh(summary: Summary) -> str:
+def _validation(summary: Summary) -> str:
     """What latencies rest on where measuring does not repeat; nothing elsewhere."""
-    rows = [row["afresh"] for row in summary["workloads"] if "afresh" in row]
+    rows = [row["validation"] for row in summary["workloads"] if "validation" in row]
     if not rows:
         return ""
     count, seconds = (sum(row[name] for row in rows) for name in ("measurements", "seconds"))
     gain = sure_gain(summary["total"])
     return (
-        f"{count:,.0f} fresh measurements ({duration(seconds)}) chose among the leaders and say "
-        "what it takes"
-        + (f"\nthe gain in all is {gain} with 95 % confidence" if gain else "")
-        + "\n"
+        f"{count:,.0f} validation measurements ({duration(seconds)}) gave winners and "
+        "latencies" + (f"\nthe gain in all is {gain} with 95 % confidence" if gain else "") + "\n"
     )
 
 
@@ -214,21 +210,21 @@ def _fused(summary: Summary) -> str:
     )
 
 
-def _dealt(summary: Summary) -> str:
-    """What became of trials that were dealt, in a line; nothing where they were not."""
+def _sharing(summary: Summary) -> str:
+    """What became of shared trials, in a line; nothing where they were not."""
     if "stop_gain" not in summary:
         return ""
-    dealt = summary["stop_gain"]
-    expected = dealt["expected_gain"]
+    sharing = summary["stop_gain"]
+    expected = sharing["expected_gain"]
     why = {
-        "gain": f"no next round is expected to save more than {dealt['share']:.3g} of the latency",
+        "gain": "no next round is expected to save more than "
+        f"{sharing['share']:.3g} of the latency",
         "trials": "they are spent",
         "exhausted": "nothing is left to try",
     }
     best = "" if expected is None else f" (the best one: {expected:.2g})"
-    return (
-        f"{dealt['trials']} of at most {dealt['most_trials']} trials: {why[dealt['why']]}{best}\n"
-    )
+    reason = f"{why[sharing['why']]}{best}"
+    return f"{sharing['trials']} of at most {sharing['most_trials']} trials: {reason}\n"
 
 
 def _reused(summary: Summary, stages: int) -> str:

@@ -1,4 +1,4 @@
-"""A comparison from its plan to its standings, and the record of it that programs read."""
+"""A comparison from its plan to its leaderboard, and the record of it that programs read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from pathlib import Path
 
 from tilewright.core.files import write_atomically
 from tilewright.evaluation.compare.benchmark_suite import OracleTestBed
-from tilewright.evaluation.compare.leaderboard import LeaderboardRow, Results, results_of, standings
+from tilewright.evaluation.compare.leaderboard import (
+    LeaderboardRow,
+    Results,
+    leaderboard,
+    results_of,
+)
 from tilewright.evaluation.compare.plan import ComparisonPlan
 from tilewright.evaluation.compare.process_pool import run_jobs
 from tilewright.evaluation.compare.run_cache import KeptRuns
@@ -23,12 +28,12 @@ COMPARISON = "comparison.json"
 @dataclass(frozen=True)
 class Comparison:
     """What a comparison came to: its runs in the order of the plan, the same as arrays, and a
-    standing for each tuner, best first."""
+    row for each tuner, best first."""
 
     plan: ComparisonPlan
     runs: list[TunerRun]
     results: Results
-    standings: list[LeaderboardRow]
+    leaderboard: list[LeaderboardRow]
 
 
 class ComparisonProgress:
@@ -68,7 +73,7 @@ def run_comparison(
     runs = _run(plan, KeptRuns(folder, plan, fresh), processes, progress)
     write_comparison(folder / COMPARISON, plan, optimum, runs)
     results = results_of(runs, {name: best.cost for name, best in optimum.items()}, plan.trials)
-    return Comparison(plan, runs, results, standings(results))
+    return Comparison(plan, runs, results, leaderboard(results))
 
 
 def optimum_of(plan: ComparisonPlan) -> dict[str, Latency]:

@@ -188,9 +188,9 @@ class LeaderboardRow:
     )
 
 
-def standings(results: Results) -> list[LeaderboardRow]:
+def leaderboard(results: Results) -> list[LeaderboardRow]:
     """A line for each tuner, best first: by regret at the end, then by trials to the goal."""
-    rows = [_standing(results, k) for k in range(len(results.tuners))]
+    rows = [_row(results, k) for k in range(len(results.tuners))]
     return sorted(rows, key=lambda row: (round(row.regret.middle, 4), row.trials.middle))
 
 
@@ -202,7 +202,7 @@ def relative_trials(results: Results, tuner: str, to: str) -> float:
     return float(np.exp(np.log(mine / other).mean()))
 
 
-def _standing(results: Results, k: int) -> LeaderboardRow:
+def _row(results: Results, k: int) -> LeaderboardRow:
     final = np.median(results.regret[k, :, :, -1], axis=1)
     worst = int(np.argmax(final))
 

@@ -64,8 +64,8 @@ def columns_in(data: bytes, plan: str, rows: int) -> tuple[Feature, ...]:
 
 
 class Reader:
-    """A file of rows in memory, whoever wrote it. Everything raises `ValueError` for a file that
-    is none, is damaged, or holds something else than is said."""
+    """A file of rows in memory, from any source. Everything raises `ValueError` for a file that
+    has no rows, is damaged, or holds something else than is said."""
 
     def __init__(self, data: bytes, rows: int, known: tuple[Feature, ...]) -> None:
         self._file, self.rows = _opened(data), rows

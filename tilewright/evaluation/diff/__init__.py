@@ -1,1 +1,1 @@
-"""Two finished runs held against each other: is the second no worse than the first?"""
+"""Two finished runs compared: is the second no worse than the first?"""

@@ -1,4 +1,4 @@
-"""What of a finished run is held against another one, read from its two files of results."""
+"""What is compared of a finished run, read from its two files of results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import AliasChoices, BaseModel, Field, model_validator
 
 from tilewright.core.errors import TilewrightError
 from tilewright.targets.display_names import layer
@@ -128,20 +128,23 @@ def _layer(row: _Workload, schedule: _Schedule) -> RunLayer:
 _SETTINGS = ("tuner", "trials", "batch", "seed", "warm_start")
 
 
-class _Afresh(BaseModel):
+class _Validation(BaseModel):
     tuned_interval: Interval | None = None
 
 
 class _Measured(BaseModel):
-    """What a workload and all of them together have in common."""
+    """What a workload and all of them together have in common. Summaries without a version call
+    `validation` `afresh`."""
 
     tuned_cycles: _Count | None
     tuned_seconds: _Seconds | None
-    afresh: _Afresh | None = None
+    validation: _Validation | None = Field(
+        default=None, validation_alias=AliasChoices("validation", "afresh")
+    )
 
     @property
     def latency(self) -> RunLatency:
-        interval = None if self.afresh is None else self.afresh.tuned_interval
+        interval = None if self.validation is None else self.validation.tuned_interval
         return RunLatency(self.tuned_cycles, self.tuned_seconds, interval)
 
 
@@ -158,8 +161,8 @@ class _Workload(_Measured):
         return self
 
 
-class _Dealt(BaseModel):
-    """What trials were dealt by."""
+class _Sharing(BaseModel):
+    """How trials were shared."""
 
     share: float
 
@@ -173,7 +176,7 @@ class _Summary(BaseModel):
     batch: _Count
     seed: int
     warm_start: str = ""
-    stop_gain: _Dealt | None = None
+    stop_gain: _Sharing | None = None
     versions: dict[str, str] = Field(default_factory=dict)
     workloads: Annotated[list[_Workload], Field(min_length=1)]
     total: _Measured

@@ -41,7 +41,7 @@ def advice_of(folder: TunedFolder, explained: Sequence[Explained]) -> list[Advic
 
 
 def _without_valid(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    without = [each for each in explained if not each.course.last_improvement]
+    without = [each for each in explained if not each.trajectory.last_improvement]
     if not without:
         return None
     return Advice(
@@ -55,9 +55,9 @@ def _failing(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | No
     """Failures dominate: the space is wrong, or V has not learned."""
     failures, reasons, trials = Counter[str](), Counter[str](), 0
     for each in explained:
-        failures += each.course.failures
-        reasons += each.course.reasons
-        trials += each.course.trials
+        failures += each.trajectory.failures
+        reasons += each.trajectory.reasons
+        trials += each.trajectory.trials
     lost = failures.total()
     if lost < _FAILING * trials:
         return None
@@ -81,14 +81,16 @@ def _failing(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | No
 
 def _far(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     """Layers that cost much and are far from what no schedule beats."""
-    total = float(np.nansum([each.course.cost for each in explained]))
+    total = float(np.nansum([each.trajectory.cost for each in explained]))
     far = [
-        each for each in explained if each.course.above > _FAR and each.course.cost > _HEAVY * total
+        each
+        for each in explained
+        if each.trajectory.above > _FAR and each.trajectory.cost > _HEAVY * total
     ]
     if not far:
         return None
-    far.sort(key=lambda each: each.course.cost * (1 - 1 / each.course.above), reverse=True)
-    first = far[0].course
+    far.sort(key=lambda each: each.trajectory.cost * (1 - 1 / each.trajectory.above), reverse=True)
+    first = far[0].trajectory
     finding = (
         f"{_named(far)} {'is' if len(far) == 1 else 'are'} more than {_FAR - 1:.0%} above the "
         f"bound; {shape(far[0].workload)} takes {first.above:.2f}× its bound and "
@@ -97,7 +99,7 @@ def _far(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     usual = _usual_space(folder)
     if usual:
         return Advice(finding, f"Tune in the larger space: --space {usual}.")
-    if max(each.course.late_gain for each in far) > _GAIN:
+    if max(each.trajectory.late_gain for each in far) > _GAIN:
         return Advice(finding, f"They still improve: --trials {2 * _most(explained)}.")
     return Advice(
         finding,
@@ -110,11 +112,11 @@ def _far(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
 
 
 def _unfinished(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    late = [each for each in explained if each.course.late_gain > _GAIN]
+    late = [each for each in explained if each.trajectory.late_gain > _GAIN]
     if not late:
         return None
-    late.sort(key=lambda each: each.course.late_gain * each.course.cost, reverse=True)
-    gain = late[0].course.late_gain
+    late.sort(key=lambda each: each.trajectory.late_gain * each.trajectory.cost, reverse=True)
+    gain = late[0].trajectory.late_gain
     by = "found its first valid schedule" if np.isinf(gain) else f"by {gain:.1%}"
     return Advice(
         f"{_named(late)} still improved in the last quarter of the trials "
@@ -151,7 +153,7 @@ def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
 
 def _too_long(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     """Every layer had stopped improving long before the end."""
-    last = max(each.course.last_improvement for each in explained)
+    last = max(each.trajectory.last_improvement for each in explained)
     whole = -(-last // folder.batch) * folder.batch
     if not last or 2 * whole > _most(explained):
         return None
@@ -162,7 +164,7 @@ def _too_long(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | N
 
 
 def _most(explained: Sequence[Explained]) -> int:
-    return max(each.course.trials for each in explained)
+    return max(each.trajectory.trials for each in explained)
 
 
 def _usual_space(folder: TunedFolder) -> str:

@@ -60,7 +60,7 @@ class Trajectory:
         return int(found[0]) + 1 if len(found) else 0
 
 
-def course_of(folder: TunedFolder, workload: Workload) -> Trajectory:
+def trajectory_of(folder: TunedFolder, workload: Workload) -> Trajectory:
     """Of a workload of a run. Raises `FolderError` if its trials are missing."""
     rounds = [done.measured for done in folder.rounds(workload)]
     valid = np.concatenate([each.valid for each in rounds])

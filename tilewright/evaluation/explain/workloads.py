@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.explain.folder import TunedFolder
 from tilewright.evaluation.explain.shapley import is_exact, shapley_values
-from tilewright.evaluation.explain.trajectory import Trajectory, course_of
+from tilewright.evaluation.explain.trajectory import Trajectory, trajectory_of
 from tilewright.search import Explorer, ExplorerState, History, Problem, Session, setting_of
 from tilewright.search.candidates import sample
 from tilewright.search.cost_model_protocols import CostModel, VetoModel
@@ -66,7 +66,7 @@ class Explained:
     before: JudgedWorkload  # each batch, before the models learned from it
     unseen: JudgedWorkload  # random configs of the space, by the final models
     threshold: float  # of V's veto; 0 if it has none
-    course: Trajectory  # what the trials came to, one after the other
+    trajectory: Trajectory  # what the trials came to, one after the other
 
 
 def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed: int) -> Explained:
@@ -110,7 +110,7 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
         ),
         unseen=JudgedWorkload(_judged(asked, measured)),
         threshold=_threshold(state, explorer),
-        course=course_of(folder, workload),
+        trajectory=trajectory_of(folder, workload),
     )
 
 

@@ -111,8 +111,8 @@ class GraphNetwork:
                 )
 
     def _packed(self, graph: GraphTable, sizes: tuple[int, int]) -> _Batch:
-        """Nodes, links, edges, which nodes there are, labels and weights, of fixed sizes: edges
-        that are none go from and to a node that is none."""
+        """Nodes, links, edges, which nodes there are, labels and weights, of fixed sizes: unused
+        edges go from and to an unused node."""
         most, edges = sizes
         n, m = len(graph.prior), len(graph.edges)
         nodes = np.zeros((most, graph.nodes.shape[1]), np.float32)

@@ -60,18 +60,18 @@ class PublishedMethod:
         `tried`, shape (points,)."""
         raise NotImplementedError
 
-    def search(self, problem: CodesignProblem, lab: BudgetedEvaluator, seed: int) -> None:
+    def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
         """Raises `BudgetSpent`; ends, too, when nothing new is found any more."""
         points, seen, tried = Points(problem), Seen(), np.empty(0, np.int64)
         self.begin(points, seed)
         idle = batch = 0
         while idle < IDLE:
-            rng, before = generator(seed, batch), lab.spent
+            rng, before = generator(seed, batch), evaluator.spent
             asked = self._batch(points, seen, tried, rng)
             tried = np.union1d(tried, points.keys(asked))
             for point in asked:
-                measure(points, lab, seen, point, self.table.estimates)
-            idle, batch = (idle + 1 if lab.spent == before else 0), batch + 1
+                measure(points, evaluator, seen, point, self.table.estimates)
+            idle, batch = (idle + 1 if evaluator.spent == before else 0), batch + 1
 
     def _batch(
         self, points: Points, seen: Seen, tried: NDArray[np.int64], rng: np.random.Generator
@@ -95,16 +95,20 @@ class PublishedMethod:
 
 
 def measure(
-    points: Points, lab: BudgetedEvaluator, seen: Seen, point: NDArray[np.int64], estimates: bool
+    points: Points,
+    evaluator: BudgetedEvaluator,
+    seen: Seen,
+    point: NDArray[np.int64],
+    estimates: bool,
 ) -> None:
     """One schedule of each of its layers, shape (knobs,), with its estimates or without. Raises
     `BudgetSpent`."""
     row = int(points.rows(point[None])[0])
     design = points.problem.design(row)
     for slot, layer, config in points.schedules(design, point):
-        before = lab.spent
-        found = lab.evaluate(design, layer.workload, config)
-        if slot >= 0 and lab.spent > before:
+        before = evaluator.spent
+        found = evaluator.evaluate(design, layer.workload, config)
+        if slot >= 0 and evaluator.spent > before:
             seen.places.append(point)
             seen.slots.append(slot)
             seen.seconds.append(float(found.seconds[0]))

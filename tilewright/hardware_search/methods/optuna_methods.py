@@ -46,7 +46,7 @@ class _Over:
         """What draws machines."""
         raise NotImplementedError
 
-    def search(self, problem: CodesignProblem, lab: BudgetedEvaluator, seed: int) -> None:
+    def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
         """Raises `BudgetSpent`; ends, too, when nothing is left to try on the machines drawn."""
         study, knobs = self._study(problem, seed)
         worth: dict[int, Worth] = {}
@@ -57,15 +57,17 @@ class _Over:
             row = problem.hardware.row_of(np.array([trial.params[name] for name in knobs]))
             idle += 1
             if row is not None and row not in worth:
-                tunings.append(LayerTuning(problem.design(row), lab, seed, self.options.tuner))
+                tunings.append(
+                    LayerTuning(problem.design(row), evaluator, seed, self.options.tuner)
+                )
                 idle, worth[row] = 0, self._worth(tunings[-1])
             found = NOTHING if row is None else worth[row]
             trial.set_constraint("runs", float(found == NOTHING))
             study.tell(trial, found)
         # No machine is new any more: what is left is spent on the schedules of those there are.
         tried = -1
-        while tried < lab.spent + lab.compiled:
-            tried = lab.spent + lab.compiled
+        while tried < evaluator.spent + evaluator.compiled:
+            tried = evaluator.spent + evaluator.compiled
             for tuning in tunings:
                 self._worth(tuning)
 

@@ -25,23 +25,26 @@ class RandomCodesign:
     def __init__(self, options: Options) -> None:
         self.options = options
 
-    def search(self, problem: CodesignProblem, lab: BudgetedEvaluator, seed: int) -> None:
+    def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
         """Raises `BudgetSpent`, or ends when every schedule of every machine was measured."""
         rows = generator(seed, 0).permutation(len(problem.hardware.points)).tolist()
         for turn in count(1):
-            before = lab.spent
+            before = evaluator.spent
             for row in rows:
-                self._measure(problem.design(row), lab, seed, turn)
-            if lab.spent == before:
+                self._measure(problem.design(row), evaluator, seed, turn)
+            if evaluator.spent == before:
                 return
 
-    def _measure(self, design: Design, lab: BudgetedEvaluator, seed: int, turn: int) -> None:
+    def _measure(self, design: Design, evaluator: BudgetedEvaluator, seed: int, turn: int) -> None:
         for place, layer in enumerate(design.layers):
-            space, tried = design.target.space(layer.workload), lab.tried(design, layer.workload)
+            space, tried = (
+                design.target.space(layer.workload),
+                evaluator.tried(design, layer.workload),
+            )
             rng = generator(seed, turn, design.row, place)
             flat = _others(rng, space.size, list(tried.trials), self.options.trials)
             if len(flat):
-                lab.evaluate(design, layer.workload, space.unravel(flat))
+                evaluator.evaluate(design, layer.workload, space.unravel(flat))
 
 
 def _others(rng: np.random.Generator, size: int, tried: list[int], most: int) -> NDArray[np.int64]:

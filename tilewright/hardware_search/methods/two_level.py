@@ -38,7 +38,10 @@ class TwoLevel:
         tuner: str = Field("default", description="tunes the layers of a machine")
         batch: int = Field(2, ge=1, description="trials of a layer at a time")
         halving: float = Field(
-            0.5, gt=0, lt=1, description="of what a layer could still save, a batch leaves so much"
+            0.5,
+            gt=0,
+            lt=1,
+            description="fraction of a layer's remaining gain expected after one batch",
         )
         doubt: float = Field(
             0.1, ge=0, le=1, description="of the way to a layer's bound, whatever estimates say"
@@ -52,16 +55,20 @@ class TwoLevel:
     def __init__(self, options: Options) -> None:
         self.options = options
 
-    def search(self, problem: CodesignProblem, lab: BudgetedEvaluator, seed: int) -> None:
+    def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
         """Raises `BudgetSpent`, or ends when no step promises anything."""
-        _Search(problem, lab, seed, self.options).run()
+        _Search(problem, evaluator, seed, self.options).run()
 
 
 class _Search:
     def __init__(
-        self, problem: CodesignProblem, lab: BudgetedEvaluator, seed: int, options: TwoLevel.Options
+        self,
+        problem: CodesignProblem,
+        evaluator: BudgetedEvaluator,
+        seed: int,
+        options: TwoLevel.Options,
     ) -> None:
-        self.problem, self.lab, self.seed, self.options = problem, lab, seed, options
+        self.problem, self.evaluator, self.seed, self.options = problem, evaluator, seed, options
         self.machines = self._screened()
         latest = self.machines.latencies(self.machines.estimated)
         slowest = float(latest.max()) if len(latest) else 0.5
@@ -142,7 +149,7 @@ class _Search:
         machines = self.machines
         if row not in self.tuning:
             self.tuning[row] = LayerTuning(
-                machines.designs[row], self.lab, self.seed, self.options.tuner
+                machines.designs[row], self.evaluator, self.seed, self.options.tuner
             )
         for layer in layers:
             machines.measured[row, layer] = self.tuning[row].advance(layer, self.options.batch)

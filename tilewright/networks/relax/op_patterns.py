@@ -113,7 +113,7 @@ def matches(flat: FlatGraph) -> list[Match]:
 
 
 def anchor_kind(flat: FlatGraph, binding: Binding) -> CallOperator | None:
-    """What an anchor computes; None where a binding is none. Data change from run to run."""
+    """What an anchor computes; None for other bindings. Data change from run to run."""
     if binding.shape is None or not binding.args or flat.is_constant(binding.args[0]):
         return None
     if binding.op in (CONV2D, MATMUL):

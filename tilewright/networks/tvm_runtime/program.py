@@ -148,9 +148,7 @@ def _description(files: Mapping[str, bytes]) -> dict[str, Json]:
     try:
         said = as_object(json.loads(files[DESCRIPTION]))
     except (KeyError, ValueError):
-        raise OffloadError(
-            "what the module has for a program is none; partition it again"
-        ) from None
+        raise OffloadError("the module holds no valid program; partition it again") from None
     if said["version"] != VERSION:
         raise OffloadError(
             f"the program in the module is of version {said['version']}, this package reads "

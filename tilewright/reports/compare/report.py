@@ -12,7 +12,7 @@ from tilewright.evaluation.compare.plan import GOAL, ComparisonPlan
 from tilewright.evaluation.compare.summary import verdict
 from tilewright.reports.compare import plots
 from tilewright.reports.compare.heat_maps import heat_maps
-from tilewright.reports.compare.standings_table import standings_columns
+from tilewright.reports.compare.leaderboard_table import leaderboard_columns
 from tilewright.reports.compare.verdict import spoken
 from tilewright.reports.number_format import percent
 from tilewright.reports.styles import colours, house_style
@@ -28,7 +28,7 @@ def write_report(comparison: Comparison, folder: Path) -> None:
 
 def report(comparison: Comparison) -> bytes:
     """The page, in UTF-8. Opens the tables of all workloads, for the facts of their spaces."""
-    plan, results, rows = comparison.plan, comparison.results, comparison.standings
+    plan, results, rows = comparison.plan, comparison.results, comparison.leaderboard
     test_bed = plan.test_bed
     facts = [space_facts(name, test_bed.table(name)) for name, _ in test_bed.workloads]
     said = verdict(results, rows)
@@ -51,8 +51,8 @@ def report(comparison: Comparison) -> bytes:
         best=said.best.tuner,
         verdict=spoken(said),
         colours=dict(zip(results.tuners, colours(results.tuners), strict=True)),
-        standings=rows,
-        columns=standings_columns(rows),
+        leaderboard=rows,
+        columns=leaderboard_columns(rows),
         pictures=pictures,
         attempts=plots.ATTEMPTS,
         heat_maps=heat_maps(results, rows),

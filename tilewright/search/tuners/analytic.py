@@ -74,7 +74,9 @@ class EstimateOptions(Options):
 
     alpha: float = Field(3.0, ge=0, description="configs lowered beyond the batch, per trial")
     looking: float = Field(
-        1.0, ge=0, description="at most so much time for lowering beyond a batch, per time of it"
+        1.0,
+        ge=0,
+        description="time for lowering beyond a batch at most, as a multiple of the batch's",
     )
 
 

@@ -19,7 +19,9 @@ class DefaultOptions(Options):
         23.0, ge=0, description="the same as alpha, where a transferred model judges programs"
     )
     looking: float = Field(
-        1.0, ge=0, description="at most so much time for lowering beyond a batch, per time of it"
+        1.0,
+        ge=0,
+        description="time for lowering beyond a batch at most, as a multiple of the batch's",
     )
     estimates: bool = Field(True, description="start from closed-form estimates, if there are any")
     chance_weight: float = Field(1.0, ge=0, description="weight of log P(valid) beside log EI")

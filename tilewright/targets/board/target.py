@@ -17,13 +17,13 @@ from tilewright.targets.board.board_worker import answer
 from tilewright.targets.board.single_layer_programs import check_loadable, loadable
 from tilewright.targets.capabilities import (
     Baseline,
+    BaselineSchedule,
     Builds,
     Enumerates,
     Fallback,
     HasArea,
     HasDesigns,
     MeasuresInOnePass,
-    UntunedSchedule,
     Verifies,
     capability,
 )
@@ -82,11 +82,11 @@ class BoardTarget:
             return self if isinstance(self, kind) else None
         return capability(self.machine, kind)
 
-    def baseline(self, workload: Workload) -> UntunedSchedule:
+    def baseline(self, workload: Workload) -> BaselineSchedule:
         """That of the simulated machine, measured on the board. Raises `WorkloadError`."""
         return self._on_board(self.machine.baseline(workload))
 
-    def fallback(self, workload: Workload) -> UntunedSchedule:
+    def fallback(self, workload: Workload) -> BaselineSchedule:
         """That of the simulated machine, measured on the board. Raises `WorkloadError`."""
         return self._on_board(self.machine.fallback(workload))
 
@@ -97,9 +97,9 @@ class BoardTarget:
         nothing = np.full(len(lowered), -1, np.int64)
         return measured.counters.get("wrong", nothing)
 
-    def _on_board(self, found: UntunedSchedule) -> UntunedSchedule:
+    def _on_board(self, found: BaselineSchedule) -> BaselineSchedule:
         measured = self.measure(found.lowered)
-        return UntunedSchedule(found.source, found.space, found.lowered, measured)
+        return BaselineSchedule(found.source, found.space, found.lowered, measured)
 
     def _measured(self, lowered: Lowered, seed: int) -> Measurements:
         rows = np.flatnonzero(lowered.ok)

@@ -38,7 +38,7 @@ T = TypeVar("T", Lowered, Measurements)
 class ClusterTarget(RemoteTarget):
     """Keeps the `Target` contract for the target `here`, which each worker of the `cluster` at that
     address makes by the recipe for itself. What is not asked of batches, as spaces, estimates, the
-    untuned schedule and the proof of the chosen one, is asked of the one here.
+    baseline and the proof of the chosen one, is asked of the one here.
 
     Lowering and measuring raise `ClusterError` where the cluster is lost, or its workers have
     something else than `here`.

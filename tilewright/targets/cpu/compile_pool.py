@@ -24,7 +24,7 @@ COMPILE_SECONDS = 20.0
 START_SECONDS = 120.0
 """For a process to load TVM."""
 KEPT = 512
-"""Configs whose libraries (some 25 KB each) are kept: untuned and chosen ones are lowered again."""
+"""Configs whose libraries (some 25 KB each) are kept: baselines and winners are lowered again."""
 Key = tuple[str, CpuSpec, tuple[tuple[str, int], ...]]
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.files import Json
 from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Space
-from tilewright.targets.capabilities import Costs, Latency, UntunedSchedule
+from tilewright.targets.capabilities import BaselineSchedule, Costs, Latency
 from tilewright.targets.cpu import machine
 from tilewright.targets.cpu.bounds import bytes_of, least_operations
 from tilewright.targets.cpu.compile import Compiled
@@ -93,13 +93,13 @@ class CpuTarget(NetworkKernels):
 
     # -- capabilities ------------------------------------------------------------------------
 
-    def baseline(self, workload: Workload) -> UntunedSchedule:
+    def baseline(self, workload: Workload) -> BaselineSchedule:
         """The schedule that the kernel's own rule says, not measured before it is taken."""
         space = self.space(workload)
-        values = kernel_for(workload).default_values(workload, self.spec)
+        values = kernel_for(workload).baseline_values(workload, self.spec)
         config = [knob.values.index(values[knob.name]) for knob in space.knobs]
         lowered = self.lower(workload, np.array([config], np.int32))
-        return UntunedSchedule("rule", space, lowered, self.measure(lowered))
+        return BaselineSchedule("rule", space, lowered, self.measure(lowered))
 
     def roofline(self, workload: Workload) -> Latency:
         """The larger of the least arithmetic at the measured peak, of int8 four times that of

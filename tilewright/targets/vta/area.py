@@ -43,7 +43,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Area:
-    """Resources of one configuration; `relative` is in units of the default machine."""
+    """Resources of one configuration; `relative` is in units of the stock machine."""
 
     memories: tuple[Memory, ...]
     queue_bits: int  # instruction queues and the fetch buffer

@@ -17,7 +17,7 @@ from tilewright.core.errors import WorkloadError
 from tilewright.core.files import Json
 from tilewright.targets.artifact_types import Built, BuiltProgram, LayerGraph, Pick, StreamTimer
 from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Space
-from tilewright.targets.capabilities import PARTS, Blocks, Costs, Latency, UntunedSchedule
+from tilewright.targets.capabilities import PARTS, BaselineSchedule, Blocks, Costs, Latency
 from tilewright.targets.features import Features
 from tilewright.targets.vta import autotvm
 from tilewright.targets.vta.area import area_of
@@ -132,15 +132,15 @@ class VtaTarget:
         )
         return Features(table, ESTIMATES)
 
-    def baseline(self, workload: Workload) -> UntunedSchedule:
+    def baseline(self, workload: Workload) -> BaselineSchedule:
         """What a user of the stock stack gets without tuning, see `targets.vta.baseline`. Raises
         `WorkloadError`."""
-        return self._untuned(baseline_of(workload, self.spec))
+        return self._baseline(baseline_of(workload, self.spec))
 
-    def fallback(self, workload: Workload) -> UntunedSchedule:
+    def fallback(self, workload: Workload) -> BaselineSchedule:
         """What the stock compiler does without a log, see `targets.vta.baseline`. Raises
         `WorkloadError`."""
-        return self._untuned(fallback_of(workload, self.spec))
+        return self._baseline(fallback_of(workload, self.spec))
 
     def roofline(self, workload: Workload) -> Latency:
         """See `targets.vta.bounds.roofline_cycles`."""
@@ -264,14 +264,14 @@ class VtaTarget:
             return self.lowering(lowered.workload)
         return Lowering.of(lowered.workload, self.spec, cast(SpaceName, lowered.space))
 
-    def _untuned(self, found: PublishedBaseline) -> UntunedSchedule:
+    def _baseline(self, found: PublishedBaseline) -> BaselineSchedule:
         space = found.lowering.space
         config = [
             knob.values.index(int(value))
             for knob, value in zip(space.knobs, found.values, strict=True)
         ]
         lowered = _lowered(found.lowering, np.array([config], dtype=np.int32))
-        return UntunedSchedule(found.source, space, lowered, self.measure(lowered))
+        return BaselineSchedule(found.source, space, lowered, self.measure(lowered))
 
     def _latency(self, cycles: int) -> Latency:
         return Latency(cycles / (self.spec.clock_mhz * 1e6), cycles)

@@ -28,9 +28,9 @@ class BatchMatmul:
         """See `targets.cpu.kernels.matrix`."""
         return GemmShape.of(workload, spec).knobs(packed=False)
 
-    def default_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """The schedule of an untuned kernel."""
-        return GemmShape.of(workload, spec).default_values(spec, packed=False)
+    def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """The baseline of a kernel."""
+        return GemmShape.of(workload, spec).baseline_values(spec, packed=False)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         """(batch, rows, depth)."""

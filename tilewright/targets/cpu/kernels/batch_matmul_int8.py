@@ -35,9 +35,9 @@ class BatchMatmulInt8(BatchMatmul):
             for knob in GemmShape.of(workload, spec).knobs(packed=False)
         )
 
-    def default_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """The schedule of an untuned kernel."""
-        usual = GemmShape.of(workload, spec).default_values(spec, packed=False)
+    def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """The baseline of a kernel."""
+        usual = GemmShape.of(workload, spec).baseline_values(spec, packed=False)
         pack = 1 if workload.in_channels % FOUR or workload.height > 1 else 0
         return {**usual, "pack_weights": 1, "pack_data": pack}
 

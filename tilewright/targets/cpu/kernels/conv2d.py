@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import direct, winograd
-from tilewright.targets.cpu.kernels.heuristic_schedule import default_values
+from tilewright.targets.cpu.kernels.heuristic_schedule import baseline_values
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.shared import divisors, even_parts, registers
 from tilewright.targets.cpu.kernels.tiling import packed_shape, pixels
@@ -34,9 +34,9 @@ class Convolution:
             Knob("parallel", (0, 1) if spec.threads > 1 else (0,)),
         )
 
-    def default_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+    def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """A good config without any measurement."""
-        return default_values(workload, spec, self.knobs(workload, spec))
+        return baseline_values(workload, spec, self.knobs(workload, spec))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         return packed_shape(workload, spec)

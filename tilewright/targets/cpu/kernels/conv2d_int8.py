@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import direct_dots
 from tilewright.targets.cpu.kernels.conv2d import direct_knobs
-from tilewright.targets.cpu.kernels.heuristic_schedule import default_values
+from tilewright.targets.cpu.kernels.heuristic_schedule import baseline_values
 from tilewright.targets.cpu.kernels.int8_dot_product import (
     FOUR,
     check_dots,
@@ -43,9 +43,9 @@ class ConvolutionInt8:
             Knob("parallel", (0, 1) if spec.threads > 1 else (0,)),
         )
 
-    def default_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+    def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """A good config without any measurement."""
-        return default_values(workload, spec, self.knobs(workload, spec))
+        return baseline_values(workload, spec, self.knobs(workload, spec))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         n, blocks, height, width, block = packed_shape(workload, spec)

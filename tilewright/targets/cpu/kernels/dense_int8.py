@@ -52,9 +52,9 @@ class DenseInt8:
             for knob in GemmShape.of(workload, spec).knobs(packed=True)
         )
 
-    def default_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """The schedule of an untuned kernel."""
-        return {**GemmShape.of(workload, spec).default_values(spec, packed=True), "pack_data": 1}
+    def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """The baseline of a kernel."""
+        return {**GemmShape.of(workload, spec).baseline_values(spec, packed=True), "pack_data": 1}
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         """(rows, in)."""

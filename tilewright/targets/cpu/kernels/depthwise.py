@@ -96,8 +96,8 @@ class Depthwise:
         check_dots(workload, spec)
         return window_knobs(workload, _block(workload, spec), MAX_TILE_ROWS, MAX_TAPS)
 
-    def default_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """The schedule of an untuned kernel."""
+    def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """The baseline of a kernel."""
         w = workload
         knobs = {knob.name: knob.values for knob in self.knobs(w, spec)}
         each = vectors(_block(w, spec), spec.lanes)

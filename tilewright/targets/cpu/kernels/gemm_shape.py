@@ -61,7 +61,7 @@ class GemmShape:
             Knob("pack_weights", (0,) if packed else (0, 1)),
         )
 
-    def default_values(self, spec: CpuSpec, packed: bool) -> dict[str, int]:
+    def baseline_values(self, spec: CpuSpec, packed: bool) -> dict[str, int]:
         """A schedule that is good without having been tuned: of the tiles that fit 30 registers the
         one that computes least twice and loads least, a share a thread."""
         knobs = {knob.name: knob.values for knob in self.knobs(packed)}

@@ -200,8 +200,8 @@ class Grouped:
             *window_knobs(w, ob, MAX_TILE_ROWS, MAX_TAPS),
         )
 
-    def default_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """The schedule of an untuned kernel."""
+    def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """The baseline of a kernel."""
         w = workload
         knobs = {knob.name: knob.values for knob in self.knobs(w, spec)}
         per_block = vectors(_blocks(w, spec)[1], spec.lanes)

@@ -1,4 +1,4 @@
-"""A good config of a convolution without any measurement: what the untuned baseline runs."""
+"""A good config of a convolution without any measurement: what the baseline runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COPIED = 0.8
 """What a tile is worth that needs a copy of the data, as it does not divide the image."""
 
 
-def default_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[str, int]:
+def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[str, int]:
     """Values by the names of `knobs`, the space of a convolution without groups: the register tile
     with the most multiply-adds an instruction, chunks that stay in the cache, and Winograd where
     its transforms pay."""

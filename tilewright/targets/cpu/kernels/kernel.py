@@ -39,8 +39,8 @@ class Kernel(Protocol):
         """The schedule's decisions."""
         ...
 
-    def default_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """A good config of these knobs without any measurement: the untuned baseline."""
+    def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """A good config of these knobs without any measurement: the baseline."""
         ...
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ pool a convolution's sums, begin them with a shortcut's or average its results: 
 with our own schedule of lowest estimate.
 
 The stock compiler's schedules have no way to bring an int8 residual to the accumulators: it adds
-one as an int32 tensor. So does an untuned schedule of a layer with a residual, and its source says
+one as an int32 tensor. So does a baseline of a layer with a residual, and its source says
 so; it is what the layer costs there, and no schedule of ours.
 """
 
@@ -60,7 +60,7 @@ class PublishedBaseline:
 
 
 def baseline_of(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
-    """The untuned schedule. Raises `WorkloadError` if the template has no schedule at all."""
+    """The baseline. Raises `WorkloadError` if the template has no schedule at all."""
     if workload.operator == "max_pool":
         return fallback_of(workload, spec)
     if _is_ours(workload):

@@ -116,7 +116,7 @@ class Geometry(NamedTuple):
     beside_steps: int  # of its epilogue, in front of the other's
     beside_lift: int  # what is added to the shortcut's bias in memory, see `lift`
     beside_lowest: int  # the smallest that it suffices for
-    beside_left: int  # what that leaves in the sums: the other bias has so much less in memory
+    beside_left: int  # what that leaves in the sums: the other bias has that much less in memory
     average_taps: int  # sum of the taps of an average, 0: none
     average_steps: int  # of its epilogue, behind the other's
     average_lift: int  # what a lift of the bias leaves in each result, over 256

@@ -74,7 +74,7 @@ LAST_STORED = 39
 LAST_ITERATIONS = 40
 STATE_SIZE = 41
 
-# Compiled without reference counts, whoever compiles it first: what writes one instruction
+# Compiled without reference counts, whichever kernel compiles it first: what writes one instruction
 # allocates nothing, and counting its arrays would take most of its time.
 compiled = nb.njit(cache=True, _nrt=False)
 

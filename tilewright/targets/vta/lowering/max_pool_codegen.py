@@ -292,7 +292,7 @@ class Sides(NamedTuple):
 
 @nb.njit(cache=True, _nrt=False)
 def lower_padding(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
-    """Subtract from the padding, which a LOAD fills with zeros, so much that no pixel is less."""
+    """Subtract from the padding, which a LOAD fills with zeros, until no pixel is less."""
     geo = plan.geo
     lowest = -(1 << (plan.m.inp_bits - 1))
     y0, x0 = tile.row * geo.sh - geo.pad_top, tile.col * geo.sw - geo.pad_left

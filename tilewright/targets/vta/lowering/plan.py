@@ -246,7 +246,7 @@ def slots_of(
 
 @nb.njit(cache=True)
 def residual_slots(t: GemmTiling, room: int) -> tuple[int, int, int]:
-    """Slots of the residual in so much room, output blocks and rows of a piece. Whole tiles, where
+    """Slots of the residual in `room`, output blocks and rows of a piece. Whole tiles, where
     they fit: loads of the next tile's inputs queue up behind a piece that waits for its slot."""
     whole = t.tco * t.th * t.tw
     if room >= whole:

@@ -276,7 +276,7 @@ def load_stream(
     their places are done. `reader` (places,) is the last one's instruction by place; returns the
     instruction up to which LOAD knows GEMMs as done (`freed` before)."""
     places = reader.shape[0]
-    # Whoever read the last of these places read the others before.
+    # The reader of the last of these places read the others before.
     last = reader[(loaded + size - 1) % places]
     if last > freed:
         freed = last

@@ -194,6 +194,6 @@ def end_of_store(
 
 @stage
 def count_written(sim: Simulator, traffic: int) -> None:
-    """So much more is written."""
+    """Count `traffic` bytes as written."""
     sim.outcome[WR_BEATS] += beats_in(traffic)
     sim.outcome[WR_BURSTS] += bursts_in(traffic)

@@ -79,14 +79,14 @@ def nobody() -> Sharing:
 
 @stage
 def count_read(sim: Simulator, beats: int, bursts: int) -> None:
-    """So much more is read."""
+    """Count beats and bursts as read."""
     sim.outcome[RD_BEATS] += beats
     sim.outcome[RD_BURSTS] += bursts
 
 
 @stage
 def count_packed(sim: Simulator, traffic: int) -> None:
-    """So much more is read, `packed`."""
+    """Count `traffic` bytes, which lie packed, as read."""
     count_read(sim, beats_in(traffic), bursts_in(traffic))
 
 

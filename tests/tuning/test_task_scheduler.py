@@ -1,5 +1,5 @@
 """Rounds go to the workload whose next one is expected to save the most; what a run that was
-stopped deals is what one that was not deals."""
+stopped chooses is what one that was not chooses."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tilewright import tuning
 from tilewright.search import read
 from tilewright.search.expected_gain import expected_saving
 from tilewright.services.prefect_server import Login
-from tilewright.tuning.events import Event, RoundDealt, RoundDone, WorkloadTuned, ignore
+from tilewright.tuning.events import Event, RoundDone, RoundScheduled, WorkloadTuned, ignore
 from tilewright.tuning.options import OptionsError
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.plain import tune_network
 from tilewright.tuning.run_metadata import is_complete
 from tilewright.tuning.task_scheduler import SharingRules, TaskState, next_round, outcome
 from tilewright.tuning.thread_pool import each_of
-from tilewright.tuning.turns import Dealer, Seat, Stopped
+from tilewright.tuning.turns import ScheduledTask, Stopped, TaskScheduler
 
 RULES = SharingRules(trials=16, batch=4, share=0.01)
 RUN = {"model": "digits_cnn", "tuner": "random", "trials": 16, "batch": 4, "seed": 7}
@@ -47,54 +47,54 @@ STANDING_STILL: Rounds = [[400, 401, 402, None], [400, 400, 400, 400]]
 
 
 def test_those_without_a_round_come_first_the_heaviest_before_all() -> None:
-    standings = [asking(IMPROVING), asking([], 1, 5), asking([], 3, 2), asking([], 2, 3)]
-    assert next_round(standings, RULES) == (2, 4)
-    assert next_round(standings[:2], replace(RULES, trials=3)) == (1, 3)  # so all get one
+    states = [asking(IMPROVING), asking([], 1, 5), asking([], 3, 2), asking([], 2, 3)]
+    assert next_round(states, RULES) == (2, 4)
+    assert next_round(states[:2], replace(RULES, trials=3)) == (1, 3)  # so all get one
 
 
 def test_those_without_a_valid_trial_come_next_up_to_the_average() -> None:
     nothing: list[int | None] = [None] * 4
-    standings = [asking(IMPROVING), asking([nothing] * 2), asking([nothing])]
-    assert next_round(standings, RULES) == (2, 4)
-    standings = [asking(IMPROVING), asking([nothing] * 4)]
-    assert next_round(standings, RULES) == (0, 4)
+    states = [asking(IMPROVING), asking([nothing] * 2), asking([nothing])]
+    assert next_round(states, RULES) == (2, 4)
+    states = [asking(IMPROVING), asking([nothing] * 4)]
+    assert next_round(states, RULES) == (0, 4)
     assert next_round([asking([[*nothing, None]])], replace(RULES, trials=6)) == (0, 1)
 
 
 def test_then_the_greatest_saving_of_the_whole_counts() -> None:
-    standings = [asking(STANDING_STILL, 5), asking(IMPROVING), asking(IMPROVING, 2)]
-    assert next_round(standings, RULES) == (2, 4)
-    assert next_round(standings[:2], RULES) == (1, 4)
-    assert next_round([standings[1]] * 2, RULES) == (0, 4)
-    assert next_round([replace(each, asks=False) for each in standings], RULES) is None
+    states = [asking(STANDING_STILL, 5), asking(IMPROVING), asking(IMPROVING, 2)]
+    assert next_round(states, RULES) == (2, 4)
+    assert next_round(states[:2], RULES) == (1, 4)
+    assert next_round([states[1]] * 2, RULES) == (0, 4)
+    assert next_round([replace(each, asks=False) for each in states], RULES) is None
 
 
 def test_what_is_there_without_trials_counts() -> None:
-    standings = [replace(asking(IMPROVING, 2), untuned=20.0), asking(IMPROVING)]
-    assert next_round(standings, RULES) == (1, 4)
-    assert standings[0].latency == 40
+    states = [replace(asking(IMPROVING, 2), baseline=20.0), asking(IMPROVING)]
+    assert next_round(states, RULES) == (1, 4)
+    assert states[0].latency == 40
 
 
-def test_rounds_are_dealt_until_none_saves_more_than_the_share() -> None:
-    standings = [asking(STANDING_STILL), asking(IMPROVING)]
+def test_rounds_are_scheduled_until_none_saves_more_than_the_share() -> None:
+    states = [asking(STANDING_STILL), asking(IMPROVING)]
     share = expected_saving(history(IMPROVING), 1, 4) / (400 + 200)
-    assert next_round(standings, replace(RULES, share=share * 0.999)) == (1, 4)
-    told = outcome(standings, stopping := replace(RULES, share=share))
-    assert next_round(standings, stopping) is None
+    assert next_round(states, replace(RULES, share=share * 0.999)) == (1, 4)
+    told = outcome(states, stopping := replace(RULES, share=share))
+    assert next_round(states, stopping) is None
     assert told == {
         "share": share, "trials": 16, "most_trials": 32, "why": "gain",
         "expected_gain": pytest.approx(share),
     }  # fmt: skip
 
 
-def test_no_more_trials_are_dealt_than_there_are() -> None:
-    standings = [asking(STANDING_STILL), asking(IMPROVING)]
+def test_no_more_trials_are_given_than_there_are() -> None:
+    states = [asking(STANDING_STILL), asking(IMPROVING)]
     few = replace(RULES, trials=9)
-    assert next_round(standings, few) == (1, 2)
-    under_way = [replace(standings[0], asks=False, in_hand=2), standings[1]]
+    assert next_round(states, few) == (1, 2)
+    under_way = [replace(states[0], asks=False, in_hand=2), states[1]]
     assert next_round(under_way, few) is None
-    assert outcome(standings, replace(RULES, trials=8))["why"] == "trials"
-    all_tried = [replace(each, exhausted=True) for each in standings]
+    assert outcome(states, replace(RULES, trials=8))["why"] == "trials"
+    all_tried = [replace(each, exhausted=True) for each in states]
     told = outcome(all_tried, RULES)
     assert (told["why"], told["expected_gain"]) == ("exhausted", None)
 
@@ -102,22 +102,24 @@ def test_no_more_trials_are_dealt_than_there_are() -> None:
 # -- turns -------------------------------------------------------------------------------------
 
 
-def dealt(at_a_time: int, work: Callable[[Seat], None], workloads: int = 4) -> Dealer:
+def run_shared(
+    at_a_time: int, work: Callable[[ScheduledTask], None], workloads: int = 4
+) -> TaskScheduler:
     """Workloads of 1, 2, … multiplications that work in threads."""
-    standings = [TaskState(1, macs) for macs in range(1, workloads + 1)]
-    dealer = Dealer(standings, RULES, at_a_time, threading.Event())
+    states = [TaskState(1, macs) for macs in range(1, workloads + 1)]
+    scheduler = TaskScheduler(states, RULES, at_a_time, threading.Event())
 
-    def in_turn(seat: Seat) -> None:
-        with seat:
-            work(seat)
+    def in_turn(task: ScheduledTask) -> None:
+        with task:
+            work(task)
 
-    each_of(in_turn, dealer.seats, workloads, dealer.stop)
-    return dealer
+    each_of(in_turn, scheduler.tasks, workloads, scheduler.stop)
+    return scheduler
 
 
 @pytest.mark.parametrize("at_a_time", [1, 3])
-def test_no_more_than_that_are_at_work_and_all_is_dealt(at_a_time: int) -> None:
-    at_work, most, dealt_to = [0], [0], list[int]()
+def test_no_more_than_that_are_at_work_and_all_is_scheduled(at_a_time: int) -> None:
+    at_work, most, granted_to = [0], [0], list[int]()
 
     def busy(number: int) -> None:
         at_work[0] += 1
@@ -125,62 +127,62 @@ def test_no_more_than_that_are_at_work_and_all_is_dealt(at_a_time: int) -> None:
         time.sleep(0.002)
         at_work[0] -= 1
 
-    def work(seat: Seat) -> None:
+    def work(task: ScheduledTask) -> None:
         found: Rounds = []
-        busy(seat.number)
-        while seat.more(history(found)):
-            dealt_to.append(seat.number)
-            busy(seat.number)
-            found.append([max(1, 1000 >> len(found) * seat.number)] * 4)
-        seat.rest()
-        busy(seat.number)
+        busy(task.number)
+        while task.more(history(found)):
+            granted_to.append(task.number)
+            busy(task.number)
+            found.append([max(1, 1000 >> len(found) * task.number)] * 4)
+        task.rest()
+        busy(task.number)
 
-    dealer = dealt(at_a_time, work)
+    scheduler = run_shared(at_a_time, work)
     assert most[0] == at_a_time
-    assert dealer.outcome["trials"] == 4 * len(dealt_to) <= 4 * RULES.trials
-    assert sorted(set(dealt_to)) == [0, 1, 2, 3]
+    assert scheduler.outcome["trials"] == 4 * len(granted_to) <= 4 * RULES.trials
+    assert sorted(set(granted_to)) == [0, 1, 2, 3]
     if at_a_time == 1:
-        assert dealt_to[:4] == [3, 2, 1, 0]
-        assert dealt_to.count(0) < dealt_to.count(1)  # which gets faster
+        assert granted_to[:4] == [3, 2, 1, 0]
+        assert granted_to.count(0) < granted_to.count(1)  # which gets faster
 
 
 def test_those_with_nothing_left_to_try_wait_for_the_end() -> None:
     order = list[tuple[str, int]]()
 
-    def work(seat: Seat) -> None:
+    def work(task: ScheduledTask) -> None:
         found: Rounds = [[100, 150, 200, 250]]
-        while seat.more(history(found)):
-            if seat.number < 2:
+        while task.more(history(found)):
+            if task.number < 2:
                 break
             found.append([found[-1][0] and found[-1][0] - 8, 300, 300, 300])
-            order.append(("round", seat.number))
-        seat.rest()
-        order.append(("end", seat.number))
+            order.append(("round", task.number))
+        task.rest()
+        order.append(("end", task.number))
 
-    dealer = dealt(1, work)
+    scheduler = run_shared(1, work)
     assert order[-4:] == [("end", number) for number in range(4)]
     assert {number for what, number in order[:-4]} == {2, 3}
-    assert dealer.outcome["why"] in ("gain", "trials")
+    assert scheduler.outcome["why"] in ("gain", "trials")
 
 
 @pytest.mark.parametrize("at_a_time", [1, 2])
 def test_one_that_fails_ends_those_that_wait(at_a_time: int) -> None:
     ended = list[int]()
 
-    def work(seat: Seat) -> None:
+    def work(task: ScheduledTask) -> None:
         found: Rounds = []
         try:
-            while seat.more(history(found)):
-                if seat.number == 2:
+            while task.more(history(found)):
+                if task.number == 2:
                     raise ZeroDivisionError("its own error")
                 found.append([100, 150])
         except Stopped:
-            ended.append(seat.number)
+            ended.append(task.number)
             raise
 
     begin = time.perf_counter()
     with pytest.raises(ZeroDivisionError, match="its own"):
-        dealt(at_a_time, work)
+        run_shared(at_a_time, work)
     assert time.perf_counter() - begin < SECONDS
     assert ended
     assert set(ended) <= {0, 1, 3}
@@ -203,7 +205,7 @@ def left(out: Path) -> list[bytes]:
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run to its end."""
-    out = tmp_path_factory.mktemp("dealt") / "out"
+    out = tmp_path_factory.mktemp("shared") / "out"
     run(out, 0.001)
     return out
 
@@ -226,15 +228,15 @@ def test_a_share_that_no_round_can_save_leaves_one_round_each(tmp_path: Path) ->
     assert [row["trials"] for row in summary["workloads"]] == [4] * 4
     assert summary["stop_gain"]["why"] == "gain"
     assert 0 < summary["stop_gain"]["expected_gain"] < 0.9
-    dealt_to = [each.id for each in heard if isinstance(each, RoundDealt)]
+    granted_to = [each.id for each in heard if isinstance(each, RoundScheduled)]
     heaviest = sorted(
         summary["workloads"], key=lambda row: row["count"] * row["macs"], reverse=True
     )
-    assert dealt_to == [row["id"] for row in heaviest]
+    assert granted_to == [row["id"] for row in heaviest]
     assert sum(isinstance(each, WorkloadTuned) for each in heard) == 4
 
 
-def test_several_at_a_time_deal_no_more(tmp_path: Path) -> None:
+def test_several_at_a_time_make_no_more(tmp_path: Path) -> None:
     summary = run(tmp_path / "out", 0.0, jobs=3)
     assert summary["stop_gain"]["trials"] <= 64
     assert min(row["trials"] for row in summary["workloads"]) >= 4
@@ -300,7 +302,7 @@ def test_workers_have_no_part_in_it() -> None:
 
 
 @pytest.mark.slow(seconds=20)
-def test_the_bare_command_and_the_flow_deal_as_the_library_call(
+def test_the_bare_command_and_the_flow_schedule_as_the_library_call(
     small: Path, tmp_path: Path, prefect_server: Login
 ) -> None:
     for flags in (("--bare",), ()):

@@ -1,4 +1,4 @@
-"""What a table of standings says follows from the runs, worked out by hand here."""
+"""What a table of leaderboard says follows from the runs, worked out by hand here."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tilewright.evaluation.compare.ground_truth import space_facts
 from tilewright.evaluation.compare.leaderboard import (
     band,
     interval,
+    leaderboard,
     relative_trials,
     results_of,
-    standings,
 )
 from tilewright.evaluation.compare.runs import TunerRun
 from tilewright.evaluation.compare.summary import verdict
@@ -72,7 +72,7 @@ def test_trials_to_the_goal_count_the_budget_where_it_was_missed() -> None:
 
 
 def test_a_standing_is_the_median_over_seeds() -> None:
-    good, poor = standings(results_of(RUNS, OPTIMUM, 4))
+    good, poor = leaderboard(results_of(RUNS, OPTIMUM, 4))
     assert (good.tuner, poor.tuner) == ("good", "poor")
     regrets = [math.sqrt(1.0 * 1.01) - 1, 0.0]
     assert good.regret.middle == pytest.approx(np.mean(regrets))
@@ -119,7 +119,7 @@ def test_bands_of_infinite_curves_are_infinite_not_undefined() -> None:
 def test_a_verdict_names_the_best_its_rivals_and_the_share_of_the_yardstick() -> None:
     runs = [replace(run, tuner={"poor": "autotvm"}.get(run.tuner, run.tuner)) for run in RUNS]
     results = results_of(runs, OPTIMUM, 4)
-    found = verdict(results, standings(results))
+    found = verdict(results, leaderboard(results))
     assert found.best.tuner == "good"
     assert [row.tuner for row in found.rivals] == ["autotvm"]
     assert found.relative is not None
@@ -129,9 +129,9 @@ def test_a_verdict_names_the_best_its_rivals_and_the_share_of_the_yardstick() ->
 
 def test_a_verdict_of_one_tuner_or_without_a_yardstick_compares_nothing() -> None:
     results = results_of(RUNS, OPTIMUM, 4)
-    assert verdict(results, standings(results)).relative is None
+    assert verdict(results, leaderboard(results)).relative is None
     alone = results_of(RUNS[:4], OPTIMUM, 4)
-    assert verdict(alone, standings(alone)).rivals == ()
+    assert verdict(alone, leaderboard(alone)).rivals == ()
 
 
 def test_facts_of_a_space_count_what_is_valid_and_near_the_optimum() -> None:

@@ -17,14 +17,14 @@ from tests import warm
 from tests.noisy import REPEATS, NoisyTarget, TimedProduct, registered
 from tilewright.models import make_explorer
 from tilewright.search import SharedRecord, read, setting_of
-from tilewright.search.ledger_schema import FreshEntry, encode
+from tilewright.search.ledger_schema import ValidationEntry, encode
 from tilewright.search.round_steps import Trial
 from tilewright.search.run_ledger import TRIAL
 from tilewright.search.validation_records import ValidationMeasurement
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.events import Event, Note
-from tilewright.tuning.final_validation import REPORT_TURNS, TURNS, choose_afresh, is_block
+from tilewright.tuning.final_validation import REPORT_TURNS, TURNS, choose_validated, is_block
 from tilewright.tuning.intervals import interval_of, ratio_interval
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.output_dir import LEDGER
@@ -83,26 +83,26 @@ def leaders_by_luck(machine: Machine, count: int) -> tuple[list[Schedule], float
 def test_what_is_reported_is_unbiased_and_the_fastest_trial_is_not() -> None:
     """Forty schedules within 20 % of each other, noise of 10 %: the fastest trial flatters by more
     than an eighth, the report of the same runs by nothing."""
-    true = [*np.linspace(1.0, 1.2, 40), 1.5]  # the last is the untuned one
-    naive, reported, untuned, regret, covered, gains = [], [], [], [], [], []
+    true = [*np.linspace(1.0, 1.2, 40), 1.5]  # the last is the baseline
+    naive, reported, baseline, regret, covered, gains = [], [], [], [], [], []
     for seed in range(DRAWN):
         machine = Machine(true, seed)
         leaders, fastest = leaders_by_luck(machine, 5)
-        final = choose_afresh(leaders, schedule(40, "rule"), machine)
+        final = choose_validated(leaders, schedule(40, "rule"), machine)
         assert final.chosen is not None
-        assert final.default is not None
+        assert final.baseline is not None
         truth = true[final.chosen.config[0]]
         naive.append(fastest / true[leaders[0].config[0]])
         reported.append(final.chosen.latency.seconds / truth)
-        untuned.append(final.default.latency.seconds / 1.5)
+        baseline.append(final.baseline.latency.seconds / 1.5)
         regret.append(truth)
-        found = final.afresh.gain_interval
+        found = final.validation.gain_interval
         assert found is not None
         covered.append(found[0] <= 1.5 / truth <= found[1])
-        gain = final.default.latency.seconds / final.chosen.latency.seconds
+        gain = final.baseline.latency.seconds / final.chosen.latency.seconds
         gains.append(found[0] <= gain <= found[1])
     assert np.mean(reported) == pytest.approx(1.0, abs=0.01)
-    assert np.mean(untuned) == pytest.approx(1.0, abs=0.01)
+    assert np.mean(baseline) == pytest.approx(1.0, abs=0.01)
     assert np.mean(naive) < 0.88
     assert np.mean(covered) > 0.95
     assert np.mean(gains) > 0.99
@@ -116,12 +116,12 @@ def test_who_is_clearly_the_best_is_chosen_whatever_its_place() -> None:
         true = [2.0] * 7
         true[place] = 1.0
         leaders = [schedule(number) for number in range(6)]
-        final = choose_afresh(leaders, None, Machine(true, place))
+        final = choose_validated(leaders, None, Machine(true, place))
         assert final.chosen is not None
         assert final.chosen.config == (place,)
-        assert final.default is None
-        assert final.afresh.default == ()
-        assert final.afresh.gain_interval is None
+        assert final.baseline is None
+        assert final.validation.baseline == ()
+        assert final.validation.gain_interval is None
 
 
 def test_a_drift_from_turn_to_turn_changes_nothing() -> None:
@@ -140,56 +140,58 @@ def test_a_drift_from_turn_to_turn_changes_nothing() -> None:
                 for slot, each in enumerate(contenders)
             ]  # fmt: skip
 
-    final = choose_afresh([schedule(0), schedule(1)], schedule(2, "rule"),
+    final = choose_validated([schedule(0), schedule(1)], schedule(2, "rule"),
                           Drifting([1.01, 1.0, 3.0], 0))  # fmt: skip
     assert final.chosen is not None
     assert final.chosen.config == (1,)
-    assert final.afresh.gain_interval == pytest.approx((3.0, 3.0))
+    assert final.validation.gain_interval == pytest.approx((3.0, 3.0))
 
 
 def test_blocks_and_their_measurements_are_counted() -> None:
     machine = Machine([1.0, 1.1, 1.2, 1.3, 1.4, 2.0], 0)
-    final = choose_afresh([schedule(n) for n in range(5)], schedule(5, "rule"), machine)
+    final = choose_validated([schedule(n) for n in range(5)], schedule(5, "rule"), machine)
     assert machine.blocks == [0, 1, 2, 3]
-    assert final.afresh.measurements == TURNS * (6 + 3 + 2) + REPORT_TURNS * 2
-    assert final.afresh.seconds == 0.25 * final.afresh.measurements
-    assert len(final.afresh.tuned) == len(final.afresh.default) == REPORT_TURNS
+    assert final.validation.measurements == TURNS * (6 + 3 + 2) + REPORT_TURNS * 2
+    assert final.validation.seconds == 0.25 * final.validation.measurements
+    assert len(final.validation.tuned) == len(final.validation.baseline) == REPORT_TURNS
 
 
-def test_the_untuned_schedule_wins_only_where_it_may_be_chosen() -> None:
+def test_the_baseline_schedule_wins_only_where_it_may_be_chosen() -> None:
     best = [1.0, 1.1, 0.5]
     leaders = [schedule(0), schedule(1)]
-    final = choose_afresh(leaders, schedule(2, "rule"), Machine(best, 0))
+    final = choose_validated(leaders, schedule(2, "rule"), Machine(best, 0))
     assert final.chosen is not None
-    assert final.chosen == final.default
-    assert final.afresh.gain_interval == (1.0, 1.0)
-    compared = choose_afresh(leaders, schedule(2, "rule", compared=True), Machine(best, 0, 0.001))
+    assert final.chosen == final.baseline
+    assert final.validation.gain_interval == (1.0, 1.0)
+    compared = choose_validated(
+        leaders, schedule(2, "rule", compared=True), Machine(best, 0, 0.001)
+    )
     assert compared.chosen is not None
-    assert compared.default is not None
+    assert compared.baseline is not None
     assert compared.chosen.config == (0,)
-    assert compared.default.latency.seconds == pytest.approx(0.5, rel=0.15)
+    assert compared.baseline.latency.seconds == pytest.approx(0.5, rel=0.15)
 
 
-def test_what_fails_afresh_is_out() -> None:
+def test_what_fails_validation_is_out() -> None:
     leaders = [schedule(0), schedule(1), schedule(2)]
     true = [1.0, 1.5, 2.0, 4.0]
-    final = choose_afresh(leaders, schedule(3, "rule"), Machine(true, 0, 0.01, broken=[0]))
+    final = choose_validated(leaders, schedule(3, "rule"), Machine(true, 0, 0.01, broken=[0]))
     assert final.chosen is not None
     assert final.chosen.config == (1,)
-    none = choose_afresh(leaders, None, Machine(true, 0, broken=[0, 1, 2]))
+    none = choose_validated(leaders, None, Machine(true, 0, broken=[0, 1, 2]))
     assert none.chosen is None
-    assert none.default is None
-    alone = choose_afresh([], schedule(3, "rule"), Machine(true, 0))
-    assert alone.chosen == alone.default
-    lost = choose_afresh(
+    assert none.baseline is None
+    alone = choose_validated([], schedule(3, "rule"), Machine(true, 0))
+    assert alone.chosen == alone.baseline
+    lost = choose_validated(
         leaders[:1], schedule(3, "rule", compared=True), Machine(true, 0, broken=[0])
     )
     assert lost.chosen is None
-    assert lost.default is not None
-    unknown = choose_afresh(leaders, schedule(3, "rule"), Machine(true, 0, broken=[3]))
+    assert lost.baseline is not None
+    unknown = choose_validated(leaders, schedule(3, "rule"), Machine(true, 0, broken=[3]))
     assert unknown.chosen is not None
-    assert unknown.default is None
-    assert choose_afresh([], None, Machine(true, 0)).afresh.measurements == 0
+    assert unknown.baseline is None
+    assert choose_validated([], None, Machine(true, 0)).validation.measurements == 0
 
 
 def test_who_fails_in_the_report_alone_is_replaced() -> None:
@@ -201,7 +203,7 @@ def test_who_fails_in_the_report_alone_is_replaced() -> None:
             return super().__call__(block, contenders, turns)
 
     machine = Late([1.0, 1.5], 0, 0.01)
-    final = choose_afresh([schedule(0), schedule(1)], None, machine)
+    final = choose_validated([schedule(0), schedule(1)], None, machine)
     assert final.chosen is not None
     assert final.chosen.config == (1,)
     assert machine.blocks == [0, 1, 2]
@@ -245,31 +247,31 @@ def run(target: str, folder: Path, notes: list[str] | None = None, **others: Any
     )
 
 
-def fresh_records(folder: Path) -> list[FreshEntry]:
+def fresh_records(folder: Path) -> list[ValidationEntry]:
     return [each for each in read(folder / LEDGER).records if each["kind"] == "fresh"]
 
 
-def test_a_run_reports_what_it_measured_afresh_and_keeps_every_repeat(tmp_path: Path) -> None:
+def test_a_run_reports_its_validation_and_keeps_every_repeat(tmp_path: Path) -> None:
     target = NoisyTarget(seed=1)
     with registered(target) as name:
         (row,) = run(name, tmp_path)["workloads"]
     records = fresh_records(tmp_path)
-    afresh = row["afresh"]
-    assert afresh["measurements"] == len(records) == 51
+    found = row["validation"]
+    assert found["measurements"] == len(records) == 51
     assert {len(each["repeats"]) for each in records} == {REPEATS}
     assert all(np.median(each["repeats"]) == each["seconds"] for each in records)
     last = max(each["block"] for each in records)
     report = [each for each in records if each["block"] == last]
     assert row["tuned_seconds"] == np.median([e["seconds"] for e in report if e["slot"] == 0])
-    assert row["default_seconds"] == np.median([e["seconds"] for e in report if e["slot"] == 1])
+    assert row["baseline_seconds"] == np.median([e["seconds"] for e in report if e["slot"] == 1])
     assert row["tuned_source"] == TRIAL
-    assert row["default_source"] == "rule"
+    assert row["baseline_source"] == "rule"
     assert row["trials"] == 24
     trials = [each for each in read(tmp_path / LEDGER).records if each["kind"] == "trial"]
     assert len(trials) == 24
     assert row["tuned_seconds"] not in {each["seconds"] for each in trials}
-    low, high = afresh["gain_interval"] or (0.0, 0.0)
-    assert 1.0 < low < row["default_seconds"] / row["tuned_seconds"] < high
+    low, high = found["gain_interval"] or (0.0, 0.0)
+    assert 1.0 < low < row["baseline_seconds"] / row["tuned_seconds"] < high
 
 
 def test_leaders_are_as_many_as_asked(tmp_path: Path) -> None:
@@ -286,8 +288,8 @@ def test_a_finished_choice_is_not_made_again(tmp_path: Path) -> None:
         ledger, measured = (tmp_path / LEDGER).read_bytes(), target.measured
         again = run(name, tmp_path)
     assert (tmp_path / LEDGER).read_bytes() == ledger
-    assert target.measured == measured + 2  # the untuned schedule, and what was chosen
-    for name_ in ("tuned_seconds", "default_seconds", "afresh"):
+    assert target.measured == measured + 2  # the baseline, and what was chosen
+    for name_ in ("tuned_seconds", "baseline_seconds", "validation"):
         assert again["workloads"][0][name_] == first["workloads"][0][name_]
 
 
@@ -318,7 +320,7 @@ import os, signal, sys
 from pathlib import Path
 from tests import warm
 from tests.noisy import NoisyTarget, registered
-from tests.tuning.test_afresh import run
+from tests.tuning.test_final_validation import run
 
 class Doomed(NoisyTarget):
     def measure(self, lowered):
@@ -346,7 +348,7 @@ def test_a_command_killed_while_it_measures_goes_on_with_the_next_block(
         (row,) = run(name, tmp_path)["workloads"]
     records = fresh_records(tmp_path)
     assert records[: len(kept)] == kept
-    assert len(records) == row["afresh"]["measurements"] == 51
+    assert len(records) == row["validation"]["measurements"] == 51
     assert row["reused_trials"] == 24
 
 
@@ -382,7 +384,7 @@ def forge(path: Path) -> None:
     path.write_bytes(b"".join(map(encode, records)))
 
 
-def test_what_was_measured_afresh_is_no_trial_of_any_run(tmp_path: Path) -> None:
+def test_a_validation_measurement_is_no_trial_of_any_run(tmp_path: Path) -> None:
     """Another run into the same ledger measures all its trials itself."""
     target = NoisyTarget()
     with registered(target) as name:
@@ -391,7 +393,7 @@ def test_what_was_measured_afresh_is_no_trial_of_any_run(tmp_path: Path) -> None
         (row,) = run(name, tmp_path, seed=1)["workloads"]
         assert row["reused_trials"] == 0
     valid = row["trials"] - row["invalid_trials"]
-    again = 2 + row["afresh"]["measurements"] + row["timed_again"]  # 2: the untuned schedule
+    again = 2 + row["validation"]["measurements"] + row["timed_again"]  # 2: the baseline
     assert target.measured == measured + valid + again
 
 
@@ -417,10 +419,10 @@ def test_a_ledger_that_processes_share_holds_the_choice(tmp_path: Path) -> None:
         replace(each, config=(each.slot, 2, 3))
         for each in Machine([1.0, 1.1], 0)(0, [schedule(0), schedule(1)], 2)
     ]
-    record.keep_fresh("one", found)
+    record.keep_validation("one", found)
     assert record.fresh("one") == found
     assert record.fresh("other") == []
-    record.forget_fresh("one")
+    record.forget_validation("one")
     assert record.fresh("one") == []
 
 
@@ -429,6 +431,6 @@ def test_a_loop_that_is_really_timed_is_tuned(tmp_path: Path) -> None:
     """Blocks of one element take several times as long as large ones, by any clock."""
     with registered(TimedProduct()) as name:
         (row,) = run(name, tmp_path, tuner="default")["workloads"]
-    low, high = row["afresh"]["gain_interval"] or (0.0, 0.0)
+    low, high = row["validation"]["gain_interval"] or (0.0, 0.0)
     assert 5.0 < low < high
     assert row["tuned_source"] == TRIAL

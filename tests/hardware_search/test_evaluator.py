@@ -16,11 +16,11 @@ def _layer():
 
 def test_a_config_is_measured_once_and_answered_again():
     design, workload, space = _layer()
-    lab = BudgetedEvaluator(10)
+    evaluator = BudgetedEvaluator(10)
     configs = space.unravel(np.array([5, 6, 5, 7]))
-    first = lab.evaluate(design, workload, configs)
-    again = lab.evaluate(design, workload, configs[:2])
-    assert (lab.spent, lab.compiled) == (3, 3)
+    first = evaluator.evaluate(design, workload, configs)
+    again = evaluator.evaluate(design, workload, configs[:2])
+    assert (evaluator.spent, evaluator.compiled) == (3, 3)
     assert first.cycles[0] == first.cycles[2] == again.cycles[0]
     plain = design.target.measure(design.target.lower(workload, configs))
     assert (plain.cycles == first.cycles).all()
@@ -28,30 +28,30 @@ def test_a_config_is_measured_once_and_answered_again():
 
 def test_measurements_end_when_they_are_spent():
     design, workload, space = _layer()
-    lab = BudgetedEvaluator(3)
+    evaluator = BudgetedEvaluator(3)
     with pytest.raises(BudgetSpent):
-        lab.evaluate(design, workload, space.unravel(np.arange(8)))
-    assert lab.spent == len(lab.log) == 3
-    assert [each.flat for each in lab.log] == [0, 1, 2]
+        evaluator.evaluate(design, workload, space.unravel(np.arange(8)))
+    assert evaluator.spent == len(evaluator.log) == 3
+    assert [each.flat for each in evaluator.log] == [0, 1, 2]
 
 
 def test_compiled_programs_are_what_is_measured():
     design, workload, space = _layer()
-    lab = BudgetedEvaluator(10)
-    lowered = lab.lower(design, workload, space.unravel(np.arange(6)))
-    lab.measure(design, lowered.rows(np.array([1, 4])))
-    assert (lab.spent, lab.compiled) == (2, 6)
+    evaluator = BudgetedEvaluator(10)
+    lowered = evaluator.lower(design, workload, space.unravel(np.arange(6)))
+    evaluator.measure(design, lowered.rows(np.array([1, 4])))
+    assert (evaluator.spent, evaluator.compiled) == (2, 6)
 
 
 def test_a_search_that_was_killed_is_gone_on_with(tmp_path):
     whole = told(searched("ours", 30, screened=8, start=8))
     assert len(whole) == 30
     with Ledger(tmp_path / "trials.ledger") as ledger:
-        searched("ours", 13, lab=BudgetedEvaluator(13, ledger, "run"), screened=8, start=8)
+        searched("ours", 13, evaluator=BudgetedEvaluator(13, ledger, "run"), screened=8, start=8)
     with Ledger(tmp_path / "trials.ledger") as ledger:
         before = len(ledger.records)
         resumed = searched(
-            "ours", 30, lab=BudgetedEvaluator(30, ledger, "run"), screened=8, start=8
+            "ours", 30, evaluator=BudgetedEvaluator(30, ledger, "run"), screened=8, start=8
         )
         after = [r for r in ledger.records if r["kind"] == "trial"]
     assert told(resumed) == whole
@@ -61,8 +61,8 @@ def test_a_search_that_was_killed_is_gone_on_with(tmp_path):
 
 def test_trials_of_another_run_are_measured_anew(tmp_path):
     with Ledger(tmp_path / "trials.ledger") as ledger:
-        first = searched("random", 10, lab=BudgetedEvaluator(10, ledger, "one"))
-        second = searched("random", 10, lab=BudgetedEvaluator(10, ledger, "two"))
+        first = searched("random", 10, evaluator=BudgetedEvaluator(10, ledger, "one"))
+        second = searched("random", 10, evaluator=BudgetedEvaluator(10, ledger, "two"))
     assert told(first) == told(second)
     trials = [record for record in ledger.records if record["kind"] == "trial"]
     assert len(trials) == 20

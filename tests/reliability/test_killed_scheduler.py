@@ -1,4 +1,4 @@
-"""`tilewright tune --stop-gain` under `kill -9`: what it deals next, it knows from the ledger."""
+"""`tilewright tune --stop-gain` under `kill -9`: the next round follows from the ledger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.reliability.commands import Whole, killed, left
 
 pytestmark = pytest.mark.slow(seconds=40)
 
-DEAL = ("tune", "digits_cnn", "--tuner", "ml2tuner", "--trials", "12", "--batch", "4", "--seed",
+SHARED = ("tune", "digits_cnn", "--tuner", "ml2tuner", "--trials", "12", "--batch", "4", "--seed",
         "7", "--stop-gain", "0.0005", "--bare", "--out", "out")  # fmt: skip
 EACH = 12
 """Write boundaries that every killed command passes."""
@@ -21,17 +21,17 @@ EACH = 12
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    place = Place(tmp_path_factory.mktemp("dealt"))
-    assert killed(place, -1, DEAL) == 0
+    place = Place(tmp_path_factory.mktemp("shared"))
+    assert killed(place, -1, SHARED) == 0
     return left(place)
 
 
-def test_one_killed_again_and_again_deals_as_one_that_was_not(
+def test_one_killed_again_and_again_schedules_as_one_that_was_not(
     undisturbed: Whole, tmp_path: Path
 ) -> None:
     """Ledger and schedules byte for byte, and the same reasons to stop."""
     place, kills = Place(tmp_path), 0
-    while (status := killed(place, EACH + 5 * kills, DEAL)) == -signal.SIGKILL:
+    while (status := killed(place, EACH + 5 * kills, SHARED)) == -signal.SIGKILL:
         kills += 1
     assert status == 0
     assert kills >= 4
@@ -42,6 +42,6 @@ def test_one_killed_again_and_again_deals_as_one_that_was_not(
 def told(place: Place) -> list[object]:
     """What the summary says of the trials."""
     summary = json.loads((place.folder / "out" / "summary.json").read_text())
-    dealt = [row["trials"] for row in summary["workloads"]]
-    assert len(set(dealt)) > 1
-    return [dealt, summary["stop_gain"]]
+    trials = [row["trials"] for row in summary["workloads"]]
+    assert len(set(trials)) > 1
+    return [trials, summary["stop_gain"]]

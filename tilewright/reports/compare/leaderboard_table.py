@@ -1,4 +1,4 @@
-"""The table of standings on a page: a line a tuner, the best figure of a column in bold."""
+"""The table of leaderboard on a page: a line a tuner, the best figure of a column in bold."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Column:
     cells: list[TableCell]
 
 
-def standings_columns(rows: Sequence[LeaderboardRow]) -> list[Column]:
-    """The columns behind the tuner's name, for standings `rows` with the best first."""
+def leaderboard_columns(rows: Sequence[LeaderboardRow]) -> list[Column]:
+    """The columns behind the tuner's name, for leaderboard `rows` with the best first."""
     goal = percent(GOAL)
     return [
         _column(("regret",), rows, lambda row: row.regret, percent),

@@ -1,0 +1,143 @@
+"""Pages, docstrings and messages use the field's words, in sentences that a reader can follow.
+
+- A word of `PRIVATE` stands in no page and in no source file, be it in a name, a docstring, a
+  comment or a message. Words of a name count one by one (`_give_seat` has `seat`).
+- The share of long sentences on the pages only falls: lower `LONG_SHARE` when it has.
+
+Exceptions, each by file and word, are those of `ALLOWED`: keys of files that earlier versions
+wrote, and names that other projects chose.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.documents import ROOT, pages
+
+PRIVATE = {
+    "afresh": "again, or a validation measurement",
+    "artefacts?": "artifact",
+    "by hand of": "by",
+    "course": "trajectory, progress",
+    "crown(?:s|ed|ing)?": "register as champion",
+    "deal(?:s|t|er|ing)?": "schedule, scheduler",
+    "foresee(?:s|n|ing)?": "preview, predict",
+    "held against": "compared with, checked against",
+    "holds? (?:it|them|one|each|a run|a tuner) against": "compare with",
+    "kin": "comparable",
+    "likest": "closest match",
+    "seat(?:s|ed)?": "task",
+    "so much": "a quantity",
+    "untuned": "baseline",
+    "whoever": "the caller, the reader, whichever program",
+    "is none(?! of)": "expected …",
+}
+"""Patterns of words that only this project used, and what to say instead."""
+ALLOWED = Counter(
+    {
+        ("tilewright/evaluation/diff/load_runs.py", "afresh"): 2,
+        ("tilewright/tuning/outputs.py", "afresh"): 1,
+        ("tests/cli/test_diff.py", "afresh"): 4,
+        ("tests/networks/test_artifact.py", "artefact"): 1,
+        ("tilewright/networks/artifact/folder.py", "artefact"): 1,
+    }
+)
+SOURCES = (
+    "tilewright", "tasks", "flows", "models", "benchmarks", "examples", "deployments", "tests",
+)  # fmt: skip
+LONG = 35
+"""Words of a sentence; beyond these it is long."""
+LONG_SHARE = 0.1143
+"""Of the sentences on the pages, how many are long at most. Exo's and Kedro's have 0.003."""
+
+_PRIVATE = re.compile(
+    "|".join(rf"(?<![A-Za-z])(?:{word})(?![A-Za-z])" for word in PRIVATE).replace(" ", r"\s+"),
+    re.IGNORECASE,
+)
+_FENCE = re.compile(r"^ *(```|~~~).*?^ *\1 *$", re.MULTILINE | re.DOTALL)
+_NO_TEXT = ("|", "#", "<", "![")
+_END = re.compile(r"(?<=[.!?])(?:[*_)\"]*)\s+(?=[A-Z`*\[(\"0-9])")
+
+
+def sources() -> list[Path]:
+    """Files of Python but this one, which names the words."""
+    found = (path for room in SOURCES for path in (ROOT / room).rglob("*.py"))
+    kept = (path for path in found if path.resolve() != Path(__file__).resolve())
+    return sorted(path for path in kept if "data" not in path.relative_to(ROOT).parts[1:2])
+
+
+def texts() -> list[Path]:
+    """Pages of the site and the README."""
+    return [*pages(), ROOT / "README.md"]
+
+
+def private_words(text: str) -> Iterator[tuple[int, str]]:
+    """Line and word of each."""
+    for found in _PRIVATE.finditer(text):
+        word = " ".join(found[0].lower().split())
+        before = text[max(0, found.start() - 3) : found.start()].lower()
+        if word == "course" and before.endswith("of "):
+            continue
+        if word == "is none" and ("None" in found[0] or before.endswith(("re ", "ly "))):
+            continue  # a comparison in Python, "there is none", "there surely is none"
+        yield text.count("\n", 0, found.start()) + 1, word
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Those of paragraphs and lists; tables, headings, pictures and code are left out."""
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", _FENCE.sub("", text)):
+        lines = [
+            line
+            for line in block.splitlines()
+            if not line.lstrip().startswith(("|", "#", "<", "!["))
+        ]
+        plain = re.sub(r"\]\([^)]*\)", "]", " ".join(lines))
+        yield from filter(None, (part.strip() for part in _END.split(plain)))
+
+
+def test_no_word_is_this_projects_alone() -> None:
+    found: Counter[tuple[str, str]] = Counter()
+    places: dict[tuple[str, str], list[int]] = {}
+    for path in [*sources(), *texts()]:
+        name = path.relative_to(ROOT).as_posix()
+        for line, word in private_words(path.read_text()):
+            found[name, word] += 1
+            places.setdefault((name, word), []).append(line)
+    more = found - ALLOWED
+    assert not more, "\n".join(
+        f"{name}:{places[name, word][-1]}: '{word}'" for name, word in sorted(more)
+    )
+    assert found >= ALLOWED, "an exception is there for nothing"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("def _give_seat(): pass  # whoever asks", ["seat", "whoever"]),
+        ("if found is None: raise ValueError('a count is none')", ["is none"]),
+        ("None where there is none, of course; dealers of DEAL_ALL", ["deal"]),
+        ("ideal, dealloc, seattle, kind, so muchly", []),
+    ],
+)
+def test_words_are_found_in_names_and_prose(text: str, words: list[str]) -> None:
+    assert [word for _, word in private_words(text)] == words
+
+
+def test_long_sentences_on_the_pages_become_fewer() -> None:
+    every = [sentence for page in texts() for sentence in sentences(page.read_text())]
+    long = [each for each in every if len(each.split()) > LONG]
+    share = len(long) / len(every)
+    assert len(every) > 1000
+    assert share <= LONG_SHARE, f"{len(long)} of {len(every)} sentences have over {LONG} words"
+
+
+def test_a_sentence_ends_where_it_does() -> None:
+    text = "# Title\n\nOne is short. Another: `x.y` stays, v1.5 too!\n\n| a | b. C |\n\n- An\n- Two"
+    assert list(sentences(text)) == [
+        "One is short.", "Another: `x.y` stays, v1.5 too!", "- An", "- Two",
+    ]  # fmt: skip
