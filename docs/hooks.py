@@ -1,4 +1,4 @@
-"""What mkdocs does for the site beside its configuration (`mkdocs.yml`).
+"""Extends mkdocs beyond its configuration (`mkdocs.yml`).
 
 Texts at the top of the repository are pages of the site, too: their links are turned to where they
 are there. On their own they read in any viewer of a repository.

@@ -1,4 +1,4 @@
-"""What is learned: features, Model P (performance), V (validity), A (with hidden features).
+"""Learns to rank configs: features, Model P (performance), V (validity), A (with hidden features).
 
 make_explorer(name, options) → Explorer      a registered tuner with its learners
 save_state(state, folder), load_state(folder)   native formats with digests, no pickle

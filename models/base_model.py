@@ -1,4 +1,4 @@
-"""What every model here knows of the features it was fitted on."""
+"""Records the features that a model was fitted on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a LightGBM file must be before the library may read it.
+"""Validates a LightGBM file before the library reads it.
 
 All of a file is read here first: a header, trees of numbers without categories, each as long as the
 header says. What follows the trees (importances, the parameters of training) predicts nothing, and

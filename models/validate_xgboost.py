@@ -1,4 +1,4 @@
-"""What an XGBoost file must be before the library may read it.
+"""Validates an XGBoost file before the library reads it.
 
 XGBoost believes its files: an index out of range, a list that is too short, a cycle, and the
 process is gone. So all of a file is read here first, and checked against what this package's models

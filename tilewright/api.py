@@ -1,4 +1,5 @@
-"""What `import tilewright` offers: each function is one command of the command line, no servers.
+"""Defines what `import tilewright` offers: each function is one command of the command line, no
+servers.
 
 Runs write plain files. The commands without `--bare` do the same and log it to Prefect and MLflow.
 """

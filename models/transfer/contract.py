@@ -1,4 +1,4 @@
-"""What every transferred model can be asked, whatever kind it is."""
+"""Defines what every transferred model can be asked, of any kind."""
 
 from __future__ import annotations
 

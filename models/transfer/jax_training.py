@@ -1,4 +1,4 @@
-"""How neural models learn: Adam on the root of the mean squared error, until it is time.
+"""Trains neural models: Adam on the root of the mean squared error, until it is time.
 
 Rows lie on the device as a whole; a few hundred steps at a time are one compiled loop, and the
 clock is looked at between loops. The learning rate falls to nothing in the last part of whatever

@@ -1,4 +1,4 @@
-"""What the MLP computes, in NumPy: a model that has learned is asked without JAX, whose loading and
+"""Computes the MLP in NumPy: a model that has learned is asked without JAX, whose loading and
 compiling takes longer than all the questions of a layer's tuning.
 
 Equal to `models.transfer.jax_networks.Perceptron`, up to rounding.

@@ -1,5 +1,5 @@
-"""What kinds of models learn from: columns put in a model's own order by their names, what is
-missing as NaN, and labels that only order programs within a task."""
+"""Prepares what kinds of models learn from: columns put in a model's own order by their names, what
+is missing as NaN, and labels that only order programs within a task."""
 
 from __future__ import annotations
 

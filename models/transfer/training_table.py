@@ -1,4 +1,5 @@
-"""What a transferred model learns from and is asked about: rows of many tasks, as plain arrays."""
+"""Holds what a transferred model learns from and is asked about: rows of many tasks, as plain
+arrays."""
 
 from __future__ import annotations
 

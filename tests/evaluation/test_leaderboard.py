@@ -1,4 +1,4 @@
-"""What a table of leaderboard says follows from the runs, worked out by hand here."""
+"""What a leaderboard says follows from the runs, worked out by hand here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What stopped a command from outside, in one message: a disk, a locked database, a server gone.
+"""Words what stopped a command from outside in one message: a disk, a locked database, a server
+gone.
 
 Libraries report these each in a way of its own, often as the error of a server that cannot write.
 So their error is only the occasion: what is wrong is found by looking at folders and databases.

@@ -1,1 +1,1 @@
-"""What every room needs and no domain owns: errors, JSON, files, child processes."""
+"""Provides what every room needs and no domain owns: errors, JSON, files, child processes."""

@@ -1,4 +1,4 @@
-"""Where the processes of a command find their modules."""
+"""Tells the processes of a command where their modules are."""
 
 from __future__ import annotations
 

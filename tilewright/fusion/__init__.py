@@ -1,4 +1,5 @@
-"""What runs together on the accelerator: labels of a network's graph, by what whole networks take.
+"""Decides what runs together on the accelerator: labels of a network's graph, by what whole
+networks take.
 
 `problem` says what may be fused and what comes of labels, `schedules` tunes the workloads that they
 make, `evaluator` times labelled networks exactly, `methods` and `learned` search, `run` decides for

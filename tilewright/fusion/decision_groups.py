@@ -1,5 +1,5 @@
-"""What a policy labels: each decision that stands for itself, and each group of siblings as a
-whole, in numbers."""
+"""Describes what a policy labels in numbers: each decision that stands for itself, and each group
+of siblings as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What labelled networks take, exactly: all their streams in the cycle simulator."""
+"""Times labelled networks exactly: all their streams in the cycle simulator."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Which decisions have to do with each other: those of a common layer or group. What a label saves
-hardly depends on labels of other segments: layers meet at barriers."""
+"""Finds which decisions have to do with each other: those of a common layer or group. What a label
+saves hardly depends on labels of other segments: layers meet at barriers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is known of a layer before and after it is tuned, as numbers: the nodes of a labelled
-graph."""
+"""Computes what is known of a layer before and after it is tuned, as numbers: the nodes of a
+labelled graph."""
 
 from __future__ import annotations
 

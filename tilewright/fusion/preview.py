@@ -1,4 +1,5 @@
-"""What fusing is worth before anything is tuned: with the schedules that are estimated best."""
+"""Previews what fusing is worth before anything is tuned: with the schedules that are estimated
+best."""
 
 from __future__ import annotations
 

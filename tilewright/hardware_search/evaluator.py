@@ -1,4 +1,4 @@
-"""Who answers measurements: counts them, keeps them in the ledger, and ends a search when they are
+"""Answers measurements: counts them, keeps them in the ledger, and ends a search when they are
 spent.
 
 A measurement is one config of one layer on one machine. A config that this search has measured

@@ -1,4 +1,4 @@
-"""What a co-design run is asked to do: the command's arguments, and what the flow takes."""
+"""Defines the options of a co-design run: the command's arguments, and what the flow takes."""
 
 from __future__ import annotations
 

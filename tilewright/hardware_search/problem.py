@@ -1,4 +1,5 @@
-"""What is asked: which of some machines serves some networks best, all of them on one machine."""
+"""States the problem: which of some machines serves some networks best, all of them on one
+machine."""
 
 from __future__ import annotations
 

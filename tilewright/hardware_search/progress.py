@@ -1,4 +1,5 @@
-"""How far a search is, measurement by measurement: what is shown, drawn and written of it."""
+"""Counts how far a search is, measurement by measurement: what is shown, drawn and written of
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a co-design run comes to: machines of the front, each layer of which was measured anew."""
+"""Holds the results of a co-design run: machines of the front, each layer of which was measured
+anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the networks' side knows of an accelerator: its blocks, the numbers it computes with, how
+"""Describes an accelerator to the networks' side: its blocks, the numbers it computes with, how
 workloads are written for it, and what layers take there and on the CPU beside it."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the operators that stay on the CPU take there: an estimate, for deciding and for reporting.
+"""Estimates what the operators that stay on the CPU take there, for deciding and for reporting.
 
 The table is what `python -m benchmarks.cpu_costs` measured on one core of a Xeon of 2.3 GHz, with
 operators as the CPU side of a network runs them: compiled by TVM without tuning, in float. The

@@ -1,4 +1,4 @@
-"""What can be wrong with a model file. Each message names the cause and the next step."""
+"""Defines what can be wrong with a model file. Each message names the cause and the next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the importer found worth offloading: one `FusedCall` a call of a fused subgraph."""
+"""Describes what the importer found worth offloading: one `FusedCall` a call of a fused
+subgraph."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Which calls of a network the accelerator gets: those that it does sooner than the CPU, packing
-where data go from one to the other included.
+"""Chooses the calls of a network that the accelerator gets: those that it does sooner than the CPU,
+packing where data go from one to the other included.
 
 At first it is given all that it can run. Then a call that the CPU would be done with sooner goes
 back, as things stand around it, until nothing changes: each return can move a border, and none is

@@ -1,4 +1,5 @@
-"""What becomes of every operator of a model, before anything is tuned: plain data for JSON."""
+"""Reports what becomes of every operator of a model, before anything is tuned: plain data for
+JSON."""
 
 from __future__ import annotations
 

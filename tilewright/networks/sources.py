@@ -1,4 +1,4 @@
-"""Where a network comes from: one contract, and the reader of model files."""
+"""Opens a network from its source: one contract, and the reader of model files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the importer would read and compute wrongly: refused with a reason before it is tried.
+"""Rejects what the importer would read and compute wrongly: with a reason, before it is tried.
 
 Each rule was found by comparing TVM's importer with the tensors that the `onnx` package ships for
 its operators (`python -m benchmarks.model_files`), and answers what is in the way, or "".

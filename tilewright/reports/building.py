@@ -1,4 +1,4 @@
-"""What an artifact holds and costs, in lines: for the terminal and for pages alike."""
+"""Describes what an artifact holds and costs, in lines: for the terminal and for pages alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a dataset holds, in a line: for the terminal and for pages alike."""
+"""Describes what a dataset holds, in a line: for the terminal and for pages alike."""
 
 from __future__ import annotations
 

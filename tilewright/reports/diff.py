@@ -1,4 +1,4 @@
-"""What two runs differ in, in words and tables: for the terminal and for pages alike."""
+"""Describes what two runs differ in, in words and tables: for the terminal and for pages alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tuning run is, in Markdown: the description of a record, with the command and links."""
+"""Describes a tuning run in Markdown: the description of a record, with the command and links."""
 
 from __future__ import annotations
 

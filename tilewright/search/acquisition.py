@@ -1,4 +1,4 @@
-"""How promising a config is, given uncertain predictions, and how to cover a space at first."""
+"""Scores how promising a config is, given uncertain predictions, and covers a space at first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which configs a tuner may still propose: enumeration of small spaces, pools of large ones."""
+"""Draws configs that a tuner may still propose: enumeration of small spaces, pools of large
+ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every tuner owes, as checks that anyone can run on a tuner of their own.
+"""Checks what every tuner owes; anyone can run the checks on a tuner of their own.
 
     from tilewright.search.conformance import CHECKS
     for check in CHECKS.values():

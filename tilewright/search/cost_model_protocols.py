@@ -1,4 +1,5 @@
-"""What explorers ask of learned models, so that `search` need not know how anything is learned.
+"""Defines what explorers ask of learned models, so that `search` need not know how anything is
+learned.
 
 `models` implements these protocols and hands a `Learners` to the explorers that want one.
 """

@@ -1,4 +1,4 @@
-"""How noisy a trial's figure is, and what that means for a tuner.
+"""Estimates how noisy a trial's figure is, and what that means for a tuner.
 
 A target that gives other numbers each time repeats a measurement, and its figure is the median of
 the repeats. How far that would be off is estimated from them, trial by trial; a model that is told

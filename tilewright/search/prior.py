@@ -1,4 +1,4 @@
-"""What is believed of configs before anything is measured: closed-form estimates, or a model that
+"""Gives beliefs about configs before anything is measured: closed-form estimates, or a model that
 learned elsewhere.
 
 A transferred model may be wrong here, so it is believed as far as it has been right: its weight is

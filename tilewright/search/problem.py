@@ -1,4 +1,4 @@
-"""What an explorer is asked: one workload on one target, with a seed."""
+"""States what an explorer is asked: one workload on one target, with a seed."""
 
 from __future__ import annotations
 

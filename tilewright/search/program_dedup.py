@@ -1,4 +1,4 @@
-"""Which compiled programs are new by what is seen of them.
+"""Finds which compiled programs are new by what is seen of them.
 
 Knobs that do not matter to a workload make many equal programs of different configs; only compiling
 tells.

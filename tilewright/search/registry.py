@@ -1,6 +1,6 @@
-"""Which tuners there are. A new one is a file in `tilewright/search/tuners/` and one line at its
-end: `register("name", MyExplorer, MyOptions)`; or a module of another package that ends so, named
-by an entry point of the group `tilewright.tuners`."""
+"""Lists the tuners there are. A new one is a file in `tilewright/search/tuners/` and one line at
+its end: `register("name", MyExplorer, MyOptions)`; or a module of another package that ends so,
+named by an entry point of the group `tilewright.tuners`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only some targets can do, a protocol each. Ask for one with `capability`.
+"""Defines what only some targets can do, a protocol each. Ask for one with `capability`.
 
 estimates = capability(target, Estimates)
 if estimates is not None:

@@ -1,4 +1,4 @@
-"""What every target owes, as checks that anyone can run on a target of their own.
+"""Checks what every target owes; anyone can run the checks on a target of their own.
 
     from tilewright.targets.conformance import CHECKS
     for check in CHECKS.values():

@@ -1,5 +1,5 @@
-"""What is done with sums before they are stored: element-wise steps on the accumulators, and the
-text for them."""
+"""Describes what is done with sums before they are stored: element-wise steps on the accumulators,
+and the text for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the host makes int8 of its tensors, and tensors of int8."""
+"""Converts tensors of the host to int8, and back."""
 
 from __future__ import annotations
 

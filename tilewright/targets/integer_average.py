@@ -1,4 +1,4 @@
-"""What averages an image in integers: taps whose sum is a power of two."""
+"""Averages an image in integers: taps whose sum is a power of two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept between processes: one folder a state of the sources.
+"""Keeps compiled kernels between processes: one folder a state of the sources.
 
 Numba decides by a file's own date whether its cached code is current; a kernel that calls into a
 changed file would go on running the old code. So the cache's folder carries a digest of the

@@ -1,4 +1,4 @@
-"""What an int8 workload computes, by plain integer arithmetic: the reference of every target."""
+"""Computes an int8 workload by plain integer arithmetic: the reference of every target."""
 
 from __future__ import annotations
 

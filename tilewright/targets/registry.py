@@ -1,4 +1,4 @@
-"""Which targets there are, and how one string names each.
+"""Lists the targets there are, and makes each from its name.
 
     vta-pynq          a preset of a kind
     my_vta.json       a file that a kind reads

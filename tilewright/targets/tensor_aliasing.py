@@ -1,4 +1,4 @@
-"""Where things lie that lie inside one another."""
+"""Finds tensors that lie inside one another."""
 
 from __future__ import annotations
 

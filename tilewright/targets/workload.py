@@ -1,4 +1,5 @@
-"""What to compute: one tensor operator with its shapes and epilogue, without any schedule."""
+"""Describes what to compute: one tensor operator with its shapes and epilogue, without any
+schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a build is asked to do."""
+"""Defines the options of a build."""
 
 from __future__ import annotations
 

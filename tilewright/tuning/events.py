@@ -1,4 +1,4 @@
-"""What happens in a run that a person may want to see."""
+"""Defines the events of a run that a person may want to see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tuned folder says is fused: `fusion.json`."""
+"""Reads what a tuned folder says is fused: `fusion.json`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What runs together: what a summary says of it, and what a run gives to the code that decides it
-(the room `fusion/`, which this one does not know)."""
+"""Defines what runs together: what a summary says of it, and what a run gives to the code that
+decides it (the room `fusion/`, which this one does not know)."""
 
 from __future__ import annotations
 

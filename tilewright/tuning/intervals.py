@@ -1,4 +1,4 @@
-"""How sure a figure is that was measured several times."""
+"""Computes how sure a figure is that was measured several times."""
 
 from __future__ import annotations
 

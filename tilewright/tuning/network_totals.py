@@ -1,5 +1,5 @@
-"""What the layers of a run come to together, and how much of the network and of the comparison with
-the stock compiler that covers."""
+"""Sums up the layers of a run, and says how much of the network and of the comparison with the
+stock compiler that covers."""
 
 from __future__ import annotations
 

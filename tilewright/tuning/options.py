@@ -1,5 +1,5 @@
-"""What a tuning run is asked to do: the command line's arguments, a deployment's form, and what a
-library call takes. The defaults of all three are here."""
+"""Defines the options of a tuning run: the command line's arguments, a deployment's form, and what
+a library call takes. The defaults of all three are here."""
 
 from __future__ import annotations
 

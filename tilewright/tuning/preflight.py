@@ -1,4 +1,4 @@
-"""What can be checked before anything is started, so that a mistake costs no time."""
+"""Checks what can be checked before anything is started, so that a mistake costs no time."""
 
 from __future__ import annotations
 

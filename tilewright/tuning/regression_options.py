@@ -1,4 +1,5 @@
-"""What a run that is watched is asked: how much worse than the last one it may be, and what then.
+"""Defines what a run that is watched is asked: how much worse than the last one it may be, and what
+then.
 
 Who watches is above this room (`tasks.regression_check`); what is asked for is asked before
 anything starts.

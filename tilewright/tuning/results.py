@@ -1,4 +1,4 @@
-"""What tuning a workload came to."""
+"""Defines the results of tuning a workload."""
 
 from __future__ import annotations
 

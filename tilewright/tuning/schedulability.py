@@ -1,5 +1,5 @@
-"""Whether a target has any schedule for a workload at all, asked before a search that would end
-with nothing.
+"""Asks whether a target has any schedule for a workload at all, before a search that would end with
+nothing.
 """
 
 from __future__ import annotations

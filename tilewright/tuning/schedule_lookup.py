@@ -1,5 +1,5 @@
-"""Where a schedule of each layer comes from: a folder that `tilewright tune` wrote, some trials
-here and now, or the closed-form estimate."""
+"""Finds a schedule of each layer: in a folder that `tilewright tune` wrote, by some trials here and
+now, or by the closed-form estimate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is tuned, by whom, on what: small enough for JSON, enough to rebuild everything from."""
+"""Describes what is tuned, with which tuner, on which target: small enough for JSON, enough to
+rebuild everything from."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a run on a target that gives other numbers each time says of its figures: what was measured
-for them beside the trials, and how sure they are."""
+"""Describes how sure the figures of a run are on a target that gives other numbers each time: what
+was measured for them beside the trials."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What commands show in a terminal. Nothing is decided here."""
+"""Shows results in a terminal. Nothing is decided here."""

@@ -1,4 +1,4 @@
-"""What `tilewright build`, `run` and `verify` show."""
+"""Shows the results of `tilewright build`, `run` and `verify`."""
 
 from __future__ import annotations
 

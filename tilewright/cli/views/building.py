@@ -1,4 +1,4 @@
-"""What `tilewright build` shows while it works."""
+"""Shows the progress of `tilewright build`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a co-design run goes, and the front it came to."""
+"""Shows the progress of a co-design run, and its front."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What `tilewright compare` shows: progress, the leaderboard, the verdict, where the rest is."""
+"""Shows what `tilewright compare` found: progress, the leaderboard, the verdict, where the rest
+is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tilewright vta cycles` shows."""
+"""Shows the result of `tilewright vta cycles`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the building of a dataset goes, and what came of it."""
+"""Shows the progress of building a dataset, and the result."""
 
 from __future__ import annotations
 

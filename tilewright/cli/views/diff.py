@@ -1,4 +1,4 @@
-"""What `tilewright diff` shows: the verdict, what each layer takes, and what changed."""
+"""Shows the result of `tilewright diff`: the verdict, what each layer takes, and what changed."""
 
 from __future__ import annotations
 

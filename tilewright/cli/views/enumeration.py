@@ -1,4 +1,4 @@
-"""What `tilewright enumerate` shows."""
+"""Shows the result of `tilewright enumerate`."""
 
 from __future__ import annotations
 

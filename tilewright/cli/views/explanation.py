@@ -1,4 +1,4 @@
-"""What `tilewright explain` shows: what drove each model, and how right they were."""
+"""Shows the result of `tilewright explain`: what drove each model, and how right they were."""
 
 from __future__ import annotations
 

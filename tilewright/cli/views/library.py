@@ -1,4 +1,4 @@
-"""What `tilewright build`, `run` and `verify` show of a network compiled into a library."""
+"""Shows a network compiled into a library, for `tilewright build`, `run` and `verify`."""
 
 from __future__ import annotations
 

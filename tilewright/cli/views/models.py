@@ -1,4 +1,5 @@
-"""What `tilewright model` shows: how a training goes, and how well a model orders programs."""
+"""Shows the results of `tilewright model`: how a training goes, and how well a model orders
+programs."""
 
 from __future__ import annotations
 

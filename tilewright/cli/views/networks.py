@@ -1,4 +1,4 @@
-"""What `tilewright zoo` shows."""
+"""Shows the list of `tilewright zoo`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What `tilewright inspect` shows: the operators that matter, the workloads, and the sums."""
+"""Shows the result of `tilewright inspect`: the operators that matter, the workloads, and the
+sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tilewright targets` and `target show` show."""
+"""Shows the results of `tilewright targets` and `target show`."""
 
 from __future__ import annotations
 

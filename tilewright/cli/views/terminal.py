@@ -1,4 +1,4 @@
-"""How this program looks in a terminal: tables, progress, and plain lines."""
+"""Defines the look of this program in a terminal: tables, progress, and plain lines."""
 
 from __future__ import annotations
 

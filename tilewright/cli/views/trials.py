@@ -1,4 +1,4 @@
-"""What `tilewright trials` shows."""
+"""Shows the list of `tilewright trials`."""
 
 from __future__ import annotations
 

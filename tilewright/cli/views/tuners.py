@@ -1,4 +1,4 @@
-"""What `tilewright tuners` shows."""
+"""Shows the list of `tilewright tuners`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a tuning run goes: a live table on a terminal, short lines elsewhere."""
+"""Shows the progress of a tuning run: a live table on a terminal, short lines elsewhere."""
 
 from __future__ import annotations
 

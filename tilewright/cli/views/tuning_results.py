@@ -1,4 +1,4 @@
-"""What a tuning run came to: a line a layer, and where everything is."""
+"""Shows the results of a tuning run: a line a layer, and where everything is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where tuners meet: named workloads, the target that answers for each, and its true optimum."""
+"""Defines a test bed of tuners: named workloads, the target that answers for each, and its true
+optimum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tuner lets a target do, counted: every config compiled, also those never measured."""
+"""Counts what a tuner lets a target do: every config compiled, also those never measured."""
 
 from __future__ import annotations
 

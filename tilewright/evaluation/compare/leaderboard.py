@@ -1,4 +1,4 @@
-"""What a comparison's runs come to: distance from the optimum, its price, and how sure that is.
+"""Ranks a comparison's tuners: distance from the optimum, its price, and how sure that is.
 
 Regret is best latency / optimum - 1, infinite before the first valid trial. A seed's figure over
 several workloads is the geometric mean of best / optimum, minus 1, and the plain mean of counts and

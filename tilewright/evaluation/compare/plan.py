@@ -1,4 +1,5 @@
-"""What a comparison runs: which tuners, on which workloads, with which seeds and budget."""
+"""Describes what a comparison runs: which tuners, on which workloads, with which seeds and
+budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a comparison's leaderboard say, as few figures as a reader keeps in mind."""
+"""Sums up a comparison's leaderboard in as few figures as a reader keeps in mind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ComparisonVerdict:
 
 
 def verdict(results: Results, rows: Sequence[LeaderboardRow]) -> ComparisonVerdict:
-    """Of leaderboard `rows`, best first. Raises `ValueError` if there are none."""
+    """Of `rows` of the leaderboard, best first. Raises `ValueError` if there are none."""
     best, *others = rows
     relative = None
     if YARDSTICK in results.tuners and best.tuner != YARDSTICK:

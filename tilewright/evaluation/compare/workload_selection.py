@@ -1,4 +1,4 @@
-"""Which workloads a comparison is about: a network's, recorded tables', or given as text."""
+"""Selects the workloads of a comparison: a network's, recorded tables', or given as text."""
 
 from __future__ import annotations
 

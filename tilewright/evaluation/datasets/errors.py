@@ -1,4 +1,4 @@
-"""What can be wrong with a dataset."""
+"""Defines what can be wrong with a dataset."""
 
 from tilewright.core.errors import TilewrightError
 

@@ -1,4 +1,4 @@
-"""How well a model orders the programs of a task, which is all that a tuner asks of it."""
+"""Measures how well a model orders the programs of a task, which is all that a tuner asks of it."""
 
 from __future__ import annotations
 

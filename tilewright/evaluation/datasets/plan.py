@@ -1,4 +1,4 @@
-"""What a dataset is to hold: which hardware, which workloads, and how many rows of each pair.
+"""Plans what a dataset is to hold: which hardware, which workloads, and how many rows of each pair.
 
 A plan depends on its options and this program alone, but for what is measured of a processor; it is
 made once and kept, so that a build that was stopped goes on with it.

@@ -1,4 +1,4 @@
-"""Which rows are worth learning from, after Verma et al. (ExHET 2023).
+"""Selects the rows worth learning from, after Verma et al. (ExHET 2023).
 
 Published: programs that are invalid or perform badly are dropped, and kernels are drawn by the
 joint probability of operation, shape and FLOPs; 43 % (GPU) and 47 % (CPU) of the data go. What

@@ -1,4 +1,5 @@
-"""What a model learns from and what it is asked about, without a leak from one to the other."""
+"""Splits a dataset into what a model learns from and what it is asked about, without a leak between
+the two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is compared of a finished run, read from its two files of results."""
+"""Reads what is compared of a finished run from its two files of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Whether a run is no worse than another one of the same network on the same target, and why.
+"""Decides whether a run is no worse than another one of the same network on the same target, and
+why.
 
 Latency counts by cycles where the target counts them. Where measuring does not repeat, a run takes
 longer if its whole 95 % interval lies above the other's. What rests on few trials, their validity

@@ -1,4 +1,4 @@
-"""What to do after a run, by what its figures show."""
+"""Recommends what to do after a run, by its figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much each feature moved a model's predictions: Shapley values.
+"""Computes how much each feature moved a model's predictions: Shapley values.
 
 For boosted trees both libraries compute them exactly (`pred_contribs`; Lundberg et al., Consistent
 Individualized Feature Attribution for Tree Ensembles, 2018), in the model's own unit: log-odds for

@@ -1,4 +1,5 @@
-"""How a search went on a workload: its trials one after the other, and what they came to."""
+"""Describes how a search went on a workload: its trials one after the other, and what they came
+to."""
 
 from __future__ import annotations
 

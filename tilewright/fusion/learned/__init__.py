@@ -1,1 +1,1 @@
-"""What learns from labelled graphs: models of what they take, and a policy that labels."""
+"""Learns from labelled graphs: models of what they take, and a policy that labels."""

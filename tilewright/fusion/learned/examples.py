@@ -1,4 +1,4 @@
-"""What models learn from: labelled graphs of a network that were simulated, and which of its
+"""Stores what models learn from: labelled graphs of a network that were simulated, and which of its
 decisions were better fused; kept as NPZ files."""
 
 from __future__ import annotations

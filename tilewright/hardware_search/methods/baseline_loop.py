@@ -1,5 +1,5 @@
-"""What the published rivals share: batches of about as many measurements as AutoTVM plans, a cost
-model fitted after each, and points to measure that it says are good."""
+"""Implements what the published rivals share: batches of about as many measurements as AutoTVM
+plans, a cost model fitted after each, and points to measure that it says are good."""
 
 from __future__ import annotations
 

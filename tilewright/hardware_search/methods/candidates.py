@@ -1,4 +1,4 @@
-"""What is known of machines and their layers while they are searched, as one table: every step of a
+"""Tabulates what is known of machines and their layers while they are searched: every step of a
 search asks about all of them."""
 
 from __future__ import annotations

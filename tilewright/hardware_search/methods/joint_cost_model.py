@@ -1,4 +1,4 @@
-"""What the published rivals believe a point is worth: AutoTVM's cost model, asked about layers.
+"""Predicts what a point is worth to the published rivals: AutoTVM's cost model, asked about layers.
 
 The trees learn throughput of a layer relative to the best that was seen of it on any machine, 0
 where it failed, as AutoTVM's learn that of a task, from the machine's knobs, the layer's sizes and

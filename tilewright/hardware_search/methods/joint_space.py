@@ -1,5 +1,5 @@
-"""What the published rivals search: points of a machine and, for every layer of the networks, a
-schedule.
+"""Defines what the published rivals search: points of a machine and, for every layer of the
+networks, a schedule.
 
 A point is a row of places, one a knob: the hardware's, then those of layer after layer. Layers are
 known by the networks' first operator that they stand for, for they differ from machine to machine,

@@ -1,5 +1,5 @@
-"""Which points overflow a scratchpad, as the published methods hold memory limits: by the sizes of
-tiles alone. What is not built all the same is found out by measuring it."""
+"""Finds the points that overflow a scratchpad, as the published methods hold memory limits: by the
+sizes of tiles alone. What is not built all the same is found out by measuring it."""
 
 from __future__ import annotations
 

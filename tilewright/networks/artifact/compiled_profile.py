@@ -1,4 +1,4 @@
-"""Where a compiled network spends its time."""
+"""Profiles a compiled network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be wrong with an artifact."""
+"""Defines what can be wrong with an artifact."""
 
 from __future__ import annotations
 

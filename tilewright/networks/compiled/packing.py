@@ -1,4 +1,5 @@
-"""Where tensors lie while a network is rewritten: as the model has them, or channels in blocks.
+"""Tracks how tensors lie while a network is rewritten: as the model has them, or channels in
+blocks.
 
 A tensor is packed or unpacked when somebody first reads it that way, once.
 """

@@ -1,4 +1,4 @@
-"""What of a network may run together on an accelerator, and the network as it is then.
+"""Finds what of a network may run together on an accelerator, and rewrites the network so.
 
 `choices` finds everything that may be fused or not, `fused` makes the network of one answer to
 each. What it computes is the same, bit by bit, whatever is chosen. Both are about a network whose

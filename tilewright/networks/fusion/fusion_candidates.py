@@ -1,4 +1,4 @@
-"""What may be fused, and what may not."""
+"""Finds what may be fused, and what may not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who writes and who reads a tensor of an integer graph, and what it can hold."""
+"""Tells who writes and who reads a tensor of an integer graph, and what it can hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How finely the results of first passes count (`networks.integer.multipliers`), by samples.
+"""Chooses how finely the results of first passes count (`networks.integer.multipliers`), by
+samples.
 
 At worst a pass with fine weights sums up to far more than it does: an int8 tensor that could hold
 that would be coarser than the output. So the network runs on samples, and each such tensor counts

@@ -1,5 +1,5 @@
-"""What multiplies in a call, in integers: workloads without epilogue, weights, scales, and the
-values they read in the shape they need."""
+"""Reads what multiplies in a call, in integers: workloads without epilogue, weights, scales, and
+the values they read in the shape they need."""
 
 from __future__ import annotations
 

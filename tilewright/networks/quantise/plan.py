@@ -1,5 +1,5 @@
-"""What of a float network becomes int8: groups of operators that the accelerator runs as one layer,
-and the moves of values between them.
+"""Plans what of a float network becomes int8: groups of operators that the accelerator runs as one
+layer, and the moves of values between them.
 
 The groups are the calls that the importer finds (`networks.relax.op_patterns`). Products are int8
 wherever they are; a pool, sum, relu or clip is where all it reads is int8 anyway.

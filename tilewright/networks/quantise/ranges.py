@@ -1,4 +1,4 @@
-"""What exponents the activations ask for, measured on samples by onnxruntime's calibrators."""
+"""Measures what exponents the activations ask for, on samples by onnxruntime's calibrators."""
 
 from __future__ import annotations
 

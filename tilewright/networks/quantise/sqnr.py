@@ -1,4 +1,5 @@
-"""What int8 costs: the signal-to-noise ratio of every layer's output on calibration samples."""
+"""Measures what int8 costs: the signal-to-noise ratio of every layer's output on calibration
+samples."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What int8 will cut off of values that no calibration sample has: the largest magnitudes that were
-seen, continued by an exponential tail.
+"""Predicts what int8 will cut off of values that no calibration sample has: the largest magnitudes
+that were seen, continued by an exponential tail.
 
 The largest of a few samples says little of the next one: where a tensor's largest value lies just
 below a power of two, inputs of the same kind go beyond it and are cut off. Excesses over a high

@@ -1,4 +1,4 @@
-"""What recurrent operators of ONNX ask for, and which of it can be unrolled."""
+"""Reads what recurrent operators of ONNX ask for, and which of it can be unrolled."""
 
 from __future__ import annotations
 

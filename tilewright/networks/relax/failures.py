@@ -1,4 +1,4 @@
-"""What went wrong in TVM's importer, in the words of the model.
+"""Words what went wrong in TVM's importer in the terms of the model.
 
 TVM speaks of its own insides (`object of type 'Call' has no len()`), so what it says is repeated
 only where it is plain English. Else the cause is looked for in the operator itself.

@@ -1,5 +1,6 @@
-"""Which operators an accelerator could be given, and what follows each as far as its accumulators
-can: the anchors, the chains behind them, and who of two takes an operator that both could."""
+"""Finds the operators an accelerator could be given, and what follows each as far as its
+accumulators can: the anchors, the chains behind them, and who of two takes an operator that both
+could."""
 
 from __future__ import annotations
 

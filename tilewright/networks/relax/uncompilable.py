@@ -1,4 +1,4 @@
-"""Which operators of a function it is that TVM cannot compile."""
+"""Finds the operators of a function that TVM cannot compile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How large the built-in networks are, read off their graphs without weights and without TVM."""
+"""Counts how large the built-in networks are, read off their graphs without weights and without
+TVM."""
 
 from __future__ import annotations
 

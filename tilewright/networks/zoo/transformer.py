@@ -1,4 +1,4 @@
-"""What transformers share: attention with several heads, and the two layers behind it."""
+"""Builds what transformers share: attention with several heads, and the two layers behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of leaderboard on a page: a line a tuner, the best figure of a column in bold."""
+"""Writes the leaderboard as a table on a page: a line a tuner, each column's best figure in bold."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Column:
 
 
 def leaderboard_columns(rows: Sequence[LeaderboardRow]) -> list[Column]:
-    """The columns behind the tuner's name, for leaderboard `rows` with the best first."""
+    """The columns behind the tuner's name, for `rows` of the leaderboard, best first."""
     goal = percent(GOAL)
     return [
         _column(("regret",), rows, lambda row: row.regret, percent),

@@ -1,1 +1,1 @@
-"""What a timed program looks like: the cycles of each unit, as tables, a picture or a page."""
+"""Draws a timed program: the cycles of each unit, as tables, a picture or a page."""

@@ -1,4 +1,5 @@
-"""Where the cycles of each unit go, and when each instruction runs: a document and a table."""
+"""Lists where the cycles of each unit go, and when each instruction runs: a document and a
+table."""
 
 from __future__ import annotations
 

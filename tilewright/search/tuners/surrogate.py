@@ -1,5 +1,5 @@
-"""What `default` believes of configs after the rounds so far: by estimates or a transferred model,
-by its own models, and by both; and the features that these look at."""
+"""Predicts latencies for `default` after the rounds so far: by estimates or a transferred model, by
+its own models, and by both; and the features that these look at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How boards are named: `board:NAME`, by what a worker beside one offers.
+"""Makes boards from their names: `board:NAME`, by what a worker beside one offers.
 
 Nothing heavy is imported before one is made.
 """

@@ -1,4 +1,4 @@
-"""What no schedule of a workload can do without: operations and bytes."""
+"""Bounds what no schedule of a workload can do without: operations and bytes."""
 
 from __future__ import annotations
 

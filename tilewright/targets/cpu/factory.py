@@ -1,4 +1,4 @@
-"""How this processor is named as a target: `cpu`, or `cpu:threads=1,lanes=8`."""
+"""Makes this processor a target from its name: `cpu`, or `cpu:threads=1,lanes=8`."""
 
 from __future__ import annotations
 

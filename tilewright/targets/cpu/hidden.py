@@ -1,4 +1,4 @@
-"""What compiling reveals of a kernel: what its loops touch, and what LLVM made of them."""
+"""Reads what compiling reveals of a kernel: what its loops touch, and what LLVM made of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How tensors lie in memory: channels in blocks of a vector, NCHW as N C/b H W b.
+"""Lays tensors out in memory: channels in blocks of a vector, NCHW as N C/b H W b.
 
 The block of a tensor follows from its number of channels alone, so that neighbours agree on what
 lies between them, whatever their schedules are.

@@ -1,4 +1,5 @@
-"""What the operating system says of this processor: caches, instruction set, governor, load."""
+"""Reads what the operating system says of this processor: caches, instruction set, governor,
+load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of this processor is used: threads, vector width, instruction set."""
+"""Describes what of this processor is used: threads, vector width, instruction set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TVM's analysis of a schedule says of each store, summed up to one row a kernel.
+"""Sums up what TVM's analysis of a schedule says of each store to one row a kernel.
 
 `PerStoreFeature` gives 164 numbers a statement that stores (after Ansor, Zheng et al. 2020,
 appendix B), most of them as log2(1 + number). Rules, by the end of a column's text:

@@ -1,4 +1,4 @@
-"""When a kernel has been timed often enough, and what its repeats say.
+"""Decides when a kernel has been timed often enough, and what its repeats say.
 
 A repeat during which the operating system took a core away from a thread says nothing of the kernel
 and is set aside. Between the kernel's repeats a fixed reference kernel runs, repeats as long as the

@@ -1,4 +1,5 @@
-"""What a VTA takes on a chip: exact storage bits, counted operators, and one relative number.
+"""Models what a VTA takes on a chip: exact storage bits, counted operators, and one relative
+number.
 
 Storage follows the structure of the Chisel RTL (scratchpads and their banks, queues, tag table) and
 is exact. Operators are counted from the same structure. The *relative area* turns both into gate

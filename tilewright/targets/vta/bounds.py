@@ -1,4 +1,4 @@
-"""What no schedule of a layer can beat."""
+"""Bounds what no schedule of a layer can beat."""
 
 from __future__ import annotations
 

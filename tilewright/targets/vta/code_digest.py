@@ -1,4 +1,4 @@
-"""What a measurement depends on besides its arguments: the code that lowers and times."""
+"""Digests what a measurement depends on besides its arguments: the code that lowers and times."""
 
 from __future__ import annotations
 

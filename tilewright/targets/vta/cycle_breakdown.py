@@ -1,4 +1,4 @@
-"""What a program's cycles go to, seen from the unit that computes: it works, or it waits."""
+"""Breaks a program's cycles down, seen from the unit that computes: it works, or it waits."""
 
 from __future__ import annotations
 

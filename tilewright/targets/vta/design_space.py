@@ -1,4 +1,5 @@
-"""Which accelerators a co-design search may build: the knobs of the hardware and their values.
+"""Defines the accelerators a co-design search may build: the knobs of the hardware and their
+values.
 
 A value is what `vta_config.json` calls it: log2 of rows, channels or bytes, the port in bits. What
 is no knob (widths of numbers, bursts, latency, tags) is that of the specification one starts from.

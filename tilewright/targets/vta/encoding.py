@@ -1,4 +1,4 @@
-"""What fits into the words of a VTA: the fields of a micro-op and of an instruction."""
+"""Defines what fits into the words of a VTA: the fields of a micro-op and of an instruction."""
 
 from __future__ import annotations
 

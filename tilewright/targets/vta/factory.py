@@ -1,4 +1,4 @@
-"""How VTA targets are named: a preset, or a JSON file with the keys of `vta_config.json`.
+"""Makes VTA targets from their names: a preset, or a JSON file with the keys of `vta_config.json`.
 
 Nothing heavy is imported before a target is made.
 """

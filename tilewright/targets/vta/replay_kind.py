@@ -1,4 +1,4 @@
-"""How replays of the stock stack's tables are named.
+"""Makes replays of the stock stack's tables from their names.
 
 Nothing heavy is imported before one is made.
 """

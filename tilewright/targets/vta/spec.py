@@ -1,4 +1,4 @@
-"""What a VTA is made of: block shape, scratchpads, memory port.
+"""Describes a VTA: block shape, scratchpads, memory port.
 
 The keys are those of the original stack's `vta_config.json` (logarithms to base 2), plus the memory
 port that the Chisel generator keeps in its own source. A specification whose instructions or

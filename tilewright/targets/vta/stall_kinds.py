@@ -1,4 +1,4 @@
-"""What kinds of instructions a program runs, and what its units wait for between them."""
+"""Classifies the instructions that a program runs, and what its units wait for between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an estimate knows of a processor, and what the estimates of all kernels share.
+"""Describes a processor to estimates, and provides what the estimates of all kernels share.
 
 Cycles are those of one core. The figures of a core are Intel's and AMD's optimisation manuals' for
 cores with two vector multipliers (Golden Cove, Zen 4, their predecessors alike); those named

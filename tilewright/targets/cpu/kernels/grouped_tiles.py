@@ -1,4 +1,5 @@
-"""What convolutions with groups have in common: tasks, tiles of rows × columns, and padding.
+"""Implements what convolutions with groups have in common: tasks, tiles of rows × columns, and
+padding.
 
     parallel (images, output channels, shares of the rows)
       rows of tiles, columns of tiles     or the other way round

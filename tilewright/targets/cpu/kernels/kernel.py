@@ -1,4 +1,4 @@
-"""What a kernel is: knobs, a function of TensorIR without a schedule, and the schedule."""
+"""Defines a kernel: knobs, a function of TensorIR without a schedule, and the schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernels there are. A further one is a file beside this and a name below."""
+"""Lists the kernels there are. A further one is a file beside this and a name below."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several kernels share: fused epilogues, divisors, what fits into registers."""
+"""Implements what several kernels share: fused epilogues, divisors, what fits into registers."""
 
 from __future__ import annotations
 

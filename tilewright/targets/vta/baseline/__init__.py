@@ -1,4 +1,4 @@
-"""What a layer costs before any tuning.
+"""Finds what a layer costs before any tuning.
 
 The baseline of a workload is the schedule a user of the stock stack gets without tuning: TVM's
 published one (TopHub) where there is one for this hardware, else the stock-valid schedule with the

@@ -1,1 +1,1 @@
-"""What a board runs: the layers of a network linked into streams that can be loaded anywhere."""
+"""Links the layers of a network into streams that can be loaded anywhere: what a board runs."""

@@ -1,4 +1,4 @@
-"""What `targets.capabilities.Builds` asks for: from layers and schedules to files, and back."""
+"""Implements `targets.capabilities.Builds`: from layers and schedules to files, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Whether a program runs without Python: the C runtime packs, copies and (de)quantises, no more."""
+"""Decides whether a program runs without Python: the C runtime packs, copies and (de)quantises, no
+more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a board's program stays inside its own memory, proved before anything runs.
+"""Proves that a board's program stays inside its own memory, before anything runs.
 
 The C runtime proves the same of the files it loads: what passes here passes there.
 """

@@ -1,4 +1,5 @@
-"""How activations lie in memory: blocks of channels, for as many rows as the machine takes at once.
+"""Lays activations out in memory: blocks of channels, for as many rows as the machine takes at
+once.
 
 What one layer stores is what the next loads, as long as both have blocks of one size and the same
 `Packing`; else the host unpacks and packs in between.

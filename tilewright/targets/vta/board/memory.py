@@ -1,4 +1,5 @@
-"""Where everything lies: buffers of the driver, none larger than it gives, and offsets in them.
+"""Places everything in memory: buffers of the driver, none larger than it gives, and offsets in
+them.
 
 Tensors that are not in use at the same time share memory. Offsets are multiples of an element's
 bytes, and buffers begin on pages, so that every tensor begins at a whole element.

@@ -1,5 +1,5 @@
-"""Which layers run at one go, which tensors the host packs and unpacks around them, and how long
-each tensor is in use."""
+"""Decides which layers run at one go, which tensors the host packs and unpacks around them, and how
+long each tensor is in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no schedule of a layer can beat where layers follow each other in one stream.
+"""Bounds what no schedule of a layer can beat where layers follow each other in one stream.
 
 A layer by itself takes no less than the largest of its needs (`targets.vta.bounds`). In a stream
 this is not so: `link` lets the layer's first weights be loaded while the layer before it computes.

@@ -1,4 +1,4 @@
-"""What an estimate consists of."""
+"""Names the columns of an estimate."""
 
 from tilewright.targets.features import Feature
 

@@ -1,4 +1,4 @@
-"""What an extended schedule takes at least: cycles that no program of it beats, vectorised over a
+"""Bounds what an extended schedule takes: cycles that no program of it beats, vectorised over a
 batch, without lowering it.
 
 Every term is one that the lowering and the machine cannot avoid: instructions are counted no higher

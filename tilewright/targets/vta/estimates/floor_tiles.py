@@ -1,5 +1,5 @@
-"""How extended schedules cut a layer and divide the scratchpads, vectorised over a batch: what
-`floor` counts by."""
+"""Computes how extended schedules cut a layer and divide the scratchpads, vectorised over a batch:
+what `floor` counts by."""
 
 from __future__ import annotations
 

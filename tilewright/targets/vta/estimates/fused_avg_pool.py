@@ -1,4 +1,4 @@
-"""What an average of results costs behind a tile's epilogue, in closed form."""
+"""Estimates what an average of results costs behind a tile's epilogue, in closed form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for whom in a deadlock."""
+"""Finds who waits for whom in a deadlock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What can be wrong with a program: numbered for compiled code, named and worded for people."""
+"""Defines what can be wrong with a program: numbered for compiled code, named and worded for
+people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the implementations of VTA disagree, and which side a simulation takes.
+"""Lists where the implementations of VTA disagree, and which side a simulation takes.
 
 The instruction set has three implementations: the functional simulator of the original stack, the
 Chisel RTL and the HLS design. A portable program behaves the same on all of them; `Semantics` says

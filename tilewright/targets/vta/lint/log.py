@@ -1,4 +1,4 @@
-"""Where compiled checks write what they find."""
+"""Stores what compiled checks find."""
 
 from __future__ import annotations
 

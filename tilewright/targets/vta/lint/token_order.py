@@ -1,4 +1,4 @@
-"""What the tokens guarantee: which instructions surely precede which.
+"""Derives what the tokens guarantee: which instructions surely precede which.
 
 A queue has one pushing and one popping module, both in order, so its k-th pop waits for exactly its
 k-th push. From that follows, for every instruction, how many instructions of each module have

@@ -1,4 +1,5 @@
-"""Which configs of an extended space are one schedule: knobs that change nothing, set alike.
+"""Finds the configs of an extended space that are one schedule: knobs that change nothing, set
+alike.
 
 A schedule is what `plan_of` makes of the knobs; the first tile's rows, the ring sizes and the
 pieces of the last epilogue often come out the same for several of their values.

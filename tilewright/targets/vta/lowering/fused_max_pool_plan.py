@@ -1,4 +1,4 @@
-"""What a schedule of a convolution whose sums are pooled fixes before its first instruction.
+"""Plans what a schedule of a convolution whose sums are pooled fixes before its first instruction.
 
 A tile is one of the pool's output. Its accumulators hold all sums that its windows read, as those
 of a max-pool hold pixels (`pool_plan`), and sums in the pool's padding.

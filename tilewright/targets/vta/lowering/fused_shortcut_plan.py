@@ -1,4 +1,4 @@
-"""How a convolution and its shortcut share tiles, scratchpads and accumulators.
+"""Plans how a convolution and its shortcut share tiles, scratchpads and accumulators.
 
 A tile's reduction has the shortcut's steps first and the convolution's own behind them. Both walk
 through the same rings, whose slots are as large as the larger of the two needs.

@@ -1,5 +1,5 @@
-"""What a max-pool's schedule fixes before its first instruction: the tiles, where their pixels lie
-in the accumulators, and which maxima are taken in which order.
+"""Plans what a max-pool's schedule fixes before its first instruction: the tiles, where their
+pixels lie in the accumulators, and which maxima are taken in which order.
 
 A window's maximum is that of its rows' maxima, so rows and columns are combined apart: two axes, in
 the order that takes fewer operations. Along an axis with a stride, pixel j·stride + p is number j

@@ -1,4 +1,5 @@
-"""What an extended schedule fixes before its first instruction: tiles, slots, hardware loops."""
+"""Plans what an extended schedule fixes before its first instruction: tiles, slots, hardware
+loops."""
 
 from __future__ import annotations
 

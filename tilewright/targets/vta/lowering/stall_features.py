@@ -1,4 +1,5 @@
-"""What a program has to wait for, read off its tokens in program order, without any notion of time.
+"""Counts what a program has to wait for, read off its tokens in program order, without any notion
+of time.
 
 A load may start when its scratchpad slot is given back, and is needed when compute takes its token.
 The iterations that compute executes in between are the cover under which the load can hide; bytes

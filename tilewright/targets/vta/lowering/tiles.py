@@ -1,5 +1,5 @@
-"""Where an output tile of an extended schedule lies, how its accumulators begin and how they end:
-first value, epilogue, store."""
+"""Places an output tile of an extended schedule, and says how its accumulators begin and how they
+end: first value, epilogue, store."""
 
 from __future__ import annotations
 

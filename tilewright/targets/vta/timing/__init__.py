@@ -1,4 +1,4 @@
-"""When each instruction of a VTA program starts and ends, exact to the clock cycle.
+"""Times each instruction of a VTA program, exact to the clock cycle.
 
 `cycles` for the plain numbers, `simulate_program` for a report on one program, `simulate_batch`
 for many; compiled code calls `kernel.simulate` with a `simulator_of` a specification.

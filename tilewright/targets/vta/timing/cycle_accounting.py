@@ -1,4 +1,4 @@
-"""Where the units' cycles go: every cycle before FINISH is put into one column.
+"""Accounts for the units' cycles: every cycle before FINISH is put into one column.
 
 `breakdown` is (units, BREAKDOWN_COLUMNS); `total` the cycle of FINISH, negative until it is known.
 """

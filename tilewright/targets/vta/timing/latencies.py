@@ -1,4 +1,5 @@
-"""How long an instruction takes that waits for nobody: loops, stores, and loads alone on the port.
+"""Computes how long an instruction takes that waits for nobody: loops, stores, and loads alone on
+the port.
 
 The length of a transfer follows from its shape and from where its rows lie in the burst window, so
 lengths are kept in a table keyed by exactly that.

@@ -1,4 +1,4 @@
-"""What a simulation says besides its number of cycles: codes, counters, columns.
+"""Names what a simulation says besides its number of cycles: codes, counters, columns.
 
 numba compiles these constants into the kernels.
 """

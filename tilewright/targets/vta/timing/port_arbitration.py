@@ -1,4 +1,4 @@
-"""Who uses the read port: nobody, one client alone, or several at once.
+"""Arbitrates the read port: nobody uses it, one client alone, or several at once.
 
 A load that has the port for itself ends after a time that depends on its shape alone and is looked
 up. When a second client turns up while it is under way, its end is taken back, its commands are

@@ -1,4 +1,5 @@
-"""What a simulation says once nothing happens any more: its cycles, or why FINISH was not reached.
+"""Words what a simulation says once nothing happens any more: its cycles, or why FINISH was not
+reached.
 
 FINISH counts only if the fetch unit met nothing undecodable before.
 """

@@ -1,5 +1,5 @@
-"""What simulating a program takes, told from its instructions before it begins: every burst read
-and every row written is a step, and one instruction can ask for millions of them.
+"""Predicts what simulating a program takes, told from its instructions before it begins: every
+burst read and every row written is a step, and one instruction can ask for millions of them.
 """
 
 from __future__ import annotations
