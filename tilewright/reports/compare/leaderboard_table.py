@@ -1,4 +1,4 @@
-"""Writes the leaderboard as a table on a page: a line a tuner, each column's best figure in bold."""
+"""Writes the leaderboard as a table on a page: a line a tuner, the best figure of a column bold."""
 
 from __future__ import annotations
 
