@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Place
-from tilewright.core.working_folder import as_typed, from_start
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,9 +32,20 @@ def left(folder: Path, program: str, **variables: str) -> object:
     return json.loads(done.stdout)
 
 
-def test_a_library_call_stays_where_it_is() -> None:
-    assert from_start(Path("out")) == Path("out")
-    assert as_typed(f"{Path.cwd()}/out") == f"{Path.cwd()}/out"
+def test_a_library_call_stays_where_it_is(tmp_path: Path) -> None:
+    program = """
+import os
+from pathlib import Path
+from tilewright.core.working_folder import as_typed, from_start, started_in
+assert from_start(Path("out")) == Path("out")
+assert as_typed(f"{Path.cwd()}/out") == f"{Path.cwd()}/out"
+print(started_in())
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], cwd=tmp_path, capture_output=True, text=True,
+        check=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.stdout.strip() == str(tmp_path)
 
 
 def test_a_command_goes_to_a_folder_of_the_machine(tmp_path: Path) -> None:
