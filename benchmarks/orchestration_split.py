@@ -56,20 +56,17 @@ def look():
 
 threading.Thread(target=look, daemon=True).start()
 sys.argv = ["tilewright", *sys.argv[3:]]
-leave = os._exit
 
-def left(code):  # a command ends so, for nothing of it is to run on
+def left():
     over.set()
     with open(OUT, "w") as file:
         json.dump({"wall": time.perf_counter() - begin, "parts": parts}, file)
-    leave(code)
 
-os._exit = left
 from tilewright.cli import command
 try:
     command()
 finally:
-    left(0)
+    left()
 """
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from tests.reliability.boundaries import Boundaries, report_unwatched_writers
 from tilewright.cli import command
@@ -48,12 +48,8 @@ if __name__ == "__main__":
     boundaries = Boundaries(folders, int(kill_at))
     boundaries.install()
     sys.argv = ["tilewright", *sys.argv[6:]]
-    leave = os._exit
-
-    def note_and_leave(status: int) -> NoReturn:
+    try:
+        command()
+    finally:
         text = f"boundaries {boundaries.count} unwatched {len(unwatched)} {unwatched[:3]}\n"
         os.write(notes, text.encode())
-        leave(status)
-
-    os._exit = note_and_leave  # how the command ends, without unwinding
-    command()

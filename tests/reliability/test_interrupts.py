@@ -51,6 +51,7 @@ def stopped(place: Place, moment: Callable[[Place, int], bool], wait: float) -> 
         command.kill()
     assert command.returncode == 130, printed
     assert "Traceback" not in printed
+    assert printed.count("error: stopped; ") == 1, printed
     return printed.splitlines()[-1]
 
 

@@ -9,8 +9,6 @@ its processes start in `/`, too (`core.working_folder`).
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from tilewright.cli.signals import end_stopped, heed_ctrl_c, was_stopped
 from tilewright.core.working_folder import leave_working_folder
 
@@ -25,7 +23,7 @@ def main() -> None:
     call()
 
 
-def command() -> NoReturn:
+def command() -> None:
     """The `tilewright` command. Ctrl-C is heeded before the first import that takes time."""
     heed_ctrl_c()
     try:
@@ -33,6 +31,8 @@ def command() -> NoReturn:
         from tilewright.cli.app import run
 
         run()
+    except SystemExit:
+        raise  # all is said
     except BaseException as error:
         if was_stopped() or isinstance(error, KeyboardInterrupt):
             end_stopped()

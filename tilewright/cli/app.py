@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import resource
 import sys
-from contextlib import suppress
 from importlib.metadata import version
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 
@@ -78,19 +78,28 @@ for _group in (
 count_paths_from_start(app)
 
 
-def run() -> NoReturn:
-    """`main`, and the end of the process. All there is to keep is on disk then, and taking an
-    interpreter apart that holds TVM, Prefect and MLflow costs over a second."""
-    code: int | str | None = 0
+def run() -> None:
+    """`main`, for a process that ends with it. What was loaded stays: looking for garbage in TVM,
+    Prefect and MLflow at the end would cost over a second."""
     try:
         main()
-    except SystemExit as end:
-        code = end.code
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            _flush(stream)
+        gc.freeze()
+
+
+def _flush(stream: TextIO) -> None:
+    """Where nobody reads any more, or the disk is full, what is left is dropped: the interpreter
+    would try again at its end, and fail with a status of its own."""
+    try:
+        stream.flush()
+    except ValueError:
+        return  # it is closed
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def main() -> None:

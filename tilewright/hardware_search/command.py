@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from tilewright.core.working_folder import as_typed
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.tuning.cli_command import words_of
 
@@ -14,6 +15,9 @@ _FLAGS = {"method_options": "--option", "bounds": "--bound"}
 def command_of(options: CodesignOptions) -> str:
     """`tilewright codesign …` with all that is not as usual. To start over is no part of it."""
     words = ["tilewright", "codesign"]
+    usual = options.model_copy(update={"out": ""})
+    if as_typed(options.out) == str(usual.folder):
+        options = usual
     for name, field in type(options).model_fields.items():
         value = getattr(options, name)
         if name == "fresh" or (

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from tilewright.core.sanitize import printable
+from tilewright.core.working_folder import as_typed
 from tilewright.tuning.options import OptionsError, OptionValue
 
 _LONGEST_NAME = 60  # characters of a default folder
@@ -73,7 +74,7 @@ class CodesignOptions(BaseModel):
     @property
     def subject(self) -> str:
         """What is served, in the user's words."""
-        return printable(", ".join(self.networks))
+        return printable(as_typed(", ".join(self.networks)))
 
     @property
     def folder(self) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from tilewright.core.working_folder import as_typed
 from tilewright.tuning.options import DEFAULTS, TuningOptions
 
 _FLAGS = {"tuner_options": "--option", "input_shapes": "--input-shape"}
@@ -11,10 +12,14 @@ _FLAGS = {"tuner_options": "--option", "input_shapes": "--input-shape"}
 
 
 def command_of(options: TuningOptions) -> str:
-    """`tilewright tune …` with all that is not as usual. To start over is no part of it."""
+    """`tilewright tune …` with all that is not as usual, paths as they were typed. To start over is
+    no part of it."""
     words = ["tilewright", "tune"]
     if options.model:
-        words.append(options.model)
+        words.append(as_typed(options.model))
+    usual = str(options.model_copy(update={"out": ""}).folder)
+    if as_typed(options.out) == usual:
+        options = options.model_copy(update={"out": ""})
     for name in type(options).model_fields:
         value = getattr(options, name)
         if name in ("model", "fresh") or value == getattr(DEFAULTS, name):
@@ -30,4 +35,4 @@ def words_of(flag: str, value: object) -> list[str]:
                  for name, each in value.items()]  # fmt: skip
         return [word for name, text in pairs for word in (flag, f"{name}={text}")]
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return [flag, text]
+    return [flag, as_typed(text)]

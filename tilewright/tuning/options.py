@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.sanitize import printable
+from tilewright.core.working_folder import as_typed
 from tilewright.targets.epilogue import DEFAULT_EPILOGUE
 
 PLAIN_STEPS = ", ".join(map(str, DEFAULT_EPILOGUE))
@@ -180,7 +181,7 @@ class TuningOptions(BaseModel):
     @property
     def subject(self) -> str:
         """What is tuned, in the user's words."""
-        return printable(self.model or self.workload)
+        return printable(as_typed(self.model) or self.workload)
 
     @property
     def epilogue_mode(self) -> Literal["full", "per-channel", "plain"]:
