@@ -257,7 +257,7 @@ def test_a_target_that_builds_nothing_is_refused_before_any_work(tmp_path: Path)
 
 
 def test_a_library_call_without_who_decides_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionsError, match=r"give fusion\.run\.decide"):
+    with pytest.raises(OptionsError, match=r"give tilewright\.fusion\.run\.decide"):
         tuning.tune(model="digits_cnn", fusion="all", out=str(tmp_path / "out"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -29,6 +30,12 @@ class Terminal(Console):
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+    def print(self, *objects: Any, **more: Any) -> None:
+        """As `Console.print`; paths are shown as they were typed, before lines are wrapped."""
+        super().print(
+            *(as_typed(each) if isinstance(each, str) else each for each in objects), **more
+        )
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
