@@ -257,7 +257,7 @@ def test_commands_that_look_at_a_folder_say_so_in_one_message(
     for name in ("ledger.jsonl", "summary.json"):
         PLANTS[plant](out / name, victim)
     program = (
-        "import sys, cli\n"
+        "import sys, tilewright.cli\n"
         "for command in ('trials', 'explain'):\n"
         "    sys.argv = ['tilewright', command, sys.argv[-1]]\n"
         "    try: tilewright.cli.main()\n"

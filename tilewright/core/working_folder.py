@@ -35,8 +35,10 @@ def leave_working_folder() -> None:
     with suppress(OSError):
         _Started.folder = Path.cwd()
         for name in _NAMES_A_PATH:
-            if os.environ.get(name):
-                os.environ[name] = os.path.abspath(os.environ[name])
+            if given := os.environ.get(name):
+                os.environ[name] = absolute = os.path.abspath(given)
+                if not os.path.isabs(given):
+                    _Started.typed[absolute] = given
         if address := os.environ.get("MLFLOW_TRACKING_URI"):
             os.environ["MLFLOW_TRACKING_URI"] = _absolute_address(address)
         os.chdir(ELSEWHERE)
