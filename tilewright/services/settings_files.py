@@ -50,7 +50,8 @@ def _profiles() -> Path:
     the workspace's; then the variable above is set as well."""
     home = os.environ.get("PREFECT_HOME")
     own = (Path(home) if home else Path.home() / ".prefect") / "profiles.toml"
-    return own if own.is_file() else _package("prefect") / "settings" / "profiles.toml"
+    usable = own.is_file() and own.stat().st_uid == os.getuid()  # another user's is not ours
+    return own if usable else _package("prefect") / "settings" / "profiles.toml"
 
 
 def _package(name: str) -> Path:
