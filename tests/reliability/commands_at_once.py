@@ -21,6 +21,7 @@ HANGS = 300
 
 
 def _become(number: int, arguments: list[str]) -> NoReturn:
+    status: object = 99
     try:
         said = os.open(f"said-{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(said, 1)
@@ -28,8 +29,12 @@ def _become(number: int, arguments: list[str]) -> NoReturn:
         faulthandler.dump_traceback_later(HANGS, file=2, exit=True)  # into what it says
         sys.argv = ["tilewright", *arguments]
         command()
+        status = 0
+    except SystemExit as end:
+        status = end.code or 0
     finally:
-        os._exit(99)
+        sys.stdout.flush(), sys.stderr.flush()
+        os._exit(status if isinstance(status, int) else 1)
 
 
 if __name__ == "__main__":
