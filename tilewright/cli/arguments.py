@@ -9,6 +9,7 @@ import typer
 
 from tilewright.cli.paths import model_text, target_text
 from tilewright.core.errors import TilewrightError
+from tilewright.core.working_folder import as_typed
 
 Model = Annotated[
     str,
@@ -52,7 +53,7 @@ def say_remarks(target: str) -> None:
     from tilewright.targets.registry import target_remarks
 
     for remark in target_remarks(target):
-        typer.echo(f"note: {remark}", err=True)
+        typer.echo(f"note: {as_typed(remark)}", err=True)
 
 
 def read_input_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:

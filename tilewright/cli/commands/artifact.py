@@ -10,6 +10,7 @@ import typer
 
 from tilewright.cli.arguments import Calibration, InputShape, Model, Target, read_input_shapes
 from tilewright.core.errors import TilewrightError
+from tilewright.core.working_folder import as_typed
 
 if TYPE_CHECKING:
     from tilewright.networks.artifact import Artifact, CompiledArtifact
@@ -98,7 +99,7 @@ def build(
     with Building(Terminal(stderr=True)) as shown:
         made = build_artifact(options, shown.stage, shown.progress)
     for warning in made.warnings:
-        typer.echo(f"note: {warning}", err=True)
+        typer.echo(f"note: {as_typed(warning)}", err=True)
     if as_json:
         typer.echo(json.dumps(made.manifest, indent=2, ensure_ascii=False))
     else:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.working_folder import as_typed
 
 
 def register(app: typer.Typer) -> None:
@@ -47,7 +48,7 @@ def trials(
     contents = read(path)
     for problem in contents.problems:
         if not (at_work and "torn" in problem):
-            typer.echo(f"note: {problem}", err=True)
+            typer.echo(f"note: {as_typed(problem)}", err=True)
     frame = contents.frame()
     if csv:
         sys.stdout.write(frame.to_csv(index=False, lineterminator="\n"))
