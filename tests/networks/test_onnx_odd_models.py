@@ -312,7 +312,7 @@ def test_an_operator_that_the_cpu_does_not_compile_is_named(tmp_path: Path) -> N
     ]  # fmt: skip
     onnx.save(_network(nodes, {}), tmp_path / "net.onnx")
     network = networks.load(tmp_path / "net.onnx")
-    with pytest.raises(ImportFailedError, match=r"for this CPU, operator relax\.sign[:;] "):
+    with pytest.raises(ImportFailedError, match=r"for this CPU, operator sign[:;] "):
         _ = network.compiled
 
 

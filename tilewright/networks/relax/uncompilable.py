@@ -28,7 +28,8 @@ def uncompilable_operator(function: Any) -> str:
     binding = _uncompilable(function)
     if binding is None or not isinstance(binding.value, relax.Call):
         return ""
-    return f", operator {getattr(binding.value.op, 'name', None) or binding.var.name}"
+    name = str(getattr(binding.value.op, "name", None) or binding.var.name)
+    return f", operator {name.rpartition('.')[2]}"
 
 
 def _uncompilable(function: Any) -> Any:
