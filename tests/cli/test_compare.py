@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -201,16 +203,13 @@ def test_a_mistake_gets_one_message_and_leaves_nothing(
     assert not (tmp_path / "compared").exists()
 
 
-def test_a_mistake_ends_the_command_with_code_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from tilewright.cli import main
-
-    monkeypatch.setattr("sys.argv", ["tilewright", "compare", "--trials", "0"])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 2
-    assert capsys.readouterr().err.startswith("error: --trials 0")
+def test_a_mistake_ends_the_command_with_code_2() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tilewright", "compare", "--trials", "0"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --trials 0")
 
 
 def test_seeds_are_read_as_written() -> None:
