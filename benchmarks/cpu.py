@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import metaschedule
+from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
-from tilewright.search.api import tune
 from tilewright.targets.base import Lowered, Ragged, Target
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.features import Features
@@ -158,7 +158,7 @@ def again(target: Target, workload: Workload, best: Sequence[Lowered]) -> list[f
 def network(target: Target, name: str, trials: int, *, rival: bool) -> dict[str, Any]:
     """A whole network, batch 1, by each engine in turns, a process each: medians of rounds of
     medians. `rival` builds one of MetaSchedule's kernels, too, of as many trials a layer."""
-    from tilewright.tuning.build_artifact import build_artifact
+    from tilewright.flows.build import build_artifact
     from tilewright.tuning.build_options import BuildOptions
 
     threads = CpuSpec.parse(target.name.partition(":")[2]).threads

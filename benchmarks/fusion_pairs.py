@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tilewright.core.files import write_atomically
+from tilewright.flows.build import tuned_picks
 from tilewright.fusion.decision_groups import unit_features, units_of, with_unit
 from tilewright.fusion.evaluator import Evaluation, Evaluator
 from tilewright.fusion.graph_tensors import Tables
@@ -28,7 +29,6 @@ from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload, parse_workload
 from tilewright.tuning.build_artifact import integer_network
 from tilewright.tuning.build_options import BuildOptions
-from tilewright.tuning.schedule_lookup import tuned_picks
 
 NETWORKS = ("resnet50", "inception_v3", "mobilenet_v2", "vit_tiny")
 TARGETS = ("vta-pynq", "large", "huge")

@@ -22,6 +22,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.layers import OTHERS, RESNET18
+from tilewright.flows.tuning import learn, tune_round
 from tilewright.models import LEARNERS, make_explorer
 from tilewright.search import Problem, Session, problem_of, setting_of
 from tilewright.search.cost_model_protocols import VetoModel
@@ -92,9 +93,9 @@ def _vetoed(table: Oracle, trials: int, seed: int) -> float:
     problem = problem_of(target, table.workload, seed)
     explorer = make_explorer("default-blind")
     session = Session(setting_of(target, table.workload, explorer, seed))
-    while len(session.history) < trials and session.advance(8):
+    while len(session.history) < trials and tune_round(session, 8):
         pass
-    judge = cast(VetoModel, session.state.models["V"])
+    judge = cast(VetoModel, learn(session).value.models["V"])
     valid = np.flatnonzero(table.cycles > 0)
     fast = valid[table.cycles[valid] <= np.quantile(table.cycles[valid], FASTEST)]
     fastest = table.space.unravel(table.flat[fast])

@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.layers import RESNET18
+from tilewright.flows.tuning import tune_round
 from tilewright.models import make_explorer
 from tilewright.models.model_registry import LEARNERS
 from tilewright.search import Session, setting_of
@@ -109,7 +110,7 @@ def picks(tuner: str, layer: str, level: str, arm: str, seed: int, trials: int) 
     workload = RESNET18[layer][0]
     target, best = NoisyMachine(level, arm, seed), optimum(layer)
     session = Session(setting_of(target, workload, make_explorer(tuner), seed))
-    while len(session.history) < trials and session.advance(8) is not None:
+    while len(session.history) < trials and tune_round(session, 8) is not None:
         pass
     history = session.history
 

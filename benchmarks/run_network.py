@@ -65,7 +65,7 @@ def main() -> None:
 def row(network: str, folder: Path, target: str, trials: int) -> str:
     """One network's line of the table."""
     if not (folder / "manifest.json").exists():
-        from tilewright.tuning.build_artifact import build_artifact
+        from tilewright.flows.build import build_artifact
         from tilewright.tuning.build_options import BuildOptions
 
         build_artifact(BuildOptions(model=network, out=folder, target=target, trials=trials))

@@ -41,8 +41,8 @@ from rich.table import Table
 from benchmarks.layers import RESNET18
 from tilewright.core.child_process import plain
 from tilewright.core.files import Json, write_atomically
+from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
-from tilewright.search import tune
 from tilewright.targets import make_target
 from tilewright.targets.base import Configs, Target
 from tilewright.targets.cluster.connection import connect

@@ -27,6 +27,7 @@ from tilewright.evaluation.datasets.build import build
 from tilewright.evaluation.datasets.folder import digest_of, read_table
 from tilewright.evaluation.datasets.metadata import read_about
 from tilewright.evaluation.datasets.plan import DatasetOptions
+from tilewright.flows.tuning import tune_round
 from tilewright.models import make_explorer
 from tilewright.models.transfer.model import Transferred
 from tilewright.models.transfer.prior import prior_from
@@ -104,7 +105,7 @@ def _runs(target: Target, name: str, seed: int, model: Transferred) -> dict[str,
         if warm:
             problem = replace(problem, transferred=prior_from(model, problem))
         session = Session(Setting(target, make_explorer(explorer, {}), problem))
-        while len(session.history) < LOOKED_AT[-1] and session.advance(4) is not None:
+        while len(session.history) < LOOKED_AT[-1] and tune_round(session, 4) is not None:
             pass
         best[tuner] = _leaders(session)
         found[tuner] = {

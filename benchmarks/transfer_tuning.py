@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.datasets.metadata import read_about
+from tilewright.flows.tuning import tune_round
 from tilewright.models import make_explorer
 from tilewright.models.transfer.prior import prior_from
 from tilewright.models.transfer.registry import load_model
@@ -42,7 +43,7 @@ from tilewright.tuning.network import Subgraph, extract_subgraphs, import_model
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.task_scheduler import SharingRules, TaskState, next_round
 from tilewright.tuning.tuning_task import tuning_task_of
-from tilewright.tuning.verification import baselines_of
+from tilewright.tuning.verification import measure_baseline
 
 if TYPE_CHECKING:
     from benchmarks.transfer_rows import Found
@@ -184,7 +185,7 @@ def perform(unit: Unit) -> dict[str, Any]:
     begin += time.perf_counter() - paused[0]
     computed += time.process_time() - paused[1]
     for place, n in (_scheduled if unit.tuner.scheduled else _in_turn)(sessions, layers, rules):
-        done = sessions[place].advance(n)
+        done = tune_round(sessions[place], n)
         if done is None:
             continue
         compiled += done.lowered
@@ -209,7 +210,7 @@ def perform(unit: Unit) -> dict[str, Any]:
 
 def _baseline(unit: Unit, workload: Workload) -> float:
     study = tuning_task_of(TuningOptions(model=unit.network, target=unit.target), workload)
-    found = baselines_of(study)
+    found = measure_baseline(study)
     known = [found.fallback, None if found.baseline is None else found.baseline.latency]
     return min((float(each.cycles) for each in known if each is not None), default=np.inf)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from benchmarks.transfer_tuning import NETWORKS, RESAMPLES, TARGETS, TRIALS, layers_of
 from tilewright.evaluation.datasets.folder import digest_of, read_table
+from tilewright.flows.tuning import tune_round
 from tilewright.models import make_explorer
 from tilewright.models.transfer.prior import prior_from
 from tilewright.models.transfer.registry import load_model, make_model
@@ -79,7 +80,7 @@ def _wrong_runs(
             ask = prior_from(load_model(shuffled if name == "shuffled" else right), problem)
             problem = replace(problem, transferred=_opposite(ask) if name == "opposite" else ask)
         session = Session(Setting(here, make_explorer("default-blind", {}), problem))
-        while (left := TRIALS - len(session.history)) and session.advance(min(batch, left)):
+        while (left := TRIALS - len(session.history)) and tune_round(session, min(batch, left)):
             pass
         latency = np.nan_to_num(session.history.latency, nan=np.inf)
         found[name] = [

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
-from tilewright.search import tune
 from tilewright.targets import make_target
 from tilewright.targets.workload import parse_workload
 

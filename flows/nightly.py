@@ -7,7 +7,7 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Failed
 
-from tilewright.flows.tuning import FLOW, RUN_NAME, confined, ended, tuned
+from tilewright.flows.tuning_flow import FLOW, RUN_NAME, confined, ended, tuned
 from tilewright.tasks.regression_check import watch_run
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.outputs import Summary

@@ -1,95 +1,478 @@
-"""The two flows: a network, and each of its workloads. The order of their steps is
-`tuning.tune_network`'s.
+"""The pipeline: tuning a network, a workload of it, a round of that, as consecutive steps.
 
-Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+    a network    import_model → extract_subgraphs → its workloads → log_network
+    a workload   measure_baseline → rounds → the choice → verify_schedule → log_workload
+    a round      retrain_models → generate_candidates → filter_candidates → lower_candidates
+                 → simulate_batch → log_round
+
+`run(step, …)` performs a step. `search.runner.LocalRunner` calls it here and now; those of
+`tasks.runner` make a Prefect task of it, look into the cache, and log to MLflow. `--bare`, the
+library call, the Prefect flow and each process of a shared run execute these lines.
+
+A round begins with what the rounds before it teach, so nothing is learned from a last round.
 """
 
-import os
+from __future__ import annotations
 
-from prefect import Flow, flow
-from prefect.client.schemas.objects import State
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.states import Completed
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
-from tilewright.services.workspace import use_home
-from tilewright.targets.display_names import ascii_only, layer
-from tilewright.tasks.artifact_store import CacheUse
-from tilewright.tasks.flow_log import logged
-from tilewright.tasks.run_progress import RunProgress
-from tilewright.tasks.tracked_run import Params, TrackedNetwork, tracked_workload
-from tilewright.tuning.events import Listener, ignore
-from tilewright.tuning.network import Subgraph
+import numpy as np
+
+from tilewright.core.errors import TilewrightError
+from tilewright.fusion.run import decide_fusion
+from tilewright.search import (
+    Explorer,
+    ExplorerState,
+    Known,
+    Ledger,
+    LocalRunner,
+    Proposal,
+    Record,
+    Result,
+    Round,
+    Session,
+    SharedRecord,
+    SoloRecord,
+    Trial,
+    TrialRequest,
+    run_id,
+    setting_of,
+    shared_key,
+)
+from tilewright.search.blas_threads import BLAS_ON_ONE_THREAD
+from tilewright.search.round_steps import (
+    filter_candidates,
+    generate_candidates,
+    lower_candidates,
+    simulate_batch,
+)
+from tilewright.search.session import Stopwatch, rows_of_batch
+from tilewright.search.shared_ledger import CLAIM_SECONDS
+from tilewright.search.validation_records import ValidationMeasurement
+from tilewright.targets.base import Configs, Measurements, Target
+from tilewright.targets.cluster.connection import connect
+from tilewright.targets.registry import kind_of, target_remarks
+from tilewright.targets.workload import Workload
+from tilewright.tuning.events import Note, RoundScheduled, WorkloadBegan
+from tilewright.tuning.final_choice import ChoiceRecords, held_choice
+from tilewright.tuning.final_validation import measure_leaders
+from tilewright.tuning.fusion_interface import Decided, ToDecide
+from tilewright.tuning.log_steps import (
+    Start,
+    load_starts,
+    log_network,
+    log_parameters,
+    log_round,
+    log_workload,
+    log_workloads_added,
+)
+from tilewright.tuning.network import (
+    NetworkPart,
+    Subgraph,
+    TuningNetwork,
+    extract_subgraphs,
+    import_model,
+    lone_workload,
+    those_of,
+)
+from tilewright.tuning.open_ledger import FolderTrials, trials_of_folder
 from tilewright.tuning.options import TuningOptions
-from tilewright.tuning.output_dir import OUTPUT_ROOT, below_root
-from tilewright.tuning.outputs import Summary
-from tilewright.tuning.results import TunedWorkload
-from tilewright.tuning.tune_network import tune_network as run_network
-from tilewright.tuning.tune_workload import WorkloadJob
-from tilewright.tuning.tune_workload import tune_workload as run_workload
+from tilewright.tuning.outputs import TunedNetwork
+from tilewright.tuning.results import (
+    Schedule,
+    TunedWorkload,
+    choose_schedule,
+    latency_to_beat,
+    mean_errors,
+)
+from tilewright.tuning.schedulability import check_fits
+from tilewright.tuning.task_scheduler import (
+    Flow,
+    SharingRules,
+    StopGain,
+    TaskScheduler,
+    TaskState,
+)
+from tilewright.tuning.tuning_task import TuningTask, target_of, tuning_task_of
+from tilewright.tuning.verification import (
+    baseline_again,
+    bound_of,
+    measure_baseline,
+    roofline_of,
+    verify_schedule,
+    wrong_winners,
+)
+from tilewright.tuning.worker_processes import worker_pool
+from tilewright.tuning.workload_job import WorkloadJob
 
-FLOW = "tune_network"
-RUN_NAME = "{options.subject} on {options.target}, {options.tuner}"
-
-
-def network_flow(listen: Listener = ignore) -> Flow[[TuningOptions], Summary]:
-    """The flow of a network, with somebody who hears what happens."""
-
-    @flow(name=FLOW, flow_run_name=RUN_NAME, persist_result=False)
-    def tune_network(options: TuningOptions) -> Summary | State[Summary]:
-        """Tune every workload of a network; returns what `summary.json` holds."""
-        return ended(*tuned(options, listen))
-
-    return tune_network  # type: ignore[return-value]  # of a state callers get the data
-
-
-def tuned(options: TuningOptions, listen: Listener = ignore) -> tuple[Summary, str]:
-    """What the flow of a network does, within one: its results, and what is to be said of a run
-    that had nothing to do, empty of others."""
-    home, progress = use_home(), RunProgress()
-    emit = logged(progress.hearing(listen))
-    options = confined(options)
-    cache = CacheUse(str(home.cache), options.fresh)
-
-    def tune_one(job: WorkloadJob, params: Params, parent: str) -> TunedWorkload:
-        return workload_flow(cache, job)(options, params, job.subgraph, parent)
-
-    # A subflow's heartbeat thread would be joined at its end, for a second each.
-    quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
-    with quiet, TrackedNetwork(cache, emit, tune_one, progress) as steps:
-        summary = run_network(options, steps, emit)
-    return summary, progress.remark(summary)
+MOST_AT_A_TIME = 64
+"""Workloads in threads of one command that has a cluster."""
+POLL_SECONDS = 0.05
+"""How often a run looks again while all there is left to try is being measured by others."""
 
 
-def ended(summary: Summary, remark: str) -> Summary | State[Summary]:
-    """The results, in the state that the flow run ends in where that has something to say. Its name
-    is Prefect's own: automations that wait for the end of a run go by it."""
-    return Completed(message=remark, data=summary) if remark else summary
+# -- a network ---------------------------------------------------------------------------------
 
 
-def confined(options: TuningOptions) -> TuningOptions:
-    """With the output folder below that of a deployment, if this is a run of one that has any."""
-    folder = below_root(options.folder, os.environ.get(OUTPUT_ROOT, ""))
-    return options.model_copy(update={"out": str(folder)}) if folder != options.folder else options
+def tune_network(run: LocalRunner, options: TuningOptions) -> TunedNetwork:
+    """Tune every workload of a network into `options.folder`.
+
+    Raises a `TilewrightError`: of the model's file, of the target's kind, `LeaseHeld` if another
+    command works on the folder, `FolderTaken` if it holds another run, `UnknownLayer`,
+    `NothingFits`, `LedgerError`, `WrongSchedule`; `OSError` for a disk that is full.
+    """
+    begin, target = time.perf_counter(), target_of(options)
+    for remark in target_remarks(options.target):
+        run.emit(Note(remark))
+    with trials_of_folder(options, run.emit) as trials:
+        network = import_network(run, options, target)
+        for reason in check_fits(target, [each.workload for each in network.subgraphs]):
+            run.emit(Note(reason))
+        tasks = [tuning_task_of(options, each.workload) for each in network.subgraphs]
+        starts = run.log(load_starts, options, network, tasks)
+        run.log(log_parameters, options, network, [task for task, _ in starts], run.emit)
+        tuned, sharing = tune_workloads(run, options, network.subgraphs, starts, trials)
+        decided = fuse_network(run, options, network, tuned, trials) if options.fusion else None
+        wall = time.perf_counter() - begin
+        return run.log(log_network, options, network, tuned, wall, sharing, decided)
 
 
-def workload_flow(
-    cache: CacheUse, job: WorkloadJob
-) -> Flow[[TuningOptions, Params, Subgraph, str], TunedWorkload]:
-    """The flow of one workload of a network."""
-    title = layer(job.subgraph.names, job.study.workload)
-    name = f"{job.options.subject}: {ascii_only(title)}"  # Prefect's graph draws nothing else
+def import_network(run: LocalRunner, options: TuningOptions, target: Target) -> TuningNetwork:
+    """Read a network and find what there is to tune: all of it, some layers, or one workload that
+    is given as it is. Raises as `tune_network`."""
+    if options.workload:
+        model, found = lone_workload(options.workload, options.steps)
+        alone: NetworkPart = {
+            "workload": str(found.subgraphs[0].workload), "epilogue": options.steps,
+        }  # fmt: skip
+        return TuningNetwork(model, target, found, alone)
+    imported = run(import_model, options.model, options.input_shapes)
+    found = run(
+        extract_subgraphs, imported, target, options.epilogue_mode, options.max_waste,
+        options.input_shapes, options.calibration,
+    ).value  # fmt: skip
+    if not options.layers:
+        return TuningNetwork(imported.value, target, found)
+    part: NetworkPart = {
+        "layers": list(options.layers), "workloads_of_network": len(found.subgraphs),
+    }  # fmt: skip
+    return TuningNetwork(imported.value, target, those_of(found, options.layers), part)
 
-    @flow(
-        name="tune_workload",
-        flow_run_name=lambda: name,
-        persist_result=False,
-        validate_parameters=False,
+
+def tune_workloads(
+    run: LocalRunner,
+    options: TuningOptions,
+    subgraphs: Sequence[Subgraph],
+    starts: Sequence[Start],
+    trials: FolderTrials,
+) -> tuple[list[TunedWorkload], StopGain | None]:
+    """Tune workloads, each with its own trials; or with a share of all trials, and what became of
+    these. Raises as `tune_network`."""
+    share = options.stop_gain
+    rules = None if share is None else SharingRules(options.trials, options.batch, share)
+    most = options.trials * (len(subgraphs) if rules else 1)
+    jobs = [
+        WorkloadJob(options, subgraph, task, state, trials.record_of, most, rules is not None)
+        for subgraph, (task, state) in zip(subgraphs, starts, strict=True)
+    ]
+    scheduler = TaskScheduler(
+        [run.workload(tune_workload, job) for job in jobs],
+        [TaskState(job.subgraph.count, job.study.workload.macs) for job in jobs],
+        at_a_time(options) if rules is None else options.jobs,
+        rules,
     )
-    def tune_workload(
-        options: TuningOptions, params: Params, subgraph: Subgraph, parent_run_id: str
-    ) -> TunedWorkload:
-        """Tune one workload: rounds of candidates until the trials are spent, then the proof."""
-        with tracked_workload(cache, job, params, parent_run_id) as steps:
-            return run_workload(job, steps)
+    with worker_pool(options, starts, run.emit):
+        tuned = scheduler.run()
+    if rules is None:
+        trials.arrange([task.ledger_key for task, _ in starts])
+    return tuned, scheduler.outcome
 
-    return tune_workload
+
+def fuse_network(
+    run: LocalRunner,
+    options: TuningOptions,
+    network: TuningNetwork,
+    tuned: Sequence[TunedWorkload],
+    trials: FolderTrials,
+) -> Decided:
+    """Decide what runs together. Workloads that come of it are tuned as those before. Raises as
+    `tune_network`, and `FusionError`."""
+
+    def tune_more(subgraphs: Sequence[Subgraph]) -> list[TunedWorkload]:
+        tasks = [tuning_task_of(options, each.workload) for each in subgraphs]
+        starts = run.log(load_starts, options, network, tasks)
+        run.log(log_workloads_added, subgraphs, run.emit)
+        return tune_workloads(run, own_trials, subgraphs, starts, trials)[0]
+
+    own_trials = options.model_copy(update={"stop_gain": None})
+    asked = ToDecide(options, network.target, network.model.name, tuned, tune_more, run.emit)
+    return run(decide_fusion, asked).value
+
+
+def at_a_time(options: TuningOptions) -> int:
+    """How many workloads: as many as asked for, else what keeps the workers of a cluster busy. A
+    board measures one program at a time."""
+    if options.jobs > 1 or not options.cluster or kind_of(options.target)[0].make_on is not None:
+        return options.jobs
+    return max(1, min(MOST_AT_A_TIME, connect(options.cluster).slots()))
+
+
+# -- a workload --------------------------------------------------------------------------------
+
+
+def tune_workload(run: LocalRunner, job: WorkloadJob) -> Flow[TunedWorkload]:
+    """Tune one workload: rounds until the trials are spent, the winner timed again, the proof.
+    Raises as `tune_network`."""
+    begin, task, subgraph = time.perf_counter(), job.study, job.subgraph
+    repeats, waits = task.target.deterministic, list[float]()
+    found, roofline = run(measure_baseline, task).value, roofline_of(task)
+    baseline = found.baseline
+    before = None if baseline is None else baseline.latency
+    run.emit(WorkloadBegan(task.workload.id, before, roofline))
+    timed: dict[int, Trial] = {}
+    session, done = yield from _rounds(run, job, baseline, waits)
+    final = None if repeats else held_choice(_choice(job, session, baseline), timed, run.emit)
+    if repeats or any(each.reused for each in done):
+        while final is None and (wrong := wrong_winners(task, session.history, timed, run.emit)):
+            job.record_of(task, session.setting).correct(wrong)
+            session, done = yield from _rounds(run, job, baseline, waits)
+    if repeats:
+        chosen = choose_schedule(task, session.history, baseline)
+        if chosen is not None and chosen is baseline:
+            chosen = baseline = baseline_again(task, baseline, run.emit)
+    else:
+        measure = partial(_measure_leaders, run, task)
+        final = final or _choice(job, session, baseline).make(measure)
+        chosen, baseline = final.chosen, final.baseline
+    if chosen is not None:
+        run(verify_schedule, task, chosen)
+    tuned = TunedWorkload(
+        study=task,
+        count=subgraph.count,
+        names=subgraph.names,
+        baseline=baseline,
+        fallback=found.fallback,
+        chosen=chosen,
+        roofline=roofline,
+        bound=bound_of(task),
+        trials=len(session.history),
+        invalid_trials=int((~session.history.valid).sum()),
+        lowered=sum(each.lowered for each in done),
+        failed_compiles=len(session.history.failed),
+        reused_trials=sum(len(each.configs) for each in done if each.reused),
+        timed_again=len(timed),
+        wall_seconds=time.perf_counter() - begin - sum(waits),
+        validation=None if final is None else final.validation,
+        model_errors=mean_errors(done),
+    )
+    run.log(log_workload, job, tuned, session, run.emit)
+    return tuned
+
+
+def _rounds(
+    run: LocalRunner, job: WorkloadJob, baseline: Schedule | None, waits: list[float]
+) -> Flow[tuple[Session, list[Round]]]:
+    """All rounds of a workload, those of the record first; adds to `waits` the seconds in which
+    others had theirs."""
+    options, task = job.options, job.study
+    setting = task.setting
+    session, record = Session(setting, job.state, run), job.record_of(task, setting)
+    done: list[Round] = []
+    for each in rounds(
+        session, record, trials=job.most_trials, batch=options.batch, shared=job.shared
+    ):
+        if isinstance(each, TrialRequest):
+            each.baseline, begin = latency_to_beat(task, baseline), time.perf_counter()
+            yield each
+            waits.append(time.perf_counter() - begin)
+            if each.granted:
+                run.emit(RoundScheduled(task.workload.id, each.made, job.most_trials))
+            continue
+        done.append(each)
+        trials = sum(len(one.configs) for one in done)
+        valid = float(np.mean(session.history.valid[:trials]))
+        run.log(log_round, task, each, trials, valid, run.emit)
+        yield None
+    for problem in record.problems:
+        run.emit(Note(problem))
+    return session, done
+
+
+def _choice(job: WorkloadJob, session: Session, baseline: Schedule | None) -> ChoiceRecords:
+    record = job.record_of(job.study, session.setting)
+    return ChoiceRecords(job.study, record, session.history, baseline, job.options.leaders)
+
+
+def _measure_leaders(
+    run: LocalRunner, task: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
+) -> list[ValidationMeasurement]:
+    return run(measure_leaders, task, block, contenders, turns).value
+
+
+# -- rounds ------------------------------------------------------------------------------------
+
+
+def tune(
+    target: Target,
+    workload: Workload,
+    explorer: Explorer,
+    *,
+    trials: int,
+    batch: int = 8,
+    seed: int = 0,
+    ledger: Ledger | None = None,
+    state: ExplorerState | None = None,
+) -> Iterator[Round]:
+    """Tune one workload; yields each round when it is done, those a ledger already holds first.
+
+    Stops after `trials` measurements or when the explorer has nothing left. `state` warm-starts
+    the explorer. Raises `TilewrightError` if `trials` or `batch` is below 1, `WorkloadError` if the
+    target has no schedule for the workload, `LedgerError` and `LeaseHeld` as `Ledger.append`.
+    """
+    setting = setting_of(target, workload, explorer, seed)
+    key = (workload.id, target.fingerprint, run_id(explorer, seed, batch))
+    record = SoloRecord(setting, None if ledger is None else ledger.run(key))
+    yield from tune_rounds(Session(setting, state), record, trials=trials, batch=batch)
+
+
+def tune_shared(
+    target: Target,
+    workload: Workload,
+    explorer: Explorer,
+    path: Path,
+    *,
+    trials: int,
+    batch: int = 8,
+    seed: int = 0,
+    claim_seconds: float = CLAIM_SECONDS,
+) -> Iterator[Round]:
+    """Add trials to the ledger at `path`, beside others that call this with the same arguments,
+    until it holds `trials` of them together or nothing is left to propose. Yields each round of
+    any of them, in order. Which trials are made depends on who is faster. Raises `LeaseHeld` if the
+    ledger stays taken for minutes, and what `tune` raises."""
+    setting = setting_of(target, workload, explorer, seed)
+    key = shared_key((workload.id, target.fingerprint, run_id(explorer, seed, batch)))
+    record = SharedRecord(setting, path, key, claim_seconds)
+    yield from tune_rounds(Session(setting), record, trials=trials, batch=batch)
+
+
+def tune_rounds(session: Session, record: Record, *, trials: int, batch: int) -> Iterator[Round]:
+    """Tune until the record holds `trials` or the explorer has nothing left; yields each round when
+    it is done, those the record already holds first. Raises `TilewrightError` if `trials` or
+    `batch` is below 1, and what the record raises."""
+    for each in rounds(session, record, trials=trials, batch=batch):
+        assert isinstance(each, Round), "only shared trials are asked for"
+        yield each
+
+
+def rounds(
+    session: Session, record: Record, *, trials: int, batch: int, shared: bool = False
+) -> Iterator[Round | TrialRequest]:
+    """As `tune_rounds`. Where trials are `shared`, yields a `TrialRequest` before each further
+    round, and one that says so when nothing is left to try; in no turn of the record. Raises
+    `TilewrightError` if `trials` or `batch` is below 1."""
+    if trials < 1 or batch < 1:
+        raise TilewrightError(f"trials ({trials}) and batch ({batch}) must be at least 1")
+    allowed = 0 if shared else trials
+    while True:
+        if session.unlearned and allowed > len(session.history):
+            learn(session)  # not while others wait for their turn
+        with record.turn():
+            news = record.news(session.history.round, trials - len(session.history))
+            if not news:
+                pending = record.pending()
+                busy = 0 if pending is None else len(pending)
+                n = min(batch, allowed - len(session.history) - busy)
+                proposal = propose_batch(session, n, pending) if n > 0 else None
+                known = {} if proposal is None else record.known()
+                if proposal is not None:
+                    record.claim(proposal.batch)
+        if news:
+            yield from session.take_up(news)
+        elif proposal is not None:
+            yield from _measured(session, record, proposal, known)
+        elif busy:
+            time.sleep(POLL_SECONDS)
+        elif n > 0 or not shared:
+            if shared:
+                yield TrialRequest(session.history, exhausted=True)
+            return
+        else:
+            request = TrialRequest(session.history)
+            yield request
+            if request.granted < 1:
+                return
+            allowed = min(len(session.history) + request.granted, trials)
+
+
+def tune_round(session: Session, n: int) -> Round | None:
+    """One round of up to `n` trials without a record; None if there is nothing to propose."""
+    proposal = propose_batch(session, n)
+    if proposal is None:
+        return None
+    return session.finish(*measure_batch(session, proposal, {}))
+
+
+def propose_batch(session: Session, n: int, pending: Configs | None = None) -> Proposal | None:
+    """What to measure next, at most `n` configs, none of them tried or `pending` (p, knobs); None
+    if there is nothing left."""
+    with BLAS_ON_ONE_THREAD:
+        run, setting, state = session.run, session.setting, learn(session)
+        clock, session.learning = Stopwatch({"retrain": session.learning}), 0.0
+        history = session.history_for_steps(pending)
+        with clock.of("generate"):
+            candidates = run(generate_candidates, setting, state, history, n)
+        with clock.of("filter"):
+            kept = run(filter_candidates, setting, state, history, candidates, n)  # Model V
+        if not len(kept.value):
+            return None
+        with clock.of("lower"):
+            batch = run(lower_candidates, setting, state, history, kept, n)  # Model A
+    return Proposal(batch, len(candidates.value), kept.value.vetoed, clock.seconds)
+
+
+def measure_batch(
+    session: Session, proposal: Proposal, known: Known
+) -> tuple[Proposal, Measurements]:
+    """Simulate a batch, but for what is `known`."""
+    clock, history = Stopwatch(proposal.stage_seconds), session.history_for_steps()
+    flat = session.setting.problem.space.ravel(proposal.batch.rows.configs)
+    held = {int(i): known[int(i)] for i in flat if int(i) in known}
+    with clock.of("measure"):
+        measured = session.run(simulate_batch, session.setting, history, proposal.result, held)
+    return replace(proposal, stage_seconds=clock.seconds), measured.value
+
+
+def learn(session: Session) -> Result[ExplorerState]:
+    """What the tuner knows after the rounds so far: Models P, V and A, retrained on those that they
+    have not seen (`retrain_models`)."""
+    run, begun = session.run, time.perf_counter()
+    state = session.state or run.begin(session.setting, session.start)
+    histories = [run.keep(history) for history in session.unlearned]
+    if histories:
+        state = run.retrain(session.setting, state, histories)
+        session.learning += time.perf_counter() - begun
+    session.learned(state, histories)
+    return state
+
+
+def _measured(
+    session: Session, record: Record, proposal: Proposal, known: Known
+) -> Iterator[Round]:
+    """Measure a batch and record it; no round where others had claimed all of it."""
+    proposal, measured = measure_batch(session, proposal, known)
+    clock = Stopwatch(proposal.stage_seconds)
+    with record.turn(), clock.of("record"):
+        index, kept = record.settle(session.history.round, proposal.batch, measured)
+    if not len(kept):
+        return
+    counted = Result(rows_of_batch(proposal.batch, kept))
+    proposal = replace(proposal, result=counted, stage_seconds=clock.seconds)
+    if index == session.history.round:
+        yield session.finish(proposal, measured.rows(kept))
+    else:
+        session.settled(index, proposal, measured.rows(kept))

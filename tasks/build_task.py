@@ -7,11 +7,12 @@ from collections.abc import Callable
 from prefect.artifacts import create_markdown_artifact
 from prefect.logging import get_run_logger
 
+from tilewright.flows.build import build_artifact
 from tilewright.reports.building import built_note
 from tilewright.reports.markdown import plain
 from tilewright.tasks.cached_task import step
 from tilewright.tasks.progress import Progress
-from tilewright.tuning.build_artifact import BuiltArtifact, build_artifact
+from tilewright.tuning.build_artifact import BuiltArtifact
 from tilewright.tuning.build_options import BuildOptions
 
 

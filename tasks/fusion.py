@@ -21,7 +21,7 @@ EVERY = "fusion/evaluations"
 
 def decide_fusion(cache: CacheUse, asked: ToDecide, model: str, run_id: str) -> Done:
     """What is fused: from the cache if it was decided under the same conditions, `model` being what
-    the model was imported to. Raises as `fusion.run.decide`."""
+    the model was imported to. Raises as `fusion.run.decide_fusion`."""
     key = _key(asked, model)
     decided = None
     if cache.refresh or cache.store.find(key.stage, key.text) is None:
@@ -86,7 +86,7 @@ def _decided(asked: ToDecide, run_id: str) -> Decided:
                 },
             )  # fmt: skip
 
-        return run.decide(asked, heard)
+        return run.decide_fusion(asked, heard)
 
 
 def _key(asked: ToDecide, model: str) -> Key:

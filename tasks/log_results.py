@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 
@@ -17,9 +16,10 @@ from prefect.artifacts import (
 )
 from prefect.runtime import flow_run
 
-from tilewright.core.files import Json
+from tilewright.core.files import Json, write_atomically
 from tilewright.reports import run_description
 from tilewright.reports.markdown import plain
+from tilewright.reports.run_pictures import write_fusion_page
 from tilewright.reports.run_table import gain_of, results_rows
 from tilewright.search import ExplorerState
 from tilewright.services.urls import flow_run_url
@@ -36,11 +36,10 @@ from tilewright.tasks.plots import network_picture, workload_picture
 from tilewright.tasks.round_tasks import read_state
 from tilewright.tuning import output_dir, outputs
 from tilewright.tuning.cli_command import command_of
-from tilewright.tuning.fusion_interface import Decided
 from tilewright.tuning.network_totals import Total
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.results import TunedWorkload, WorkloadRow
-from tilewright.tuning.tune_workload import WorkloadJob
+from tilewright.tuning.workload_job import WorkloadJob
 
 _DIGITS = 6  # of a metric that is no count
 PREFECT_LINK = "the flow run in Prefect"
@@ -137,16 +136,18 @@ def log_network_artifacts(
     cache: CacheUse,
     folder: Path,
     target: outputs.TargetRow,
-    summary: outputs.Summary,
-    tuned: Sequence[TunedWorkload],
+    found: outputs.TunedNetwork,
     run_id: str,
     remark: str,
-    decided: Decided | None = None,
 ) -> None:
     """Write the output folder, hand the same files to MLflow, a table and a summary to Prefect,
     which begins with the `remark`, if there is any."""
-    picture = partial(network_picture, cache)
-    for path in outputs.write_outputs(folder, target, summary, tuned, picture, decided):
+    summary, tuned = found.summary, found.workloads
+    written = outputs.write_outputs(folder, target, found)
+    picture = network_picture(cache, summary["network"], tuned, outputs.trials_of(folder, tuned))
+    write_atomically(folder / output_dir.CONVERGENCE, picture)
+    pictures = [folder / output_dir.CONVERGENCE, *write_fusion_page(folder, found)]
+    for path in (*written, *pictures):
         tracking.log_file(run_id, path)
     curves = network_curves(outputs.trials_of(folder, tuned), tuned, summary["total"])
     with tracking.StepLog(run_id) as log:
@@ -164,9 +165,7 @@ def log_network_artifacts(
     links = {"this run in MLflow": tracking.run_url(run_id)}
     create_markdown_artifact(
         key="summary",
-        markdown=run_description.network_summary(
-            title, summary, names, links, remark, (folder / output_dir.CONVERGENCE).read_bytes()
-        ),
+        markdown=run_description.network_summary(title, summary, names, links, remark, picture),
         description=plain(title),
     )
 

@@ -19,6 +19,7 @@ from mlflow.tracking import MlflowClient
 from tilewright.core.files import Json
 from tilewright.evaluation.compare.leaderboard import LeaderboardRow, Results
 from tilewright.evaluation.compare.plan import ComparisonJob, ComparisonPlan
+from tilewright.flows.tuning import learn, tune_round
 from tilewright.search import Session, problem_of, setting_of
 from tilewright.search.cost_model_protocols import CostModel
 from tilewright.search.explorer import trials_of
@@ -98,9 +99,10 @@ def _learned(plan: ComparisonPlan, job: ComparisonJob) -> dict[str, LearnedModel
     explorer = job.tuner_config.explorer
     session = Session(setting_of(plan.test_bed.open(job.workload), workload, explorer, job.seed))
     while (left := plan.trials - len(session.history)) > 0:
-        if session.advance(min(plan.batch, left)) is None:
+        if tune_round(session, min(plan.batch, left)) is None:
             break
-    problem, state, history = session.setting.problem, session.state, session.history
+    problem, history = session.setting.problem, session.history
+    state = learn(session).value
     asked = explorer.model_inputs(problem, state, history, trials_of(problem, history))
     return {
         role: LearnedModels(state.models[role], each.features)

@@ -1,38 +1,270 @@
-"""Performs the steps of a round as Prefect tasks that look into the store first."""
+"""Performs the steps of a run as Prefect tasks that look into the store first, and tells MLflow.
+
+`NetworkRunner` performs the steps of a network, `WorkloadRunner` those of one of its workloads, in
+a flow of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
 from typing import Any, TypeVar
 
+import numpy as np
+from prefect.runtime import flow_run
+
 from tilewright.core.files import Json
-from tilewright.search import ExplorerState, History, LocalRunner, Result, Setting, round_steps
-from tilewright.tasks import round_tasks
+from tilewright.flows.tuning import learn
+from tilewright.fusion.run import decide_fusion
+from tilewright.search import (
+    ExplorerState,
+    History,
+    LocalRunner,
+    Result,
+    Round,
+    Session,
+    Setting,
+    round_steps,
+)
+from tilewright.search.runner import values
+from tilewright.search.validation_records import ValidationMeasurement
+from tilewright.targets.capabilities import Latency
+from tilewright.tasks import (
+    fusion,
+    import_tasks,
+    log_results,
+    round_tasks,
+    tracking,
+    verify_tasks,
+    warm_start,
+)
 from tilewright.tasks.artifact_store import CacheUse, Manifest
-from tilewright.tasks.cached_task import Key, Made, find_or_do
-from tilewright.tuning.events import Listener, StageBegan, StageReused
-from tilewright.tuning.tuning_task import TuningTask
+from tilewright.tasks.cached_task import Done, Key, Made, find_or_do
+from tilewright.tasks.metrics import chart
+from tilewright.tasks.run_progress import RunProgress
+from tilewright.tasks.run_tags import Params, params_of, tag_flow_run
+from tilewright.tasks.stale_runs import retire_dead_runs
+from tilewright.tasks.workload_flow import workload_flow
+from tilewright.tuning import log_steps
+from tilewright.tuning.events import Listener, Note, StageBegan, StageReused
+from tilewright.tuning.final_validation import measure_leaders
+from tilewright.tuning.fusion_interface import Decided, ToDecide
+from tilewright.tuning.network import TuningNetwork, extract_subgraphs, import_model
+from tilewright.tuning.options import CHAMPION, TuningOptions
+from tilewright.tuning.output_dir import identity
+from tilewright.tuning.outputs import TunedNetwork, summary_of, target_row
+from tilewright.tuning.results import Baselines, Schedule, TunedWorkload
+from tilewright.tuning.run_metadata import is_complete
+from tilewright.tuning.task_scheduler import Flow, StopGain
+from tilewright.tuning.tuning_task import TuningTask, tuning_task_of
+from tilewright.tuning.verification import bound_of, measure_baseline, roofline_of, verify_schedule
+from tilewright.tuning.workload_job import WorkloadJob
 
 T = TypeVar("T")
 
+CACHED: dict[Callable[..., object], tuple[Callable[..., Done], Callable[[Manifest], Any]]] = {
+    import_model: (import_tasks.import_model, import_tasks.read_model),
+    extract_subgraphs: (import_tasks.extract_subgraphs, import_tasks.read_extracted),
+    measure_baseline: (verify_tasks.measure_baseline, verify_tasks.read_baselines),
+    verify_schedule: (verify_tasks.verify_schedule, verify_tasks.read_mismatches),
+}
+"""By step its task, and what reads the result from its manifest."""
+
 
 class PrefectRunner(LocalRunner):
-    """Runs each step as the task that `round_tasks.TASKS` names. Tasks take and give manifests;
-    the data lie in the store. `Result.stored` is a value's manifest."""
+    """Runs each step as a task. Tasks take and give manifests; the data lie in the store.
+    `Result.stored` is a value's manifest. `own` are steps that are done otherwise here."""
 
-    def __init__(self, cache: CacheUse, study: TuningTask, emit: Listener) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        cache: CacheUse,
+        emit: Listener,
+        own: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
+    ) -> None:
+        super().__init__(emit)
         self.cache = cache
-        self.study = study
-        self.emit = emit
+        self._own = dict(own or {})
 
-    def __call__(self, step: Callable[..., T], setting: Setting, *given: object) -> Result[T]:
+    def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
+        if step in self._own:
+            self._announce(step)
+            return Result(self._own[step](*values(given)))
+        self._announce(step)
+        task, read = CACHED[step]
+        manifest = self._reused(task(self.cache, *map(stored, given)))
+        return Result(read(manifest), manifest)
+
+    def log(self, step: Callable[..., T], *given: object) -> T:
+        done: T = super().log(self._own.get(step, step), *given)
+        return done
+
+    def _announce(self, step: Callable[..., object]) -> None:
         self.emit(StageBegan(step.__name__))
-        task, read = round_tasks.TASKS[step]
-        done = task(self.cache, self.study, _round_of(step, given), *map(_stored, given))
+
+    def _reused(self, done: Done) -> Manifest:
         if done.reused:
-            self.emit(StageReused(step.__name__))
-        return Result(read(self.cache, self.study, done.manifest), done.manifest)
+            self.emit(StageReused(done.manifest.stage))
+        return done.manifest
+
+
+class NetworkRunner(PrefectRunner):
+    """Performs the steps of a network; a context, which ends the network's run in MLflow as what it
+    was: finished, failed, or stopped by a person."""
+
+    def __init__(self, cache: CacheUse, emit: Listener, progress: RunProgress) -> None:
+        own: dict[Callable[..., Any], Callable[..., Any]] = {
+            log_steps.load_starts: self._load_starts,
+            log_steps.log_parameters: self._log_parameters,
+            log_steps.log_network: self._log_network,
+            decide_fusion: self._decide_fusion,
+        }
+        super().__init__(cache, emit, own)
+        self.progress = progress
+        self.params: Params = {}
+        self.run_id = ""
+        self._repeats = False
+        self._imported = ""  # the key of the model's manifest
+
+    def __enter__(self) -> NetworkRunner:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.run_id:
+            tracking.close_run(self.run_id, tracking.ended_by(error))
+
+    def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
+        result = super().__call__(step, *given)
+        if step is import_model:
+            self._imported = result.stored.key
+        return result
+
+    def workload(  # type: ignore[override]  # the only flow that networks have
+        self, flow: Callable[[LocalRunner, WorkloadJob], Flow[TunedWorkload]], job: WorkloadJob
+    ) -> Flow[TunedWorkload]:
+        """In a Prefect flow of its own, with a run in MLflow; but not again where the same command
+        has ended well before, and the record has it all."""
+        if self._repeats and not job.shared and is_complete(job.options.folder):
+            tuned = yield from flow(WorkloadRunner(self.cache, job.study, self.emit), job)
+            if tuned.reused_trials == tuned.trials:
+                return tuned
+        return (yield from self._tracked(flow, job))
+
+    def _tracked(
+        self, flow: Callable[[LocalRunner, WorkloadJob], Flow[TunedWorkload]], job: WorkloadJob
+    ) -> Flow[TunedWorkload]:
+        def steps() -> Flow[TunedWorkload]:
+            tag_flow_run(self.params)
+            run_id = log_results.open_workload_run(job, self.run_id, self.params)
+            error: BaseException | None = None
+            try:
+                with tracking.StepLog(run_id) as log:
+                    run = WorkloadRunner(self.cache, job.study, self.emit, run_id, log)
+                    return (yield from flow(run, job))
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                tracking.close_run(run_id, tracking.ended_by(error))
+
+        return (yield from workload_flow(steps, job, self.params, self.run_id))
+
+    def _load_starts(
+        self, options: TuningOptions, network: TuningNetwork, tasks: Sequence[TuningTask]
+    ) -> list[log_steps.Start]:
+        if options.warm_start != CHAMPION:
+            return [(task, ExplorerState()) for task in tasks]
+        warm_start.check_champions([tuning_task_of(options, s.workload) for s in network.subgraphs])
+        starts = []
+        for task in tasks:
+            found = warm_start.champion_state(self.cache, task)
+            if found is None:
+                self.emit(Note(f"{task.workload}: no champion to start from"))
+            starts.append(found or (task, ExplorerState()))
+        return starts
+
+    def _log_parameters(
+        self, options: TuningOptions, network: TuningNetwork, tasks: Sequence[TuningTask],
+        emit: Listener,
+    ) -> None:  # fmt: skip
+        """Opens the network's run."""
+        retire_dead_runs(options, current=str(flow_run.id))
+        self.params = params_of(options, network)
+        about = self.params | {"model": self._imported, "folder": identity(options.folder)}
+        tag_flow_run(self.params)
+        count = len(network.subgraphs)
+        self.run_id = log_results.open_network_run(options, about, self.params, count)
+        self._repeats = tracking.repeated_run(self.run_id) is not None
+        self.progress.show(options.trials * count)
+        log_steps.log_parameters(options, network, tasks, emit)
+
+    def _decide_fusion(self, asked: ToDecide) -> Decided:
+        done = fusion.decide_fusion(self.cache, asked, self._imported, self.run_id)
+        decided = fusion.read_decided(self._reused(done))
+        tracking.log_results(self.run_id, fusion.figures(decided))
+        return decided
+
+    def _log_network(
+        self, options: TuningOptions, network: TuningNetwork, tuned: Sequence[TunedWorkload],
+        wall: float, sharing: StopGain | None, decided: Decided | None,
+    ) -> TunedNetwork:  # fmt: skip
+        summary = summary_of(options, network, tuned, sharing, decided)
+        summary["wall_seconds"] = round(wall, 3)
+        summary["mlflow_run_id"] = self.run_id
+        summary["prefect_flow_run_id"] = str(flow_run.id)
+        found = TunedNetwork(summary, tuple(tuned), decided)
+        self.progress.end()
+        if remark := self.progress.remark(summary):
+            self.emit(Note(remark))
+        log_results.log_network_artifacts(
+            self.cache, options.folder, target_row(options, network.target), found, self.run_id,
+            remark,
+        )  # fmt: skip
+        return found
+
+
+class WorkloadRunner(PrefectRunner):
+    """Performs the steps of a workload; tells them to a run in MLflow that is open, if there is
+    one: `run_id` and its `log`."""
+
+    def __init__(
+        self,
+        cache: CacheUse,
+        study: TuningTask,
+        emit: Listener,
+        run_id: str = "",
+        log: tracking.StepLog | None = None,
+    ) -> None:
+        own: dict[Callable[..., Any], Callable[..., Any]] = {measure_leaders: self._measure_leaders}
+        if log is not None:
+            own |= {
+                log_steps.log_round: self._log_round,
+                log_steps.log_workload: self._log_workload,
+            }
+        super().__init__(cache, emit, own)
+        self.study = study
+        self.run_id = run_id
+        self._log = log
+        self._beside: dict[str, Latency | None] = {}
+
+    def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
+        if step not in round_tasks.TASKS:
+            if step is verify_schedule:
+                self._flush()
+            result = super().__call__(step, *given)
+            if step is measure_baseline and isinstance(result.value, Baselines):
+                self._beside = self._lines(result.value)
+            return result
+        self._announce(step)
+        task, read = round_tasks.TASKS[step]
+        _, *inputs = given  # a task makes the setting of its own study
+        done = task(self.cache, self.study, _round_of(step, given), *map(stored, inputs))
+        manifest = self._reused(done)
+        return Result(read(self.cache, self.study, manifest), manifest)
 
     def keep(self, value: T) -> Result[T]:
         put = round_tasks.keep_history if isinstance(value, History) else round_tasks.keep_state
@@ -75,8 +307,46 @@ class PrefectRunner(LocalRunner):
             manifest = self.cache.store.find(key.stage, key.text, with_data=last)
         return manifest
 
+    def _measure_leaders(
+        self, study: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
+    ) -> list[ValidationMeasurement]:
+        self._flush()
+        return verify_tasks.measure_leaders(study, block, contenders, turns)
 
-def _stored(given: object) -> Any:
+    def _log_round(
+        self, task: TuningTask, done: Round, trials: int, valid: float, emit: Listener
+    ) -> None:
+        figures = {
+            "valid_share": float(np.mean(done.measured.valid)),
+            "trials": float(trials),
+            "lowered": float(done.lowered),
+            "failed_compiles": float(done.failed_compiles),
+            **done.model_errors,
+        }
+        assert self._log is not None, "an open run has a log"
+        self._log.add(trials, figures | chart({"best": done.best, **self._beside}))
+        log_steps.log_round(task, done, trials, valid, emit)
+
+    def _log_workload(
+        self, job: WorkloadJob, tuned: TunedWorkload, session: Session, emit: Listener
+    ) -> None:
+        state = learn(session).stored
+        log_results.log_artifacts(self.cache, tuned, job.options.folder, self.run_id, state)
+        log_steps.log_workload(job, tuned, session, emit)
+
+    def _lines(self, found: Baselines) -> dict[str, Latency | None]:
+        return {
+            "baseline": None if found.baseline is None else found.baseline.latency,
+            "bound": bound_of(self.study),
+            "roofline": roofline_of(self.study),
+        }
+
+    def _flush(self) -> None:
+        if self._log is not None:
+            self._log.flush()
+
+
+def stored(given: object) -> Any:
     """What a task gets: of results their manifests, anything else as it is."""
     if not isinstance(given, Result):
         return given

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilewright.core.files import Json, as_object
+from tilewright.core.files import Json, as_int, as_object
 from tilewright.search.validation_records import ValidationMeasurement
 from tilewright.tasks.artifact_store import CacheUse, Manifest
 from tilewright.tasks.cached_task import Key, Made, Result, reuse_or_do, stage, step
@@ -28,7 +28,7 @@ def measure_baseline(cache: CacheUse, study: TuningTask) -> Result:
     like every other."""
 
     def work() -> Made:
-        found = verification.baselines_of(study)
+        found = verification.measure_baseline(study)
         baseline, fallback = found.baseline, found.fallback
         return {
             "schedule": None if baseline is None else schedule_to_json(baseline),
@@ -45,7 +45,7 @@ def measure_leaders(
 ) -> list[ValidationMeasurement]:
     """A block of the final choice, or its report (`tuning.final_validation`). Kept in the ledger
     alone."""
-    return final_validation.measure_in_turns(study, block, contenders, turns)
+    return final_validation.measure_leaders(study, block, contenders, turns)
 
 
 @stage("verify")
@@ -54,7 +54,7 @@ def verify_schedule(cache: CacheUse, study: TuningTask, chosen: Schedule) -> Res
     the integer reference."""
 
     def work() -> Made:
-        return {"mismatches": verification.verify(study, chosen)}, {}
+        return {"mismatches": verification.verify_schedule(study, chosen)}, {}
 
     inputs: dict[str, Json] = {
         "workload": study.workload.id,
@@ -74,6 +74,16 @@ def read_baselines(manifest: Manifest) -> Baselines:
             None if baseline is None else schedule_from_json(as_object(baseline)),
             None if fallback is None else latency_from_json(as_object(fallback)),
         )
+
+    return manifest.read(decode)
+
+
+def read_mismatches(manifest: Manifest) -> int | None:
+    """What `verify_schedule` found. Raises `DamagedFile`."""
+
+    def decode(found: dict[str, Json]) -> int | None:
+        count = found["mismatches"]
+        return None if count is None else as_int(count)
 
     return manifest.read(decode)
 

@@ -34,21 +34,15 @@ def tune(**options: Any) -> Summary:
     >>> summary["total"]["tuned_cycles"] >= summary["total"]["bound_cycles"]
     True
     """
-    from tilewright.reports.convergence import network_convergence
+    from tilewright.flows.tuning import tune_network
+    from tilewright.reports.run_pictures import draw_run
+    from tilewright.search import LocalRunner
     from tilewright.tuning import parse_options
-    from tilewright.tuning.events import ignore
-    from tilewright.tuning.plain import tune_network
 
     parsed = parse_options(**options)
-    if not parsed.fusion:
-        return tune_network(parsed, ignore, network_convergence)
-    from tilewright.fusion.run import decide
-    from tilewright.reports.fusion import with_page
-
-    return tune_network(
-        parsed, ignore, network_convergence,
-        lambda asked: with_page(decide(asked), asked.network, asked.target.name),
-    )  # fmt: skip
+    found = tune_network(LocalRunner(), parsed)
+    draw_run(parsed.folder, found)
+    return found.summary
 
 
 def build(model: str | Path, out: str | Path, **options: Any) -> BuiltArtifact:
@@ -63,7 +57,7 @@ def build(model: str | Path, out: str | Path, **options: Any) -> BuiltArtifact:
     >>> built.manifest["target"]
     'vta-pynq'
     """
-    from tilewright.tuning.build_artifact import build_artifact
+    from tilewright.flows.build import build_artifact
     from tilewright.tuning.build_options import BuildOptions
 
     for name in ("schedules", "calibration"):

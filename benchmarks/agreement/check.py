@@ -124,8 +124,8 @@ def _check(
     stages: _Stages, path: Path, target: str, feeds: Sequence[Arrays],
     right: Sequence[Arrays] | None, calibration: Path | None, folder: Path,
 ) -> None:  # fmt: skip
+    from tilewright.flows.build import build_artifact
     from tilewright.networks.artifact import Artifact, load
-    from tilewright.tuning.build_artifact import build_artifact
     from tilewright.tuning.build_options import BuildOptions
 
     model = onnx.load(path)

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.board.boards import run
+from tilewright.flows.build import tuned_picks
 from tilewright.networks import artifact
 from tilewright.targets import make_target
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.tuning.build_artifact import integer_network
 from tilewright.tuning.build_options import BuildOptions
-from tilewright.tuning.schedule_lookup import tuned_picks
 
 TARGET = "vta-pynq"
 SHAPE = [1, 16, 6, 6]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.board.boards import run
+from tilewright.flows.build import tuned_picks
 from tilewright.networks import artifact
 from tilewright.networks.artifact import Artifact
 from tilewright.networks.integer import library, reference
@@ -18,7 +19,6 @@ from tilewright.targets import make_target
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.tuning.build_artifact import integer_network
 from tilewright.tuning.build_options import BuildOptions
-from tilewright.tuning.schedule_lookup import tuned_picks
 
 TARGET = "vta-pynq"
 CNNS = [

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from tests.cli.conftest import LAYERS, Place
+from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
-from tilewright.search import tune
 from tilewright.services.prefect_server import Login
 from tilewright.targets import make_target
 from tilewright.targets.workload import parse_workload

@@ -20,7 +20,7 @@ import json, os, sys
 import tilewright.services
 from tilewright.services.workspace import use_home
 use_home()
-from tilewright.flows.build import build_artifact
+from tilewright.flows.build_flow import build_artifact
 from tilewright.flows.codesign import codesign
 from tilewright.flows.comparison import compare_tuners
 from tilewright.flows.dataset import build_dataset

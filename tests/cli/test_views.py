@@ -14,6 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tests.noisy import NoisyTarget, registered
+from tests.tune_bare import tune_options
 from tilewright import tuning
 from tilewright.cli.app import app
 from tilewright.cli.views.latency import latency_text
@@ -32,7 +33,6 @@ from tilewright.targets.workload import parse_workload
 from tilewright.tuning.events import Event, StageBegan, WorkloadTuned
 from tilewright.tuning.network_totals import totals
 from tilewright.tuning.outputs import Summary, trials_of
-from tilewright.tuning.plain import tune_network
 
 
 def command(*arguments: str) -> str:
@@ -62,7 +62,7 @@ class Ran:
                 "tuner": "tps", "trials": 8, "batch": 8, "out": str(out), "epilogue": "plain",
             } | others,
         )  # fmt: skip
-        self.summary = tune_network(options, self.heard.append)
+        self.summary = tune_options(options, self.heard.append)
 
 
 @pytest.fixture(scope="module")

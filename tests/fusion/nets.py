@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx
 
+from tilewright.flows.build import tuned_picks
 from tilewright.fusion.evaluator import Evaluator
 from tilewright.fusion.problem import FusionProblem
 from tilewright.fusion.schedules import FusionSchedules
@@ -15,7 +16,6 @@ from tilewright.networks.quantise import quantise
 from tilewright.networks.zoo.builder import Builder
 from tilewright.targets.capabilities import blocks_of
 from tilewright.targets.registry import make_target
-from tilewright.tuning.schedule_lookup import tuned_picks
 
 
 def pooled_residual_net() -> onnx.ModelProto:

@@ -12,6 +12,7 @@ from benchmarks.fusion_beyond import order_gain, recomputed
 from benchmarks.fusion_bounds import Needed, Sums, bound, changes, least_bound
 from benchmarks.fusion_pairs import problem_of
 from tests.fusion.nets import problem
+from tilewright.flows.build import tuned_picks
 from tilewright.fusion.evaluator import Evaluator
 from tilewright.fusion.problem import FusionProblem, Labelling
 from tilewright.fusion.schedules import FusionSchedules
@@ -20,7 +21,6 @@ from tilewright.targets.base import Target
 from tilewright.targets.capabilities import blocks_of
 from tilewright.targets.vta.board.stream_bound import Needs, stream_bound
 from tilewright.targets.workload import Workload
-from tilewright.tuning.schedule_lookup import tuned_picks
 
 DRAWN = 32
 """Configs of which a schedule is drawn."""

@@ -13,20 +13,19 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.cli.conftest import Place
 from tests.fusion.nets import write
+from tests.tune_bare import tune_bare, tune_options
 from tilewright import tuning
 from tilewright.core.files import Json
+from tilewright.flows.build import build_artifact
 from tilewright.fusion.preview import preview
-from tilewright.fusion.run import decide
 from tilewright.networks import artifact
 from tilewright.reports.fusion import fusion_page
 from tilewright.search import read
 from tilewright.targets.registry import make_target
-from tilewright.tuning.build_artifact import build_artifact
 from tilewright.tuning.build_options import BuildOptions
 from tilewright.tuning.events import Event, Note, WorkloadsAdded
 from tilewright.tuning.fusion_interface import FusionDecision, FusionSummary
 from tilewright.tuning.options import OptionsError
-from tilewright.tuning.plain import tune_network
 from tilewright.tuning.preflight import check
 from tilewright.tuning.schedule_lookup import PickError
 
@@ -37,7 +36,7 @@ MODES = ("none", "all", "greedy", "learned")
 def tuned(model: Path, out: Path, mode: str, heard: list[Event] | None = None) -> dict[str, Any]:
     options = tuning.parse_options(model=str(model), out=str(out), fusion=mode, **RUN)
     emit = (heard if heard is not None else []).append
-    return dict(tune_network(options, emit, decide=decide))
+    return dict(tune_options(options, emit))
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +191,7 @@ def test_a_run_that_was_cut_off_goes_on(folders: Path, tmp_path: Path) -> None:
 
     options = tuning.parse_options(model=str(model), out=str(out), fusion="learned", **RUN)
     with pytest.raises(Stop):
-        tune_network(options, cut, decide=decide)
+        tune_options(options, cut)
     assert not (out / "fusion.json").exists()
     trials = len(read(out / "ledger.jsonl").records)
     tuned(model, out, "learned")
@@ -204,7 +203,7 @@ def test_a_run_that_was_cut_off_goes_on(folders: Path, tmp_path: Path) -> None:
 def test_without_the_option_everything_is_as_before(folders: Path, tmp_path: Path) -> None:
     model, out = write(tmp_path), tmp_path / "out"
     options = tuning.parse_options(model=str(model), out=str(out), **RUN)
-    summary = tune_network(options)
+    summary = tune_options(options)
     assert "fusion" not in summary
     whole = (folders / "learned" / "ledger.jsonl").read_bytes()
     assert whole.startswith((out / "ledger.jsonl").read_bytes())
@@ -212,7 +211,7 @@ def test_without_the_option_everything_is_as_before(folders: Path, tmp_path: Pat
         assert (out / name).read_bytes() == (folders / "learned" / name).read_bytes()
     tuned(model, out, "all")
     assert (out / "fusion.json").exists()
-    tune_network(options)
+    tune_options(options)
     assert not (out / "fusion.json").exists()
 
 
@@ -258,7 +257,7 @@ def test_a_target_that_builds_nothing_is_refused_before_any_work(tmp_path: Path)
 
 def test_a_library_call_without_who_decides_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionsError, match=r"give tilewright\.fusion\.run\.decide"):
-        tuning.tune(model="digits_cnn", fusion="all", out=str(tmp_path / "out"))
+        tune_bare(model="digits_cnn", fusion="all", out=str(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(

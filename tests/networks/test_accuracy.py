@@ -18,6 +18,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_
 from quantise_nets import residual_net
 
 from tilewright.core.files import pack_arrays, unpack_arrays
+from tilewright.flows.build import build_artifact
 from tilewright.networks import load as load_network
 from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.artifact import Artifact, ArtifactError, Check, canonical_workloads, load
@@ -27,7 +28,7 @@ from tilewright.networks.integer.multipliers import FINE_BITS, scaled, weighted_
 from tilewright.networks.quantise import model_with_weights
 from tilewright.networks.quantise.session import runs
 from tilewright.targets.registry import make_target
-from tilewright.tuning.build_artifact import build_artifact, integer_network
+from tilewright.tuning.build_artifact import integer_network
 from tilewright.tuning.build_options import BuildOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore")

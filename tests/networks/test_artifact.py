@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.board.graphs import Example, small_cnn
+from tilewright.flows.build import build_artifact
 from tilewright.networks.artifact import ArtifactError, build, canonical_workloads, load
 from tilewright.networks.artifact import folder as artifact_folder
 from tilewright.networks.artifact.build import layer_graph
@@ -24,7 +25,6 @@ from tilewright.targets import make_target
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import Scale, Value
 from tilewright.targets.workload import canonical
-from tilewright.tuning.build_artifact import build_artifact
 from tilewright.tuning.build_options import BuildOptions
 
 SCALE = Scale.power_of_two(-5)

@@ -19,6 +19,7 @@ from quantised_graphs import Graph
 
 from tilewright import networks
 from tilewright.core.files import Json
+from tilewright.flows.build import build_artifact
 from tilewright.networks import zoo
 from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.artifact import ArtifactError, CompiledArtifact, load
@@ -36,7 +37,6 @@ from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.workload import Workload
-from tilewright.tuning.build_artifact import build_artifact
 from tilewright.tuning.build_options import BuildOptions
 
 FILES = {"manifest.json", "network.so", "check.npz"}

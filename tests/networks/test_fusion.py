@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from integer_nets import BLOCKS, random_inputs
 from quantised_graphs import Graph
 
+from tilewright.flows.build import tuned_picks
 from tilewright.networks import artifact
 from tilewright.networks.fusion import Choices, choices, fused
 from tilewright.networks.integer import library
@@ -27,7 +28,6 @@ from tilewright.targets.capabilities import Blocks, blocks_of
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.layer import Layer
 from tilewright.targets.registry import kind_of, make_target
-from tilewright.tuning.schedule_lookup import tuned_picks
 
 
 def branching_net() -> onnx.ModelProto:

@@ -12,13 +12,13 @@ from integer_nets import random_inputs, session
 from quantised_graphs import Graph
 from test_integer_networks import attention_net, depthwise_net
 
+from tilewright.flows.build import tuned_picks
 from tilewright.networks import artifact
 from tilewright.networks.integer import library
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.integer.reference import run
 from tilewright.targets.capabilities import blocks_of
 from tilewright.targets.registry import kind_of, make_target
-from tilewright.tuning.schedule_lookup import tuned_picks
 
 
 @pytest.mark.slow(seconds=3)

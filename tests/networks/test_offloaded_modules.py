@@ -26,6 +26,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
 from tilewright.core.errors import UnknownName
+from tilewright.flows.tvm_partition import offloaded, partition_for_vta
 from tilewright.networks import zoo
 from tilewright.networks.artifact import canonical_workloads
 from tilewright.networks.errors import (
@@ -46,7 +47,6 @@ from tilewright.targets.capabilities import Baseline, capability
 from tilewright.targets.workload import Workload
 from tilewright.tuning.outputs import SCHEDULES_VERSION
 from tilewright.tuning.schedule_lookup import PickError
-from tilewright.tuning.tvm_partition import offloaded, partition_for_vta
 
 ROOT = Path(__file__).parents[2]
 Array = np.ndarray[Any, Any]
@@ -354,7 +354,7 @@ def test_the_lines_of_the_documentation_run(
 
 def test_importing_loads_no_tvm() -> None:
     code = (
-        "import sys, tilewright.networks.tvm_runtime, tilewright.tuning.tvm_partition\n"
+        "import sys, tilewright.networks.tvm_runtime, tilewright.flows.tvm_partition\n"
         "sys.exit('tvm' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -15,10 +15,10 @@ from benchmarks.agreement.forms import FORMS, Form
 from tilewright import networks
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import as_list, as_object
+from tilewright.flows.build import build_artifact
 from tilewright.networks.accelerator import Accelerator
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import canonical, parse_workload
-from tilewright.tuning.build_artifact import build_artifact
 from tilewright.tuning.build_options import BuildOptions
 
 

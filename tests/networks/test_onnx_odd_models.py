@@ -17,6 +17,7 @@ from onnx_graphs import model, normal, reference
 
 from tilewright import networks
 from tilewright.core.files import Json
+from tilewright.flows.build import build_artifact
 from tilewright.networks.artifact.run import checked
 from tilewright.networks.errors import ImportFailedError, InputError, UnsupportedOperatorError
 from tilewright.networks.integer import library
@@ -30,7 +31,6 @@ from tilewright.networks.report import ModelReport
 from tilewright.reports.building import built_lines
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import Value
-from tilewright.tuning.build_artifact import build_artifact
 from tilewright.tuning.build_options import BuildOptions
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from tilewright.flows.build import build_artifact
 from tilewright.networks.artifact import Artifact, load
 from tilewright.networks.quantise import Samples, quantise
 from tilewright.networks.quantise.samples import with_held_out
 from tilewright.networks.quantise.session import runs
 from tilewright.networks.quantise.tails import WEIGHT, Tail
 from tilewright.targets.registry import make_target
-from tilewright.tuning.build_artifact import build_artifact, integer_network
+from tilewright.tuning.build_artifact import integer_network
 from tilewright.tuning.build_options import BuildOptions
 
 Feeds = list[dict[str, NDArray[np.float32]]]

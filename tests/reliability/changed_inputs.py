@@ -49,7 +49,7 @@ def write_board(indent: int | None = None, **changes: int) -> None:
 
 
 def tuned(**changes: Any) -> dict[str, Any]:
-    from tilewright.flows.tuning import network_flow
+    from tilewright.flows.tuning_flow import network_flow
 
     # what a new process would not know either
     for kept in (

@@ -39,7 +39,7 @@ def _become(number: int, arguments: list[str]) -> NoReturn:
 
 if __name__ == "__main__":
     home = use_home()
-    import tilewright.flows.tuning
+    import tilewright.flows.tuning_flow
     import tilewright.reports.convergence  # noqa: F401
     from tilewright.cli import command
 

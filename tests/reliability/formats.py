@@ -30,8 +30,9 @@ from tests.reliability.mutants import (
     mutant,
     onnx_mutant,
 )
+from tests.tune_bare import tune_bare, tune_options
 from tilewright.core.errors import TilewrightError
-from tilewright.tuning.plain import tune_network
+from tilewright.flows.tuning import learn, tune_round
 
 HANG_SECONDS = 60
 MORE_BYTES = 4 << 30
@@ -60,8 +61,9 @@ class Hang(BaseException):
 
 
 def _ledgers(folder: Path) -> tuple[Draw, Read]:
+    from tilewright.flows.tuning import tune
     from tilewright.models import make_explorer
-    from tilewright.search import LeaseHeld, Ledger, read, tune
+    from tilewright.search import LeaseHeld, Ledger, read
     from tilewright.targets.fault_injection import FaultyTarget
     from tilewright.targets.workload import parse_workload
 
@@ -108,11 +110,10 @@ def _ledgers(folder: Path) -> tuple[Draw, Read]:
 
 
 def _summaries(folder: Path) -> tuple[Draw, Read]:
-    from tilewright import tuning
     from tilewright.evaluation.explain.folder import read_folder
 
     out = folder / "out"
-    tuning.tune(workload=LAYER, tuner="random", trials=2, batch=2, out=str(out))
+    tune_bare(workload=LAYER, tuner="random", trials=2, batch=2, out=str(out))
     whole = {name: (out / name).read_bytes() for name in ("summary.json", "schedules.json")}
     documents = {name: json.loads(data) for name, data in whole.items()}
 
@@ -145,7 +146,7 @@ def _run_files(folder: Path) -> tuple[Draw, Read]:
     options = tuning.parse_options(
         workload=LAYER, tuner="random", trials=2, batch=2, out=str(out), seed=5
     )
-    tune_network(options)
+    tune_options(options)
     document, frame = (
         json.loads((out / "run.json").read_bytes()),
         read(out / "ledger.jsonl").frame(),
@@ -243,8 +244,8 @@ def _cached(name: str) -> Callable[[Path], tuple[Draw, Read]]:
 
         target, work = make_target("vta-pynq"), parse_workload(LAYER)
         session = Session(setting_of(target, work, make_explorer("ml2tuner"), 0))
-        session.advance(12), session.advance(12)
-        state = session.state
+        tune_round(session, 12), tune_round(session, 12)
+        state = learn(session).value
         args = (session.setting, state, session.history)
         named = generate_candidates(*args, 4)
         batch = lower_candidates(*args, named.take(np.arange(8)), 4)

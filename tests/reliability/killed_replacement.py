@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.reliability.boundaries import NEVER, Boundaries
 from tests.reliability.killed_everywhere import forked
-from tilewright import tuning
+from tests.tune_bare import tune_bare
 from tilewright.models import make_explorer
 from tilewright.search import read
 from tilewright.targets import make_target
@@ -36,7 +36,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 def run(folder: Path, kill_at: int = NEVER, **change: Any) -> Boundaries:
     boundaries = Boundaries([folder], kill_at)
     boundaries.install()
-    tuning.tune(**RUN | change, out=str(folder))
+    tune_bare(**RUN | change, out=str(folder))
     return boundaries
 
 

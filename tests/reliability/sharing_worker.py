@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+from tilewright.flows.tuning import tune_shared
 from tilewright.models import make_explorer
-from tilewright.search import tune_shared
 from tilewright.targets.base import Lowered, Measurements
 from tilewright.targets.fault_injection import FaultyTarget
 from tilewright.targets.workload import parse_workload

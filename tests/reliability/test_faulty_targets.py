@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from tilewright.core.child_process import Limits, RpcDied, RpcProcess, RpcTimeout
+from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
-from tilewright.search import Ledger, tune
+from tilewright.search import Ledger
 from tilewright.targets.fault_injection import Fault, FaultyTarget
 from tilewright.targets.subprocess_target import IsolatedTarget, TargetDown
 from tilewright.targets.workload import parse_workload

@@ -14,16 +14,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.tune_bare import tune_bare, tune_options
 from tilewright import tuning
 from tilewright.cli.app import app
 from tilewright.evaluation.explain.folder import read_folder
+from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
-from tilewright.search import Ledger, read, tune
+from tilewright.search import Ledger, read
 from tilewright.search.ledger_schema import MAX_LINE_BYTES, decode, encode
 from tilewright.targets.fault_injection import FaultyTarget
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.events import Event, Note
-from tilewright.tuning.plain import tune_network
 
 pytestmark = pytest.mark.attack
 
@@ -224,7 +225,7 @@ def test_readers_tell_of_it_and_go_on(finished: Path, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("finished") / "out"
-    tuning.tune(**RUN, out=str(out))
+    tune_bare(**RUN, out=str(out))
     return out
 
 
@@ -254,7 +255,7 @@ def test_a_forged_winner_is_timed_again_and_set_aside(
     shutil.copytree(finished, out)
     was = _forge(out, change, which)
     heard: list[Event] = []
-    summary = tune_network(tuning.parse_options(**RUN, out=str(out)), heard.append)
+    summary = tune_options(tuning.parse_options(**RUN, out=str(out)), heard.append)
     said = [event.text for event in heard if isinstance(event, Note)]
     assert len(said) == 1
     assert "a trial was recorded with another latency" in said[0]
@@ -269,10 +270,10 @@ def test_a_forged_winner_is_timed_again_and_set_aside(
 @pytest.mark.slow(seconds=6)
 def test_a_forged_winner_of_processes_that_share_a_run_is_set_aside(tmp_path: Path) -> None:
     run = RUN | {"model": "", "workload": str(WORK), "workers": 2, "out": str(tmp_path / "out")}
-    honest = tuning.tune(**run)["workloads"][0]
+    honest = tune_bare(**run)["workloads"][0]
     was = _forge(tmp_path / "out", {"cycles": 1}, "slowest")
     heard: list[Event] = []
-    again = tune_network(tuning.parse_options(**run), heard.append)["workloads"][0]
+    again = tune_options(tuning.parse_options(**run), heard.append)["workloads"][0]
     assert len([event for event in heard if isinstance(event, Note)]) == 1
     for name in ("tuned_cycles", "trials", "invalid_trials"):
         assert again[name] == honest[name]
@@ -285,6 +286,6 @@ def test_a_run_that_holds_is_timed_once_more_and_says_nothing(
     shutil.copytree(finished, tmp_path / "out")
     heard: list[Event] = []
     options = tuning.parse_options(**RUN, out=str(tmp_path / "out"))
-    summary = tune_network(options, heard.append)
+    summary = tune_options(options, heard.append)
     assert [event for event in heard if isinstance(event, Note)] == []
     assert {row["timed_again"] for row in summary["workloads"]} <= {0, 1}

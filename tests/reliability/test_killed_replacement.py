@@ -11,7 +11,7 @@ import pytest
 
 from tests.reliability.commands import ROOT
 from tests.reliability.killed_replacement import CHANGES, RUN
-from tilewright import tuning
+from tests.tune_bare import tune_bare
 
 
 @pytest.mark.attack
@@ -37,10 +37,10 @@ def test_trials_says_whether_this_run_is_complete(tmp_path: Path) -> None:
         )  # fmt: skip
         return done.stdout.splitlines()[-1]
 
-    tuning.tune(**RUN, out=str(tmp_path / "out"))
+    tune_bare(**RUN, out=str(tmp_path / "out"))
     assert said() == "2 trials of 1 workloads; the run is complete"
     old = (tmp_path / "out" / "summary.json").read_bytes()
-    tuning.tune(**RUN | {"seed": 1}, out=str(tmp_path / "out"))
+    tune_bare(**RUN | {"seed": 1}, out=str(tmp_path / "out"))
     assert said().endswith("the run is complete")
     (tmp_path / "out" / "summary.json").write_bytes(old)
     assert said().endswith("the run was stopped")

@@ -17,8 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
-from tilewright.search import LeaseHeld, Ledger, LedgerError, read, tune
+from tilewright.search import LeaseHeld, Ledger, LedgerError, read
 from tilewright.search.file_lock import writer
 from tilewright.targets.fault_injection import FaultyTarget
 from tilewright.targets.workload import parse_workload

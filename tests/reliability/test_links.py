@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Place
+from tests.tune_bare import tune_bare, tune_options
 from tilewright import tuning
 from tilewright.core.files import append, write_atomically
 from tilewright.core.safe_files import UnsafeFile, read_plain
@@ -25,7 +26,6 @@ from tilewright.services.check_workspace import check_home
 from tilewright.tasks.artifact_store import Manifest, Store
 from tilewright.tuning.events import Event, RoundDone
 from tilewright.tuning.output_dir import identity
-from tilewright.tuning.plain import tune_network
 from tilewright.tuning.preflight import check
 from tilewright.tuning.run_metadata import read_run
 
@@ -196,7 +196,7 @@ def test_a_link_that_appears_while_a_run_goes_is_not_followed(
 
     options = tuning.parse_options(**RUN | {"trials": 4}, out=str(out))
     with pytest.raises(UnsafeFile, match=name):
-        tune_network(options, plant)
+        tune_options(options, plant)
     _assert_untouched(victim)
 
 
@@ -204,7 +204,7 @@ def test_a_link_that_appears_while_a_run_goes_is_not_followed(
 def test_a_library_call_refuses_the_folder_too(name: str, out: Path, victim: Path) -> None:
     (out / name).symlink_to(victim)
     with pytest.raises(UnsafeFile, match=name):
-        tuning.tune(**RUN, out=str(out))
+        tune_bare(**RUN, out=str(out))
     _assert_untouched(victim)
 
 
@@ -218,9 +218,9 @@ def test_the_identity_of_a_folder_is_written_to_no_link(out: Path, victim: Path)
 def test_a_folder_that_the_user_reaches_by_a_link_is_fine(out: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(out)
-    tuning.tune(**RUN, out=str(link))
+    tune_bare(**RUN, out=str(link))
     assert len(read(out / "ledger.jsonl").frame()) == 2
-    assert tuning.tune(**RUN, out=str(out))["workloads"][0]["reused_trials"] == 2
+    assert tune_bare(**RUN, out=str(out))["workloads"][0]["reused_trials"] == 2
 
 
 def test_a_file_with_the_rights_of_others_is_not_made(out: Path) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.reliability.sharing_worker import WORK
+from tilewright.flows.tuning import tune_shared
 from tilewright.models import make_explorer
-from tilewright.search import read, tune_shared
+from tilewright.search import read
 from tilewright.targets.fault_injection import FaultyTarget
 
 pytestmark = pytest.mark.slow(seconds=4)

@@ -15,8 +15,8 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from tilewright.core.errors import WorkloadError
+from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
-from tilewright.search import tune
 from tilewright.targets import make_target
 from tilewright.targets.workload import parse_workload
 

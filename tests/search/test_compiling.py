@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tilewright.evaluation.compare.counting_target import Metered
+from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
-from tilewright.search import tune
 from tilewright.search.problem import Problem
 from tilewright.targets import make_target
 from tilewright.targets.base import Target

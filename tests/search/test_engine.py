@@ -11,20 +11,19 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
+from tilewright.evaluation.tuner_conformance import WORKLOAD, ToyTarget
+from tilewright.flows.tuning import learn, measure_batch, propose_batch, tune, tune_round
 from tilewright.models import make_explorer
 from tilewright.search import (
     History,
     Ledger,
     LocalRunner,
     Session,
-    Setting,
     Trial,
     read,
     setting_of,
-    tune,
 )
 from tilewright.search.blas_threads import one_thread
-from tilewright.search.conformance import WORKLOAD, ToyTarget
 from tilewright.search.round_steps import Batch, retrain_models, simulate_batch
 from tilewright.search.runner import Result, values
 from tilewright.targets.base import Lowered, Measurements, Ragged
@@ -112,14 +111,14 @@ def test_a_session_learns_when_it_is_asked_and_not_before() -> None:
     explorer = make_explorer("ml2tuner", {"first": 8})
     done = Session(setting_of(target, WORKLOAD, explorer, 0))
     while len(done.history) < 40:
-        done.advance(8)
+        tune_round(done, 8)
     again = Session(setting_of(target, WORKLOAD, explorer, 0))
     while len(again.history) < 40:
-        proposal = again.propose(8)
+        proposal = propose_batch(again, 8)
         assert proposal is not None
-        again.finish(*again.measure(proposal, {}))
+        again.finish(*measure_batch(again, proposal, {}))
     assert np.array_equal(done.history.configs, again.history.configs)
-    assert again.state.models.keys() == done.state.models.keys()
+    assert learn(again).value.models.keys() == learn(done).value.models.keys()
 
 
 def test_nothing_is_learned_from_a_last_round() -> None:
@@ -127,18 +126,18 @@ def test_nothing_is_learned_from_a_last_round() -> None:
     learned: list[int] = []
 
     class Counting(LocalRunner):
-        def __call__(self, step: Callable[..., T], setting: Setting, *given: object) -> Result[T]:
+        def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
             if step is retrain_models:
-                learned.append(values(given)[1].round)  # type: ignore[attr-defined]
-            return super().__call__(step, setting, *given)
+                learned.append(values(given)[2].round)  # type: ignore[attr-defined]
+            return super().__call__(step, *given)
 
     session = Session(setting, run=Counting())
-    done = [session.advance(2) for _ in range(3)]
+    done = [tune_round(session, 2) for _ in range(3)]
     assert learned == [1, 2]
     assert [each is not None and each.stage_seconds["retrain"] > 0 for each in done] == [
         False, True, True,
     ]  # fmt: skip
-    assert session.state.models
+    assert learn(session).value.models
     assert learned == [1, 2, 3]
 
 

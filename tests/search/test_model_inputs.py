@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tilewright.flows.tuning import learn, tune_round
 from tilewright.models import make_explorer
 from tilewright.search import Session, Setting, problem_of
 from tilewright.search.explorer import trials_of
@@ -26,14 +27,14 @@ def test_every_column_has_a_name_of_its_own(target: Target, tuner: str) -> None:
     explorer = make_explorer(tuner)
     session = Session(Setting(target, explorer, problem))
     while len(session.history) < 48:
-        session.advance(16)
+        tune_round(session, 16)
     trials = trials_of(problem, session.history)
-    asked = explorer.model_inputs(problem, session.state, session.history, trials)
+    asked = explorer.model_inputs(problem, learn(session).value, session.history, trials)
     assert {"P", "V", "A"} <= set(asked)
     counts = {f"hidden {name}" for name in session.history.hidden.names}
     for role in "PVA":
         names = asked[role].features.names
-        assert names == session.state.models[role].columns
+        assert names == learn(session).value.models[role].columns
         assert len(set(names)) == len(names)
         assert any("tile_h" in name for name in names)
         revealed = counts if tuner == "ml2tuner" else SUMS
@@ -47,10 +48,10 @@ def test_a_column_holds_what_it_is_named_after(target: Target) -> None:
     explorer = make_explorer("ml2tuner")
     session = Session(Setting(target, explorer, problem))
     while len(session.history) < 48:
-        session.advance(16)
+        tune_round(session, 16)
     history = session.history
     trials = trials_of(problem, history)
-    features = explorer.model_inputs(problem, session.state, history, trials)["A"].features
+    features = explorer.model_inputs(problem, learn(session).value, history, trials)["A"].features
     values = problem.space.values(history.configs[history.valid])
     knob = [knob.name for knob in problem.space.knobs].index("tile_w")
     np.testing.assert_allclose(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.noisy import REPEATS, NoisyTarget
+from tilewright.flows.tuning import learn, tune_round
 from tilewright.models import make_explorer
 from tilewright.search import ExplorerState, History, Session, setting_of
 from tilewright.search.cost_model_protocols import Surrogate
@@ -24,7 +25,7 @@ WORK = parse_workload("dense:n=1,c=64,o=64")
 def tuned(tuner: str, target: NoisyTarget, trials: int = 32) -> Session:
     session = Session(setting_of(target, WORK, make_explorer(tuner), 0))
     while len(session.history) < trials:
-        assert session.advance(8) is not None
+        assert tune_round(session, 8) is not None
     return session
 
 
@@ -111,7 +112,7 @@ def test_the_surrogate_is_told_and_the_goal_is_what_it_believes(
 
 def test_a_resumed_tuner_proposes_the_same_from_recorded_repeats() -> None:
     session = tuned("default", NoisyTarget(), 24)
-    history, rows = session.history, session.state
+    history, rows = session.history, learn(session).value
     explorer, problem = session.setting.explorer, session.setting.problem
     state = ExplorerState()
     kept = decode_history(encode_history(history))

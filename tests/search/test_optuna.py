@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tilewright.evaluation.tuner_conformance import WORKLOAD, ToyTarget
+from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
 from tilewright.search import ExplorerState, History, Problem
-from tilewright.search.api import tune
-from tilewright.search.conformance import WORKLOAD, ToyTarget
 from tilewright.targets.base import Knob, Space
 
 SPACE = Space("line", tuple(Knob(f"k{i}", tuple(range(16))) for i in range(3)))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tilewright.flows.tuning import learn, propose_batch, tune_round
 from tilewright.models import make_explorer
 from tilewright.search import ExplorerState, Session
 from tilewright.search.prior import prior_of, weight_of
@@ -76,7 +77,7 @@ def _regrets(sign: float, seed: int) -> list[float]:
     problem = replace(setting.problem, transferred=ask)
     session, best = Session(replace(setting, problem=problem)), []
     for _ in range(6):
-        session.advance(8)
+        tune_round(session, 8)
         assert session.history.best is not None
         best.append(float(session.history.log_latency[session.history.best]))
     optimum = min(truth.values())
@@ -127,7 +128,7 @@ def test_of_a_large_space_it_is_asked_about_a_part_once() -> None:
     session, asked = _asked_about(1.0)
     space = PYNQ.space(LARGE)
     assert space.size > 50_000
-    session.propose(4)
+    propose_batch(session, 4)
     assert 3500 < asked[0] <= 4096  # nothing twice
     screened = space.unravel(_beliefs(session).screened)
     assert len(screened) == 2048
@@ -135,15 +136,15 @@ def test_of_a_large_space_it_is_asked_about_a_part_once() -> None:
         screened.sum(axis=1).mean() < 0.9 * space.unravel(np.arange(space.size)).sum(axis=1).mean()
     )
     before = len(asked)
-    session.propose(4)
+    propose_batch(session, 4)
     assert sum(asked[before:]) < 512
 
 
 def test_a_round_asks_it_three_times_at_most_about_what_is_not_compiled() -> None:
     session, asked = _asked_about(1.0)
-    session.advance(4)
+    tune_round(session, 4)
     before = len(asked)
-    session.advance(4)
+    tune_round(session, 4)
     questions = asked[before:]  # of trials and failures, new draws, what is compiled
     assert 1 <= len(questions) <= 3
     near = 8 * sum(PYNQ.space(LARGE).cardinalities)
@@ -152,7 +153,7 @@ def test_a_round_asks_it_three_times_at_most_about_what_is_not_compiled() -> Non
 
 def test_of_a_wrong_one_is_not_kept_what_it_chose() -> None:
     session, _ = _asked_about(1.0)
-    state = session.state
+    state = learn(session).value
     for weight, kept in ((0.9, 2048), (0.1, 0)):
         arrays = {**state.arrays, "weights": np.array([weight, weight])}
         assert len(_beliefs(session, replace(state, arrays=arrays)).screened) == kept
@@ -172,5 +173,5 @@ def _beliefs(session: Session, state: ExplorerState | None = None) -> Beliefs:
     explorer = session.setting.explorer
     assert isinstance(explorer, Default)
     return Beliefs(
-        explorer.table, explorer.learners, session.setting.problem, state or session.state
+        explorer.table, explorer.learners, session.setting.problem, state or learn(session).value
     )

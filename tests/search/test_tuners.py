@@ -1,9 +1,9 @@
-"""Every registered tuner keeps the contract of `search.conformance`."""
+"""Every registered tuner keeps the contract of `evaluation.tuner_conformance`."""
 
 import pytest
 
+from tilewright.evaluation.tuner_conformance import CHECKS
 from tilewright.models import make_explorer
-from tilewright.search.conformance import CHECKS
 from tilewright.search.registry import registered_tuners
 
 SLOW = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.search.conformance import ToyTarget
+from tilewright.evaluation.tuner_conformance import ToyTarget
 from tilewright.targets import Lowered, Measurements, Target, make_target
 from tilewright.targets.conformance import CHECKS
 from tilewright.targets.features import Features

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
-from tilewright.search import Round, tune
+from tilewright.search import Round
 from tilewright.targets import make_target
 from tilewright.targets.base import Configs, Lowered, Measurements, Space, Target
 from tilewright.targets.ground_truth import oracle_path, oracle_table, replayed

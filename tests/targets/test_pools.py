@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from tests.targets.test_lowering_numbers import complaints
-from tilewright import tuning
+from tests.tune_bare import tune_bare
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.display_names import shape
 from tilewright.targets.epilogue import parse_epilogue
@@ -208,7 +208,7 @@ def test_the_baseline_schedule_has_the_smallest_tiles() -> None:
 
 def test_a_pool_is_tuned_like_any_layer(tmp_path: Path) -> None:
     text = "max_pool:n=1,c=32,h=28,w=28,k=3,s=2,p=1"
-    summary = tuning.tune(workload=text, trials=16, batch=8, out=str(tmp_path / "out"))
+    summary = tune_bare(workload=text, trials=16, batch=8, out=str(tmp_path / "out"))
     (row,) = summary["workloads"]
     assert (row["operator"], row["macs"], row["workload"]) == ("max_pool", 0, text)
     assert row["bound_cycles"] <= row["tuned_cycles"] < row["baseline_cycles"]

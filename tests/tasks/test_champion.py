@@ -14,7 +14,8 @@ from tilewright.evaluation.compare.leaderboard import leaderboard, results_of
 from tilewright.evaluation.compare.plan import ComparisonPlan, parse_tuner_configs, plan
 from tilewright.evaluation.compare.process_pool import run_jobs
 from tilewright.evaluation.compare.runs import ordered
-from tilewright.search import ExplorerState, problem_of, tune
+from tilewright.flows.tuning import tune
+from tilewright.search import ExplorerState, problem_of
 from tilewright.targets.base import Target
 from tilewright.targets.workload import parse_workload
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tilewright.core.files import pack_arrays, unpack_arrays
+from tilewright.flows.tuning import learn, tune, tune_round
 from tilewright.models import make_explorer
-from tilewright.search import Batch, History, Session, setting_of, tune
+from tilewright.search import Batch, History, Session, setting_of
 from tilewright.search.round_steps import generate_candidates, lower_candidates
 from tilewright.targets import make_target
 from tilewright.targets.workload import parse_workload
@@ -22,7 +23,7 @@ def session() -> Session:
     explorer = make_explorer("ml2tuner")
     session = Session(setting_of(TARGET, WORKLOAD, explorer, 0))
     while len(session.history) < 32:
-        session.advance(16)
+        tune_round(session, 16)
     return session
 
 
@@ -44,18 +45,18 @@ def test_an_empty_history_comes_back_empty() -> None:
 
 
 def test_learned_models_predict_the_same_after_the_way(session: Session) -> None:
-    back = codecs.decode_state(codecs.encode_state(session.state))
-    assert back.models.keys() == session.state.models.keys() == {"P", "V", "A"}
+    back = codecs.decode_state(codecs.encode_state(learn(session).value))
+    assert back.models.keys() == learn(session).value.models.keys() == {"P", "V", "A"}
     following = [
         generate_candidates(session.setting, state, session.history, 16)
-        for state in (session.state, back)
+        for state in (learn(session).value, back)
     ]
     assert np.array_equal(following[0].configs, following[1].configs)
     assert np.array_equal(following[0].scores["P"], following[1].scores["P"])
 
 
 def test_candidates_batches_and_measurements_come_back(session: Session) -> None:
-    known = (session.setting, session.state, session.history)
+    known = (session.setting, learn(session).value, session.history)
     named = generate_candidates(*known, 8)
     candidates = codecs.decode_candidates(codecs.encode_candidates(named))
     assert np.array_equal(candidates.configs, named.configs)

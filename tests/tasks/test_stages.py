@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import warm
+from tilewright.flows.tuning import tune_round
 from tilewright.models import make_explorer
 from tilewright.search import ExplorerState, History
 from tilewright.targets.workload import parse_workload
@@ -65,7 +66,7 @@ def test_a_round_whose_every_stage_runs_in_another_process(tmp_path: Path) -> No
     )
     measured = read_measurements(cache, Manifest(**done))  # type: ignore[arg-type]
     session = Session(STUDY.setting)
-    here = session.advance(8)
+    here = tune_round(session, 8)
     assert here is not None
     assert measured.cycles.tolist() == here.measured.cycles.tolist()
     assert make_explorer(STUDY.tuner).name == "ml2tuner"

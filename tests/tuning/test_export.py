@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.layers import RESNET18
-from tilewright import tuning
+from tests.tune_bare import tune_bare
 from tilewright.cli.app import app
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.targets.registry import make_target
@@ -137,7 +137,7 @@ def test_stock_tvm_knows_no_blocks_that_are_not_square() -> None:
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One workload, tuned in the stock compiler's own space."""
     out = tmp_path_factory.mktemp("stock") / "out"
-    tuning.tune(workload=CONV, space="stock", tuner="random", trials=16, out=str(out))
+    tune_bare(workload=CONV, space="stock", tuner="random", trials=16, out=str(out))
     return out
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests import warm
 from tests.noisy import REPEATS, NoisyTarget, TimedProduct, registered
+from tests.tune_bare import tune_options
 from tilewright.models import make_explorer
 from tilewright.search import SharedRecord, read, setting_of
 from tilewright.search.ledger_schema import ValidationEntry, encode
@@ -29,7 +30,6 @@ from tilewright.tuning.intervals import interval_of, ratio_interval
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.output_dir import LEDGER
 from tilewright.tuning.outputs import Summary
-from tilewright.tuning.plain import tune_network
 from tilewright.tuning.results import Schedule
 
 WORKLOAD = "dense:n=1,c=64,o=64"
@@ -242,7 +242,7 @@ def run(target: str, folder: Path, notes: list[str] | None = None, **others: Any
             notes.append(event.text)
 
     options: dict[str, Any] = {"tuner": "random", "trials": 24, "batch": 8} | others
-    return tune_network(
+    return tune_options(
         TuningOptions(workload=WORKLOAD, target=target, out=str(folder), **options), hear
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Place
-from tilewright import tuning
+from tests.tune_bare import tune_bare
 from tilewright.services.prefect_server import Login
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.network import Extracted, Subgraph, UnknownLayer, those_of
@@ -23,7 +23,7 @@ TEXT, EPILOGUE = "dense:n=1,c=128,o=16", ">> 8, min 127, max -128"
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
     out = tmp_path_factory.mktemp("whole") / "out"
-    tuning.tune(model="digits_cnn", **RUN, out=str(out))
+    tune_bare(model="digits_cnn", **RUN, out=str(out))
     return list(json.loads((out / "schedules.json").read_text())["schedules"])
 
 
@@ -35,10 +35,10 @@ def test_layers_get_the_schedules_they_get_in_the_whole_network(
     whole: list[dict[str, object]], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    summary = tuning.tune(model="digits_cnn", layers=["fc", "conv2"], **RUN, out=str(out))
+    summary = tune_bare(model="digits_cnn", layers=["fc", "conv2"], **RUN, out=str(out))
     assert summary["part"] == {"layers": ["fc", "conv2"], "workloads_of_network": 4}
     assert schedules(out) == [row for row in whole if row["names"] in (["conv2"], ["fc"])]
-    grown = tuning.tune(model="digits_cnn", **RUN, out=str(out))
+    grown = tune_bare(model="digits_cnn", **RUN, out=str(out))
     assert "part" not in grown
     assert [row["reused_trials"] for row in grown["workloads"]] == [0, 8, 0, 8]
 
@@ -67,7 +67,7 @@ def test_the_commands_do_what_the_library_call_does(
 
 def test_a_workload_keeps_its_epilogue(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    summary = tuning.tune(workload=TEXT, epilogue=EPILOGUE, **RUN, out=str(out))
+    summary = tune_bare(workload=TEXT, epilogue=EPILOGUE, **RUN, out=str(out))
     assert summary["part"] == {"workload": TEXT, "epilogue": EPILOGUE}
     (row,) = schedules(out)
     assert (row["workload"], row["epilogue"]) == (TEXT, EPILOGUE)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.flows.build import tuned_picks
 from tilewright.targets import make_target
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.workload import Workload, canonical, parse_workload
-from tilewright.tuning.schedule_lookup import PickError, read_picks, tuned_picks
+from tilewright.tuning.schedule_lookup import PickError, read_picks
 
 TARGET = make_target("vta-pynq")
 SHAPES = ("conv2d:c=16,h=10,w=10,o=32,k=3,p=1", "dense:n=1,c=64,o=32")

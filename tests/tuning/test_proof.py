@@ -12,7 +12,7 @@ from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.tuning_task import TuningTask, tuning_task_of
-from tilewright.tuning.verification import baseline_schedule, reproduces, verify
+from tilewright.tuning.verification import baseline_schedule, reproduces, verify_schedule
 
 
 @dataclass(frozen=True)
@@ -53,4 +53,4 @@ def test_a_baseline_schedule_is_verified_on_the_data_of_its_own_space() -> None:
     found = baseline_schedule(ours)
     assert found is not None
     assert (found.space, ours.target.space(ours.workload).name) == ("template", "extended")
-    assert verify(ours, found) == 0
+    assert verify_schedule(ours, found) == 0

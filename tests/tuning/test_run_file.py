@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.tune_bare import tune_bare, tune_options
 from tilewright import tuning
 from tilewright.networks import zoo
 from tilewright.search import read
 from tilewright.tuning.events import Event, Note
-from tilewright.tuning.plain import tune_network
 from tilewright.tuning.run_metadata import FolderTaken, read_run
 
 RUN = {"model": "digits_cnn", "tuner": "random", "trials": 4, "batch": 4}
@@ -23,7 +23,7 @@ BOARD = {"LOG_BLOCK": 4, "bus_bits": 128}
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("run-file") / "out"
-    tuning.tune(**RUN, out=str(out))
+    tune_bare(**RUN, out=str(out))
     return out
 
 
@@ -59,7 +59,7 @@ def test_a_run_says_what_its_folder_holds(tuned: Path) -> None:
 def test_another_run_is_refused_and_changes_nothing(out: Path, change: dict[str, object]) -> None:
     before = contents(out)
     with pytest.raises(FolderTaken) as refused:
-        tuning.tune(**RUN | change, out=str(out))
+        tune_bare(**RUN | change, out=str(out))
     for told in ("digits_cnn on vta-pynq", "4 trials", "random", "UTC", "complete", "--fresh"):
         assert told in str(refused.value)
     assert contents(out) == before
@@ -67,7 +67,7 @@ def test_another_run_is_refused_and_changes_nothing(out: Path, change: dict[str,
 
 def test_fresh_replaces_all_of_it(out: Path) -> None:
     text = "dense:n=1,c=64,o=64"
-    tuning.tune(workload=text, tuner="random", trials=4, batch=4, out=str(out), fresh=True)
+    tune_bare(workload=text, tuner="random", trials=4, batch=4, out=str(out), fresh=True)
     held = read_run(out)
     assert held is not None
     assert held["network"]["name"] == text
@@ -79,13 +79,13 @@ def test_fresh_replaces_all_of_it(out: Path) -> None:
 def test_more_trials_and_other_tuners_go_on_and_other_tuners_are_named(out: Path) -> None:
     heard: list[Event] = []
     begun = read_run(out)
-    tune_network(tuning.parse_options(**RUN, out=str(out)), heard.append)
+    tune_options(tuning.parse_options(**RUN, out=str(out)), heard.append)
     assert read_run(out) == begun
-    more = tuning.tune(**RUN | {"trials": 8}, out=str(out))
+    more = tune_bare(**RUN | {"trials": 8}, out=str(out))
     assert [row["reused_trials"] for row in more["workloads"]] == [4] * len(TUNED)
     assert not [each for each in heard if isinstance(each, Note)]
     other = tuning.parse_options(**RUN | {"tuner": "grid"}, out=str(out))
-    tune_network(other, heard.append)
+    tune_options(other, heard.append)
     (note,) = [each.text for each in heard if isinstance(each, Note)]
     assert "tuner random with seed 0" in note
     assert "stay in the ledger" in note
@@ -97,21 +97,21 @@ def test_a_file_is_known_by_its_place_or_by_what_is_in_it(tmp_path: Path) -> Non
     model.write_bytes(zoo.build("digits_cnn").SerializeToString())
     board.write_text(json.dumps(BOARD))
     run = RUN | {"model": str(model), "layers": ["fc"], "target": str(board), "out": str(out)}
-    tuning.tune(**run)
+    tune_bare(**run)
     board.write_text(json.dumps(BOARD | {"bus_bits": 64}))
-    assert tuning.tune(**run)["workloads"][0]["reused_trials"] == 0  # another machine, in its place
+    assert tune_bare(**run)["workloads"][0]["reused_trials"] == 0  # another machine, in its place
     (tmp_path / "moved").mkdir()
     moved = Path(shutil.copy(model, tmp_path / "moved"))
-    tuning.tune(**run | {"model": str(moved)})
+    tune_bare(**run | {"model": str(moved)})
     moved.write_bytes(zoo.build("digits_cnn", seed=1).SerializeToString())
-    tuning.tune(**run | {"model": str(moved)})  # the place that was used last
+    tune_bare(**run | {"model": str(moved)})  # the place that was used last
     with pytest.raises(FolderTaken, match=r"mine \(fc\) on board"):
-        tuning.tune(**run)
+        tune_bare(**run)
 
 
 def test_a_damaged_file_is_as_good_as_none(out: Path) -> None:
     for text in ("", "[]", "{}", '{"version": 1}', "[" * 3000):
         (out / "run.json").write_text(text)
         assert read_run(out) is None
-    tuning.tune(**RUN, out=str(out))
+    tune_bare(**RUN, out=str(out))
     assert read_run(out) is not None

@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 
 from tests.cli.conftest import Place
+from tests.tune_bare import tune_bare, tune_options
 from tilewright import tuning
 from tilewright.search import read
 from tilewright.services.prefect_server import Login
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.events import Event, RoundDone, WorkloadTuned
-from tilewright.tuning.plain import tune_network
 from tilewright.tuning.tuning_task import TuningTask
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ COMMAND = ("tune", "digits_cnn", "--layers", ",".join(LAYERS), "--tuner", "ml2tu
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("library") / "out"
-    tuning.tune(**RUN, out=str(out))
+    tune_bare(**RUN, out=str(out))
     return out
 
 
@@ -72,7 +72,7 @@ def test_a_bare_run_loads_neither_prefect_nor_mlflow(tmp_path: Path) -> None:
 def test_workloads_at_a_time_give_the_same_schedules(library: Path, tmp_path: Path) -> None:
     heard: list[Event] = []
     options = tuning.parse_options(**RUN, out=str(tmp_path / "out"), jobs=3)
-    tune_network(options, heard.append)
+    tune_options(options, heard.append)
     ours, theirs = read(tmp_path / "out" / "ledger.jsonl"), read(library / "ledger.jsonl")
     workloads = {record["workload"] for record in theirs.records}
     for workload in workloads:
@@ -86,13 +86,13 @@ def test_workloads_at_a_time_give_the_same_schedules(library: Path, tmp_path: Pa
 
 
 def test_processes_that_share_a_run_make_its_trials_once(tmp_path: Path) -> None:
-    summary = tuning.tune(**RUN, out=str(tmp_path / "out"), workers=3)
+    summary = tune_bare(**RUN, out=str(tmp_path / "out"), workers=3)
     trials = pd.read_parquet(tmp_path / "out" / "trials.parquet")
     for row in summary["workloads"]:
         mine = trials[trials["workload"] == row["id"]]
         assert len(mine) == mine["config"].map(tuple).nunique() == 24
         assert mine["cycles"][mine["status"] == "valid"].min() == row["tuned_cycles"]
-    again = tuning.tune(**RUN, out=str(tmp_path / "out"), workers=2)
+    again = tune_bare(**RUN, out=str(tmp_path / "out"), workers=2)
     assert [row["reused_trials"] for row in again["workloads"]] == [24] * len(summary["workloads"])
 
 

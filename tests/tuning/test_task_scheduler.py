@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import _thread
 import json
-import threading
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,18 +15,24 @@ import pytest
 
 from tests.cli.conftest import Place
 from tests.search.test_gain import Rounds, history
+from tests.tune_bare import tune_bare, tune_options
 from tilewright import tuning
-from tilewright.search import read
+from tilewright.search import TrialRequest, read
 from tilewright.search.expected_gain import expected_saving
 from tilewright.services.prefect_server import Login
 from tilewright.tuning.events import Event, RoundDone, RoundScheduled, WorkloadTuned, ignore
 from tilewright.tuning.options import OptionsError
 from tilewright.tuning.outputs import Summary
-from tilewright.tuning.plain import tune_network
 from tilewright.tuning.run_metadata import is_complete
-from tilewright.tuning.task_scheduler import SharingRules, TaskState, next_round, outcome
-from tilewright.tuning.thread_pool import each_of
-from tilewright.tuning.turns import ScheduledTask, Stopped, TaskScheduler
+from tilewright.tuning.task_scheduler import (
+    Flow,
+    SharingRules,
+    Stopped,
+    TaskScheduler,
+    TaskState,
+    next_round,
+    outcome,
+)
 
 RULES = SharingRules(trials=16, batch=4, share=0.01)
 RUN = {"model": "digits_cnn", "tuner": "random", "trials": 16, "batch": 4, "seed": 7}
@@ -99,21 +105,17 @@ def test_no_more_trials_are_given_than_there_are() -> None:
     assert (told["why"], told["expected_gain"]) == ("exhausted", None)
 
 
-# -- turns -------------------------------------------------------------------------------------
+# -- flows -------------------------------------------------------------------------------------
 
 
 def run_shared(
-    at_a_time: int, work: Callable[[ScheduledTask], None], workloads: int = 4
-) -> TaskScheduler:
-    """Workloads of 1, 2, … multiplications that work in threads."""
+    at_a_time: int, work: Callable[[int], Flow[int]], workloads: int = 4
+) -> TaskScheduler[int]:
+    """Workloads of 1, 2, … multiplications."""
     states = [TaskState(1, macs) for macs in range(1, workloads + 1)]
-    scheduler = TaskScheduler(states, RULES, at_a_time, threading.Event())
-
-    def in_turn(task: ScheduledTask) -> None:
-        with task:
-            work(task)
-
-    each_of(in_turn, scheduler.tasks, workloads, scheduler.stop)
+    flows = [work(number) for number in range(workloads)]
+    scheduler = TaskScheduler(flows, states, at_a_time, RULES)
+    assert scheduler.run() == list(range(workloads))
     return scheduler
 
 
@@ -121,24 +123,30 @@ def run_shared(
 def test_no_more_than_that_are_at_work_and_all_is_scheduled(at_a_time: int) -> None:
     at_work, most, granted_to = [0], [0], list[int]()
 
-    def busy(number: int) -> None:
+    def busy() -> None:
         at_work[0] += 1
         most[0] = max(most[0], at_work[0])
         time.sleep(0.002)
         at_work[0] -= 1
 
-    def work(task: ScheduledTask) -> None:
+    def work(number: int) -> Flow[int]:
         found: Rounds = []
-        busy(task.number)
-        while task.more(history(found)):
-            granted_to.append(task.number)
-            busy(task.number)
-            found.append([max(1, 1000 >> len(found) * task.number)] * 4)
-        task.rest()
-        busy(task.number)
+        busy()
+        while True:
+            request = TrialRequest(history(found))
+            yield request
+            if not request.granted:
+                break
+            granted_to.append(number)
+            busy()
+            found.append([max(1, 1000 >> len(found) * number)] * 4)
+            yield None
+        busy()
+        return number
 
     scheduler = run_shared(at_a_time, work)
     assert most[0] == at_a_time
+    assert scheduler.outcome is not None
     assert scheduler.outcome["trials"] == 4 * len(granted_to) <= 4 * RULES.trials
     assert sorted(set(granted_to)) == [0, 1, 2, 3]
     if at_a_time == 1:
@@ -149,19 +157,25 @@ def test_no_more_than_that_are_at_work_and_all_is_scheduled(at_a_time: int) -> N
 def test_those_with_nothing_left_to_try_wait_for_the_end() -> None:
     order = list[tuple[str, int]]()
 
-    def work(task: ScheduledTask) -> None:
+    def work(number: int) -> Flow[int]:
         found: Rounds = [[100, 150, 200, 250]]
-        while task.more(history(found)):
-            if task.number < 2:
+        while True:
+            request = TrialRequest(history(found))
+            yield request
+            if not request.granted:
+                break
+            if number < 2:
+                yield TrialRequest(history(found), exhausted=True)
                 break
             found.append([found[-1][0] and found[-1][0] - 8, 300, 300, 300])
-            order.append(("round", task.number))
-        task.rest()
-        order.append(("end", task.number))
+            order.append(("round", number))
+        order.append(("end", number))
+        return number
 
     scheduler = run_shared(1, work)
     assert order[-4:] == [("end", number) for number in range(4)]
     assert {number for what, number in order[:-4]} == {2, 3}
+    assert scheduler.outcome is not None
     assert scheduler.outcome["why"] in ("gain", "trials")
 
 
@@ -169,16 +183,19 @@ def test_those_with_nothing_left_to_try_wait_for_the_end() -> None:
 def test_one_that_fails_ends_those_that_wait(at_a_time: int) -> None:
     ended = list[int]()
 
-    def work(task: ScheduledTask) -> None:
+    def work(number: int) -> Flow[int]:
         found: Rounds = []
         try:
-            while task.more(history(found)):
-                if task.number == 2:
+            while True:
+                request = TrialRequest(history(found))
+                yield request
+                if number == 2:
                     raise ZeroDivisionError("its own error")
                 found.append([100, 150])
         except Stopped:
-            ended.append(task.number)
+            ended.append(number)
             raise
+        return number
 
     begin = time.perf_counter()
     with pytest.raises(ZeroDivisionError, match="its own"):
@@ -188,6 +205,21 @@ def test_one_that_fails_ends_those_that_wait(at_a_time: int) -> None:
     assert set(ended) <= {0, 1, 3}
 
 
+def test_each_flow_keeps_a_context_of_its_own() -> None:
+    seen = ContextVar("seen", default=-1)
+
+    def work(number: int) -> Flow[int]:
+        seen.set(number)
+        for _ in range(3):
+            request = TrialRequest(history([]))
+            yield request
+            assert seen.get() == number
+        return number
+
+    run_shared(1, work)
+    assert seen.get() == -1
+
+
 # -- runs --------------------------------------------------------------------------------------
 
 
@@ -195,7 +227,7 @@ def run(
     out: Path, stop_gain: float, emit: Callable[[Event], None] | None = None, **more: object
 ) -> Summary:
     options = tuning.parse_options(**RUN | more, out=str(out), stop_gain=stop_gain)
-    return tune_network(options, emit or ignore)
+    return tune_options(options, emit or ignore)
 
 
 def left(out: Path) -> list[bytes]:
@@ -276,12 +308,12 @@ def test_ctrl_c_ends_the_run_and_the_same_command_goes_on(small: Path, tmp_path:
 
 def test_runs_with_and_without_go_on_from_each_other(small: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    plain = tuning.tune(**RUN | {"trials": 8}, out=str(out))
+    plain = tune_bare(**RUN | {"trials": 8}, out=str(out))
     assert "stop_gain" not in plain
     summary = run(out, 0.001)
     assert [row["reused_trials"] for row in summary["workloads"]] == [8] * 4
     assert is_complete(out)
-    again = tuning.tune(**RUN, out=str(out))
+    again = tune_bare(**RUN, out=str(out))
     assert [row["trials"] for row in again["workloads"]] == [16] * 4
     for row, before in zip(again["workloads"], summary["workloads"], strict=True):
         assert row["reused_trials"] == min(16, before["trials"])

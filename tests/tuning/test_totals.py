@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from tilewright import tuning
+from tests.tune_bare import tune_bare
 from tilewright.cli.views.tuning_results import headline
 from tilewright.networks.errors import NothingToOffload
 from tilewright.targets.capabilities import is_published
@@ -41,7 +41,7 @@ def test_a_model_of_which_nothing_can_be_offloaded_says_why(tmp_path: Path) -> N
     ]
     source = _save(tmp_path / "film.onnx", nodes, (1, 16, 9, 9, 9), w=(16, 16, 3, 3, 3))
     with pytest.raises(NothingToOffload) as caught:
-        tuning.tune(model=source, target="vta-pynq", trials=4, out=str(tmp_path / "out"))
+        tune_bare(model=source, target="vta-pynq", trials=4, out=str(tmp_path / "out"))
     said = str(caught.value)
     for part in (
         "film.onnx", "1 Conv ('volume'): only convolutions of images and of sequences",
@@ -58,7 +58,7 @@ def test_the_share_of_all_macs_goes_with_every_total(tmp_path: Path) -> None:
         helper.make_node("MatMul", ["s", "q"], ["y"]),
     ]
     source = _save(tmp_path / "attention.onnx", nodes, (1, 16, 16), w=(16, 16))
-    summary = tuning.tune(model=source, target="vta-pynq", trials=4, out=str(tmp_path / "out"))
+    summary = tune_bare(model=source, target="vta-pynq", trials=4, out=str(tmp_path / "out"))
     assert summary["macs"] == {"total": 3 * 16**3, "offloaded": 3 * 16**3}
     assert json.loads((tmp_path / "out/summary.json").read_text())["macs"] == summary["macs"]
     assert summary["total"]["baseline_source"] == "estimate"

@@ -12,7 +12,7 @@ from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import blocks_of
 from tilewright.targets.workload import Workload
-from tilewright.tuning.schedule_lookup import tuned_picks
+from tilewright.tuning.schedule_lookup import pick_without_trials
 
 
 def estimating(problem: FusionProblem, seed: int) -> Evaluator:
@@ -27,6 +27,6 @@ def estimating(problem: FusionProblem, seed: int) -> Evaluator:
 
 def _estimated(workload: Workload, target: Target, seed: int) -> Pick | None:
     try:
-        return tuned_picks([workload], target, 0, seed)[0]
+        return pick_without_trials(workload, target, seed)
     except WorkloadError:
         return None

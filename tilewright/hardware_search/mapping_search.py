@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from tilewright.flows.tuning import measure_batch, propose_batch
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
 from tilewright.hardware_search.problem import Design
 from tilewright.models import make_explorer
@@ -36,12 +37,12 @@ class BudgetedRunner(LocalRunner):
         super().__init__()
         self._evaluator, self._design = evaluator, design
 
-    def __call__(self, step: Callable[..., T], setting: Setting, *given: object) -> Result[T]:
+    def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
         mine: dict[object, Callable[..., Any]] = {
             round_steps.lower_candidates: self._lower,
             round_steps.simulate_batch: self._measure,
         }
-        return super().__call__(mine.get(step, step), setting, *given)
+        return super().__call__(mine.get(step, step), *given)
 
     def _lower(
         self, setting: Setting, state: ExplorerState, history: History, kept: Candidates, n: int
@@ -76,12 +77,12 @@ class LayerTuning:
             self._sessions[layer] = self._session(layer)
         session = self._sessions[layer]
         for _ in range(TRIES):
-            proposal = session.propose(trials)
+            proposal = propose_batch(session, trials)
             if proposal is None:
                 break
             batch = proposal.batch
             if batch.rows.ok.any():
-                session.finish(*session.measure(proposal, {}))
+                session.finish(*measure_batch(session, proposal, {}))
                 break
             # known without a measurement: look elsewhere
             known = [session.history.failed, batch.rows.configs, batch.failed]

@@ -215,9 +215,9 @@ class ExplorerState:
 class Explorer(Protocol):
     """A tuner. Subclass `BaseExplorer` for the plain behaviour of every stage one does not change.
 
-    Guarantees an explorer owes (`search.conformance` checks them): equal arguments give equal
-    answers; nothing of `history.tried` is ever proposed; all configs lie in the space; an exhausted
-    space gives an empty answer; a history without a valid trial is no error.
+    Guarantees an explorer owes (`evaluation.tuner_conformance` checks them): equal arguments give
+    equal answers; nothing of `history.tried` is ever proposed; all configs lie in the space; an
+    exhausted space gives an empty answer; a history without a valid trial is no error.
     """
 
     @property

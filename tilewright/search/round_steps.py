@@ -1,4 +1,4 @@
-"""The steps of a tuning round: plain functions of plain data. `search.tuning_loop` calls them in
+"""The steps of a tuning round: plain functions of plain data. `flows.tuning` calls them in
 this order, and a runner (`search.runner`) performs each call.
 
     begin → generate_candidates → filter_candidates → lower_candidates → simulate_batch

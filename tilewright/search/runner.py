@@ -7,15 +7,18 @@ plain values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from tilewright.search import round_steps
+from tilewright.search.events import Listener, StageBegan, ignore
 from tilewright.search.explorer import ExplorerState, History
 from tilewright.search.setting import Setting
 
 T = TypeVar("T")
+J = TypeVar("J")
+Y = TypeVar("Y")
 
 
 @dataclass(frozen=True)
@@ -27,16 +30,25 @@ class Result(Generic[T]):
 
 
 class LocalRunner:
-    """Performs each step in this process, here and now. `announce` is told the step's name."""
+    """Performs each step in this process, here and now. `emit` hears what happens."""
 
-    def __init__(self, announce: Callable[[str], None] | None = None) -> None:
-        self._announce = announce
+    def __init__(self, emit: Listener = ignore) -> None:
+        self.emit = emit
 
-    def __call__(self, step: Callable[..., T], setting: Setting, *given: object) -> Result[T]:
+    def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
         """Call `step` with the values of what is given. Raises what the step does."""
-        if self._announce is not None:
-            self._announce(step.__name__)
-        return Result(step(setting, *values(given)))
+        self.emit(StageBegan(step.__name__))
+        return Result(step(*values(given)))
+
+    def log(self, step: Callable[..., T], *given: object) -> T:
+        """Call a step that records something: no result of an earlier run stands for it."""
+        return step(*values(given))
+
+    def workload(
+        self, flow: Callable[[LocalRunner, J], Generator[Y, None, T]], job: J
+    ) -> Generator[Y, None, T]:
+        """The steps of one workload, `flow`, with a runner for them."""
+        return flow(self, job)
 
     def keep(self, value: T) -> Result[T]:
         """A value that no step made, to be given to steps."""

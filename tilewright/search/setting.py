@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from functools import partial
 
@@ -39,3 +41,10 @@ def problem_of(target: Target, workload: Workload, seed: int) -> Problem:
         UNKNOWN_COSTS if priced is None else priced.costs(workload),
         target.deterministic,
     )
+
+
+def run_id(explorer: Explorer, seed: int, batch: int) -> str:
+    """What makes two runs the same run: the tuner, its options, the seed and the batch size."""
+    options = explorer.options.model_dump(mode="json")
+    text = json.dumps([explorer.name, options, seed, batch], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -19,47 +19,23 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.search.api import run_id
-from tilewright.search.explorer import Explorer
 from tilewright.search.file_lock import LeaseHeld, remaining, stamp
 from tilewright.search.ledger import Ledger
 from tilewright.search.ledger_schema import ClaimEntry, SettledEntry
+from tilewright.search.record import take_rounds
 from tilewright.search.round_steps import Batch, Known
 from tilewright.search.run_ledger import FinishedRound, RunKey, RunLedger
-from tilewright.search.setting import Setting, setting_of
-from tilewright.search.tuning_loop import Round, Session, rounds, take_rounds
+from tilewright.search.setting import Setting
 from tilewright.search.validation_records import (
     ValidationMeasurement,
     forget_validation,
     keep_validation,
     validation_of,
 )
-from tilewright.targets.base import Configs, Measurements, Target
-from tilewright.targets.workload import Workload
+from tilewright.targets.base import Configs, Measurements
 
 CLAIM_SECONDS = 600.0
 TURN_SECONDS = 600.0
-
-
-def tune_shared(
-    target: Target,
-    workload: Workload,
-    explorer: Explorer,
-    path: Path,
-    *,
-    trials: int,
-    batch: int = 8,
-    seed: int = 0,
-    claim_seconds: float = CLAIM_SECONDS,
-) -> Iterator[Round]:
-    """Add trials to the ledger at `path`, beside others that call this with the same arguments,
-    until it holds `trials` of them together or nothing is left to propose. Yields each round of
-    any of them, in order. Which trials are made depends on who is faster. Raises `LeaseHeld` if the
-    ledger stays taken for minutes, and what `tune` raises."""
-    setting = setting_of(target, workload, explorer, seed)
-    key = shared_key((workload.id, target.fingerprint, run_id(explorer, seed, batch)))
-    record = SharedRecord(setting, path, key, claim_seconds)
-    yield from rounds(Session(setting), record, trials=trials, batch=batch)
 
 
 def shared_key(key: RunKey) -> RunKey:
@@ -70,7 +46,7 @@ def shared_key(key: RunKey) -> RunKey:
 
 
 class SharedRecord:
-    """A record for one of several processes; keeps the contract of `search.tuning_loop.Record`."""
+    """A record for one of several processes; implements `search.record.Record`."""
 
     def __init__(
         self, setting: Setting, path: Path, key: RunKey, claim_seconds: float = CLAIM_SECONDS

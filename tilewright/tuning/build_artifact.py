@@ -1,8 +1,8 @@
-"""From a model to an artifact: int8, layers, schedules, one folder."""
+"""The first steps of a build: what can be told before any work, and the network in integers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,18 +16,15 @@ from tilewright.networks.artifact import ArtifactError
 from tilewright.networks.artifact.accuracy import OF_FLOAT, OF_QUANTISED
 from tilewright.networks.errors import ImportFailedError, ModelFileError
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import Builds, CompilesKernels, capability
-from tilewright.targets.registry import check_target, kind_of, make_target
+from tilewright.targets.capabilities import Builds, capability
+from tilewright.targets.registry import check_target
 from tilewright.tuning.build_options import BuildOptions
 from tilewright.tuning.fusion_file import labels_of
 from tilewright.tuning.output_dir import FUSION
 from tilewright.tuning.preflight import check_source
 from tilewright.tuning.schedule_lookup import (
     PickError,
-    Progress,
     pool_rule,
-    read_picks,
-    tuned_picks,
 )
 
 if TYPE_CHECKING:
@@ -44,47 +41,6 @@ class BuiltArtifact:
 
     manifest: Mapping[str, Json]
     warnings: tuple[str, ...]
-
-
-Stage = Callable[[str], None]
-
-
-def build_artifact(
-    options: BuildOptions, stage: Stage | None = None, progress: Progress | None = None
-) -> BuiltArtifact:
-    """Build a network into `options.out`. `stage` is told what begins, `progress` how many of the
-    workloads have a schedule.
-
-    Raises `ArtifactError`, `PickError`, what reading and quantising the model raise, and
-    `WorkloadError` for what the target cannot run.
-    """
-    say = stage or _nothing
-    check(options)
-    target = make_target(options.target)
-    if capability(target, CompilesKernels) is not None:
-        from tilewright.tuning.build_cpu_library import build_library
-
-        return BuiltArtifact(*build_library(options, target, say, progress))
-    say("quantising")
-    made = integer_network(options, target)
-    graph = made.graph
-    artifact.check_possible(graph, target, options.out, bare=options.bare)
-    say("choosing schedules")
-    workloads = artifact.canonical_workloads(graph)
-    if options.schedules is not None:
-        fused = labels_of(options.schedules) is not None
-        picks = read_picks(
-            options.schedules / FUSION if fused else options.schedules, workloads, target
-        )
-    else:
-        picks = tuned_picks(workloads, target, options.trials, options.seed, progress)
-    say("linking")
-    manifest = artifact.build(
-        graph, picks, target, kind_of(options.target)[0].name, options.out,
-        notes={"quantisation": made.quantisation}, bare=options.bare,
-        check=artifact.check_of(made.source, made.samples), tolerance=made.tolerance,
-    )  # fmt: skip
-    return BuiltArtifact(manifest, made.warnings)
 
 
 def check(options: BuildOptions) -> None:
@@ -193,7 +149,3 @@ def _pool_rule(options: BuildOptions, target: Target, accelerator: Accelerator) 
     if options.schedules is not None:
         return pool_rule(options.schedules, target)
     return lambda convolution, pool: pooled(convolution, pool, accelerator)
-
-
-def _nothing(_: str) -> None:
-    pass

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from tilewright.search.events import Event, Listener, Note, StageBegan, StageReused, ignore
 from tilewright.targets.capabilities import Latency
 from tilewright.tuning.results import TunedWorkload
+
+__all__ = [
+    "Event",
+    "Listener",
+    "NetworkFound",
+    "Note",
+    "RoundDone",
+    "RoundScheduled",
+    "StageBegan",
+    "StageReused",
+    "WorkloadBegan",
+    "WorkloadFound",
+    "WorkloadTuned",
+    "WorkloadsAdded",
+    "ignore",
+]
 
 
 @dataclass(frozen=True)
@@ -19,7 +35,7 @@ class WorkloadFound:
 
 
 @dataclass(frozen=True)
-class NetworkFound:
+class NetworkFound(Event):
     """The model is read; these workloads will be tuned."""
 
     name: str
@@ -28,28 +44,14 @@ class NetworkFound:
 
 
 @dataclass(frozen=True)
-class WorkloadsAdded:
+class WorkloadsAdded(Event):
     """These will be tuned, too: what else the network has where it is fused otherwise."""
 
     workloads: tuple[WorkloadFound, ...]
 
 
 @dataclass(frozen=True)
-class StageBegan:
-    """A stage of whichever workload, by the name of its function."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class StageReused:
-    """It was done already, in an earlier run."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class WorkloadBegan:
+class WorkloadBegan(Event):
     """What a workload costs without tuning, and at best; None where its target cannot tell."""
 
     id: str
@@ -58,7 +60,7 @@ class WorkloadBegan:
 
 
 @dataclass(frozen=True)
-class RoundScheduled:
+class RoundScheduled(Event):
     """A workload gets the next round, of those that share `most` trials; `trials` are those of all
     of them so far."""
 
@@ -68,7 +70,7 @@ class RoundScheduled:
 
 
 @dataclass(frozen=True)
-class RoundDone:
+class RoundDone(Event):
     """A round of a workload: its index, the run's trials so far, the best of them, and the share of
     them that is valid."""
 
@@ -80,33 +82,7 @@ class RoundDone:
 
 
 @dataclass(frozen=True)
-class WorkloadTuned:
+class WorkloadTuned(Event):
     """A workload is done."""
 
     outcome: TunedWorkload
-
-
-@dataclass(frozen=True)
-class Note:
-    """Something a person should know."""
-
-    text: str
-
-
-Event = (
-    NetworkFound
-    | WorkloadsAdded
-    | StageBegan
-    | StageReused
-    | WorkloadBegan
-    | RoundScheduled
-    | RoundDone
-    | WorkloadTuned
-    | Note
-)
-Listener = Callable[[Event], None]
-"""Hears of each event when it happens, from whichever thread works on the workload."""
-
-
-def ignore(event: Event) -> None:
-    """The listener that does not."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.search import Record
+from tilewright.search.events import Listener, Note
 from tilewright.search.explorer import History
 from tilewright.search.round_steps import Trial, trial_at
 from tilewright.search.run_ledger import TRIAL
@@ -97,6 +98,24 @@ class ChoiceRecords:
             return made
 
         return bench
+
+
+def held_choice(
+    choice: ChoiceRecords, timed: dict[int, Trial], emit: Listener
+) -> FinalChoice | None:
+    """The final choice of an earlier command, if it made one of the same trials that still holds;
+    `timed` gathers what was measured to see that."""
+    held = choice.held()
+    if held is None or choice.confirmed(held, timed):
+        return held
+    study = choice.study
+    emit(
+        Note(
+            f"{study.workload}: the final choice was recorded with another latency than "
+            f"{study.target_name} gives now; set aside, and made again"
+        )
+    )
+    return None
 
 
 def _measures_nothing(

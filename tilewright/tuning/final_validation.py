@@ -96,7 +96,7 @@ def choose_validated(
     return FinalChoice(chosen, baseline, ValidationStats(len(found), spent, turns, baseline_turns))
 
 
-def measure_in_turns(
+def measure_leaders(
     study: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
 ) -> list[ValidationMeasurement]:
     """Measure schedules one after the other, in every second turn in reversed order. Raises

@@ -44,12 +44,10 @@ class FusionSummary(TypedDict):
 
 @dataclass(frozen=True)
 class Decided:
-    """What was decided: what the summary says, the file that `tilewright build` reads, and a page
-    for people, empty where nobody drew it."""
+    """What was decided: what the summary says, and the file that `tilewright build` reads."""
 
     summary: FusionSummary
     file: dict[str, Json]
-    page: bytes = b""
 
 
 TuneMore = Callable[[Sequence[Subgraph]], list[TunedWorkload]]
@@ -66,7 +64,3 @@ class ToDecide:
     tuned: Sequence[TunedWorkload]
     more: TuneMore
     emit: Listener
-
-
-Decide = Callable[[ToDecide], Decided]
-"""Decides what is fused. Raises a `TilewrightError`."""

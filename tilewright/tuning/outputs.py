@@ -7,7 +7,8 @@ import io
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
@@ -24,7 +25,6 @@ from tilewright.tuning.fusion_interface import Decided, FusionSummary
 from tilewright.tuning.network_totals import Macs, Total, totals
 from tilewright.tuning.options import OptionValue, TuningOptions
 from tilewright.tuning.output_dir import (
-    CONVERGENCE,
     FUSION,
     FUSION_PAGE,
     LEDGER,
@@ -45,9 +45,6 @@ SUMMARY_VERSION = 2
 """Without a version: keys `default_*` are now `baseline_*`, `afresh` is `validation`."""
 PACKAGES = ("tilewright", "apache-tvm", "xgboost-cpu", "lightgbm", "numpy")
 """Whose versions a summary names."""
-
-Picture = Callable[[str, Sequence[TunedWorkload], pd.DataFrame], bytes]
-"""Draws a network's convergence from its name, its workloads and their trials: a PNG file."""
 
 
 class Summary(TypedDict):
@@ -152,36 +149,34 @@ def target_row(options: TuningOptions, target: Target) -> TargetRow:
     return row
 
 
-def write_outputs(
-    folder: Path,
-    target: TargetRow,
-    summary: Summary,
-    tuned: Sequence[TunedWorkload],
-    picture: Picture | None = None,
-    decided: Decided | None = None,
-) -> list[Path]:
+@dataclass(frozen=True)
+class TunedNetwork:
+    """A tuned network: what `summary.json` holds, its workloads in order of first use, and what
+    runs together where that was decided."""
+
+    summary: Summary
+    workloads: tuple[TunedWorkload, ...]
+    decided: Decided | None = None
+
+
+def write_outputs(folder: Path, target: TargetRow, found: TunedNetwork) -> list[Path]:
     """Write all of them, the summary last: a folder with a summary is complete. Returns their
     paths. Raises `OSError`."""
     schedules: SchedulesFile = {
         "version": SCHEDULES_VERSION,
-        "network": summary["network"],
+        "network": found.summary["network"],
         "target": target,
-        "schedules": [each.schedule() for each in tuned],
+        "schedules": [each.schedule() for each in found.workloads],
     }
-    trials = trials_of(folder, tuned)
+    trials = trials_of(folder, found.workloads)
     files = {SCHEDULES: _pretty(schedules), TRIALS: parquet(trials)}
-    if picture is not None:
-        files[CONVERGENCE] = picture(summary["network"], tuned, trials)
-    if decided is not None:
+    if found.decided is not None:
         about: dict[str, Json] = {"version": SCHEDULES_VERSION, "target": cast(Json, target)}
-        files[FUSION] = _pretty(about | decided.file)
+        files[FUSION] = _pretty(about | found.decided.file)
     else:
         remove(folder / FUSION)
-    if decided is not None and decided.page:
-        files[FUSION_PAGE] = decided.page
-    else:
         remove(folder / FUSION_PAGE)
-    files[SUMMARY] = _pretty(summary)
+    files[SUMMARY] = _pretty(found.summary)
     for name, data in files.items():
         write_atomically(folder / name, data)
     return [folder / name for name in files]

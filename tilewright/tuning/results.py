@@ -11,7 +11,7 @@ from typing import NotRequired, TypedDict
 from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
 from tilewright.search import History, Round
 from tilewright.search.run_ledger import ERROR_DIGITS, TRIAL
-from tilewright.search.tuning_loop import latency_at
+from tilewright.search.session import latency_at
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import Workload
 from tilewright.tuning.intervals import Interval
@@ -214,6 +214,15 @@ def trial_schedule(study: TuningTask, history: History, row: int) -> Schedule:
     space, latency = study.problem.space, latency_at(history, row)
     assert latency is not None, "a row has a latency"
     return Schedule(TRIAL, study.space_name or space.name, config, space.describe(config), latency)
+
+
+def latency_to_beat(study: TuningTask, baseline: Schedule | None) -> float | None:
+    """What a call takes without trials, in the unit of `History.latency`; None where the baseline
+    cannot be chosen, or takes another time each time."""
+    if baseline is None or baseline.compared or not study.target.deterministic:
+        return None
+    latency = baseline.latency
+    return float(latency.cycles) if latency.cycles > 0 else latency.seconds
 
 
 def faster(one: Latency, other: Latency) -> bool:

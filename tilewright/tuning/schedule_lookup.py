@@ -1,5 +1,5 @@
-"""Finds a schedule of each layer: in a folder that `tilewright tune` wrote, by some trials here and
-now, or by the closed-form estimate."""
+"""Finds a schedule of a layer without trials: in a folder that `tilewright tune` wrote, among
+baselines, or by the closed-form estimate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tilewright.core.safe_files import read_plain
 from tilewright.core.sanitize import printable
 from tilewright.networks.pooling import together
 from tilewright.networks.rewrites import padded
-from tilewright.search import tune
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Configs, Target
 from tilewright.targets.capabilities import (
@@ -35,9 +34,6 @@ SAMPLED = 4096
 """Schedules that the estimate is asked about."""
 LOWERED = 64
 """Of those the best, of which the first that compiles is taken."""
-
-Progress = Callable[[int, int], None]
-"""Told how many of how many workloads are done."""
 
 
 class PickError(TilewrightError):
@@ -169,43 +165,13 @@ def _by_channel(workload: Workload) -> Workload:
     return replace(workload, epilogue=(EpilogueOp("bias"), *steps))
 
 
-def tuned_picks(
-    workloads: Sequence[Workload],
-    target: Target,
-    trials: int,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> list[Pick]:
-    """The best of so many trials of each workload, or what costs no trial: the baseline,
-    where that is faster, and with no trials at all what the estimate thinks best. Raises
-    `WorkloadError` for a workload without any schedule that runs."""
-    different = list(dict.fromkeys(workloads))
-    found: dict[Workload, Pick] = {}
-    for done, workload in enumerate(different):
-        if progress is not None:
-            progress(done, len(different))
-        found[workload] = _tuned(workload, target, trials, seed)
-    if progress is not None:
-        progress(len(different), len(different))
-    return [found[workload] for workload in workloads]
-
-
-def _tuned(workload: Workload, target: Target, trials: int, seed: int) -> Pick:
-    estimated = _estimated(workload, target, seed)
-    candidates: list[tuple[float, Pick]] = []
-    if trials:
-        from tilewright.models import make_explorer
-
-        rounds = list(
-            tune(
-                target, workload, make_explorer("default"), trials=trials, batch=min(trials, 16),
-                seed=seed,
-            )
-        )  # fmt: skip
-        best = rounds[-1] if rounds else None
-        if best is not None and best.best_config is not None and best.best is not None:
-            config = tuple(int(index) for index in best.best_config)
-            candidates.append((best.best.cost, Pick(target.space(workload).name, config)))
+def pick_without_trials(
+    workload: Workload, target: Target, seed: int = 0, tried: tuple[float, Pick] | None = None
+) -> Pick:
+    """The best of what costs no trial: the baseline, and what the estimate thinks best; and of what
+    was `tried`, with its cost. Raises `WorkloadError` for a workload without any schedule that
+    runs."""
+    candidates = [] if tried is None else [tried]
     baseline = capability(target, Baseline)
     if baseline is not None:
         try:
@@ -214,6 +180,7 @@ def _tuned(workload: Workload, target: Target, trials: int, seed: int) -> Pick:
                 candidates.append((found.latency.cost, Pick(found.space.name, found.config)))
         except WorkloadError:
             pass
+    estimated = _estimated(workload, target, seed)
     if estimated is not None:
         candidates.append(estimated)
     if not candidates:

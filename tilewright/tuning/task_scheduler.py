@@ -1,19 +1,30 @@
-"""Heavy tasks first: the workloads of a network share its trials, and each round goes to the one
-whose next round is expected to save the most of the network's latency (`tuning.turns` has them wait
-for it).
+"""Runs the flows of workloads. Where they share their trials, each round goes to the workload whose
+next round is expected to save the most of the network's latency, as in Ansor's task scheduler.
 
-Whose it is follows from what their histories hold alone: a run that is resumed chooses as one
-that was not stopped.
+Which one that is follows from the histories alone: a run that is resumed chooses as one that was
+not stopped. A flow is a generator. It stops at a `TrialRequest` until it gets its next round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, TypedDict
+import threading
+from collections.abc import Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from typing import Generic, Literal, TypedDict, TypeVar, cast
 
-from tilewright.search import History
+from tilewright.core.errors import TilewrightError
+from tilewright.search import History, TrialRequest
 from tilewright.search.expected_gain import best_latency, expected_saving
+from tilewright.tuning.tuning_task import own_targets
+
+R = TypeVar("R")
+
+Flow = Generator[TrialRequest | None, None, R]
+"""The steps of a workload. It yields None between rounds, where it may be stopped."""
 
 Why = Literal["gain", "trials", "exhausted"]
 
@@ -133,3 +144,172 @@ def outcome(states: Sequence[TaskState], rules: SharingRules) -> StopGain:
 def _latency(states: Sequence[TaskState]) -> float:
     """Of one inference, as far as it is known."""
     return sum(each.latency for each in states)
+
+
+class Stopped(TilewrightError):
+    """A workload that was given up since another one failed, or a person stopped the run."""
+
+    def __init__(self) -> None:
+        super().__init__("stopped; the same command goes on from here")
+
+
+class _Place(Enum):
+    """Where a flow is: `ASKS`, `RESTS` and `ENDS` wait to be resumed."""
+
+    NEW = auto()
+    BEGINS = auto()
+    ASKS = auto()
+    ROUND = auto()
+    RESTS = auto()  # nothing left to try
+    ENDS = auto()  # gets no more rounds
+    LAST = auto()
+    GONE = auto()
+
+
+@dataclass
+class _Running(Generic[R]):
+    """A flow, the context it runs in, and where its workload stands."""
+
+    flow: Flow[R]
+    state: TaskState
+    context: Context
+    place: _Place = _Place.NEW
+    request: TrialRequest | None = None
+    results: list[R] = field(default_factory=list)  # one at most
+
+
+class TaskScheduler(Generic[R]):
+    """Runs the flows of some workloads, `states`, at most `at_a_time` of them at once. With `rules`
+    they share their trials. Otherwise each is run to its end, in order.
+
+    Where one runs at a time, all run in this thread. Elsewhere each advances in threads of a pool.
+    """
+
+    def __init__(
+        self,
+        flows: Sequence[Flow[R]],
+        states: Sequence[TaskState],
+        at_a_time: int = 1,
+        rules: SharingRules | None = None,
+    ) -> None:
+        self.rules = rules
+        self.at_a_time = at_a_time
+        self.outcome: StopGain | None = None
+        self._stop = threading.Event()
+        self._tasks = [
+            _Running(flow, state, copy_context()) for flow, state in zip(flows, states, strict=True)
+        ]
+        if at_a_time > 1 and rules is not None:
+            for number, task in enumerate(self._tasks):  # they advance in any thread of the pool
+                task.context.run(own_targets, number + 1)
+
+    def run(self) -> list[R]:
+        """The results, in order. After an error no other flow begins, those that wait are ended,
+        and those at work end after their round. Raises the first error."""
+        try:
+            if self.at_a_time == 1:
+                while (task := self._next()) is not None:
+                    self._advance(task)
+                    self._settle(task)
+            else:
+                self._run_in_threads()
+        except BaseException:
+            self._stop.set()
+            self._end_waiting()
+            raise
+        return [result for task in self._tasks for result in task.results]
+
+    def _run_in_threads(self) -> None:
+        running: dict[Future[None], _Running[R]] = {}
+        pool = ThreadPoolExecutor(self.at_a_time)
+        try:
+            while True:
+                while len(running) < self.at_a_time and (task := self._next()) is not None:
+                    running[pool.submit(self._advance, task)] = task
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    task = running.pop(future)
+                    future.result()
+                    self._settle(task)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _advance(self, task: _Running[R]) -> None:
+        """Run a flow until it asks for trials or ends."""
+        try:
+            task.request = task.context.run(self._until_request, task)
+        except StopIteration as end:
+            task.results.append(cast(R, end.value))
+            task.request = None
+
+    def _until_request(self, task: _Running[R]) -> TrialRequest:
+        while True:
+            if self._stop.is_set():
+                task.flow.throw(Stopped())
+            request = next(task.flow)
+            if request is None:
+                continue
+            if task.place is not _Place.LAST:
+                return request
+            request.granted = 0
+
+    def _settle(self, task: _Running[R]) -> None:
+        """Note where a flow stands that has advanced."""
+        task.state = replace(task.state, in_hand=0)
+        request = task.request
+        if request is None:
+            task.place = _Place.GONE
+        elif request.exhausted:
+            task.place = _Place.RESTS
+            task.state = replace(task.state, exhausted=True)
+        else:
+            task.place = _Place.ASKS
+            task.state = replace(
+                task.state, history=request.history, baseline=request.baseline, exhausted=False
+            )
+
+    def _next(self) -> _Running[R] | None:
+        """The flow that advances next; None if none may before another has advanced."""
+        if self.rules is None:
+            return self._resume(self._at(_Place.NEW), _Place.LAST)
+        if new := self._at(_Place.NEW):
+            return self._resume([max(new, key=lambda task: task.state.weight)], _Place.BEGINS)
+        if self._at(_Place.BEGINS):  # what is recorded of it counts
+            return None
+        states = self._states()
+        if found := next_round(states, self.rules):
+            number, trials = found
+            task = self._tasks[number]
+            assert task.request is not None, "it asked for this"
+            task.request.granted = trials
+            task.request.made = sum(state.made for state in states)
+            task.state = replace(task.state, in_hand=trials)
+            return self._resume([task], _Place.ROUND)
+        if self._at(_Place.ROUND):  # after it another may be worth its trials
+            return None
+        waiting = self._at(_Place.ASKS, _Place.RESTS)
+        if waiting:
+            self.outcome = outcome(states, self.rules)
+        for task in waiting:
+            task.place = _Place.ENDS
+        return self._resume(self._at(_Place.ENDS), _Place.LAST)
+
+    def _resume(self, tasks: Sequence[_Running[R]], place: _Place) -> _Running[R] | None:
+        """The first of some tasks, on its way to a place."""
+        if not tasks:
+            return None
+        tasks[0].place = place
+        return tasks[0]
+
+    def _at(self, *places: _Place) -> list[_Running[R]]:
+        return [task for task in self._tasks if task.place in places]
+
+    def _states(self) -> list[TaskState]:
+        return [replace(task.state, asks=task.place is _Place.ASKS) for task in self._tasks]
+
+    def _end_waiting(self) -> None:
+        """End the flows that wait, so that each says of itself that it was stopped."""
+        for task in self._at(_Place.ASKS, _Place.RESTS, _Place.ENDS):
+            with suppress(Exception):
+                task.context.run(task.flow.throw, Stopped())

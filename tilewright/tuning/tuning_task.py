@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from tilewright.models.transfer.model import Transferred
 
 _OWNER: ContextVar[int] = ContextVar("_OWNER", default=0)
-"""The thread whose targets are used, if it is not the one that asks."""
+"""Whose targets are used, if not those of the thread that asks: a negative number."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +142,8 @@ def target_of(options: TuningOptions) -> Target:
 
 
 def target_named(name: str, space: str, isolate: float, cluster: str = "") -> Target:
-    """A target, kept for the next time. A thread has its own where a process goes with it, unless
-    it takes turns with others (`one_owner`). With the address of a `cluster`, its workers lower and
+    """A target, kept for the next time. A thread has its own where a process goes with it, or a
+    workload (`own_targets`). With the address of a `cluster`, its workers lower and
     measure. Raises `ClusterError`, too."""
     if cluster:
         return _target_on(cluster, name, space, isolate, state_of(name))
@@ -152,15 +151,9 @@ def target_named(name: str, space: str, isolate: float, cluster: str = "") -> Ta
     return _target(name, space, isolate, owner, state_of(name))
 
 
-@contextmanager
-def one_owner() -> Iterator[None]:
-    """Within, and in threads that are given this context, targets are those of this thread: for
-    workloads of which one at a time is at work."""
-    before = _OWNER.set(threading.get_ident())
-    try:
-        yield
-    finally:
-        _OWNER.reset(before)
+def own_targets(owner: int) -> None:
+    """Use, in this context, the targets of an owner, whichever thread asks: 1 or more."""
+    _OWNER.set(-owner)
 
 
 def state_of(target_name: str) -> tuple[int, int]:

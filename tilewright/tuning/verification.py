@@ -14,9 +14,10 @@ import numpy as np
 
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.search import History, Known, Trial
+from tilewright.search.events import Listener, Note, StageBegan
 from tilewright.search.round_steps import trial_at
 from tilewright.search.run_ledger import TRIAL
-from tilewright.search.tuning_loop import latency_at
+from tilewright.search.session import latency_at
 from tilewright.targets.base import Lowered, Target
 from tilewright.targets.capabilities import (
     Baseline,
@@ -39,7 +40,7 @@ class WrongSchedule(TilewrightError):
     """A schedule that runs well and computes wrong numbers."""
 
 
-def baselines_of(study: TuningTask) -> Baselines:
+def measure_baseline(study: TuningTask) -> Baselines:
     """All that a user has without tuning."""
     return Baselines(baseline_schedule(study), fallback_of(study))
 
@@ -86,7 +87,7 @@ def bound_of(study: TuningTask) -> Latency | None:
     return None if limit is None else limit.bound(study.workload)
 
 
-def verify(study: TuningTask, chosen: Schedule) -> int | None:
+def verify_schedule(study: TuningTask, chosen: Schedule) -> int | None:
     """How many values a schedule gets wrong on random tensors: 0, or None if the target cannot run
     programs on data. Raises `WrongSchedule` otherwise."""
     verifies = capability(study.target, Verifies)
@@ -101,10 +102,41 @@ def verify(study: TuningTask, chosen: Schedule) -> int | None:
     return wrong
 
 
-def wrong_winners(study: TuningTask, history: History, timed: dict[int, Trial]) -> Known:
-    """Times the fastest trial again, then the next fastest, until one `reproduces`. Returns those
-    that did not as they measure now, by flat index; all that was measured is added to `timed`, and
-    what that holds already is believed."""
+def baseline_again(study: TuningTask, baseline: Schedule, emit: Listener) -> Schedule | None:
+    """The baseline, which won, as it is timed now: what was stored of it may be wrong."""
+    again = baseline_schedule(study)
+    if again is not None and reproduces(study, baseline.latency, again.latency):
+        return baseline
+    emit(
+        Note(
+            f"{study.workload}: the baseline was kept with another latency than "
+            f"{study.target_name} gives now, which is taken instead"
+        )
+    )
+    return again
+
+
+def wrong_winners(
+    study: TuningTask, history: History, timed: dict[int, Trial], emit: Listener
+) -> Known:
+    """Time the fastest trial again, then the next fastest, until one `reproduces`. Returns those
+    that did not as they measure now, by flat index: a session built on them is to be repeated from
+    a record that is put right. All that was measured is added to `timed`, and what that holds
+    already is believed."""
+    emit(StageBegan("time_again"))
+    wrong = _wrong_winners(study, history, timed)
+    if wrong:
+        many = "a trial was" if len(wrong) == 1 else f"{len(wrong)} trials were"
+        emit(
+            Note(
+                f"{study.workload}: {many} recorded with another latency than "
+                f"{study.target_name} gives now; set aside, and what it gives now recorded"
+            )
+        )
+    return wrong
+
+
+def _wrong_winners(study: TuningTask, history: History, timed: dict[int, Trial]) -> Known:
     space, wrong = study.problem.space, {}
     for row in history.fastest(len(history)):
         config = history.configs[row : row + 1]

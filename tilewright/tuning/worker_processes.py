@@ -4,8 +4,7 @@ folder (`search.shared_ledger`), every one beginning with another workload.
 The command itself does all it does alone: the rounds that nobody else makes, the schedules, the
 files. So a worker may die at any time: what it had in hand, others do.
 
-Run as `python -m tilewright.tuning.worker_processes TETHER SPEC PLACE`, this module is a worker; it
-ends with its parent.
+A worker is `python -m tilewright.flows.shared_worker`; it ends with its parent.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tilewright.core.child_process import die_with_parent
 from tilewright.core.python_path import module_path
-from tilewright.models import load_state, save_state
-from tilewright.search import ExplorerState, Session, SharedRecord, rounds
+from tilewright.models import save_state
+from tilewright.search import ExplorerState
 from tilewright.tuning.events import Listener, Note
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.output_dir import LEDGER
@@ -79,7 +77,7 @@ def _start(spec: Path, place: int, reader: int) -> subprocess.Popen[bytes]:
             sys.executable,
             "-P",
             "-m",
-            "tilewright.tuning.worker_processes",
+            "tilewright.flows.shared_worker",
             str(reader),
             str(spec),
             str(place),
@@ -101,22 +99,3 @@ def _end(worker: subprocess.Popen[bytes], place: int, emit: Listener) -> None:
     if ended:
         lines = errors.decode(errors="replace").strip().splitlines() or [f"status {ended}"]
         emit(Note(f"worker {place} ended early, the others did its work: {lines[-1]}"))
-
-
-def work(spec: Path, place: int) -> None:
-    """Tune all studies beside the others, beginning at this worker's share of them. Raises what
-    `search.tune_shared` raises."""
-    about = json.loads(spec.read_text())
-    studies = [TuningTask.from_json(values) for values in about["studies"]]
-    first = place * len(studies) // about["workers"]
-    for each in [*range(first, len(studies)), *range(first)]:
-        setting = studies[each].setting
-        record = SharedRecord(setting, Path(about["ledger"]), studies[each].ledger_key)
-        session = Session(setting, load_state(spec.parent / str(each)))
-        for _ in rounds(session, record, trials=about["trials"], batch=about["batch"]):
-            pass
-
-
-if __name__ == "__main__":
-    die_with_parent(int(sys.argv[1]))
-    work(Path(sys.argv[2]), int(sys.argv[3]))

@@ -83,7 +83,7 @@ def build(
     from tilewright.cli.views.artifact import show_built
     from tilewright.cli.views.building import Building
     from tilewright.cli.views.terminal import Terminal
-    from tilewright.tuning.build_artifact import build_artifact
+    from tilewright.flows.build import build_artifact
     from tilewright.tuning.build_options import BuildOptions
 
     if schedules is not None and trials is not None:

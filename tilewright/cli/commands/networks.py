@@ -89,10 +89,11 @@ def _draw_fusion(
     """Write the page; what is drawn there."""
     from tilewright.core.files import write_atomically
     from tilewright.fusion.preview import preview
-    from tilewright.reports.fusion import with_page
+    from tilewright.reports.fusion import fusion_page
 
-    drawn = with_page(preview(options, hardware, name), name, hardware.name)
-    write_atomically(page, drawn.page)
+    drawn = preview(options, hardware, name)
+    drawing = fusion_page(name, hardware.name, drawn.summary, drawn.file)
+    write_atomically(page, drawing)
     return drawn.summary
 
 

@@ -22,8 +22,8 @@ def warm_up() -> None:
 
 def _compile_kernels() -> None:
     """Run every compiled kernel on something small: Numba keeps what it compiled on disk."""
+    from tilewright.flows.tuning import tune
     from tilewright.models import make_explorer
-    from tilewright.search import tune
     from tilewright.targets import make_target, target_kinds
     from tilewright.targets.workload import parse_workload
     from tilewright.tuning.options import DEFAULTS

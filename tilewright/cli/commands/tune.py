@@ -208,7 +208,7 @@ def _tracked(options: TuningOptions, heard: Heard) -> Summary:
     from tilewright.services.local_services import embedded
 
     with heard.display, embedded(lambda: _prepare(options)):
-        from tilewright.flows.tuning import network_flow
+        from tilewright.flows.tuning_flow import network_flow
 
         return network_flow(heard)(options)
 
@@ -226,22 +226,17 @@ def _links(summary: Summary) -> dict[str, str]:
 
 def _bare(options: TuningOptions, heard: Heard) -> Summary:
     with heard.display:
-        from tilewright.reports.convergence import network_convergence
-        from tilewright.tuning.plain import tune_network
+        from tilewright.flows.tuning import tune_network
+        from tilewright.reports.run_pictures import draw_run
+        from tilewright.search import LocalRunner
 
-        if not options.fusion:
-            return tune_network(options, heard, network_convergence)
-        from tilewright.fusion.run import decide
-        from tilewright.reports.fusion import with_page
-
-        return tune_network(
-            options, heard, network_convergence,
-            lambda asked: with_page(decide(asked), asked.network, asked.target.name),
-        )  # fmt: skip
+        found = tune_network(LocalRunner(heard), options)
+        draw_run(options.folder, found)
+    return found.summary
 
 
 def _prepare(options: TuningOptions) -> None:
-    import tilewright.flows.tuning
+    import tilewright.flows.tuning_flow
     import tilewright.networks.network  # noqa: F401
     from tilewright.tasks import tracking
 

@@ -15,7 +15,8 @@ import numpy as np
 from tilewright.core.files import Json
 from tilewright.evaluation.compare.counting_target import Metered
 from tilewright.evaluation.compare.plan import GOAL, ComparisonJob, ComparisonPlan
-from tilewright.search import Round, tune
+from tilewright.flows.tuning import tune
+from tilewright.search import Round
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.explain.folder import TunedFolder
 from tilewright.evaluation.explain.shapley import is_exact, shapley_values
 from tilewright.evaluation.explain.trajectory import Trajectory, trajectory_of
+from tilewright.flows.tuning import learn
 from tilewright.search import Explorer, ExplorerState, History, Problem, Session, setting_of
 from tilewright.search.candidates import sample
 from tilewright.search.cost_model_protocols import CostModel, VetoModel
@@ -77,13 +78,13 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
     problem = session.setting.problem
     before: dict[str, list[Floats]] = {}
     for done in folder.rounds(workload):
-        if session.state.models:
+        if (state := learn(session).value).models:
             rows = target.lower(workload, done.configs)
-            asked = _asked(explorer, problem, session.state, session.history, rows)
+            asked = _asked(explorer, problem, state, session.history, rows)
             for role, pair in _judged(asked, done.measured).items():
                 before.setdefault(role, []).append(pair)
         session.take_up([done])
-    state, history = session.state, session.history
+    state, history = learn(session).value, session.history
     if not set(ROLES) & set(state.models):
         raise ExplainError(
             f"'{explorer.name}' learned no model of {workload} in {len(history)} trials: there is "

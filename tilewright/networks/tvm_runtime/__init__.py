@@ -1,6 +1,6 @@
 """Parts of Relax modules on an accelerator: for TVM scripts of others (docs/tvm.md).
 
-`tuning.tvm_partition.partition_for_vta` is the way in. Importing this package loads no TVM.
+`flows.tvm_partition.partition_for_vta` is the way in. Importing this package loads no TVM.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The page of a labelled network: what runs together, and what that saves."""
 
-from tilewright.reports.fusion.page import fusion_page, with_page
+from tilewright.reports.fusion.page import fusion_page
 
-__all__ = ["fusion_page", "with_page"]
+__all__ = ["fusion_page"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text
 from tilewright.reports.templates import render
-from tilewright.tuning.fusion_interface import Decided, FusionDecision, FusionSummary
+from tilewright.tuning.fusion_interface import FusionDecision, FusionSummary
 
 ROW = 58
 """Height of a layer in the picture, in pixels."""
@@ -36,11 +36,6 @@ class FusionLine:
 
     path: str
     near: bool
-
-
-def with_page(decided: Decided, network: str, target: str) -> Decided:
-    """What was decided for a network on a target, with its page."""
-    return replace(decided, page=fusion_page(network, target, decided.summary, decided.file))
 
 
 def fusion_page(network: str, target: str, said: FusionSummary, file: Mapping[str, Json]) -> bytes:

@@ -1,6 +1,6 @@
 """Checks what every tuner owes; anyone can run the checks on a tuner of their own.
 
-    from tilewright.search.conformance import CHECKS
+    from tilewright.evaluation.tuner_conformance import CHECKS
     for check in CHECKS.values():
         check(lambda: make_explorer("mine"))
 
@@ -19,10 +19,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.search.api import tune
+from tilewright.flows.tuning import tune
 from tilewright.search.explorer import Explorer
 from tilewright.search.ledger import Ledger
-from tilewright.search.tuning_loop import Round
+from tilewright.search.session import Round
 from tilewright.targets.base import Configs, Knob, Lowered, Measurements, Ragged, Space
 from tilewright.targets.features import Feature, Features
 from tilewright.targets.workload import Workload

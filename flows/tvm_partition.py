@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.core.errors import UnknownName
+from tilewright.flows.build import tuned_picks
 from tilewright.networks.artifact import canonical_workloads
 from tilewright.networks.errors import NothingToOffload
 from tilewright.networks.tvm_runtime import RUN, LayerCycles, OffloadError, register
@@ -25,7 +26,7 @@ from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Builds, blocks_of, capability
 from tilewright.targets.layer import Layer
 from tilewright.targets.registry import kind_of, make_target
-from tilewright.tuning.schedule_lookup import pool_rule, read_picks, tuned_picks
+from tilewright.tuning.schedule_lookup import pool_rule, read_picks
 
 if TYPE_CHECKING:
     from tilewright.networks.integer.graph import CpuIsland, IntegerGraph

@@ -1,0 +1,23 @@
+"""The flow that makes one folder of a network that a target can run.
+
+Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+"""
+
+from prefect import flow
+
+from tilewright.flows.parameters import BuildForm
+from tilewright.services.workspace import use_home
+from tilewright.tasks.build_task import build_one
+
+
+@flow(
+    name="build_artifact",
+    flow_run_name="{options.model} for {options.target} to {options.out}",
+    persist_result=False,
+)
+def build_artifact(options: BuildForm) -> str:
+    """Build a network for a target; returns the folder."""
+    use_home()
+    given = options.options
+    build_one(options.model, options.target, lambda: given)
+    return str(given.out)

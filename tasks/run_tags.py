@@ -1,0 +1,46 @@
+"""Describes a run to Prefect and MLflow: the parameters that identify it, and its tags."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.runtime import flow_run
+
+from tilewright.core.files import Json
+from tilewright.tuning.network import TuningNetwork
+from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.tuning_task import space_of, tuning_task_of
+
+Params = dict[str, Json]
+
+
+def tag_flow_run(params: Params) -> None:
+    """Tag the flow run that this is part of. Its tasks are to have no tags: Prefect asks the server
+    for a place in the queue of each of them."""
+    tags = {*flow_run.tags, *(str(params[name]) for name in ("network", "target", "tuner"))}
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(UUID(str(flow_run.id)), tags=sorted(tags))
+
+
+def params_of(options: TuningOptions, network: TuningNetwork) -> Params:
+    """What identifies a run to MLflow: equal parameters, one run."""
+    explorer = tuning_task_of(options, network.subgraphs[0].workload).explorer
+    chosen = {f"tuner.{k}": v for k, v in explorer.options.model_dump(mode="json").items()}
+    return {
+        "network": network.model.name,
+        "target": network.target.name,
+        "target_fingerprint": network.target.fingerprint,
+        "space": space_of(options),
+        "tuner": options.tuner,
+        "trials": options.trials,
+        "batch": options.batch,
+        "seed": options.seed,
+        **({} if options.stop_gain is None else {"stop_gain": options.stop_gain}),
+        **({"fusion": options.fusion} if options.fusion else {}),
+        **({"warm_start": options.warm_start} if options.warm_start else {}),
+        **({} if network.target.deterministic else {"leaders": options.leaders}),
+        **({"layers": ",".join(options.layers)} if options.layers else {}),
+        "epilogue": options.steps if options.workload else options.epilogue,
+        **chosen,
+    }

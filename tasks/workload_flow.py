@@ -1,0 +1,39 @@
+"""Shows the steps of one workload as a Prefect flow of its own, below that of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prefect import flow
+
+from tilewright.targets.display_names import ascii_only, layer
+from tilewright.tasks.run_tags import Params
+from tilewright.tuning.network import Subgraph
+from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.results import TunedWorkload
+from tilewright.tuning.task_scheduler import Flow
+from tilewright.tuning.workload_job import WorkloadJob
+
+
+def workload_flow(
+    steps: Callable[[], Flow[TunedWorkload]], job: WorkloadJob, params: Params, parent: str
+) -> Flow[TunedWorkload]:
+    """Run the steps of a workload in a Prefect flow. It stops where they stop. `parent` is the
+    network's run in MLflow."""
+    title = layer(job.subgraph.names, job.study.workload)
+    name = f"{job.options.subject}: {ascii_only(title)}"  # Prefect's graph draws nothing else
+
+    @flow(
+        name="tune_workload",
+        flow_run_name=lambda: name,
+        persist_result=False,
+        validate_parameters=False,
+    )
+    def tune_workload(
+        options: TuningOptions, params: Params, subgraph: Subgraph, parent_run_id: str
+    ) -> Flow[TunedWorkload]:
+        """Tune one workload: rounds of candidates until the trials are spent, then the proof."""
+        return (yield from steps())
+
+    shown: Flow[TunedWorkload] = tune_workload(job.options, params, job.subgraph, parent)
+    return shown

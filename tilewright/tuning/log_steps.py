@@ -1,0 +1,93 @@
+"""The steps that record a run: its parameters, its rounds, its results.
+
+A runner that tracks runs does these and tells MLflow, too (`tasks.runner`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.search import ExplorerState, Round, Session
+from tilewright.tuning.events import (
+    Listener,
+    NetworkFound,
+    Note,
+    RoundDone,
+    WorkloadFound,
+    WorkloadsAdded,
+    WorkloadTuned,
+)
+from tilewright.tuning.fusion_interface import Decided
+from tilewright.tuning.network import Subgraph, TuningNetwork
+from tilewright.tuning.options import CHAMPION, OptionsError, TuningOptions
+from tilewright.tuning.outputs import TunedNetwork, summary_of, target_row, write_outputs
+from tilewright.tuning.results import TunedWorkload
+from tilewright.tuning.run_metadata import replaced, write_run
+from tilewright.tuning.task_scheduler import StopGain
+from tilewright.tuning.tuning_task import TuningTask
+from tilewright.tuning.workload_job import WorkloadJob
+
+Start = tuple[TuningTask, ExplorerState]
+
+
+def load_starts(
+    options: TuningOptions, network: TuningNetwork, tasks: Sequence[TuningTask]
+) -> list[Start]:
+    """The task of each workload, and what its tuner knows before the first trial. Raises
+    `OptionsError` for a warm start from a champion, which a run that is not tracked cannot ask
+    for."""
+    if options.warm_start == CHAMPION:
+        raise OptionsError(
+            f"--warm-start {CHAMPION}: a bare run knows no champion; leave out --bare"
+        )
+    return [(task, ExplorerState()) for task in tasks]
+
+
+def log_parameters(
+    options: TuningOptions, network: TuningNetwork, tasks: Sequence[TuningTask], emit: Listener
+) -> None:
+    """Write `run.json`, which says whose folder this is. Raises `OSError`."""
+    if note := replaced(options):
+        emit(Note(note))
+    write_run(options, network.subgraphs, tasks)
+    found = _named(network.subgraphs)
+    emit(NetworkFound(network.model.name, network.target.name, found))
+
+
+def log_workloads_added(subgraphs: Sequence[Subgraph], emit: Listener) -> None:
+    """Say what will be tuned, too."""
+    emit(WorkloadsAdded(_named(subgraphs)))
+
+
+def log_round(task: TuningTask, done: Round, trials: int, valid: float, emit: Listener) -> None:
+    """Say how a round went; `trials` are those of the workload so far, `valid` their valid
+    share."""
+    emit(RoundDone(task.workload.id, done.index, trials, done.best, valid))
+
+
+def log_workload(job: WorkloadJob, tuned: TunedWorkload, session: Session, emit: Listener) -> None:
+    """Say what tuning a workload came to; `session` holds what was learned."""
+    emit(WorkloadTuned(tuned))
+
+
+def log_network(
+    options: TuningOptions,
+    network: TuningNetwork,
+    tuned: Sequence[TunedWorkload],
+    wall: float,
+    sharing: StopGain | None,
+    decided: Decided | None,
+) -> TunedNetwork:
+    """Write the output folder (`tuning.outputs`). `wall` is how many seconds it took, `sharing`
+    what became of shared trials, `decided` what runs together. Raises `OSError`."""
+    summary = summary_of(options, network, tuned, sharing, decided)
+    summary["wall_seconds"] = round(wall, 3)
+    found = TunedNetwork(summary, tuple(tuned), decided)
+    write_outputs(options.folder, target_row(options, network.target), found)
+    return found
+
+
+def _named(subgraphs: Sequence[Subgraph]) -> tuple[WorkloadFound, ...]:
+    return tuple(
+        WorkloadFound(each.workload.id, str(each.workload), each.count) for each in subgraphs
+    )

@@ -1,0 +1,25 @@
+"""Describes one workload of a run to the steps that tune it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.search import ExplorerState
+from tilewright.tuning.network import Subgraph
+from tilewright.tuning.open_ledger import RecordOf
+from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.tuning_task import TuningTask
+
+
+@dataclass(frozen=True)
+class WorkloadJob:
+    """One workload of a run, and what all of them share. `most_trials` are those it may make; where
+    trials are `shared`, those of all workloads together."""
+
+    options: TuningOptions
+    subgraph: Subgraph
+    study: TuningTask
+    state: ExplorerState  # what the tuner starts from
+    record_of: RecordOf
+    most_trials: int
+    shared: bool = False
