@@ -16,22 +16,25 @@ import time
 from pathlib import Path
 
 from tilewright.core.files import write_atomically
-from tilewright.evaluation.datasets.build import PlannedFile, RowsDone, build
+from tilewright.evaluation.datasets.build import PlannedFile
 from tilewright.evaluation.datasets.folder import read_table
 from tilewright.evaluation.datasets.plan import DatasetOptions
+from tilewright.flows.dataset import build_dataset
+from tilewright.search import LocalRunner
+from tilewright.search.events import Event
 
 
 def figures(rows: int, seed: int = 0) -> dict[str, float]:
     """Rows, seconds and bytes of a dataset of so many rows."""
     planned = [0.0, 0.0]
 
-    def hear(event: PlannedFile | RowsDone) -> None:
+    def hear(event: Event) -> None:
         if isinstance(event, PlannedFile):
             planned[:] = time.perf_counter(), time.process_time()
 
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        about = build(Path(folder), DatasetOptions(rows, 0, seed), listen=hear)
+        about = build_dataset(LocalRunner(hear), Path(folder), DatasetOptions(rows, 0, seed))
         wall, cpu = time.perf_counter() - planned[0], time.process_time() - planned[1]
         size = sum(file.bytes for file in about.files)
         reading = time.perf_counter()

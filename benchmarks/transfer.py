@@ -17,10 +17,11 @@ from typing import Any
 
 from benchmarks import transfer_accuracy, transfer_tuning, transfer_wrong
 from benchmarks.transfer_rows import Found
-from tilewright.evaluation.datasets.build import build
 from tilewright.evaluation.datasets.folder import digest_of, read_table
 from tilewright.evaluation.datasets.plan import DatasetOptions
 from tilewright.evaluation.datasets.training import fit, judge, keep, parse_training
+from tilewright.flows.dataset import build_dataset
+from tilewright.search import LocalRunner
 
 PARTS = {
     "tuning": transfer_tuning, "wrong": transfer_wrong, "accuracy": transfer_accuracy,
@@ -64,7 +65,9 @@ def main() -> None:
 
 def _dataset(folder: Path, rows: int) -> Path:
     path = folder / f"dataset-{rows}"
-    build(path, DatasetOptions(rows, 0))  # what is there already is not made again
+    build_dataset(
+        LocalRunner(), path, DatasetOptions(rows, 0)
+    )  # what is there already is not made again
     return path
 
 

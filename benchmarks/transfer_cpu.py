@@ -23,16 +23,16 @@ import numpy as np
 
 from benchmarks.cpu import again, workload_of
 from tilewright.core.files import write_atomically
-from tilewright.evaluation.datasets.build import build
 from tilewright.evaluation.datasets.folder import digest_of, read_table
 from tilewright.evaluation.datasets.metadata import read_about
 from tilewright.evaluation.datasets.plan import DatasetOptions
+from tilewright.flows.dataset import build_dataset
 from tilewright.flows.tuning import tune_round
 from tilewright.models import make_explorer
 from tilewright.models.transfer.model import Transferred
 from tilewright.models.transfer.prior import prior_from
 from tilewright.models.transfer.registry import load_model, make_model
-from tilewright.search import Session
+from tilewright.search import LocalRunner, Session
 from tilewright.search.setting import Setting, problem_of
 from tilewright.targets.base import Configs, Target
 from tilewright.targets.cpu.spec import LANES, this_machine
@@ -78,7 +78,7 @@ def _learned(folder: Path, rows: int) -> tuple[Path, Transferred]:
     lanes = [each for each in LANES if each <= this_machine().lanes]
     names = tuple(f"cpu:threads=1,lanes={each}" for each in lanes)
     dataset = folder / f"dataset-{rows}"
-    build(dataset, DatasetOptions(0, rows, targets=names))
+    build_dataset(LocalRunner(), dataset, DatasetOptions(0, rows, targets=names))
     path = folder / f"xgboost-{digest_of(dataset)[:8]}"
     if not path.exists():
         model = make_model("xgboost", 0, {"minutes": 5.0})

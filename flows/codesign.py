@@ -1,44 +1,66 @@
-"""The flow that searches accelerators and schedules together. The order of its steps is
-`codesign.run`'s; one that was killed goes on by the ledger of its folder.
+"""Co-design: machines and schedules searched together, as consecutive steps.
 
-Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+pose_problem → search_designs → prove_front → log_codesign
 """
 
-from prefect import Flow, flow
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from __future__ import annotations
 
-from tilewright.flows.parameters import confined
-from tilewright.hardware_search import run
+import time
+
+from tilewright.hardware_search import folder
 from tilewright.hardware_search.options import CodesignOptions
-from tilewright.hardware_search.outputs import CodesignOutcome
+from tilewright.hardware_search.outputs import CodesignOutcome, outcome_of
 from tilewright.hardware_search.problem import CodesignProblem
-from tilewright.hardware_search.progress import Listener, ignore
-from tilewright.reports.codesign.page import front_page
-from tilewright.services.workspace import use_home
-from tilewright.tasks.codesign import TrackedCodesign, logged
+from tilewright.hardware_search.steps import (
+    check,
+    log_codesign,
+    log_parameters,
+    nothing_whole,
+    pose_problem,
+    prove_front,
+    search_designs,
+)
+from tilewright.search import Ledger, LocalRunner
+from tilewright.search.events import Note
+from tilewright.tuning.open_ledger import alone
 
 
-def codesign_flow(
-    listen: Listener = ignore, problem: CodesignProblem | None = None
-) -> Flow[[CodesignOptions], CodesignOutcome]:
-    """The flow, with somebody who hears what happens, and what is asked if it was read already."""
+def codesign(
+    run: LocalRunner, options: CodesignOptions, problem: CodesignProblem | None = None
+) -> CodesignOutcome:
+    """Search machines and schedules for some networks, prove the front, write the folder. A run
+    that was stopped goes on where it was. `problem` is what `pose_problem` said, if it was asked
+    already.
 
-    @flow(
-        name="codesign",
-        flow_run_name="{options.subject} within {options.budget}, {options.method}",
-        persist_result=False,
-    )
-    def codesign(options: CodesignOptions) -> CodesignOutcome:
-        """Search machines and schedules, prove the front, write the folder, tell MLflow."""
-        use_home()
-        if (out := confined(str(options.folder))) != options.folder:
-            options = options.model_copy(update={"out": str(out)})
-        quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
-        with quiet, TrackedCodesign() as steps:
-            return run.run(options, logged(listen), steps, front_page, problem)
-
-    return codesign
-
-
-codesign = codesign_flow()
-"""What a deployment serves."""
+    Raises as `check`, `NothingToOffload` and what reading a network raises, `LeaseHeld` if another
+    command works on the folder, `LedgerError`, `WrongSchedule`, `UnsafeFile` and `OSError`.
+    """
+    begin = time.perf_counter()
+    check(options)
+    problem = problem or run(pose_problem, options).value
+    with alone(options.folder):
+        folder.check_own_run(options)
+        with Ledger((options.folder / folder.LEDGER).absolute()) as ledger:
+            if options.fresh:
+                ledger.clear()
+            run.log(log_parameters, options, problem, run.emit)
+            while True:
+                evaluator = run(search_designs, options, problem, ledger, run.emit).value
+                while ledger.problems:
+                    run.emit(Note(ledger.problems.pop(0)))
+                front = run(prove_front, evaluator).value
+                if not isinstance(front, int):
+                    break
+                # The record was wrong: search again on what is true.
+                many = "a measurement was" if front == 1 else f"{front} measurements were"
+                run.emit(
+                    Note(
+                        f"{many} recorded with another latency than the machine has; set aside, "
+                        "what it has recorded, and the search repeated"
+                    )
+                )
+        outcome = outcome_of(options, problem, evaluator, front)
+        if not front:
+            run.emit(Note(nothing_whole(evaluator)))
+        run.log(log_codesign, options, outcome, time.perf_counter() - begin)
+    return outcome

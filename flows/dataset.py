@@ -1,47 +1,50 @@
-"""The flow that builds a dataset, file by file. The order of its steps is
-`evaluation.datasets.build`'s.
+"""Building a dataset: a plan that is kept, then each part that is missing, last what it is.
 
-Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+make_plan → measure_part, a file of rows after the other → log_dataset
 """
 
+from __future__ import annotations
+
+from functools import partial
 from pathlib import Path
 
-from prefect import Flow, flow
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-
-from tilewright.evaluation.datasets.build import Listener, build, ignore
-from tilewright.evaluation.datasets.metadata import DatasetMetadata
-from tilewright.evaluation.datasets.plan import DatasetOptions
-from tilewright.flows.parameters import DatasetForm, confined
-from tilewright.services.workspace import use_home
-from tilewright.tasks.dataset import TrackedDataset, say_built
-from tilewright.tuning.output_dir import check_folder
-
-
-def dataset_flow(listen: Listener = ignore) -> Flow[[DatasetOptions, str], DatasetMetadata]:
-    """The flow, with somebody who hears how far it is."""
-
-    @flow(name="build_dataset", flow_run_name="{options.rows} rows to {out}", persist_result=False)
-    def build_dataset(options: DatasetOptions, out: str) -> DatasetMetadata:
-        """Build what the folder `out` lacks of a dataset; returns what `dataset.json` holds."""
-        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-            return build(Path(out), options, TrackedDataset(), listen)
-
-    return build_dataset
-
-
-@flow(
-    name="build_dataset",
-    flow_run_name="{options.rows} rows to {options.out}",
-    persist_result=False,
+from tilewright.core.files import write_atomically
+from tilewright.evaluation.datasets.build import (
+    PlannedFile,
+    alone,
+    finished_files,
+    kept_part,
+    kept_plan,
+    log_dataset,
+    measure_part,
+    part_record,
+    rows_done,
+    store_plan,
 )
-def build_dataset(options: DatasetForm) -> DatasetMetadata:
-    """What a deployment serves: build what the folder lacks of a dataset."""
-    use_home()
-    asked, out = options.options, confined(options.out)
-    asked.check()
-    check_folder(out.parent)
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        about = build(out, asked, TrackedDataset(), ignore)
-    say_built(about, out)
-    return about
+from tilewright.evaluation.datasets.metadata import DatasetMetadata
+from tilewright.evaluation.datasets.plan import DatasetOptions, make_plan
+from tilewright.search import LocalRunner
+
+
+def build_dataset(run: LocalRunner, folder: Path, options: DatasetOptions) -> DatasetMetadata:
+    """Make what the folder lacks of the dataset; what is there stays as it is, byte for byte.
+
+    Raises `DatasetError` for a folder that holds another dataset, or a build begun with another
+    version of this program, `LeaseHeld` if another command builds there, `UnsafeFile` and
+    `OSError`.
+    """
+    with alone(folder):
+        plan = kept_plan(folder, options)
+        if plan is None:
+            plan = store_plan(folder, run(make_plan, options).value)
+        finished = finished_files(folder)
+        parts = {part: kept_part(folder, plan, part, finished) for part in plan.parts}
+        kept = sum(part.rows for part, found in parts.items() if found is not None)
+        run.emit(PlannedFile(plan.rows, len(plan.hardware), len(plan.workloads), kept))
+        for part, found in parts.items():
+            if found is None:
+                data = run(measure_part, plan, part, partial(rows_done, run.emit)).value
+                write_atomically(folder / plan.path(part), data, within=folder)
+                parts[part] = part_record(plan, part, data)
+        held = [found for found in parts.values() if found is not None]
+        return run.log(log_dataset, folder, plan, held)

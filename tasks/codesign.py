@@ -5,8 +5,6 @@ Problems and evaluators hold many machines: Prefect does not search them for fut
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 from prefect.artifacts import (
     create_link_artifact,
@@ -18,76 +16,64 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from tilewright.core.files import Json
-from tilewright.hardware_search import folder
+from tilewright.hardware_search import folder, steps
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
 from tilewright.hardware_search.options import CodesignOptions
-from tilewright.hardware_search.outputs import CodesignOutcome, Page, write_outputs
+from tilewright.hardware_search.outputs import CodesignOutcome
 from tilewright.hardware_search.problem import CodesignProblem
-from tilewright.hardware_search.progress import Event, Listener, Prepared, SearchProgress
+from tilewright.hardware_search.progress import Prepared, SearchProgress
 from tilewright.hardware_search.results import ProvenDesign
-from tilewright.hardware_search.run import problem_of, prove_front, search_designs
+from tilewright.reports.codesign.drawing import draw_front
 from tilewright.reports.codesign.notes import front_note, front_rows, run_note
 from tilewright.reports.markdown import plain
 from tilewright.search import Ledger
+from tilewright.search.events import Event, Listener, Note
 from tilewright.services.urls import flow_run_url
 from tilewright.tasks import tracking
 from tilewright.tasks.cached_task import step, unsearched
 from tilewright.tasks.progress import Progress
 from tilewright.tasks.stale_runs import retire_dead_runs
-from tilewright.tuning.events import Note
+from tilewright.tasks.tracked_runner import Step, TrackedRunner
 from tilewright.tuning.output_dir import identity
 
 EVERY = "measurements"
 """The metric that every step of a run's curves has."""
 
 
-class TrackedCodesign:
-    """Keeps `codesign.run.CodesignSteps`; a context, which ends the run in MLflow as what it was:
-    finished, failed, or stopped by a person."""
+class CodesignRunner(TrackedRunner):
+    """Performs the steps of a co-design run; a context, which ends the run in MLflow as what it
+    was: finished, failed, or stopped by a person."""
 
-    def __init__(self) -> None:
-        self.run_id = ""
+    def __init__(self, emit: Listener) -> None:
+        own: dict[Step, Step] = {
+            steps.pose_problem: _pose_problem,
+            steps.search_designs: self._search_designs,
+            steps.prove_front: lambda evaluator: _prove_front(unsearched(evaluator)),
+            steps.log_parameters: self._log_parameters,
+            steps.log_codesign: self._log_codesign,
+        }
+        super().__init__(emit, own)
 
-    def __enter__(self) -> TrackedCodesign:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.run_id:
-            tracking.close_run(self.run_id, tracking.ended_by(error))
-
-    def read_networks(self, options: CodesignOptions) -> CodesignProblem:
-        return _read_networks(options)
-
-    def opened(self, options: CodesignOptions, problem: CodesignProblem) -> None:
-        retire_dead_runs(options, current=str(flow_run.id))
-        self.run_id = _open_run(options, problem)
-
-    def search(
-        self, options: CodesignOptions, problem: CodesignProblem, ledger: Ledger, listen: Listener
+    def _search_designs(
+        self, options: CodesignOptions, problem: CodesignProblem, ledger: Ledger, emit: Listener
     ) -> BudgetedEvaluator:
-        return _search(
-            options, self.run_id, unsearched(problem), unsearched(ledger), unsearched(listen)
+        return _search_designs(
+            options, self.run_id, unsearched(problem), unsearched(ledger), unsearched(emit)
         )
 
-    def prove_front(
-        self, options: CodesignOptions, evaluator: BudgetedEvaluator
-    ) -> list[ProvenDesign] | int:
-        return _prove_front(unsearched(evaluator))
+    def _log_parameters(
+        self, options: CodesignOptions, problem: CodesignProblem, emit: Listener
+    ) -> None:
+        retire_dead_runs(options, current=str(flow_run.id))
+        self.run_id = _open_run(options, problem)
+        steps.log_parameters(options, problem, emit)
 
-    def finished(self, options: CodesignOptions, outcome: CodesignOutcome, wall: float) -> None:
-        outcome.summary["wall_seconds"] = round(wall, 3)
+    def _log_codesign(
+        self, options: CodesignOptions, outcome: CodesignOutcome, wall: float
+    ) -> None:
         outcome.summary["mlflow_run_id"] = self.run_id
         outcome.summary["prefect_flow_run_id"] = str(flow_run.id)
-
-    def write_results(
-        self, options: CodesignOptions, outcome: CodesignOutcome, page: Page | None
-    ) -> None:
-        _write_report(options, unsearched(outcome), unsearched(page))
+        _write_results(options, unsearched(outcome), wall)
         _show_front(options.subject, self.run_id, unsearched(outcome))
         _log_run(options, self.run_id, unsearched(outcome))
 
@@ -109,13 +95,13 @@ def logged(listen: Listener) -> Listener:
 
 
 @step("networks: {options.subject}")
-def _read_networks(options: CodesignOptions) -> CodesignProblem:
+def _pose_problem(options: CodesignOptions) -> CodesignProblem:
     """Read the networks, and see what of them there is to offload."""
-    return problem_of(options)
+    return steps.pose_problem(options)
 
 
 @step("{options.trials} measurements by {options.method}")
-def _search(
+def _search_designs(
     options: CodesignOptions,
     run_id: str,
     problem: CodesignProblem,
@@ -132,7 +118,7 @@ def _search(
                 log.add(event.trials, curves(event))
                 shown.show(event.trials)
 
-        evaluator = search_designs(options, problem, ledger, hear)
+        evaluator = steps.search_designs(options, problem, ledger, hear)
     shown.end()
     return evaluator
 
@@ -140,13 +126,14 @@ def _search(
 @step("proof of the front")
 def _prove_front(evaluator: BudgetedEvaluator) -> list[ProvenDesign] | int:
     """Lower and measure every schedule of the front anew, and run it on data."""
-    return prove_front(evaluator)
+    return steps.prove_front(evaluator)
 
 
 @step("files in {options.folder}")
-def _write_report(options: CodesignOptions, outcome: CodesignOutcome, page: Page | None) -> None:
-    """Write the front, its specifications, the measurements, the page and the summary."""
-    write_outputs(options, outcome, page)
+def _write_results(options: CodesignOptions, outcome: CodesignOutcome, wall: float) -> None:
+    """Write the front, its specifications, the measurements, the summary and the page."""
+    steps.log_codesign(options, outcome, wall)
+    draw_front(options.folder, outcome)
 
 
 @step("the front in Prefect")

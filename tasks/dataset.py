@@ -10,38 +10,41 @@ from pathlib import Path
 
 from prefect.artifacts import create_markdown_artifact
 
-from tilewright.evaluation.datasets.build import made
+from tilewright.evaluation.datasets.build import measure_part
 from tilewright.evaluation.datasets.metadata import DatasetMetadata
 from tilewright.evaluation.datasets.plan import DatasetOptions, DatasetPlan, PlanPart, make_plan
 from tilewright.evaluation.datasets.rows import Progress
 from tilewright.reports.datasets import dataset_line
 from tilewright.reports.markdown import plain
+from tilewright.search.events import Listener
 from tilewright.tasks.cached_task import step, unsearched
+from tilewright.tasks.tracked_runner import TrackedRunner
 
 
-class TrackedDataset:
-    """Keeps `evaluation.datasets.build.DatasetSteps`."""
+class DatasetRunner(TrackedRunner):
+    """Performs the steps of building a dataset."""
 
-    def plan(self, options: DatasetOptions) -> DatasetPlan:
-        return _plan_dataset(options)
+    def __init__(self, emit: Listener) -> None:
+        super().__init__(emit, {make_plan: _make_plan, measure_part: _part})
 
-    def part(self, plan: DatasetPlan, part: PlanPart, tell: Progress) -> bytes:
-        title = f"{plan.hardware[part.hardware].name}, {part.number}"
-        return _measure_rows(title, part.rows, unsearched(plan), unsearched(part), unsearched(tell))
+
+def _part(plan: DatasetPlan, part: PlanPart, tell: Progress) -> bytes:
+    title = f"{plan.hardware[part.hardware].name}, {part.number}"
+    return _measure_part(title, part.rows, unsearched(plan), unsearched(part), unsearched(tell))
 
 
 @step("plan of {options.rows} rows")
-def _plan_dataset(options: DatasetOptions) -> DatasetPlan:
+def _make_plan(options: DatasetOptions) -> DatasetPlan:
     """Draw hardware, workloads, and how many rows of each pair."""
     return make_plan(options)
 
 
 @step("{title}: {rows} rows")
-def _measure_rows(
+def _measure_part(
     title: str, rows: int, plan: DatasetPlan, part: PlanPart, tell: Progress
 ) -> bytes:
     """Draw, lower and measure the rows of a file."""
-    return made(plan, part, tell)
+    return measure_part(plan, part, tell)
 
 
 def say_built(about: DatasetMetadata, out: Path) -> None:

@@ -7,7 +7,6 @@ a flow of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,7 +25,6 @@ from tilewright.search import (
     Setting,
     round_steps,
 )
-from tilewright.search.runner import values
 from tilewright.search.validation_records import ValidationMeasurement
 from tilewright.targets.capabilities import Latency
 from tilewright.tasks import (
@@ -44,9 +42,10 @@ from tilewright.tasks.metrics import chart
 from tilewright.tasks.run_progress import RunProgress
 from tilewright.tasks.run_tags import Params, params_of, tag_flow_run
 from tilewright.tasks.stale_runs import retire_dead_runs
+from tilewright.tasks.tracked_runner import Step, TrackedRunner
 from tilewright.tasks.workload_flow import workload_flow
 from tilewright.tuning import log_steps
-from tilewright.tuning.events import Listener, Note, StageBegan, StageReused
+from tilewright.tuning.events import Listener, Note, StageReused
 from tilewright.tuning.final_validation import measure_leaders
 from tilewright.tuning.fusion_interface import Decided, ToDecide
 from tilewright.tuning.network import TuningNetwork, extract_subgraphs, import_model
@@ -71,35 +70,21 @@ CACHED: dict[Callable[..., object], tuple[Callable[..., Done], Callable[[Manifes
 """By step its task, and what reads the result from its manifest."""
 
 
-class PrefectRunner(LocalRunner):
-    """Runs each step as a task. Tasks take and give manifests; the data lie in the store.
-    `Result.stored` is a value's manifest. `own` are steps that are done otherwise here."""
+class PrefectRunner(TrackedRunner):
+    """Runs each step as a task that looks into the store. Tasks take and give manifests; the data
+    lie in the store. `Result.stored` is a value's manifest."""
 
-    def __init__(
-        self,
-        cache: CacheUse,
-        emit: Listener,
-        own: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
-    ) -> None:
-        super().__init__(emit)
+    def __init__(self, cache: CacheUse, emit: Listener, own: Mapping[Step, Step]) -> None:
+        super().__init__(emit, own)
         self.cache = cache
-        self._own = dict(own or {})
 
     def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
-        if step in self._own:
-            self._announce(step)
-            return Result(self._own[step](*values(given)))
-        self._announce(step)
+        if step not in CACHED:
+            return super().__call__(step, *given)
+        self.announce(step)
         task, read = CACHED[step]
         manifest = self._reused(task(self.cache, *map(stored, given)))
         return Result(read(manifest), manifest)
-
-    def log(self, step: Callable[..., T], *given: object) -> T:
-        done: T = super().log(self._own.get(step, step), *given)
-        return done
-
-    def _announce(self, step: Callable[..., object]) -> None:
-        self.emit(StageBegan(step.__name__))
 
     def _reused(self, done: Done) -> Manifest:
         if done.reused:
@@ -108,11 +93,10 @@ class PrefectRunner(LocalRunner):
 
 
 class NetworkRunner(PrefectRunner):
-    """Performs the steps of a network; a context, which ends the network's run in MLflow as what it
-    was: finished, failed, or stopped by a person."""
+    """Performs the steps of a network."""
 
     def __init__(self, cache: CacheUse, emit: Listener, progress: RunProgress) -> None:
-        own: dict[Callable[..., Any], Callable[..., Any]] = {
+        own: dict[Step, Step] = {
             log_steps.load_starts: self._load_starts,
             log_steps.log_parameters: self._log_parameters,
             log_steps.log_network: self._log_network,
@@ -121,21 +105,8 @@ class NetworkRunner(PrefectRunner):
         super().__init__(cache, emit, own)
         self.progress = progress
         self.params: Params = {}
-        self.run_id = ""
         self._repeats = False
         self._imported = ""  # the key of the model's manifest
-
-    def __enter__(self) -> NetworkRunner:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.run_id:
-            tracking.close_run(self.run_id, tracking.ended_by(error))
 
     def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
         result = super().__call__(step, *given)
@@ -239,7 +210,7 @@ class WorkloadRunner(PrefectRunner):
         run_id: str = "",
         log: tracking.StepLog | None = None,
     ) -> None:
-        own: dict[Callable[..., Any], Callable[..., Any]] = {measure_leaders: self._measure_leaders}
+        own: dict[Step, Step] = {measure_leaders: self._measure_leaders}
         if log is not None:
             own |= {
                 log_steps.log_round: self._log_round,
@@ -259,7 +230,7 @@ class WorkloadRunner(PrefectRunner):
             if step is measure_baseline and isinstance(result.value, Baselines):
                 self._beside = self._lines(result.value)
             return result
-        self._announce(step)
+        self.announce(step)
         task, read = round_tasks.TASKS[step]
         _, *inputs = given  # a task makes the setting of its own study
         done = task(self.cache, self.study, _round_of(step, given), *map(stored, inputs))

@@ -146,11 +146,15 @@ def codesign(**options: Any) -> CodesignOutcome:
     >>> all(row["area"] <= 1.0 for row in found.front)
     True
     """
+    from tilewright.flows.codesign import codesign as search
     from tilewright.hardware_search.options import parse_codesign
-    from tilewright.hardware_search.run import run as search
-    from tilewright.reports.codesign.page import front_page
+    from tilewright.reports.codesign.drawing import draw_front
+    from tilewright.search import LocalRunner
 
-    return search(parse_codesign(**options), page=front_page)
+    parsed = parse_codesign(**options)
+    outcome = search(LocalRunner(), parsed)
+    draw_front(parsed.folder, outcome)
+    return outcome
 
 
 def load_model(source: str | Path, **options: Any) -> Network:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tilewright.flows.codesign import codesign
 from tilewright.hardware_search.options import CodesignOptions, parse_codesign
+from tilewright.hardware_search.outputs import CodesignOutcome
+from tilewright.reports.codesign.drawing import draw_front
+from tilewright.search import LocalRunner
+from tilewright.search.events import Listener, ignore
 
 BOUNDS = {
     "log_batch": (0, 0),
@@ -36,3 +41,10 @@ def words(out: str, *more: str, trials: int = TRIALS) -> list[str]:
         "--method", "random", *(word for each in bounds for word in ("--bound", each)),
         "--out", out, *more,
     ]  # fmt: skip
+
+
+def run(options: CodesignOptions, emit: Listener = ignore) -> CodesignOutcome:
+    """A run in this process, with its page."""
+    outcome = codesign(LocalRunner(emit), options)
+    draw_front(options.folder, outcome)
+    return outcome

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hardware_search.runs import options
+from tests.hardware_search.runs import options, run
 from tilewright.hardware_search.outputs import CodesignOutcome
-from tilewright.hardware_search.run import run
 from tilewright.reports.codesign.page import front_page
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests import warm
 from tests.cli.conftest import Place
-from tests.hardware_search.runs import BOUNDS, TRIALS, options, words
+from tests.hardware_search.runs import BOUNDS, TRIALS, options, run, words
 from tilewright.core.errors import TilewrightError
 from tilewright.core.safe_files import UnsafeFile
 from tilewright.hardware_search import folder
@@ -26,10 +26,10 @@ from tilewright.hardware_search.methods.plain import RandomCodesign
 from tilewright.hardware_search.options import parse_codesign
 from tilewright.hardware_search.outputs import CodesignOutcome
 from tilewright.hardware_search.problem import CodesignProblem
-from tilewright.hardware_search.progress import Event, SearchProgress
-from tilewright.hardware_search.run import check, run
-from tilewright.reports.codesign.page import front_page
+from tilewright.hardware_search.progress import SearchProgress
+from tilewright.hardware_search.steps import check
 from tilewright.search import Ledger, read
+from tilewright.search.events import Event
 from tilewright.search.file_lock import LeaseHeld
 from tilewright.search.ledger_schema import Entry
 from tilewright.targets import make_target
@@ -44,7 +44,7 @@ from tilewright.tuning.run_metadata import FolderTaken
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CodesignOutcome]:
     """A run to its end; only read by the tests."""
     out = tmp_path_factory.mktemp("codesign") / "out"
-    return out, run(options(out), page=front_page)
+    return out, run(options(out))
 
 
 def front(out: Path) -> list[dict[str, Any]]:
@@ -147,9 +147,7 @@ DIES = """
 import os, signal
 
 from tilewright.hardware_search import outputs, verification
-from tilewright.hardware_search.run import run
-from tilewright.reports.codesign.page import front_page
-from tests.hardware_search.runs import options
+from tests.hardware_search.runs import options, run
 
 
 def dies(after, work):
@@ -169,7 +167,7 @@ for module, name, counts in killed:
         child = os.fork()
         if not child:
             setattr(module, name, dies(after, getattr(module, name)))
-            run(options("killed"), page=front_page)
+            run(options("killed"))
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
         assert not os.path.exists("killed/summary.json")
@@ -186,7 +184,7 @@ def test_a_run_that_is_killed_while_it_proves_and_writes_comes_to_the_same_files
     assert done.returncode == 0, done.stderr
     killed = place.folder / "killed"
     assert (killed / folder.FRONT).exists()
-    run(options(killed), page=front_page)
+    run(options(killed))
     ours, whole = contents(killed), contents(finished[0])
     for name in (folder.FRONT, folder.PAGE, folder.TRIALS):
         assert ours[name] == whole[name]
@@ -362,7 +360,6 @@ def test_a_front_without_a_whole_machine_is_empty_and_says_so(
     found = run(
         options(tmp_path, trials=trials),
         lambda event: notes.append(event.text) if isinstance(event, Note) else None,
-        page=front_page,
     )
     assert found.front == front(tmp_path) == []
     assert found.summary["best"] is None

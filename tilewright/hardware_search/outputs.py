@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import NamedTuple, NotRequired, TypedDict
@@ -96,10 +96,6 @@ class CodesignOutcome:
     trials: pd.DataFrame
 
 
-Page = Callable[[CodesignOutcome], bytes]
-"""Draws a front: an HTML page."""
-
-
 def outcome_of(
     options: CodesignOptions,
     problem: CodesignProblem,
@@ -160,7 +156,7 @@ def _best(proven: Sequence[ProvenDesign]) -> Best | None:
     }
 
 
-def write_outputs(options: CodesignOptions, outcome: CodesignOutcome, page: Page | None) -> None:
+def write_outputs(options: CodesignOptions, outcome: CodesignOutcome) -> None:
     """Write all of them, the summary last: a folder with a summary is complete. Raises `UnsafeFile`
     and `OSError`."""
     place = options.folder
@@ -169,8 +165,6 @@ def write_outputs(options: CodesignOptions, outcome: CodesignOutcome, page: Page
     files = {place / folder.FRONT: _pretty(outcome.front)}
     files |= {folder.specification(place, row["name"]): spec_file(row) for row in outcome.front}
     files[place / folder.TRIALS] = parquet(outcome.trials)
-    if page is not None:
-        files[place / folder.PAGE] = page(outcome)
     files[place / folder.SUMMARY] = _pretty(outcome.summary)
     for path, data in files.items():
         write_atomically(path, data, within=place)

@@ -3,7 +3,6 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +10,11 @@ import numpy as np
 from tilewright.hardware_search.evaluator import EvaluatedPoint
 from tilewright.hardware_search.pareto import hypervolume, reference_of, undominated
 from tilewright.hardware_search.problem import CodesignProblem
-from tilewright.tuning.events import Note, StageBegan
+from tilewright.search.events import Event
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Prepared(Event):
     """The networks are read, and so many machines are within bounds and budget."""
 
     networks: tuple[str, ...]
@@ -24,7 +23,7 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class SearchProgress:
+class SearchProgress(Event):
     """After a measurement: how many there were, of how many machines; the best latency of a machine
     of which every layer has a valid trial, in seconds, infinite without one; how many machines are
     on the front, and the front's hypervolume."""
@@ -34,14 +33,6 @@ class SearchProgress:
     latency: float
     front: int
     hypervolume: float
-
-
-Event = Prepared | SearchProgress | StageBegan | Note
-Listener = Callable[[Event], None]
-
-
-def ignore(event: Event) -> None:
-    """Hears nothing."""
 
 
 class ProgressCount:

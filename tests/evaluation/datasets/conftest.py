@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.evaluation.datasets.plans import OPTIONS, Steps
-from tilewright.evaluation.datasets.build import build
+from tests.evaluation.datasets.plans import OPTIONS, Steps, build
 
 
 @pytest.fixture(scope="session")

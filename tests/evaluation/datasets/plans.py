@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tilewright.evaluation.datasets.build import measure_part
 from tilewright.evaluation.datasets.hardware import DatasetHardware
-from tilewright.evaluation.datasets.plan import DatasetOptions, DatasetPlan, PlanCell, PlanPart
+from tilewright.evaluation.datasets.metadata import DatasetMetadata
+from tilewright.evaluation.datasets.plan import (
+    DatasetOptions,
+    DatasetPlan,
+    PlanCell,
+    PlanPart,
+    make_plan,
+)
+from tilewright.evaluation.datasets.rows import Progress
+from tilewright.flows.dataset import build_dataset
+from tilewright.search import LocalRunner, Result
+from tilewright.search.events import Listener, ignore
 from tilewright.targets.registry import rebuild, target_kinds
 from tilewright.targets.workload import parse_workload
+
+T = TypeVar("T")
 
 WORKLOADS = (
     "conv2d:n=1,c=32,h=14,w=14,o=32,k=3,s=1,p=1",
@@ -35,20 +53,31 @@ def small_plan(options: DatasetOptions = OPTIONS) -> DatasetPlan:
     return DatasetPlan(options, "0", tuple(hardware), workloads, tuple(parts))
 
 
-class Steps:
-    """Keeps `evaluation.datasets.build.DatasetSteps`; is stopped before the part of number
-    `stop`."""
+class Steps(LocalRunner):
+    """Builds by a plan of few rows; is stopped before the part of number `stop`."""
 
     def __init__(self, stop: int = 99) -> None:
+        super().__init__()
         self.made, self.stop = 0, stop
+
+    def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
+        own: dict[object, Callable[..., Any]] = {make_plan: self.plan, measure_part: self.part}
+        return super().__call__(own[step], *given)
 
     def plan(self, options: DatasetOptions) -> DatasetPlan:
         return small_plan(options)
 
-    def part(self, plan, part, tell):  # type: ignore[no-untyped-def]
-        from tilewright.evaluation.datasets.build import made
-
+    def part(self, plan: DatasetPlan, part: PlanPart, tell: Progress) -> bytes:
         if self.made == self.stop:
             raise KeyboardInterrupt
         self.made += 1
-        return made(plan, part, tell)
+        return measure_part(plan, part, tell)
+
+
+def build(
+    folder: Path, options: DatasetOptions, run: LocalRunner | None = None, emit: Listener = ignore
+) -> DatasetMetadata:
+    """Build a dataset in this process."""
+    run = run or LocalRunner()
+    run.emit = emit
+    return build_dataset(run, folder, options)

@@ -10,20 +10,24 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.evaluation.datasets.plans import OPTIONS, Steps, small_plan
+from tests.evaluation.datasets.plans import OPTIONS, Steps, build, small_plan
 from tilewright.core.errors import TilewrightError, UnknownName
 from tilewright.evaluation.datasets.build import (
-    LocalDatasetSteps,
     PlannedFile,
     RowsDone,
-    build,
     kept_rows,
 )
 from tilewright.evaluation.datasets.errors import DatasetError
 from tilewright.evaluation.datasets.folder import digest_of, read_table
 from tilewright.evaluation.datasets.hardware import named
 from tilewright.evaluation.datasets.metadata import read_about
-from tilewright.evaluation.datasets.plan import DatasetOptions, DatasetPlan, PlanPart, fitted
+from tilewright.evaluation.datasets.plan import (
+    DatasetOptions,
+    DatasetPlan,
+    PlanPart,
+    fitted,
+    make_plan,
+)
 from tilewright.evaluation.datasets.rows import Progress, in_order
 from tilewright.models.transfer.columns import columns_of
 from tilewright.models.transfer.tokens import tokens_of
@@ -172,7 +176,10 @@ def test_named_hardware_is_what_a_build_is_of(tmp_path: Path) -> None:
     assert about.rows == len(read_table(one)) == 64
     assert tuple(about.made["options"]["targets"]) == NAMED.targets
 
-    class Stopped(LocalDatasetSteps):
+    class Stopped(Steps):
+        def plan(self, options: DatasetOptions) -> DatasetPlan:
+            return make_plan(options)
+
         def part(self, plan: DatasetPlan, part: PlanPart, tell: Progress) -> bytes:
             if part.hardware == 1:
                 raise KeyboardInterrupt

@@ -16,7 +16,7 @@ from tilewright.core.working_folder import from_start
 if TYPE_CHECKING:
     from tilewright.hardware_search.options import CodesignOptions
     from tilewright.hardware_search.outputs import CodesignOutcome
-    from tilewright.hardware_search.progress import Listener
+    from tilewright.search.events import Listener
 
 
 def register(app: typer.Typer) -> None:
@@ -114,7 +114,7 @@ def _bounds(texts: list[str]) -> dict[str, tuple[int, int]]:
 
 def _run(options: CodesignOptions, bare: bool, as_json: bool) -> None:
     """Progress while it runs, results after it."""
-    from tilewright.hardware_search.run import check
+    from tilewright.hardware_search.steps import check
 
     check(options)
     from tilewright.cli.signals import keep_count
@@ -139,22 +139,25 @@ def _kept(options: CodesignOptions) -> int:
 
 
 def _bare(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
-    from tilewright.hardware_search.run import run
-    from tilewright.reports.codesign.page import front_page
+    from tilewright.flows.codesign import codesign
+    from tilewright.reports.codesign.drawing import draw_front
+    from tilewright.search import LocalRunner
 
-    return run(options, listen, page=front_page)
+    outcome = codesign(LocalRunner(listen), options)
+    draw_front(options.folder, outcome)
+    return outcome
 
 
 def _tracked(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
-    from tilewright.hardware_search.run import problem_of
+    from tilewright.hardware_search.steps import pose_problem
     from tilewright.services.local_services import embedded
     from tilewright.tuning.events import StageBegan
 
-    listen(StageBegan("read_networks"))
-    problem = problem_of(options)  # what nobody can offload starts no server
+    listen(StageBegan("pose_problem"))
+    problem = pose_problem(options)  # what nobody can offload starts no server
     listen(StageBegan("start_servers"))
     with embedded(_prepare):
-        from tilewright.flows.codesign import codesign_flow
+        from tilewright.flows.codesign_flow import codesign_flow
 
         return codesign_flow(listen, problem)(options)
 
@@ -172,7 +175,7 @@ def _links(outcome: CodesignOutcome) -> dict[str, str]:
 
 def _prepare() -> None:
     """While the server starts."""
-    import tilewright.flows.codesign  # noqa: F401
+    import tilewright.flows.codesign_flow  # noqa: F401
     from tilewright.tasks import tracking
 
     tracking.connect()

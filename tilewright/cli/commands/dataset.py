@@ -10,9 +10,9 @@ import typer
 from tilewright.cli.paths import target_texts
 
 if TYPE_CHECKING:
-    from tilewright.evaluation.datasets.build import Listener
     from tilewright.evaluation.datasets.metadata import DatasetMetadata
     from tilewright.evaluation.datasets.plan import DatasetOptions
+    from tilewright.search.events import Listener
 
 commands = typer.Typer(help="Build datasets that cost models learn from.", no_args_is_help=True)
 
@@ -72,21 +72,22 @@ def build(
 
 
 def _bare(out: Path, options: DatasetOptions, listen: Listener) -> DatasetMetadata:
-    from tilewright.evaluation.datasets.build import build as build_folder
+    from tilewright.flows.dataset import build_dataset
+    from tilewright.search import LocalRunner
 
-    return build_folder(out, options, listen=listen)
+    return build_dataset(LocalRunner(listen), out, options)
 
 
 def _tracked(out: Path, options: DatasetOptions, listen: Listener) -> DatasetMetadata:
     from tilewright.services.local_services import embedded
 
     with embedded(_prepare):
-        from tilewright.flows.dataset import dataset_flow
+        from tilewright.flows.dataset_flow import dataset_flow
 
         return dataset_flow(listen)(options, str(out))
 
 
 def _prepare() -> None:
     """While the server starts."""
-    import tilewright.flows.dataset
+    import tilewright.flows.dataset_flow
     import tilewright.networks.network  # noqa: F401

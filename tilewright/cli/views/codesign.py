@@ -15,18 +15,18 @@ from tilewright.cli.views.terminal import progress_bar, ruled_table, say
 from tilewright.hardware_search import folder
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.outputs import CodesignOutcome, CodesignSummary
-from tilewright.hardware_search.progress import Event, Listener, Prepared, SearchProgress
+from tilewright.hardware_search.progress import Prepared, SearchProgress
 from tilewright.hardware_search.results import FrontRow
 from tilewright.reports.number_format import duration, milliseconds, percent, plural
+from tilewright.search.events import Event, Listener
 from tilewright.tuning.events import Note, StageBegan
 
 _QUIET_SECONDS = 30.0
 _STAGES = {
-    "read_networks": "reading the networks",
+    "pose_problem": "reading the networks",
     "start_servers": "starting the local servers",
-    "search": "searching",
+    "search_designs": "searching",
     "prove_front": "measuring the front anew and verifying it",
-    "write_results": "writing the results",
 }
 
 
@@ -34,7 +34,7 @@ _STAGES = {
 def searching(console: Console) -> Iterator[Listener]:
     """A bar of measurements on a terminal; elsewhere a line now and then."""
     with progress_bar(console) as bars:
-        bar = bars.add_task(_STAGES["read_networks"], total=None)
+        bar = bars.add_task(_STAGES["pose_problem"], total=None)
         spoke = time.monotonic()
 
         def hear(event: Event) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 from rich.console import Console
 
 from tilewright.cli.views.terminal import progress_bar, say
-from tilewright.evaluation.datasets.build import Listener, PlannedFile, RowsDone
+from tilewright.evaluation.datasets.build import PlannedFile, RowsDone
 from tilewright.evaluation.datasets.metadata import DatasetMetadata
 from tilewright.reports.datasets import dataset_line
 from tilewright.reports.number_format import plural
+from tilewright.search.events import Event, Listener
 
 _QUIET_SECONDS = 30.0
 
@@ -25,7 +26,7 @@ def building(console: Console) -> Iterator[Listener]:
         bar = bars.add_task("planning", total=None)
         done, total, spoke = 0, 0, time.monotonic()
 
-        def hear(event: PlannedFile | RowsDone) -> None:
+        def hear(event: Event) -> None:
             nonlocal done, total, spoke
             if isinstance(event, PlannedFile):
                 done, total = event.kept, event.rows
@@ -33,6 +34,8 @@ def building(console: Console) -> Iterator[Listener]:
                 kept = f", {event.kept:,} rows kept" if event.kept else ""
                 bars.update(bar, description=what, total=total, completed=done)
                 say(console, f"{what}: {total:,} {plural(total, 'row')}{kept}")
+                return
+            if not isinstance(event, RowsDone):
                 return
             done += event.rows
             bars.advance(bar, event.rows)

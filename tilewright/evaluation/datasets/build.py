@@ -1,13 +1,13 @@
-"""Building a dataset: a plan that is kept, then what is missing part by part, last what it is."""
+"""The steps of building a dataset, which `flows.dataset` calls in order, and what a folder holds of
+it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
 
 from tilewright.core.files import as_object, canonical, digest, read_json, write_atomically
 from tilewright.core.safe_files import check_own, read_plain
@@ -21,8 +21,9 @@ from tilewright.evaluation.datasets.metadata import (
     read_about,
 )
 from tilewright.evaluation.datasets.parquet import columns_in, encode
-from tilewright.evaluation.datasets.plan import DatasetOptions, DatasetPlan, PlanPart, make_plan
+from tilewright.evaluation.datasets.plan import DatasetOptions, DatasetPlan, PlanPart
 from tilewright.evaluation.datasets.rows import Progress, Sample, in_order, rows_of
+from tilewright.search.events import Event, Listener
 from tilewright.search.file_lock import Lease, lease_of
 from tilewright.targets.base import Target
 from tilewright.targets.features import Feature
@@ -34,7 +35,7 @@ _MOST_PLAN_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
-class PlannedFile:
+class PlannedFile(Event):
     """What is to be made: `rows` in all, of `hardware` pieces and `workloads`; `kept` of them an
     earlier build has left."""
 
@@ -45,75 +46,18 @@ class PlannedFile:
 
 
 @dataclass(frozen=True)
-class RowsDone:
+class RowsDone(Event):
     """So many rows more are measured."""
 
     rows: int
 
 
-Listener = Callable[[PlannedFile | RowsDone], None]
+def rows_done(emit: Listener, rows: int) -> None:
+    """Tell that so many rows more are measured."""
+    emit(RowsDone(rows))
 
 
-class DatasetSteps(Protocol):
-    """How the two steps of a build are done: in this process, or as tasks that somebody watches."""
-
-    def plan(self, options: DatasetOptions) -> DatasetPlan:
-        """`make_plan`. Raises as it does."""
-        ...
-
-    def part(self, plan: DatasetPlan, part: PlanPart, tell: Progress) -> bytes:
-        """`made`. Raises as it does."""
-        ...
-
-
-class LocalDatasetSteps:
-    """Keeps `DatasetSteps` in this process."""
-
-    def plan(self, options: DatasetOptions) -> DatasetPlan:
-        return make_plan(options)
-
-    def part(self, plan: DatasetPlan, part: PlanPart, tell: Progress) -> bytes:
-        return made(plan, part, tell)
-
-
-def ignore(event: PlannedFile | RowsDone) -> None:
-    """Hears nothing."""
-
-
-def build(
-    folder: Path,
-    options: DatasetOptions,
-    steps: DatasetSteps | None = None,
-    listen: Listener = ignore,
-) -> DatasetMetadata:
-    """Make what the folder lacks of the dataset; what is there stays as it is, byte for byte.
-
-    Raises `DatasetError` for a folder that holds another dataset, or a build begun with another
-    version of this program, `LeaseHeld` if somebody else builds there, `UnsafeFile` and `OSError`.
-    """
-    steps = steps or LocalDatasetSteps()
-    with _alone(folder):
-        plan = _plan(folder, options, steps)
-        finished = _finished(folder)
-        held = {part: _kept(folder, plan, part, finished) for part in plan.parts}
-        kept = sum(part.rows for part, found in held.items() if found is not None)
-        listen(PlannedFile(plan.rows, len(plan.hardware), len(plan.workloads), kept))
-        files, columns, orders = [], dict[str, Feature](), []
-        for part, found in held.items():
-            if found is None:
-                data = steps.part(plan, part, lambda rows: listen(RowsDone(rows)))
-                write_atomically(folder / plan.path(part), data, within=folder)
-                found = _record(plan, part, data)
-            files.append(found[0])
-            orders.append(tuple(column.name for column in found[1]))
-            for column in found[1]:
-                columns.setdefault(column.name, column)
-        about = _about(plan, files, tuple(columns[name] for name in in_order(orders)))
-        write_atomically(folder / ABOUT, about.to_json())
-        return about
-
-
-def made(plan: DatasetPlan, part: PlanPart, tell: Progress) -> bytes:
+def measure_part(plan: DatasetPlan, part: PlanPart, tell: Progress) -> bytes:
     """The file of a part, whose cells are lowered and measured here. Raises `DatasetError` where
     the hardware is no longer what it was when the plan was made."""
     hardware = plan.hardware[part.hardware]
@@ -137,11 +81,13 @@ def _target(kind: str, specification: str, space: str, fingerprint: str) -> Targ
 
 # -- what is there -----------------------------------------------------------------------------
 
-_Held = tuple[FileRecord, tuple[Feature, ...]]
+HeldPart = tuple[FileRecord, tuple[Feature, ...]]
+"""A file that is there, and its columns."""
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the folder of a dataset. Raises `LeaseHeld` if another command builds there."""
     folder.mkdir(parents=True, exist_ok=True)
     lease = Lease(lease_of(folder / ".build"), LEASE_SECONDS)
     lease.acquire()
@@ -151,14 +97,13 @@ def _alone(folder: Path) -> Iterator[None]:
         lease.release()
 
 
-def _plan(folder: Path, options: DatasetOptions, steps: DatasetSteps) -> DatasetPlan:
-    """The one that is kept in the folder, or a new one, which is kept there."""
+def kept_plan(folder: Path, options: DatasetOptions) -> DatasetPlan | None:
+    """The plan that the folder holds; None if it is to be made. Raises `DatasetError` for that of
+    another dataset."""
     path = folder / PLAN
     if not check_own(path):
         _refuse_foreign(folder)
-        written = steps.plan(options).to_json()
-        write_atomically(path, written)
-        return DatasetPlan.from_json(written)  # as it will be when a build goes on
+        return None
     try:
         plan = DatasetPlan.from_json(read_plain(path, limit=_MOST_PLAN_BYTES))
     except ValueError as error:
@@ -175,13 +120,20 @@ def _plan(folder: Path, options: DatasetOptions, steps: DatasetSteps) -> Dataset
     return plan
 
 
+def store_plan(folder: Path, plan: DatasetPlan) -> DatasetPlan:
+    """Keep a new plan; returns it as it will be when a build goes on. Raises `OSError`."""
+    written = plan.to_json()
+    write_atomically(folder / PLAN, written)
+    return DatasetPlan.from_json(written)
+
+
 def _refuse_foreign(folder: Path) -> None:
     """Raises `DatasetError` for a dataset that came from elsewhere: nobody writes over that."""
     if (folder / ABOUT).exists():
         raise DatasetError(f"{folder} holds a dataset that was not built here; name another folder")
 
 
-def _finished(folder: Path) -> dict[str, str]:
+def finished_files(folder: Path) -> dict[str, str]:
     """Digests by path, if a build had come to its end."""
     try:
         return {file.path: file.sha256 for file in read_about(folder).files}
@@ -189,21 +141,21 @@ def _finished(folder: Path) -> dict[str, str]:
         return {}
 
 
-def _kept(
+def kept_part(
     folder: Path, plan: DatasetPlan, part: PlanPart, finished: dict[str, str]
-) -> _Held | None:
+) -> HeldPart | None:
     """A part that is there and whole; None for one that is to be made."""
     path = folder / plan.path(part)
     try:
         data = read_plain(path, within=folder)
-        found = _record(plan, part, data)
+        found = part_record(plan, part, data)
     except (FileNotFoundError, ValueError):
         return None
     return found if finished.get(found[0].path, found[0].sha256) == found[0].sha256 else None
 
 
-def _record(plan: DatasetPlan, part: PlanPart, data: bytes) -> _Held:
-    """Raises `ValueError` for bytes that are no file of this part."""
+def part_record(plan: DatasetPlan, part: PlanPart, data: bytes) -> HeldPart:
+    """The record of a file with these bytes. Raises `ValueError` if they are none of this part."""
     file = FileRecord(
         plan.path(part), plan.hardware[part.hardware].id, part.rows, len(data), digest(data)
     )
@@ -214,6 +166,18 @@ def kept_rows(folder: Path) -> int:
     """How many rows of a build that was stopped are there. Raises `ValueError` and `OSError`."""
     plan = DatasetPlan.from_json(read_plain(folder / PLAN, limit=_MOST_PLAN_BYTES))
     return sum(part.rows for part in plan.parts if (folder / plan.path(part)).exists())
+
+
+def log_dataset(folder: Path, plan: DatasetPlan, parts: Sequence[HeldPart]) -> DatasetMetadata:
+    """Write what the dataset is, once all its parts are there. Raises `OSError`."""
+    columns = dict[str, Feature]()
+    for _, found in parts:
+        for column in found:
+            columns.setdefault(column.name, column)
+    names = in_order([tuple(column.name for column in found) for _, found in parts])
+    about = _about(plan, [file for file, _ in parts], tuple(columns[name] for name in names))
+    write_atomically(folder / ABOUT, about.to_json())
+    return about
 
 
 def _about(

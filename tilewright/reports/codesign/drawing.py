@@ -1,0 +1,15 @@
+"""Draws the page of a co-design run into its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tilewright.core.files import write_atomically
+from tilewright.hardware_search.folder import PAGE
+from tilewright.hardware_search.outputs import CodesignOutcome
+from tilewright.reports.codesign.page import front_page
+
+
+def draw_front(place: Path, outcome: CodesignOutcome) -> None:
+    """Write `codesign.html`. Raises `UnsafeFile` and `OSError`."""
+    write_atomically(place / PAGE, front_page(outcome), within=place)
