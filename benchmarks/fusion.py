@@ -36,17 +36,18 @@ from benchmarks.fusion_bounds import least_bound
 from benchmarks.fusion_figures import summary
 from benchmarks.fusion_models import Trained
 from benchmarks.fusion_pairs import NETWORKS, TARGETS, Counted, Part, named, pair
+from benchmarks.fusion_search import METHODS, search
+from benchmarks.fusion_search.examples import Examples
+from benchmarks.fusion_search.segment_dp import Programming
 from benchmarks.fusion_training import made
 from tilewright.core.files import write_atomically
 from tilewright.fusion.evaluator import Evaluator
 from tilewright.fusion.graph_tensors import Tables
 from tilewright.fusion.layer_features import Figures
 from tilewright.fusion.learned.contract import GraphModel
-from tilewright.fusion.learned.examples import Examples
 from tilewright.fusion.learned.search import SearchPlan, learned_search
-from tilewright.fusion.methods.segment_dp import Programming
+from tilewright.fusion.objective import FusionBudgetSpent, Objective
 from tilewright.fusion.problem import FusionProblem, Labelling
-from tilewright.fusion.registry import Objective, search
 
 TRAINING = ("digits_cnn", "resnet18")
 QUICK = ("digits_cnn", "resnet18")
@@ -120,7 +121,7 @@ def _pair(
         "decisions": len(problem), "segments": [len(each) for each in problem.segments],
         "cycles": {name: each.cycles for name, each in costs.items()},
         "dram_bytes": {name: each.dram_bytes for name, each in costs.items()},
-        "bound": least_bound(problem), "method": SearchPlan.method, "learned": {}, "methods": {},
+        "bound": least_bound(problem), "method": "descent", "learned": {}, "methods": {},
         "searches": {},
     }  # fmt: skip
     starts = [labels[name] for name in ("none", "all", "greedy")]
@@ -129,7 +130,7 @@ def _pair(
     for kind in MODELS:
         found, row["learned"][kind] = _learned(given, backing, models, kind, starts)
         best = min((best, found), key=lambda each: backing(each).cost)
-    for method in (each for each in ASKING if each != SearchPlan.method):
+    for method in (each for each in ASKING if each != "descent"):
         found, row["methods"][method] = _by_method(given, backing, models, method, starts)
         best = min((best, found), key=lambda each: backing(each).cost)
     row["cycles"]["learned"] = row["learned"]["trees"]["cycles"]
@@ -183,7 +184,7 @@ def _by_method(
     counted = Counted(backing)
     begin = time.perf_counter()
     rng = np.random.default_rng([given.seed, 1])
-    plan = SearchPlan(method=method)
+    plan = SearchPlan(search=METHODS[method])
     found = learned_search(backing.problem, counted, model, policy, starts, rng, plan)
     return found, {
         "cycles": backing(found).cycles, "evaluations": counted.count,
@@ -221,9 +222,8 @@ def _searched(
             method.search(objective, starts, rng)
             last = objective.asked[method.found]
             extra = {"expected": method.expected, "additive_error": method.expected / last - 1}
-        except BaseException as error:  # the budget, most likely
-            if type(error).__name__ != "BudgetSpent":
-                raise
+        except FusionBudgetSpent:
+            pass
     else:
         search(name, objective, starts, rng)
     steps = list(objective.asked.values())

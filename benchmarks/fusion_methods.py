@@ -19,6 +19,7 @@ import numpy as np
 from benchmarks.fusion import ASKING
 from benchmarks.fusion_models import Trained
 from benchmarks.fusion_pairs import NETWORKS, TARGETS, Counted, pair
+from benchmarks.fusion_search import METHODS
 from benchmarks.fusion_training import NETWORKS as TRAINING
 from benchmarks.fusion_training import TRIALS, made
 from tilewright.fusion.evaluator import Evaluator
@@ -52,7 +53,7 @@ def compared(backing: Evaluator, models: Trained, method: str, seeds: int) -> li
     for seed in range(seeds):
         counted = Counted(backing)
         rng = np.random.default_rng([seed, 4])
-        plan = SearchPlan(method=method)
+        plan = SearchPlan(search=METHODS[method])
         labels = learned_search(problem, counted, *models.of("trees"), starts, rng, plan)
         found.append((backing(labels).cycles, counted.count))
     return found

@@ -6,9 +6,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from benchmarks.fusion_search.examples import Examples, graphs_of
 from benchmarks.fusion_training import trained
 from tilewright.fusion.learned.contract import GraphModel
-from tilewright.fusion.learned.examples import Examples, graphs_of
 from tilewright.fusion.learned.policy import Policy
 from tilewright.fusion.learned.trees import Trees
 
@@ -43,6 +43,6 @@ def _made(kind: str) -> GraphModel:
     """One that has learned nothing."""
     if kind == "trees":
         return Trees()
-    from tilewright.fusion.learned.graph_network import GraphNetwork
+    from benchmarks.fusion_search.graph_network import GraphNetwork
 
     return GraphNetwork()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.fusion_search.examples import Examples
 from tilewright.core.files import write_atomically
 from tilewright.flows.build import tuned_picks
 from tilewright.fusion.decision_groups import unit_features, units_of, with_unit
@@ -17,7 +18,6 @@ from tilewright.fusion.evaluator import Evaluation, Evaluator
 from tilewright.fusion.graph_tensors import Tables
 from tilewright.fusion.independent_groups import groups_of, segments_of
 from tilewright.fusion.layer_features import Figures
-from tilewright.fusion.learned.examples import Examples
 from tilewright.fusion.problem import FusionProblem, Labelling
 from tilewright.fusion.schedules import FusionSchedules
 from tilewright.networks.integer.graph import IntegerGraph

@@ -14,14 +14,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.fusion_pairs import examples_of, pair
-from tilewright.fusion.learned.contract import GraphModel
-from tilewright.fusion.learned.examples import (
+from benchmarks.fusion_search.examples import (
     Examples,
     graphs_of,
     read_examples,
     units_of_all,
     write_examples,
 )
+from tilewright.fusion.learned.contract import GraphModel
 from tilewright.fusion.learned.policy import Policy
 from tilewright.fusion.learned.pretrained import FOLDER, MODEL, POLICY
 from tilewright.fusion.learned.trees import Trees

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.dataset_pruning import pruned
 from tilewright.evaluation.datasets.folder import digest_of, read_table
-from tilewright.evaluation.datasets.prune import pruned
 from tilewright.evaluation.datasets.splits import split
 from tilewright.evaluation.datasets.training import figures
 from tilewright.models.transfer.registry import make_model

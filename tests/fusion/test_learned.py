@@ -10,6 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.fusion_pairs import examples_of
+from benchmarks.fusion_search import search
+from benchmarks.fusion_search.examples import Examples, read_examples, units_of_all, write_examples
+from benchmarks.fusion_search.graph_network import GraphNetwork
 from tests.fusion.nets import NETS, evaluator
 from tilewright.fusion.decision_groups import KINDS as COLUMNS
 from tilewright.fusion.decision_groups import units_of, with_unit
@@ -17,14 +20,12 @@ from tilewright.fusion.evaluator import Evaluator
 from tilewright.fusion.graph_tensors import GraphTable, Tables
 from tilewright.fusion.layer_features import Figures
 from tilewright.fusion.learned.contract import GraphModel, ModelError
-from tilewright.fusion.learned.examples import Examples, read_examples, units_of_all, write_examples
-from tilewright.fusion.learned.graph_network import GraphNetwork
 from tilewright.fusion.learned.policy import Policy, corrected
 from tilewright.fusion.learned.pretrained import shipped_models
 from tilewright.fusion.learned.search import FusionSurrogate, SearchPlan, learned_search, seen_units
 from tilewright.fusion.learned.trees import Trees
+from tilewright.fusion.objective import Objective
 from tilewright.fusion.problem import Labelling
-from tilewright.fusion.registry import Objective, search
 from tilewright.targets.features import Features
 
 KINDS = [Trees, pytest.param(GraphNetwork, marks=pytest.mark.slow(seconds=8))]

@@ -7,22 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from benchmarks.fusion_search import METHODS, TooMany, search
+from benchmarks.fusion_search.segment_dp import Programming
 from tests.fusion.nets import evaluator
-from tilewright.core.errors import UnknownName
 from tilewright.fusion.evaluator import Evaluator
-from tilewright.fusion.methods.segment_dp import Programming
+from tilewright.fusion.objective import FusionBudgetSpent, Objective, moved
 from tilewright.fusion.problem import Labelling
-from tilewright.fusion.registry import (
-    FusionBudgetSpent,
-    Objective,
-    TooMany,
-    make_method,
-    method_names,
-    moved,
-    search,
-)
 
-SEARCHING = [name for name in method_names() if name not in ("random", "exhaustive")]
+SEARCHING = [name for name in METHODS if name not in ("random", "exhaustive")]
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +77,7 @@ def test_programming_says_what_adding_up_promises() -> None:
     assert both.asked[True, True] == 9.5
 
 
-@pytest.mark.parametrize("name", method_names())
+@pytest.mark.parametrize("name", METHODS)
 def test_no_more_is_asked_than_may_be(name: str) -> None:
     asked = list[Labelling]()
 
@@ -109,11 +101,6 @@ def test_what_cannot_be_gone_through_is_refused() -> None:
         TooMany, match=r"21 decisions have 2\.1e\+06 labellings; go through at most 20"
     ):
         search("exhaustive", objective, [], np.random.default_rng(0))
-
-
-def test_unknown_methods_are_refused() -> None:
-    with pytest.raises(UnknownName, match="anealing"):
-        make_method("anealing")
 
 
 def test_a_spent_budget_still_answers_what_may_be_asked() -> None:

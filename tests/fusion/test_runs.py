@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.cli.conftest import Place
 from tests.fusion.nets import write
-from tests.tune_bare import tune_bare, tune_options
+from tests.tune_bare import tune_options
 from tilewright import tuning
 from tilewright.core.files import Json
 from tilewright.flows.build import build_artifact
@@ -253,11 +253,6 @@ def test_a_target_that_builds_nothing_is_refused_before_any_work(tmp_path: Path)
     )
     with pytest.raises(OptionsError, match="nothing to fuse; choose a VTA, or leave out --fusion"):
         check(options)
-
-
-def test_a_library_call_without_who_decides_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionsError, match=r"give tilewright\.fusion\.run\.decide"):
-        tune_bare(model="digits_cnn", fusion="all", out=str(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.dataset_pruning import Pruning, pruned
 from tests.evaluation.datasets.tables import table_of
 from tilewright.evaluation.datasets.errors import DatasetError
 from tilewright.evaluation.datasets.folder import read_table
-from tilewright.evaluation.datasets.prune import Pruning, pruned
 from tilewright.models.transfer.training_table import TrainingTable
 from tilewright.targets.features import Features
 

@@ -16,22 +16,23 @@ from tilewright.fusion.evaluator import Evaluation, Evaluator
 from tilewright.fusion.graph_tensors import Tables
 from tilewright.fusion.layer_features import Figures
 from tilewright.fusion.learned.contract import GraphModel
+from tilewright.fusion.learned.descent import descend
 from tilewright.fusion.learned.policy import Policy, labelled
+from tilewright.fusion.objective import Objective, Search, search_all
 from tilewright.fusion.problem import FusionProblem, Labelling
-from tilewright.fusion.registry import Objective, search
 
 
 @dataclass(frozen=True)
 class SearchPlan:
     """How long it searches: rounds at most, those without a gain that end it, labelled graphs that
-    are simulated a round, labellings that the model is asked about a round, and by which method."""
+    are simulated a round, labellings that the model is asked about a round, and by which search."""
 
     rounds: int = 12
     patience: int = 2
     confirmed: int = 2
     asked: int = 4096
     drawn: int = 4
-    method: str = "descent"
+    search: Search = descend
 
 
 _LOOKED_AT = 32
@@ -112,7 +113,7 @@ def learned_search(
         begin = [best, *starts, *_drawn(problem, chances, plan.drawn, rng)]
         said = FusionSurrogate(problem, tables, model, best)
         objective = Objective(said, plan.asked, problem.segments, problem.groups)
-        search(plan.method, objective, list(dict.fromkeys(begin)), rng)
+        search_all(plan.search, objective, list(dict.fromkeys(begin)), rng)
         new = [each for each in sorted(objective.asked, key=objective.asked.__getitem__)
                if evaluator.seen(each) is None]  # fmt: skip
         before = evaluator(best).cost

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilewright.fusion.objective import Objective, moved
 from tilewright.fusion.problem import Labelling
-from tilewright.fusion.registry import Objective, moved
 
 CHAINS = 8
 STEPS = 400
@@ -23,7 +23,7 @@ class Annealing:
     def search(
         self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
-        """Raises `BudgetSpent`, or ends after so many steps."""
+        """Raises `FusionBudgetSpent`, or ends after so many steps."""
         first = objective(starts)
         order = np.argsort(first, kind="stable")
         rows = [int(order[k % len(order)]) for k in range(CHAINS)]

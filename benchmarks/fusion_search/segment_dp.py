@@ -8,8 +8,8 @@ from itertools import product
 
 import numpy as np
 
+from tilewright.fusion.objective import Objective, moved
 from tilewright.fusion.problem import Labelling
-from tilewright.fusion.registry import Objective, moved
 
 MOST = 6
 """Decisions of a segment whose labellings are all looked at; of a larger one single moves."""
@@ -26,7 +26,7 @@ class Programming:
     def search(
         self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
-        """Raises `BudgetSpent`, or ends when every segment was looked at once."""
+        """Raises `FusionBudgetSpent`, or ends when every segment was looked at once."""
         costs = objective(starts)
         base, before = starts[int(np.argmin(costs))], float(costs.min())
         best, gain = list(base), 0.0

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.fusion.objective import Objective
 from tilewright.fusion.problem import Labelling
-from tilewright.fusion.registry import Objective
 
 POPULATION = 32
 GENERATIONS = 60
@@ -24,7 +24,7 @@ class Evolutionary:
     def search(
         self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
-        """Raises `BudgetSpent`, or ends after so many generations."""
+        """Raises `FusionBudgetSpent`, or ends after so many generations."""
         n = objective.decisions
         if not n:
             objective(starts)

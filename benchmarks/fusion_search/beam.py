@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilewright.fusion.objective import Objective, moved
 from tilewright.fusion.problem import Labelling
-from tilewright.fusion.registry import Objective, moved
 
 WIDTH = 8
 SWEEPS = 2
@@ -19,7 +19,7 @@ class Beam:
     def search(
         self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
-        """Raises `BudgetSpent`, or ends when each decision was looked at twice."""
+        """Raises `FusionBudgetSpent`, or ends when each decision was looked at twice."""
         kept = list(dict.fromkeys(starts))
         kept = self._best(objective, kept)
         for _ in range(SWEEPS):

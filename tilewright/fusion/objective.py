@@ -1,20 +1,15 @@
-"""The contract of a search for labels, and which there are.
+"""Answers a search for labels, by exact simulation or by a model, as long as its budget lasts.
 
-A method asks an `Objective` until it has no more to ask or the objective raises
-`FusionBudgetSpent`, which it lets pass. All it draws comes from the generator that it is given.
-What it asks may be answered by exact simulation or by a model: it does not know."""
+A search draws all from the generator that it is given, and lets `FusionBudgetSpent` pass."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.core.errors import TilewrightError, UnknownName
 from tilewright.fusion.independent_groups import Segments
 from tilewright.fusion.problem import Labelling
 
@@ -24,10 +19,6 @@ CostsOf = Callable[[Sequence[Labelling]], Sequence[float]]
 
 class FusionBudgetSpent(Exception):
     """No more labellings may be asked about: the search is over."""
-
-
-class TooMany(TilewrightError):
-    """More decisions than a method can go through."""
 
 
 class Objective:
@@ -77,65 +68,14 @@ def moved(labels: Labelling, places: Sequence[int]) -> Labelling:
     return tuple(new if k in places else label for k, label in enumerate(labels))
 
 
-class FusionMethod(Protocol):
-    """Searches labellings."""
-
-    def search(
-        self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
-    ) -> None:
-        """Ask what tells most, `starts` first. Raises `FusionBudgetSpent` when no more may be
-        asked, and `TooMany`."""
-        ...
+Search = Callable[[Objective, Sequence[Labelling], np.random.Generator], None]
+"""Asks what tells most, the given labellings first. Raises `FusionBudgetSpent` when no more may be
+asked."""
 
 
-_METHODS = {
-    "random": ("tilewright.fusion.methods.basic_search:RandomFusion", "labels drawn evenly"),
-    "descent": (
-        "tilewright.fusion.methods.basic_search:Descent",
-        "the best single flip until none helps",
-    ),
-    "exhaustive": (
-        "tilewright.fusion.methods.basic_search:Exhaustive",
-        "all labellings of at most 20 decisions",
-    ),
-    "annealing": (
-        "tilewright.fusion.methods.annealing:Annealing",
-        "simulated annealing of single flips",
-    ),
-    "segments": (
-        "tilewright.fusion.methods.segment_dp:Programming",
-        "each segment's labels by themselves",
-    ),
-    "beam": ("tilewright.fusion.methods.beam:Beam", "a beam over decisions in the network's order"),
-    "evolutionary": (
-        "tilewright.fusion.methods.evolutionary:Evolutionary",
-        "crossover and mutation",
-    ),
-}
-
-
-def method_names() -> list[str]:
-    """All there are."""
-    return list(_METHODS)
-
-
-def method_summary(name: str) -> str:
-    """What it is, in half a line."""
-    return _METHODS[name][1]
-
-
-def make_method(name: str) -> FusionMethod:
-    """The method of that name. Raises `UnknownName`."""
-    if name not in _METHODS:
-        raise UnknownName("method", name, method_names())
-    module, _, attribute = _METHODS[name][0].partition(":")
-    return cast(FusionMethod, getattr(importlib.import_module(module), attribute)())
-
-
-def search(
-    name: str, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
+def search_all(
+    search: Search, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
 ) -> None:
-    """Let a method search until it ends or all may be asked was. Raises `UnknownName` and
-    `TooMany`."""
+    """Let a search run until it ends or all may be asked was."""
     with suppress(FusionBudgetSpent):
-        make_method(name).search(objective, starts, rng)
+        search(objective, starts, rng)

@@ -1,1 +1,0 @@
-"""Searches for labels, a file each behind `fusion.registry.FusionMethod`."""
