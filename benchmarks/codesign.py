@@ -37,7 +37,12 @@ from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent,
 from tilewright.hardware_search.hardware import HardwareSpace
 from tilewright.hardware_search.method import make_method, method_names
 from tilewright.hardware_search.pareto import front_of, hypervolume
-from tilewright.hardware_search.problem import CodesignProblem, Design, bound_of, read_networks
+from tilewright.hardware_search.problem import (
+    CodesignProblem,
+    Design,
+    least_seconds,
+    read_networks,
+)
 from tilewright.networks.network import Network
 from tilewright.targets.registry import make_target
 
@@ -152,7 +157,7 @@ def _reference(
     if set(names) <= set(truth.networks):
         return truth.reference(names)
     machines = map(problem.design, range(len(problem.hardware.areas)))
-    return truth.options.area, next(filter(np.isfinite, map(bound_of, machines)))
+    return truth.options.area, next(filter(np.isfinite, map(least_seconds, machines)))
 
 
 def _problem(truth: Truth, networks: dict[str, Network]) -> CodesignProblem:

@@ -18,9 +18,9 @@ from functools import partial
 import numpy as np
 
 from benchmarks.exact_codesign.solver import TruthOptions
-from tilewright.targets.capabilities import Estimates, Floors, MeasuresInOnePass, capability
+from tilewright.targets.capabilities import Bounds, Estimates, MeasuresInOnePass, capability
 
-WAYS = ("floors", "estimates", "compiled and simulated")
+WAYS = ("bounds of schedules", "estimates", "compiled and simulated")
 
 
 @dataclass
@@ -53,21 +53,23 @@ def main() -> None:
     rates, pairs = {way: Rate() for way in WAYS}, 0
     for row in rng.choice(len(problem.hardware.points), given.machines, replace=False).tolist():
         design = problem.design(row)
-        floors = capability(design.target, Floors)
+        known = capability(design.target, Bounds)
         estimates = capability(design.target, Estimates)
         once = capability(design.target, MeasuresInOnePass)
-        assert floors is not None
+        assert known is not None
         assert estimates is not None
         assert once is not None
         for layer in design.layers:
             workload, space = layer.workload, design.target.space(layer.workload)
             configs = space.unravel(np.arange(space.size))
-            fits = np.flatnonzero(np.isfinite(floors.floor(workload, configs)))
+            least = known.schedule_bounds(workload, configs)
+            assert least is not None
+            fits = np.flatnonzero(np.isfinite(least))
             if not len(fits):
                 continue
             some = configs[rng.choice(fits, min(given.programs, len(fits)), replace=False)]
             once.lower_and_measure(workload, some[:1])  # kernels are loaded
-            rates[WAYS[0]].time(space.size, partial(floors.floor, workload, configs))
+            rates[WAYS[0]].time(space.size, partial(known.schedule_bounds, workload, configs))
             rates[WAYS[1]].time(space.size, partial(estimates.estimate, workload, configs))
             rates[WAYS[2]].time(len(some), partial(once.lower_and_measure, workload, some))
             pairs += 1

@@ -36,7 +36,7 @@ from tilewright.search.round_steps import trial_at
 from tilewright.search.run_ledger import TRIAL
 from tilewright.search.validation_records import ValidationMeasurement
 from tilewright.targets import make_target
-from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Space
+from tilewright.targets.base import Capabilities, Configs, Lowered, Measurements, Ragged, Space
 from tilewright.targets.capabilities import Enumerates, Latency, capability
 from tilewright.targets.workload import Workload
 from tilewright.tuning.final_validation import choose_validated
@@ -59,6 +59,7 @@ class NoisyMachine:
         self.rng = np.random.default_rng(seed)
         self.name = f"noisy {self.machine.name}"
         self.fingerprint = self.machine.fingerprint
+        self.capabilities: Capabilities = {}
         self.deterministic = arm == "believed"
 
     def hardware_features(self) -> dict[str, float]:

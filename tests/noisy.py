@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.base import Configs, Knob, Lowered, Measurements, Ragged, Space, Target
-from tilewright.targets.capabilities import BaselineSchedule, Latency
+from tilewright.targets.capabilities import (
+    Baseline,
+    BaselineSchedule,
+    Bounds,
+    Latency,
+    RooflineAlone,
+    offers,
+)
 from tilewright.targets.features import Feature, Features
 from tilewright.targets.registry import TargetKind, target_kinds
 from tilewright.targets.workload import Workload
@@ -28,7 +35,7 @@ REPEATS = 3
 _NUMBERS = itertools.count()
 
 
-class NoisyTarget:
+class NoisyTarget(RooflineAlone):
     """Latencies are a smooth function of the knobs, times lognormal noise that one measurement's
     repeats share in part, as on a machine whose clock wanders."""
 
@@ -40,6 +47,7 @@ class NoisyTarget:
         self.noise, self.shared = noise, shared
         self.measured = 0  # configs
         self.programs = 0  # batches
+        self.capabilities = offers(self, Baseline, Bounds)
 
     @property
     def fingerprint(self) -> str:

@@ -22,7 +22,13 @@ from tilewright.core.files import Json, as_int, as_list, as_number, as_object, a
 from tilewright.hardware_search.hardware import HardwareSpace
 from tilewright.hardware_search.problem import CodesignProblem, Design, read_networks
 from tilewright.targets.base import Configs, Space, Target
-from tilewright.targets.capabilities import Bound, Estimates, Floors, MeasuresInOnePass, capability
+from tilewright.targets.capabilities import (
+    Bounds,
+    Estimates,
+    MeasuresInOnePass,
+    bound_of,
+    capability,
+)
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload
 
@@ -128,13 +134,13 @@ class _Search:
     """Branch and bound over the schedules of a layer that may fit."""
 
     def __init__(self, target: Target, workload: Workload) -> None:
-        floors, once = capability(target, Floors), capability(target, MeasuresInOnePass)
+        bounds, once = capability(target, Bounds), capability(target, MeasuresInOnePass)
         estimates = capability(target, Estimates)
-        if floors is None or once is None or estimates is None:
+        every = _whole(target.space(workload))
+        floor = None if bounds is None else bounds.schedule_bounds(workload, every)
+        if floor is None or once is None or estimates is None:
             raise TruthError(f"{target.name} cannot bound schedules; name a VTA, such as vta-pynq")
         self._once, self._workload = once, workload
-        every = _whole(target.space(workload))
-        floor = floors.floor(workload, every)
         self.flat = np.flatnonzero(np.isfinite(floor))
         self._configs, self._floor = every[self.flat], floor[self.flat]
         features = estimates.estimate(workload, self._configs)
@@ -205,10 +211,9 @@ def rows_of(problem: CodesignProblem, machine: int, options: TruthOptions) -> Li
 
 def _machine_columns(problem: CodesignProblem, design: Design) -> dict[str, object]:
     cpu = dict(zip(problem.networks, design.cpu_seconds, strict=True))
-    bound = capability(design.target, Bound)
+    latency = bound_of(design.target, design.layers[0].workload) if design.layers else None
     mhz = 0.0
-    if bound is not None and design.layers:
-        latency = bound.bound(design.layers[0].workload)
+    if latency is not None:
         mhz = latency.cycles / latency.seconds / 1e6
     return {
         "machine": design.row, "name": design.name, "area": design.area, "mhz": round(mhz, 6),

@@ -18,8 +18,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.base import Configs, Knob, Lowered, Measurements, Ragged, Space, Target
-from tilewright.targets.capabilities import Latency
+from tilewright.targets.base import (
+    Capabilities,
+    Configs,
+    Knob,
+    Lowered,
+    Measurements,
+    Ragged,
+    Space,
+    Target,
+)
+from tilewright.targets.capabilities import (
+    Bounds,
+    Latency,
+    RooflineAlone,
+    offers,
+)
 from tilewright.targets.features import Feature, Features
 from tilewright.targets.registry import TargetKind
 from tilewright.targets.workload import Workload
@@ -41,11 +55,16 @@ HIDDEN = (
 )
 
 
-class RooflineMachine:
+class RooflineMachine(RooflineAlone):
     """Keeps `targets.base.Target`: three knobs, two ways to fail, noise."""
 
     name = "roofline"
     deterministic = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """A bound, and nothing else."""
+        return offers(self, Bounds)
 
     @property
     def fingerprint(self) -> str:
@@ -94,7 +113,7 @@ class RooflineMachine:
         return replace(measured, repeats=_ragged(n, compiled[runs], repeats[runs]))
 
     def roofline(self, workload: Workload) -> Latency:
-        """All threads at their peak, no noise: `targets.capabilities.Roofline`."""
+        """All threads at their peak, no noise: `targets.capabilities.Bounds`."""
         return Latency(0.8 * (CALL_SECONDS + workload.macs / (4 * PEAK_MACS)))
 
 

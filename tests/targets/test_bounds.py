@@ -45,7 +45,7 @@ def test_no_program_beats_its_floor(workload: Workload, spec: VtaSpec, seed: int
     except WorkloadError:
         return
     every = space.unravel(np.arange(space.size))
-    floor = target.floor(workload, every)
+    floor = target.schedule_bounds(workload, every)
     assert floor.min() >= target.bound(workload).cycles
     drawn = np.random.default_rng(seed).integers(0, space.size, 256)
     order = np.argsort(np.where(np.isfinite(floor), floor, np.inf), kind="stable")
@@ -63,7 +63,7 @@ def test_floors_are_near_the_cycles_of_programs(epilogue: str) -> None:
     workload = parse_workload("conv2d:n=1,c=128,h=14,w=14,o=128,k=3,p=1", epilogue)
     space = target.space(workload)
     flat = np.random.default_rng(0).integers(0, space.size, 2000)
-    floor = target.floor(workload, space.unravel(flat))
+    floor = target.schedule_bounds(workload, space.unravel(flat))
     _, measured = target.lower_and_measure(workload, space.unravel(flat[np.isfinite(floor)]))
     ratios = measured.cycles[measured.valid] / floor[np.isfinite(floor)][measured.valid]
     assert 1 <= ratios.min() < 1.02

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from tilewright.targets import make_target
-from tilewright.targets.capabilities import PARTS, Bound, HasBreakdown, capability
+from tilewright.targets.capabilities import (
+    PARTS,
+    Bounds,
+    HasBreakdown,
+    capability,
+)
 from tilewright.targets.vta.bounds import bounds
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload, parse_workload
@@ -43,7 +48,7 @@ def test_a_layer_waits_for_what_its_bound_is_made_of() -> None:
     """A dense layer of one row reads each weight once; a 3×3 convolution computes."""
     target = make_target("vta-pynq")
     assert isinstance(target, VtaTarget)
-    assert isinstance(target, Bound)
+    assert isinstance(target, Bounds)
     for layer, expected in ((DENSE, "reads"), (CONVOLUTION, "compute")):
         space = target.space(layer)
         some = space.unravel(np.random.default_rng(0).choice(space.size, 2000, replace=False))

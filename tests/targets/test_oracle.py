@@ -11,7 +11,14 @@ from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
 from tilewright.search import Round
 from tilewright.targets import make_target
-from tilewright.targets.base import Configs, Lowered, Measurements, Space, Target
+from tilewright.targets.base import (
+    Capabilities,
+    Configs,
+    Lowered,
+    Measurements,
+    Space,
+    Target,
+)
 from tilewright.targets.ground_truth import oracle_path, oracle_table, replayed
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload, parse_workload
@@ -32,6 +39,7 @@ class Counting:
     def __init__(self, inner: VtaTarget) -> None:
         self.inner, self.measured = inner, 0
         self.name, self.fingerprint = inner.name, inner.fingerprint
+        self.capabilities: Capabilities = {}
 
     def hardware_features(self) -> dict[str, float]:
         return self.inner.hardware_features()

@@ -24,6 +24,10 @@ from tilewright.search.explorer import Explorer
 from tilewright.search.ledger import Ledger
 from tilewright.search.session import Round
 from tilewright.targets.base import Configs, Knob, Lowered, Measurements, Ragged, Space
+from tilewright.targets.capabilities import (
+    Estimates,
+    offers,
+)
 from tilewright.targets.features import Feature, Features
 from tilewright.targets.workload import Workload
 
@@ -50,6 +54,7 @@ class ToyTarget:
     def __init__(self, mood: Mood = "mixed", listed: tuple[int, ...] | None = None) -> None:
         self.mood = mood
         self.listed = listed
+        self.capabilities = offers(self, Estimates)
 
     @property
     def fingerprint(self) -> str:

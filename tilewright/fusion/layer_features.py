@@ -12,7 +12,11 @@ from numpy.typing import NDArray
 from tilewright.fusion.evaluator import Evaluator
 from tilewright.fusion.problem import FusionProblem
 from tilewright.targets.artifact_types import Pick
-from tilewright.targets.capabilities import Estimates, Roofline, capability
+from tilewright.targets.capabilities import (
+    Estimates,
+    capability,
+    roofline_of,
+)
 from tilewright.targets.workload import Workload
 
 _OPERATORS = ("conv2d", "dense", "max_pool")
@@ -70,8 +74,8 @@ class Figures:
         return self._tuned[workload]
 
     def _baseline(self, workload: Workload) -> LayerFigures:
-        roofline = capability(self.problem.target, Roofline)
-        least = 1.0 if roofline is None else max(roofline.roofline(workload).cost, 1.0)
+        roofline = roofline_of(self.problem.target, workload)
+        least = 1.0 if roofline is None else max(roofline.cost, 1.0)
         estimate = self.problem.estimated(workload) or least
         w, sizes = workload, _bytes(workload)
         row = [

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
-from tilewright.hardware_search.problem import CodesignProblem, Design, bound_of
+from tilewright.hardware_search.problem import CodesignProblem, Design, least_seconds
 
 Points = NDArray[np.float64]
 """Area (relative) and latency (seconds, the sum of all networks), shape (points, 2)."""
@@ -102,7 +102,7 @@ def reference_of(problem: CodesignProblem) -> tuple[float, float]:
     """What hypervolumes of a problem are measured from: the budget, and four times what the
     smallest machine that runs all layers takes at least, in seconds."""
     for row in range(len(problem.hardware.points)):
-        least = bound_of(problem.design(row))
+        least = least_seconds(problem.design(row))
         if np.isfinite(least):
             return problem.hardware.budget, 4 * least
     return problem.hardware.budget, 1.0

@@ -17,7 +17,9 @@ from tilewright.networks.errors import NothingToOffload
 from tilewright.networks.network import Network
 from tilewright.networks.offload_diagnostics import nothing_offloaded
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import Bound, capability
+from tilewright.targets.capabilities import (
+    bound_of,
+)
 from tilewright.targets.workload import Workload
 
 SAMPLED = 1 << 13
@@ -54,10 +56,8 @@ class Design:
     @cached_property
     def bounds(self) -> NDArray[np.float64]:
         """What each layer takes at least, in seconds a call, shape (layers,)."""
-        bound = capability(self.target, Bound)
-        if bound is None:
-            return np.zeros(len(self.layers))
-        return np.array([bound.bound(layer.workload).seconds for layer in self.layers])
+        found = [bound_of(self.target, layer.workload) for layer in self.layers]
+        return np.array([0.0 if bound is None else bound.seconds for bound in found])
 
     def seconds(self, layers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Of each network, from seconds a call of each layer, (layers,): shape (networks,)."""
@@ -121,7 +121,7 @@ class CodesignProblem:
         return Design(row, target, float(self.hardware.areas[row]), tuple(layers), tuple(cpu))
 
 
-def bound_of(design: Design) -> float:
+def least_seconds(design: Design) -> float:
     """Seconds that all networks together take at least; infinite where a layer cannot run."""
     try:
         return float(design.seconds(design.bounds).sum())

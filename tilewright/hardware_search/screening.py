@@ -11,7 +11,11 @@ from tilewright.core.errors import WorkloadError
 from tilewright.hardware_search.method import generator
 from tilewright.hardware_search.pareto import undominated
 from tilewright.hardware_search.problem import CodesignProblem, Design
-from tilewright.targets.capabilities import Bound, Estimates, capability
+from tilewright.targets.capabilities import (
+    Estimates,
+    bound_of,
+    capability,
+)
 from tilewright.targets.workload import Workload
 
 
@@ -63,11 +67,10 @@ class Screening:
                 self.seconds(row)
 
     def _least(self, design: Design, workload: Workload) -> float:
-        bound = capability(design.target, Bound)
         estimates = capability(design.target, Estimates)
         try:
             space = design.target.space(workload)
-            least = None if bound is None else bound.bound(workload)
+            least = bound_of(design.target, workload)
         except WorkloadError:
             return float("inf")
         lowest = 0.0 if least is None else least.seconds

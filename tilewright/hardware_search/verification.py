@@ -19,10 +19,10 @@ from tilewright.search.round_steps import Trial, trial_at
 from tilewright.targets.base import Lowered
 from tilewright.targets.capabilities import (
     PARTS,
-    Bound,
     HasBreakdown,
     MeasuresInOnePass,
     Verifies,
+    bound_of,
     capability,
 )
 from tilewright.tuning.verification import WrongSchedule, holds_on, latency_of_trial
@@ -89,7 +89,7 @@ def _proven(evaluator: BudgetedEvaluator, design: Design, layer: CodesignLayer) 
     config = space.unravel(np.array([best[0]]))
     lowered = target.lower(workload, config)
     measured = target.measure(lowered)
-    limit = capability(target, Bound)
+    bound = bound_of(target, workload)
     return ProvenLayer(
         layer=layer,
         knobs=space.describe(config[0].tolist()),
@@ -97,7 +97,7 @@ def _proven(evaluator: BudgetedEvaluator, design: Design, layer: CodesignLayer) 
         seconds=float(measured.seconds[0]),
         counters={name: int(values[0]) for name, values in sorted(measured.counters.items())},
         parts=_parts(design, lowered),
-        bound=-1 if limit is None else limit.bound(workload).cycles,
+        bound=-1 if bound is None else bound.cycles,
         verified=_verified(design, layer, lowered),
     )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Literal
 
 import numpy as np
@@ -16,15 +16,15 @@ from tilewright.networks.cpu_costs import SECONDS, SLOWDOWN
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import (
     Blocks,
-    Bound,
+    Bounds,
     Estimates,
     HasHost,
     Latency,
     PoolsSums,
-    Roofline,
     blocks_of,
     capability,
     dtypes_of,
+    limit_of,
 )
 from tilewright.targets.workload import Workload
 
@@ -76,14 +76,13 @@ class Accelerator:
                 Blocks(), epilogue, max_waste, computes_floats=True,
                 computes_int8="int8" in dtypes_of(target), check=target.space,
             )  # fmt: skip
-        bound, roofline = capability(target, Bound), capability(target, Roofline)
+        known = capability(target, Bounds)
         host, pools = capability(target, HasHost), capability(target, PoolsSums)
-        least = None if roofline is None else roofline.roofline
         return cls(
             blocks_of(target),
             epilogue,
             max_waste,
-            least if bound is None else bound.bound,
+            None if known is None else partial(limit_of, known),
             SLOWDOWN if host is None else host.host_slowdown,
             _estimate_of(target, sampled) if pools is not None and pools.pools_sums else None,
         )

@@ -218,6 +218,10 @@ def latency_of(cycles: NDArray[np.int64], seconds: NDArray[np.float64]) -> NDArr
     return seconds
 
 
+Capabilities = Mapping[type[Any], object]
+"""What a target can do beyond `Target`: by protocol of `targets.capabilities` what does it."""
+
+
 class Target(Protocol):
     """A piece of hardware with the schedule space and compiler that belong to it.
 
@@ -242,6 +246,11 @@ class Target(Protocol):
         """Whether measuring a config again gives the same numbers. If not, what another run has
         measured is no substitute for measuring, a finished stage is not taken from a cache, and a
         run ends by validating its leaders."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do beyond this; empty where it is nothing."""
         ...
 
     def hardware_features(self) -> dict[str, float]:

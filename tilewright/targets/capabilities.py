@@ -1,8 +1,9 @@
-"""Defines what only some targets can do, a protocol each. Ask for one with `capability`.
+"""Defines what only some targets can do, a protocol each. A target says in its map `capabilities`
+which it has, and what implements each: itself (`offers`), or another object.
 
-estimates = capability(target, Estimates)
-if estimates is not None:
-    features = estimates.estimate(workload, configs)
+    estimates = capability(target, Estimates)
+    if estimates is not None:
+        features = estimates.estimate(workload, configs)
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from numpy.typing import NDArray
 
 from tilewright.core.files import Json
 from tilewright.targets.artifact_types import Built, BuiltProgram, LayerGraph, Pick, StreamTimer
-from tilewright.targets.base import Configs, Lowered, Measurements, Space, Target
+from tilewright.targets.base import (
+    Capabilities,
+    Configs,
+    Lowered,
+    Measurements,
+    Space,
+    Target,
+)
 from tilewright.targets.features import Features
 from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import DType, Workload
@@ -121,21 +129,34 @@ class Fallback(Protocol):
 
 
 @runtime_checkable
-class Roofline(Protocol):
-    """A bound on latency from the workload's arithmetic and the bytes it has to move."""
+class Bounds(Protocol):
+    """Bounds on latency, without compiling anything."""
 
     def roofline(self, workload: Workload) -> Latency:
         """The larger of arithmetic at its peak and bytes over the bus."""
         ...
 
-
-@runtime_checkable
-class Bound(Protocol):
-    """A bound on latency that counts all the work the machine cannot do without."""
-
-    def bound(self, workload: Workload) -> Latency:
-        """What no schedule beats."""
+    def bound(self, workload: Workload) -> Latency | None:
+        """What no schedule beats, with all the work that the machine cannot do without; None where
+        the target knows no better than its roofline."""
         ...
+
+    def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64] | None:
+        """What the program of each config (n, knobs) takes at least, shape (n,), in the unit of
+        `Measurements.latency`; infinite where there surely is none. None as of `bound`."""
+        ...
+
+
+class RooflineAlone:
+    """The rest of `Bounds`, for a target that knows no better than its roofline."""
+
+    def bound(self, workload: Workload) -> Latency | None:
+        """None."""
+        return None
+
+    def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64] | None:
+        """None, whatever the configs (n, knobs)."""
+        return None
 
 
 PARTS = ("compute", "reads", "writes", "start-up")
@@ -150,16 +171,6 @@ class HasBreakdown(Protocol):
     def breakdown(self, lowered: Lowered) -> NDArray[np.int64]:
         """Cycles of each config's program by `PARTS`, shape (configs, 4); a row sums to what the
         program takes. -1 where there is none, or it does not run to its end."""
-        ...
-
-
-@runtime_checkable
-class Floors(Protocol):
-    """A bound on the latency of each schedule, without compiling it."""
-
-    def floor(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
-        """What the program of each config (n, knobs) takes at least, shape (n,), in the unit of
-        `Measurements.latency`; infinite where there surely is none."""
         ...
 
 
@@ -374,17 +385,37 @@ class HasSpecification(Protocol):
         ...
 
 
-@runtime_checkable
-class StandsIn(Protocol):
-    """A target that answers for another, and has of its capabilities those it can pass on."""
+def offers(target: object, *kinds: type[Any]) -> Capabilities:
+    """The map of a target that implements these protocols itself. Raises `TypeError` where it lacks
+    a method of one."""
+    for kind in kinds:
+        if not isinstance(target, kind):
+            raise TypeError(f"{type(target).__name__} lacks a method of {kind.__name__}")
+    return dict.fromkeys(kinds, target)
 
-    def capability(self, kind: type[C]) -> C | None:
-        """Who offers this capability; None if nobody does."""
-        ...
+
+def without(offered: Capabilities, *kinds: type[Any]) -> Capabilities:
+    """A map without these protocols."""
+    return {kind: each for kind, each in offered.items() if kind not in kinds}
 
 
 def capability(target: Target, kind: type[C]) -> C | None:
-    """The target as one that keeps the protocol `kind`, or who does so for it; else None."""
-    if isinstance(target, StandsIn):
-        return target.capability(kind)
-    return cast(C, target) if isinstance(target, kind) else None
+    """What implements the protocol `kind` for a target; None where nothing does."""
+    return cast("C | None", target.capabilities.get(kind))
+
+
+def limit_of(known: Bounds, workload: Workload) -> Latency:
+    """The bound, or the roofline where no better is known."""
+    return known.bound(workload) or known.roofline(workload)
+
+
+def bound_of(target: Target, workload: Workload) -> Latency | None:
+    """What no schedule beats; None where the target knows no better than a roofline."""
+    known = capability(target, Bounds)
+    return None if known is None else known.bound(workload)
+
+
+def roofline_of(target: Target, workload: Workload) -> Latency | None:
+    """Of arithmetic and bytes; None where the target knows none."""
+    known = capability(target, Bounds)
+    return None if known is None else known.roofline(workload)

@@ -21,7 +21,7 @@ from tilewright.targets.base import STATUSES, Configs, Lowered, Measurements, Ta
 from tilewright.targets.capabilities import (
     Baseline,
     BaselineSchedule,
-    Bound,
+    Bounds,
     Enumerates,
     Estimates,
     Fallback,
@@ -29,7 +29,6 @@ from tilewright.targets.capabilities import (
     HasBlocks,
     HasCosts,
     MeasuresInOnePass,
-    Roofline,
     Verifies,
     capability,
 )
@@ -173,12 +172,14 @@ def keeps_its_capabilities(make: Make, workload: Workload) -> None:
         assert len(set(table.names)) == len(table.names), "estimates need names of their own"
     fastest = measured.seconds[measured.valid].min(initial=np.inf)
     slack = 1.0 if target.deterministic else NOISE
-    if (roofline := capability(target, Roofline)) is not None:
-        bound = roofline.roofline(workload).seconds
-        assert bound <= fastest * slack, f"{fastest:g} s beats the roofline of {bound:g} s"
-    if (limit := capability(target, Bound)) is not None:
-        least = limit.bound(workload).seconds
+    if (known := capability(target, Bounds)) is not None:
+        roofline, bound = known.roofline(workload).seconds, known.bound(workload)
+        assert roofline <= fastest * slack, f"{fastest:g} s beats the roofline of {roofline:g} s"
+        least = 0.0 if bound is None else bound.seconds
         assert least <= fastest * slack, f"{fastest:g} s beats the bound of {least:g} s"
+        if (each := known.schedule_bounds(workload, some.configs)) is not None:
+            beaten = each > measured.latency * slack
+            assert not beaten.any(), "a schedule beats its own bound"
     if (costs := capability(target, HasCosts)) is not None:
         priced = costs.costs(workload)
         assert min(priced.compiling, priced.measuring) > 0, "trials cost time"

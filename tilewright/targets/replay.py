@@ -40,9 +40,12 @@ class ReplayTarget:
         self.name = name
         self.tables = {table.workload.id: table for table in tables}
         self._hardware = dict(hardware or {})
-        self._estimates = estimates
         recorded = all(table.spent is not None for table in tables)
-        self._costs = _RecordedCosts(self.tables) if recorded else costs
+        offered = {
+            Estimates: estimates,
+            HasCosts: _RecordedCosts(self.tables) if recorded else costs,
+        }
+        self.capabilities = {kind: each for kind, each in offered.items() if each is not None}
 
     @property
     def fingerprint(self) -> str:
@@ -54,10 +57,6 @@ class ReplayTarget:
     def workloads(self) -> dict[str, Workload]:
         """The replayed workloads by their table's name."""
         return {table.name: table.workload for table in self.tables.values()}
-
-    def capability(self, kind: type[C]) -> C | None:
-        offered = (self._estimates, self._costs)
-        return next((each for each in offered if isinstance(each, kind)), None)
 
     def hardware_features(self) -> dict[str, float]:
         return self._hardware

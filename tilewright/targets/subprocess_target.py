@@ -23,8 +23,18 @@ from typing import TypeVar
 from tilewright.core.child_process import Arrays, Frame, Header, Limits, RpcFailed, RpcProcess
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.core.files import Json, as_number, as_object
-from tilewright.targets.base import Configs, Space, Target
-from tilewright.targets.capabilities import Enumerates, MeasuresInOnePass, capability
+from tilewright.targets.base import (
+    Capabilities,
+    Configs,
+    Space,
+    Target,
+)
+from tilewright.targets.capabilities import (
+    Enumerates,
+    Estimates,
+    MeasuresInOnePass,
+    without,
+)
 from tilewright.targets.features import Features, read_columns
 from tilewright.targets.remote_target import RemoteTarget, TargetRaised
 from tilewright.targets.worker import read_space
@@ -86,15 +96,13 @@ class IsolatedTarget(RemoteTarget):
         hardware = as_object(self._about["hardware"])
         return {name: as_number(value) for name, value in hardware.items()}
 
-    def capability(self, kind: type[C]) -> C | None:
-        """Estimates come from the process, the rest from the target beside it; spaces are not
-        enumerated in one call, which no watchdog could bound."""
-        if kind in (Enumerates, MeasuresInOnePass):
-            return None
-        if self.beside is None and self._about["estimates"]:
-            remote = _RemoteEstimates(self._estimate)
-            return remote if isinstance(remote, kind) else None
-        return None if self.beside is None else capability(self.beside, kind)
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the target beside it, else estimates by the process; spaces are not enumerated
+        in one call, which no watchdog could bound."""
+        if self.beside is not None:
+            return without(self.beside.capabilities, Enumerates, MeasuresInOnePass)
+        return {Estimates: _RemoteEstimates(self._estimate)} if self._about["estimates"] else {}
 
     def close(self) -> None:
         """End the process; a later call starts another."""

@@ -18,13 +18,12 @@ from tilewright.search.events import Listener, Note, StageBegan
 from tilewright.search.round_steps import trial_at
 from tilewright.search.run_ledger import TRIAL
 from tilewright.search.session import latency_at
+from tilewright.targets import capabilities
 from tilewright.targets.base import Lowered, Target
 from tilewright.targets.capabilities import (
     Baseline,
-    Bound,
     Fallback,
     Latency,
-    Roofline,
     Verifies,
     capability,
 )
@@ -77,14 +76,12 @@ def fallback_of(study: TuningTask) -> Latency | None:
 
 def roofline_of(study: TuningTask) -> Latency | None:
     """What no schedule beats; None if the target knows no bound."""
-    bound = capability(study.target, Roofline)
-    return None if bound is None else bound.roofline(study.workload)
+    return capabilities.roofline_of(study.target, study.workload)
 
 
 def bound_of(study: TuningTask) -> Latency | None:
     """The bound that counts all necessary work; None if the target knows none."""
-    limit = capability(study.target, Bound)
-    return None if limit is None else limit.bound(study.workload)
+    return capabilities.bound_of(study.target, study.workload)
 
 
 def verify_schedule(study: TuningTask, chosen: Schedule) -> int | None:

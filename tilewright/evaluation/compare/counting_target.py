@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TypeVar
 
 from tilewright.targets.base import Configs, Lowered, Measurements, Space, Target
-from tilewright.targets.capabilities import capability
 from tilewright.targets.measurement_table import MeasurementTable
 from tilewright.targets.workload import Workload
 
@@ -22,11 +21,9 @@ class Metered:
         self.name = target.name
         self.fingerprint = target.fingerprint
         self.deterministic = target.deterministic
+        self.capabilities = target.capabilities
         self.compiled = 0
         self.seconds = 0.0
-
-    def capability(self, kind: type[C]) -> C | None:
-        return capability(self._target, kind)
 
     def hardware_features(self) -> dict[str, float]:
         return self._target.hardware_features()

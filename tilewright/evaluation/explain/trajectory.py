@@ -10,7 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.evaluation.explain.folder import TunedFolder
-from tilewright.targets.capabilities import Bound, Roofline, capability
+from tilewright.targets.capabilities import (
+    Bounds,
+    capability,
+    limit_of,
+)
 from tilewright.targets.workload import Workload
 
 LATE = 0.25
@@ -78,11 +82,8 @@ def trajectory_of(folder: TunedFolder, workload: Workload) -> Trajectory:
 
 
 def _limit(folder: TunedFolder, workload: Workload) -> float:
-    bound, roofline = capability(folder.target, Bound), capability(folder.target, Roofline)
-    if bound is not None:
-        found = bound.bound(workload)
-    elif roofline is not None:
-        found = roofline.roofline(workload)
-    else:
+    known = capability(folder.target, Bounds)
+    if known is None:
         return float("nan")
+    found = limit_of(known, workload)
     return float(found.cycles) if found.cycles > 0 else found.seconds

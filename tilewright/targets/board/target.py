@@ -25,7 +25,8 @@ from tilewright.targets.capabilities import (
     HasDesigns,
     MeasuresInOnePass,
     Verifies,
-    capability,
+    offers,
+    without,
 )
 from tilewright.targets.cluster.connection import BOARD, ClusterError, connect
 from tilewright.targets.cluster.remote_worker import UNUSABLE
@@ -52,6 +53,8 @@ class BoardTarget:
         self.cluster = cluster
         self.name = BOARD + name
         self._bench = bench
+        # Not what measures on the simulated machine, or says how long a program takes there.
+        self.capabilities = {**without(machine.capabilities, *_NOBODYS), **offers(self, *_OURS)}
 
     @property
     def fingerprint(self) -> str:
@@ -73,14 +76,6 @@ class BoardTarget:
         """Each program runs on the board on random data; one that gives wrong bytes is
         `wrong_result`. Counters are `resets`, and how many bytes are `wrong`."""
         return self._measured(lowered, 0)
-
-    def capability(self, kind: type[C]) -> C | None:
-        """The simulated machine's, but for what measures or says how long a program takes."""
-        if kind in _NOBODYS:
-            return None
-        if kind in _OURS:
-            return self if isinstance(self, kind) else None
-        return capability(self.machine, kind)
 
     def baseline(self, workload: Workload) -> BaselineSchedule:
         """That of the simulated machine, measured on the board. Raises `WorkloadError`."""

@@ -13,12 +13,20 @@ from numpy.typing import NDArray
 
 from tilewright.core.child_process import Arrays, Frame
 from tilewright.core.files import Json, as_number
-from tilewright.targets.base import Configs, Lowered, Measurements, Space, Target
+from tilewright.targets.base import (
+    Capabilities,
+    Configs,
+    Lowered,
+    Measurements,
+    Space,
+    Target,
+)
 from tilewright.targets.capabilities import (
     Enumerates,
     HasSpecification,
     MeasuresInOnePass,
     capability,
+    without,
 )
 from tilewright.targets.cluster.connection import ClusterError, connect
 from tilewright.targets.cluster.remote_worker import SECONDS, UNUSABLE, answer
@@ -68,11 +76,10 @@ class ClusterTarget(RemoteTarget):
     def space(self, workload: Workload) -> Space:
         return self.here.space(workload)
 
-    def capability(self, kind: type[C]) -> C | None:
+    @property
+    def capabilities(self) -> Capabilities:
         """Those of the target here, but for what would measure here."""
-        if kind in (Enumerates, MeasuresInOnePass):
-            return None
-        return capability(self.here, kind)
+        return without(self.here.capabilities, Enumerates, MeasuresInOnePass)
 
     def ask(
         self, call: str, workload: Workload, configs: Configs, programs: Arrays | None = None

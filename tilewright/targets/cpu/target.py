@@ -15,7 +15,22 @@ from numpy.typing import NDArray
 
 from tilewright.core.files import Json
 from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Space
-from tilewright.targets.capabilities import BaselineSchedule, Costs, Latency
+from tilewright.targets.capabilities import (
+    Baseline,
+    BaselineSchedule,
+    Bounds,
+    CompilesKernels,
+    ComputesIn,
+    Costs,
+    Estimates,
+    HasCosts,
+    HasSpecification,
+    Latency,
+    RooflineAlone,
+    Verifies,
+    Watched,
+    offers,
+)
 from tilewright.targets.cpu import machine
 from tilewright.targets.cpu.bounds import bytes_of, least_operations
 from tilewright.targets.cpu.compile import Compiled
@@ -40,7 +55,14 @@ COMPILE_SECONDS, MEASURE_SECONDS = 0.47, 0.2
 docs/decisions/measuring-on-a-cpu.md."""
 
 
-class CpuTarget(NetworkKernels):
+CAPABILITIES = (
+    Baseline, Bounds, CompilesKernels, ComputesIn, Estimates, HasCosts, HasSpecification, Verifies,
+    Watched,
+)  # fmt: skip
+"""What a processor can do beyond `Target`."""
+
+
+class CpuTarget(NetworkKernels, RooflineAlone):
     """Keeps `targets.base.Target`: kernels of TensorIR, compiled by LLVM in processes that live on,
     timed in a watched one. No config can end, block or mislead this process."""
 
@@ -52,6 +74,7 @@ class CpuTarget(NetworkKernels):
         self.space = lru_cache(maxsize=64)(self._space)
         self._peak = cache(self.runner.peak)
         self._bandwidth = cache(self.runner.bandwidth)
+        self.capabilities = offers(self, *CAPABILITIES)
 
     @property
     def name(self) -> str:

@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
-from tilewright.targets.base import Configs, Knob, Lowered, Measurements, Space
+from tilewright.targets.base import (
+    Capabilities,
+    Configs,
+    Knob,
+    Lowered,
+    Measurements,
+    Space,
+)
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
@@ -55,6 +62,7 @@ class FaultyTarget:
     def __init__(self, faults: Mapping[int, Fault], late_seconds: float = 1.0) -> None:
         self.faults = dict(faults)
         self.late_seconds = late_seconds
+        self.capabilities: Capabilities = {}
         if unknown := set(self.faults.values()) - set(FAULTS):
             raise TilewrightError(f"unknown fault '{min(unknown)}'; known: {', '.join(FAULTS)}")
 

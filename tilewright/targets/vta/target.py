@@ -17,7 +17,31 @@ from tilewright.core.errors import WorkloadError
 from tilewright.core.files import Json
 from tilewright.targets.artifact_types import Built, BuiltProgram, LayerGraph, Pick, StreamTimer
 from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Space
-from tilewright.targets.capabilities import PARTS, BaselineSchedule, Blocks, Costs, Latency
+from tilewright.targets.capabilities import (
+    PARTS,
+    Baseline,
+    BaselineSchedule,
+    Blocks,
+    Bounds,
+    Builds,
+    Costs,
+    Enumerates,
+    Estimates,
+    Fallback,
+    HasArea,
+    HasBlocks,
+    HasBreakdown,
+    HasCosts,
+    HasDesigns,
+    HasSpecification,
+    Latency,
+    MeasuresInOnePass,
+    PoolsSums,
+    TimesStreams,
+    Verifies,
+    WritesAutoTvm,
+    offers,
+)
 from tilewright.targets.features import Features
 from tilewright.targets.vta import autotvm
 from tilewright.targets.vta.area import area_of
@@ -43,9 +67,17 @@ INSNS, UOPS, COUNTERS = "instructions", "uops", "counters"
 """The parts of a batch's programs: words (…, 2), words (…,), counts (1, counters)."""
 
 
+CAPABILITIES = (
+    Baseline, Bounds, Builds, Enumerates, Estimates, Fallback, HasArea, HasBlocks, HasBreakdown,
+    HasCosts, HasDesigns, HasSpecification, MeasuresInOnePass, PoolsSums, TimesStreams, Verifies,
+    WritesAutoTvm,
+)  # fmt: skip
+"""What a VTA can do beyond `Target`."""
+
+
 class VtaTarget:
-    """Keeps `targets.base.Target` for one specification and one space, and every protocol of
-    `targets.capabilities` that a target can have by itself.
+    """Implements `targets.base.Target` for one specification and one space, and what its map of
+    `capabilities` names.
 
     `stock` adds the stock compiler's own restrictions to the template space, as typed failures.
     """
@@ -57,6 +89,7 @@ class VtaTarget:
         self.space_name: SpaceName = space
         self.stock = stock
         self.lowering = lru_cache(maxsize=64)(self._bind)  # of a workload in this space
+        self.capabilities = offers(self, *CAPABILITIES)
 
     @property
     def name(self) -> str:
@@ -159,7 +192,7 @@ class VtaTarget:
             found[row] = breakdown(insns, lowering.spec, lowering.geometry.insn_bytes_at)
         return found
 
-    def floor(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
+    def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
         """See `targets.vta.estimates.floor`; what bounds every schedule bounds each, and is all
         that is known of other spaces, of pools, of shortcuts and of averages."""
         bound, lowering = float(bound_cycles(workload, self.spec)), self.lowering(workload)
