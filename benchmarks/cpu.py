@@ -159,12 +159,15 @@ def network(target: Target, name: str, trials: int, *, rival: bool) -> dict[str,
     """A whole network, batch 1, by each engine in turns, a process each: medians of rounds of
     medians. `rival` builds one of MetaSchedule's kernels, too, of as many trials a layer."""
     from tilewright.flows.build import build_artifact
+    from tilewright.search import LocalRunner
     from tilewright.tuning.build_options import BuildOptions
 
     threads = CpuSpec.parse(target.name.partition(":")[2]).threads
     with tempfile.TemporaryDirectory() as folder:
         ours = Path(folder) / "tilewright"
-        build_artifact(BuildOptions(model=name, out=ours, target=target.name, trials=trials))
+        build_artifact(
+            LocalRunner(), BuildOptions(model=name, out=ours, target=target.name, trials=trials)
+        )
         engines = {"tilewright": ("tilewright", str(ours)), "onnxruntime": ("onnxruntime", name)}
         if rival and trials:
             theirs = Path(folder) / "metaschedule"

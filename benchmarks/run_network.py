@@ -66,9 +66,12 @@ def row(network: str, folder: Path, target: str, trials: int) -> str:
     """One network's line of the table."""
     if not (folder / "manifest.json").exists():
         from tilewright.flows.build import build_artifact
+        from tilewright.search import LocalRunner
         from tilewright.tuning.build_options import BuildOptions
 
-        build_artifact(BuildOptions(model=network, out=folder, target=target, trials=trials))
+        build_artifact(
+            LocalRunner(), BuildOptions(model=network, out=folder, target=target, trials=trials)
+        )
     manifest = json.loads((folder / "manifest.json").read_text())
     done = subprocess.run(
         [sys.executable, "-P", "-c", MEASURED, str(folder)],

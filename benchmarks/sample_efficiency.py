@@ -29,10 +29,11 @@ from rich.table import Table
 from benchmarks.layers import OTHERS, RESNET18
 from tilewright.cli.views.comparison import comparing, leaderboard_table
 from tilewright.evaluation.compare.benchmark_suite import OracleTestBed, TestBed, recorded_test_bed
-from tilewright.evaluation.compare.comparison import run_comparison
 from tilewright.evaluation.compare.leaderboard import RESAMPLES, Floats, Results
 from tilewright.evaluation.compare.plan import GOAL, parse_tuner_configs, plan
+from tilewright.flows.comparison import run_comparison
 from tilewright.reports.compare.report import write_report
+from tilewright.search import LocalRunner
 
 TABLES = Path(__file__).parents[1] / "tests" / "data" / "tvm-vta"
 TUNERS = (
@@ -63,7 +64,7 @@ def main(
     folder = out / (where + "-live" * live)
     console = Console(width=190)
     with comparing(console) as progress:
-        compared = run_comparison(what, folder, processes=jobs, progress=progress)
+        compared = run_comparison(LocalRunner(progress), what, folder, jobs)
     write_report(compared, folder)
     console.print(leaderboard_table(compared.leaderboard, console.width))
     share = {name: _invalid_share(test_bed, name) for name, _ in test_bed.workloads}

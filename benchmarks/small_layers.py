@@ -29,9 +29,10 @@ from tilewright.cli.views.comparison import comparing
 from tilewright.core.errors import WorkloadError
 from tilewright.core.files import write_atomically
 from tilewright.evaluation.compare.benchmark_suite import OracleTestBed, named
-from tilewright.evaluation.compare.comparison import run_comparison
 from tilewright.evaluation.compare.leaderboard import Results
 from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
+from tilewright.flows.comparison import run_comparison
+from tilewright.search import LocalRunner
 from tilewright.targets import make_target
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import Workload, parse_workload
@@ -101,7 +102,7 @@ def main(
         bed = OracleTestBed(target, "extended", named(_layers(target, layers, rng)), oracles)
         what = plan(bed, parse_tuner_configs(tuners), range(seeds), TRIALS, BATCH)
         with comparing(console) as progress:
-            done = run_comparison(what, out / machine, processes=jobs, progress=progress)
+            done = run_comparison(LocalRunner(progress), what, out / machine, jobs)
         found += _judged(machine, bed, done.results)
     console.print(_table(found))
     console.print(_summary(found))

@@ -19,7 +19,12 @@ from benchmarks import transfer_accuracy, transfer_tuning, transfer_wrong
 from benchmarks.transfer_rows import Found
 from tilewright.evaluation.datasets.folder import digest_of, read_table
 from tilewright.evaluation.datasets.plan import DatasetOptions
-from tilewright.evaluation.datasets.training import fit, judge, keep, parse_training
+from tilewright.evaluation.datasets.training import (
+    fit_model,
+    judge_model,
+    parse_training,
+    store_model,
+)
 from tilewright.flows.dataset import build_dataset
 from tilewright.search import LocalRunner
 
@@ -83,9 +88,9 @@ def _train(dataset: Path, kind: str, by: str, minutes: float, out: Path) -> dict
     training = parse_training(
         dataset=str(dataset), out=str(out), kind=kind, split=by, minutes=minutes
     )
-    fitted = fit(training, read_table(dataset))
-    metrics = judge(training, fitted, digest_of(dataset))
-    keep(training, fitted, metrics)
+    fitted = fit_model(training, read_table(dataset))
+    metrics = judge_model(training, fitted, digest_of(dataset))
+    store_model(training, fitted, metrics)
     return dict(metrics)
 
 

@@ -24,9 +24,10 @@ from rich.table import Table
 from benchmarks.layers import OTHERS, RESNET18
 from tilewright.cli.views.comparison import comparing
 from tilewright.evaluation.compare.benchmark_suite import OracleTestBed
-from tilewright.evaluation.compare.comparison import run_comparison
 from tilewright.evaluation.compare.leaderboard import Results
 from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
+from tilewright.flows.comparison import run_comparison
+from tilewright.search import LocalRunner
 from tilewright.targets import make_target
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Estimates, HasCosts, capability
@@ -80,7 +81,7 @@ def main(
         bed = MisjudgedTestBed(_written(folder, name, changed), "template", layers, folder)
         what = plan(bed, parse_tuner_configs(tuners), range(seeds), max(LOOKS), 8)
         with comparing(console) as progress:
-            results = run_comparison(what, folder, processes=jobs, progress=progress).results
+            results = run_comparison(LocalRunner(progress), what, folder, jobs).results
         figures[name] = {tuner: _figures(results, k) for k, tuner in enumerate(results.tuners)}
         for k, (tuner, row) in enumerate(figures[name].items()):
             table.add_row(name if k == 0 else "", tuner, *row.values())

@@ -1,13 +1,14 @@
-"""The flow that makes one folder of a network that a target can run.
+"""Makes a Prefect flow of `flows.build.build_artifact`.
 
 Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
 """
 
 from prefect import flow
 
+from tilewright.flows.build import build_artifact as run_build
 from tilewright.flows.parameters import BuildForm
 from tilewright.services.workspace import use_home
-from tilewright.tasks.build_task import build_one
+from tilewright.tasks.build_task import BuildRunner, say_built
 
 
 @flow(
@@ -19,5 +20,5 @@ def build_artifact(options: BuildForm) -> str:
     """Build a network for a target; returns the folder."""
     use_home()
     given = options.options
-    build_one(options.model, options.target, lambda: given)
+    say_built(given, run_build(BuildRunner(), given))
     return str(given.out)

@@ -1,49 +1,43 @@
-"""The flow that holds tuners against each other.
+"""Comparing tuners with the optimum of enumerated spaces, as consecutive steps.
 
-Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+enumerate_spaces → run_tuners → judge_runs → write_report → log_comparison
 """
 
-from prefect import flow
-from prefect.logging import get_run_logger
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from __future__ import annotations
 
-from tilewright.evaluation.compare.plan import check_budget, parse_seeds, parse_tuner_configs, plan
-from tilewright.evaluation.compare.workload_selection import enumerated
-from tilewright.flows.parameters import CompareForm, confined
-from tilewright.services.workspace import use_home
-from tilewright.tasks.cached_task import unsearched
-from tilewright.tasks.comparison import compare_all, record_all, report_all
-from tilewright.tuning.output_dir import check_folder
+from pathlib import Path
 
-ORACLES = "oracle"
-"""Folder of enumerated spaces, below the home."""
-
-
-@flow(
-    name="compare_tuners",
-    flow_run_name="{options.subject} on {options.target}, {options.rivals}",
-    persist_result=False,
+from tilewright.evaluation.compare.comparison import (
+    Comparison,
+    enumerate_spaces,
+    judge_runs,
+    log_comparison,
+    run_tuners,
 )
-def compare_tuners(options: CompareForm) -> str:
-    """Run several tuners with many seeds and compare them with the enumerated optimum; returns the
-    name of the best."""
-    home, out = use_home(), confined(options.out)
-    check_budget(options.trials, options.batch)
-    seeds = parse_seeds(options.seeds)
-    configs = parse_tuner_configs(options.rivals)
-    check_folder(out)
-    test_bed, left_out = enumerated(
-        options.network or None, options.workloads, options.target, options.space, False,
-        options.max_waste, home.root / ORACLES,
-    )  # fmt: skip
-    for text, reason in left_out.items():
-        get_run_logger().info(f"left out: {text}: {reason}")
-    what = plan(test_bed, configs, seeds, options.trials, options.batch)
-    runs = len(what.jobs)
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        compared = compare_all(
-            runs, options.rivals, unsearched(what), str(out), options.jobs, options.fresh
-        )
-        report_all(str(out), unsearched(compared))
-        record_all(runs, str(out), unsearched(compared))
-    return compared.leaderboard[0].tuner
+from tilewright.evaluation.compare.plan import ComparisonPlan
+from tilewright.reports.compare.report import write_report
+from tilewright.search import LocalRunner
+
+
+def compare_tuners(
+    run: LocalRunner, plan: ComparisonPlan, folder: Path, processes: int = 1, fresh: bool = False
+) -> Comparison:
+    """Run every tuner of a plan, and write the report. Raises as `run_comparison`."""
+    compared = run_comparison(run, plan, folder, processes, fresh)
+    run(write_report, compared, folder)
+    run.log(log_comparison, compared, folder, run.emit)
+    return compared
+
+
+def run_comparison(
+    run: LocalRunner, plan: ComparisonPlan, folder: Path, processes: int = 1, fresh: bool = False
+) -> Comparison:
+    """Measure spaces that are unknown, run every tuner, and write `comparison.json`.
+
+    Runs are kept in `folder` as they finish, and those that are there already are not repeated
+    unless `fresh`. Raises `ComparisonError` if a process dies, `OSError` if the folder cannot be
+    written, and what targets and tuners raise.
+    """
+    run(enumerate_spaces, plan, run.emit)
+    runs = run(run_tuners, plan, folder, processes, fresh, run.emit)
+    return run(judge_runs, plan, folder, runs).value

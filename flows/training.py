@@ -1,49 +1,36 @@
-"""The flow that trains a model which carries over to other hardware, and judges it.
+"""Training a cost model that carries over to other hardware, as consecutive steps.
 
-Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+read_dataset → fit_model → judge_model → store_model → log_model
 """
 
-from prefect import Flow, flow
-from prefect.context import FlowRunContext
-from prefect.logging import get_run_logger
+from __future__ import annotations
+
+from functools import partial
 
 from tilewright.core.files import Json
-from tilewright.flows.parameters import confined
-from tilewright.services.workspace import use_home
-from tilewright.tasks import training
-from tilewright.tasks.training import Registered, Say, TrainingOptions
+from tilewright.evaluation.datasets.training import (
+    TrainingOptions,
+    fit_model,
+    judge_model,
+    log_model,
+    read_dataset,
+    store_model,
+)
+from tilewright.search import LocalRunner
+from tilewright.search.events import Listener, Note
 
 
-def training_flow(
-    say: Say = lambda text: None,
-) -> Flow[[TrainingOptions], tuple[dict[str, Json], Registered]]:
-    """The flow, with somebody who hears how it goes."""
-
-    def heard(text: str) -> None:
-        if FlowRunContext.get() is not None:
-            get_run_logger().info(text)
-        say(text)
-
-    @flow(
-        name="train_model",
-        flow_run_name="{options.kind} {options.split} on {options.dataset}",
-        persist_result=False,
-    )
-    def train_model(options: TrainingOptions) -> tuple[dict[str, Json], Registered]:
-        """Train a model on part of a dataset, judge it on the rest, keep and register it. Returns
-        its figures and where it is registered."""
-        use_home()
-        options = options.model_copy(update={"out": str(confined(options.out))})
-        table, digest = training.read_dataset(options)
-        fitted = training.fit_model(options, table, heard)
-        metrics = training.judge_model(options, fitted, digest)
-        folder = training.keep_model(options, fitted, metrics)
-        registered = training.register_model(options, folder, metrics)
-        training.say_trained(options, metrics, registered)
-        return metrics, registered
-
-    return train_model
+def train_model(run: LocalRunner, options: TrainingOptions) -> dict[str, Json]:
+    """Train a model on part of a dataset, judge it on the rest, write its folder. Returns what
+    `metrics.json` holds. Raises `DatasetError`, `TransferError`, `UnsafeFile` and `OSError`."""
+    table, digest = run(read_dataset, options).value
+    fitted = run(fit_model, options, table, partial(say, run.emit)).value
+    metrics = run(judge_model, options, fitted, digest).value
+    folder = run(store_model, options, fitted, metrics).value
+    run.log(log_model, options, folder, metrics, run.emit)
+    return metrics
 
 
-train_model = training_flow()
-"""What a deployment serves."""
+def say(emit: Listener, text: str) -> None:
+    """Tell how the training goes."""
+    emit(Note(text))

@@ -1,35 +1,66 @@
-"""Building an artifact as a Prefect task, with what it came to as an artifact."""
+"""Performs the steps of a build as Prefect tasks, with what it came to as an artifact.
+
+Networks and graphs are large: Prefect does not search them for futures.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
 from prefect.artifacts import create_markdown_artifact
 from prefect.logging import get_run_logger
 
-from tilewright.flows.build import build_artifact
+from tilewright.flows.build import SchedulesFound, choose_kernels, choose_schedules
 from tilewright.reports.building import built_note
 from tilewright.reports.markdown import plain
-from tilewright.tasks.cached_task import step
+from tilewright.search.events import Event, StageBegan
+from tilewright.tasks.cached_task import step, unsearched
 from tilewright.tasks.progress import Progress
-from tilewright.tuning.build_artifact import BuiltArtifact
+from tilewright.tasks.tracked_runner import Step, TrackedRunner
+from tilewright.tuning.build_artifact import BuiltArtifact, integer_network, link_artifact
+from tilewright.tuning.build_cpu_library import compile_library, read_layers
 from tilewright.tuning.build_options import BuildOptions
 
+STEPS: tuple[Step, ...] = (
+    integer_network, choose_schedules, link_artifact, read_layers, choose_kernels, compile_library,
+)  # fmt: skip
 
-@step("{model} for {target}")
-def build_one(model: str, target: str, options: Callable[[], BuildOptions]) -> BuiltArtifact:
-    """Quantise, choose schedules, link and write, with a progress that moves."""
-    logger, shown = get_run_logger(), Progress("schedules", 1, "of the workloads have a schedule")
 
-    def progress(done: int, whole: int) -> None:
-        shown.of = max(whole, 1)
-        shown.show(done)
+class BuildRunner(TrackedRunner):
+    """Performs each step of a build as a task, with a progress that moves."""
 
-    given = options()
-    made = build_artifact(given, logger.info, progress)
-    shown.end()
+    def __init__(self) -> None:
+        super().__init__(self._show, {each: _task(each) for each in STEPS})
+        self._shown: Progress | None = None
+
+    def _show(self, event: Event) -> None:
+        if isinstance(event, StageBegan):
+            get_run_logger().info(event.name)
+        elif isinstance(event, SchedulesFound):
+            if self._shown is None:
+                what = "of the workloads have a schedule"
+                self._shown = Progress("schedules", event.whole, what)
+            if event.done < event.whole:
+                self._shown.show(event.done)
+            else:
+                self._shown.end()
+
+
+def _task(work: Step) -> Step:
+    """A task of the same name that is given the model's name to show."""
+
+    def do(model: str, given: Sequence[Any]) -> Any:
+        return work(*given)
+
+    do.__name__, do.__doc__ = work.__name__, work.__doc__
+    task = step(f"{work.__name__} of {{model}}")(do)
+    return lambda options, *more: task(options.model, unsearched((options, *more)))
+
+
+def say_built(options: BuildOptions, made: BuiltArtifact) -> None:
+    """What the folder holds, as an artifact of the flow run."""
     for warning in made.warnings:
-        logger.warning(warning)
-    note = built_note(made.manifest, given.out, made.warnings)
-    create_markdown_artifact(key="artifact", markdown=note, description=plain(model))
-    return made
+        get_run_logger().warning(warning)
+    note = built_note(made.manifest, options.out, made.warnings)
+    create_markdown_artifact(key="artifact", markdown=note, description=plain(options.model))

@@ -1,6 +1,6 @@
-"""The steps of a comparison of tuners as Prefect tasks.
+"""Performs the steps of a comparison of tuners as Prefect tasks.
 
-Plans and comparisons hold tables of many runs: give them `unsearched`.
+Plans and comparisons hold tables of many runs: Prefect does not search them for futures.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from pathlib import Path
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
+from tilewright.evaluation.compare import comparison
 from tilewright.evaluation.compare.comparison import (
     COMPARISON,
     Comparison,
-    ComparisonProgress,
-    run_comparison,
+    RunFinished,
+    TuningBegan,
 )
 from tilewright.evaluation.compare.plan import ComparisonPlan
 from tilewright.evaluation.compare.runs import TunerRun
@@ -24,43 +25,68 @@ from tilewright.reports.compare.verdict import spoken
 from tilewright.reports.markdown import code, plain
 from tilewright.reports.run_description import paragraphs
 from tilewright.reports.run_table import markdown_table
-from tilewright.tasks.cached_task import step
+from tilewright.search.events import Event, Listener
+from tilewright.tasks.cached_task import step, unsearched
 from tilewright.tasks.log_comparison import log_comparison
 from tilewright.tasks.progress import Progress as Bar
 from tilewright.tasks.register_champion import register_champion
+from tilewright.tasks.tracked_runner import Step, TrackedRunner
 
 
-class ProgressArtifact(ComparisonProgress):
-    """Moves a progress artifact."""
+class ComparisonRunner(TrackedRunner):
+    """Performs the steps of a comparison as tasks, with a progress that moves."""
 
-    def __init__(self, runs: int) -> None:
-        self._bar, self._done = Bar("runs", runs, f"of {runs} runs"), 0
+    def __init__(self, tuners: str) -> None:
+        own: dict[Step, Step] = {
+            comparison.enumerate_spaces: self._enumerate_spaces,
+            comparison.run_tuners: self._run_tuners,
+            write_report: lambda compared, folder: _write_report(str(folder), unsearched(compared)),
+            comparison.log_comparison: self._log_comparison,
+        }
+        super().__init__(self._show, own)
+        self.tuners = tuners
+        self._bar: Bar | None = None
+        self._done = 0
 
-    def tuning(self, kept: int, runs: int) -> None:
-        self._done = kept
+    def _enumerate_spaces(self, plan: ComparisonPlan, emit: Listener) -> None:
+        _enumerate_spaces(plan.test_bed.target, unsearched(plan), unsearched(emit))
 
-    def finished(self, run: TunerRun) -> None:
-        self._done += 1
-        self._bar.show(self._done)
+    def _run_tuners(
+        self, plan: ComparisonPlan, folder: Path, processes: int, fresh: bool, emit: Listener
+    ) -> list[TunerRun]:
+        return _run_tuners(
+            len(plan.jobs), self.tuners, unsearched(plan), str(folder), processes, fresh,
+            unsearched(emit),
+        )  # fmt: skip
 
-    def end(self) -> None:
-        """All runs are done."""
-        self._bar.end()
+    def _log_comparison(self, compared: Comparison, folder: Path, emit: Listener) -> None:
+        _log_comparison(len(compared.runs), str(folder), unsearched(compared))
+
+    def _show(self, event: Event) -> None:
+        if isinstance(event, TuningBegan):
+            self._bar, self._done = Bar("runs", event.runs, f"of {event.runs} runs"), event.kept
+        elif isinstance(event, RunFinished) and self._bar is not None:
+            self._done += 1
+            self._bar.show(self._done)
+
+
+@step("spaces of {target}")
+def _enumerate_spaces(target: str, plan: ComparisonPlan, emit: Listener) -> None:
+    """Measure spaces that are unknown."""
+    comparison.enumerate_spaces(plan, emit)
 
 
 @step("{runs} runs of {tuners}")
-def compare_all(
-    runs: int, tuners: str, plan: ComparisonPlan, place: str, processes: int, fresh: bool
-) -> Comparison:
-    """Measure spaces that are unknown, and run every tuner."""
-    shown = ProgressArtifact(runs)
-    compared = run_comparison(plan, Path(place), processes=processes, fresh=fresh, progress=shown)
-    shown.end()
-    return compared
+def _run_tuners(
+    runs: int, tuners: str, plan: ComparisonPlan, place: str, processes: int, fresh: bool,
+    emit: Listener,
+) -> list[TunerRun]:  # fmt: skip
+    """Run every tuner."""
+    return comparison.run_tuners(plan, Path(place), processes, fresh, emit)
 
 
 @step("report in {place}")
-def report_all(place: str, compared: Comparison) -> None:
+def _write_report(place: str, compared: Comparison) -> None:
     """The page with all that was found, and the leaderboard in Prefect."""
     write_report(compared, Path(place))
     rows = leaderboard_rows(compared)
@@ -77,7 +103,7 @@ def report_all(place: str, compared: Comparison) -> None:
 
 
 @step("{runs} runs to MLflow")
-def record_all(runs: int, place: str, compared: Comparison) -> int:
+def _log_comparison(runs: int, place: str, compared: Comparison) -> int:
     """All runs in MLflow, and the best tuner's models among the registered ones; says how many."""
     folder = Path(place)
     files = [folder / REPORT, folder / COMPARISON]

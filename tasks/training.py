@@ -31,17 +31,14 @@ from tilewright.models.transfer.training_table import TrainingTable
 from tilewright.reports.markdown import code, plain
 from tilewright.reports.run_description import listed, paragraphs
 from tilewright.reports.run_table import markdown_table
+from tilewright.search.events import Listener
 from tilewright.services.urls import flow_run_url
 from tilewright.tasks import tracking
-from tilewright.tasks.cached_task import step
+from tilewright.tasks.cached_task import step, unsearched
 from tilewright.tasks.champion_registry import ALIAS, PREFIX
 from tilewright.tasks.mlflow_flavors import survey_no_packages
 from tilewright.tasks.register_champion import provide
-
-__all__ = [
-    "Registered", "Say", "TrainingOptions", "fit_model", "judge_model", "keep_model",
-    "read_dataset", "register_model", "say_trained",
-]  # fmt: skip
+from tilewright.tasks.tracked_runner import Step, TrackedRunner
 
 NEWEST = "newest"
 FLAVOUR: ModuleType = mlflow.pyfunc
@@ -61,34 +58,61 @@ class Registered:
     flow_run_id: str
 
 
+class TrainingRunner(TrackedRunner):
+    """Performs the steps of training as tasks; `registered` is where the model is, at the end."""
+
+    def __init__(self, emit: Listener) -> None:
+        own: dict[Step, Step] = {
+            training.read_dataset: _read_dataset,
+            training.fit_model: lambda options, table, say: _fit_model(
+                options, unsearched(table), unsearched(say)
+            ),
+            training.judge_model: lambda options, fitted, digest: _judge_model(
+                options, unsearched(fitted), digest
+            ),
+            training.store_model: lambda options, fitted, metrics: _store_model(
+                options, unsearched(fitted), metrics
+            ),
+            training.log_model: self._log_model,
+        }
+        super().__init__(emit, own)
+        self.registered: Registered | None = None
+
+    def _log_model(
+        self, options: TrainingOptions, folder: Path, metrics: Mapping[str, Json], emit: Listener
+    ) -> None:
+        self.registered = _register_model(options, folder, metrics)
+        say_trained(options, metrics, self.registered)
+
+
 @step("rows of {options.dataset}")
-def read_dataset(options: TrainingOptions) -> tuple[TrainingTable, str]:
-    """As `evaluation.datasets.training.read_dataset`."""
+def _read_dataset(options: TrainingOptions) -> tuple[TrainingTable, str]:
+    """Read the rows of a dataset."""
     return training.read_dataset(options)
 
 
 @step("{options.kind}")
-def fit_model(options: TrainingOptions, table: TrainingTable, say: Say) -> FittedCostModel:
-    """As `evaluation.datasets.training.fit`."""
-    return training.fit(options, table, say)
+def _fit_model(options: TrainingOptions, table: TrainingTable, say: Say) -> FittedCostModel:
+    """Train on part of them."""
+    return training.fit_model(options, table, say)
 
 
 @step("{options.split}")
-def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) -> dict[str, Json]:
-    """As `evaluation.datasets.training.judge`."""
-    return training.judge(options, fitted, digest)
+def _judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) -> dict[str, Json]:
+    """Judge the model on the rest."""
+    return training.judge_model(options, fitted, digest)
 
 
 @step("{options.out}")
-def keep_model(
+def _store_model(
     options: TrainingOptions, fitted: FittedCostModel, metrics: Mapping[str, Json]
 ) -> Path:
-    """As `evaluation.datasets.training.keep`."""
-    return training.keep(options, fitted, metrics)
+    """Write the model's folder."""
+    return training.store_model(options, fitted, metrics)
 
 
 @step("{options.kind} in the registry")
-def register_model(
+def _register_model(
     options: TrainingOptions, folder: Path, metrics: Mapping[str, Json]
 ) -> Registered:
     """Log a trained model to MLflow and make it a version of its registered model."""

@@ -58,12 +58,13 @@ def build(model: str | Path, out: str | Path, **options: Any) -> BuiltArtifact:
     'vta-pynq'
     """
     from tilewright.flows.build import build_artifact
+    from tilewright.search import LocalRunner
     from tilewright.tuning.build_options import BuildOptions
 
     for name in ("schedules", "calibration"):
         if options.get(name) is not None:
             options[name] = Path(options[name])
-    return build_artifact(BuildOptions(str(model), Path(out), **options))
+    return build_artifact(LocalRunner(), BuildOptions(str(model), Path(out), **options))
 
 
 def run(
@@ -113,10 +114,10 @@ def compare(
     >>> sorted(row.tuner for row in compared.leaderboard)
     ['default', 'random']
     """
-    from tilewright.evaluation.compare.comparison import run_comparison
     from tilewright.evaluation.compare.plan import parse_seeds, parse_tuner_configs, plan
     from tilewright.evaluation.compare.workload_selection import enumerated
-    from tilewright.reports.compare.report import write_report
+    from tilewright.flows.comparison import compare_tuners
+    from tilewright.search import LocalRunner
     from tilewright.tuning.options import DEFAULTS
     from tilewright.tuning.output_dir import check_folder
 
@@ -125,11 +126,8 @@ def compare(
     configs, numbers = parse_tuner_configs(tuners), parse_seeds(seeds)
     waste = DEFAULTS.max_waste if max_waste is None else max_waste
     test_bed, _ = enumerated(network, workloads, target, space, False, waste, folder / "spaces")
-    compared = run_comparison(
-        plan(test_bed, configs, numbers, trials, batch), folder, processes=processes, fresh=fresh
-    )
-    write_report(compared, folder)
-    return compared
+    what = plan(test_bed, configs, numbers, trials, batch)
+    return compare_tuners(LocalRunner(), what, folder, processes, fresh)
 
 
 def codesign(**options: Any) -> CodesignOutcome:

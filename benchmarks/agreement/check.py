@@ -126,6 +126,7 @@ def _check(
 ) -> None:  # fmt: skip
     from tilewright.flows.build import build_artifact
     from tilewright.networks.artifact import Artifact, load
+    from tilewright.search import LocalRunner
     from tilewright.tuning.build_options import BuildOptions
 
     model = onnx.load(path)
@@ -136,7 +137,7 @@ def _check(
     )
     tuned = _tuned_workloads(stages, path, target, calibration)
     stages.stage = "building"
-    manifest = build_artifact(options).manifest
+    manifest = build_artifact(LocalRunner(), options).manifest
     stages.stage = "loading"
     artifact = load(options.out)
     assert isinstance(artifact, Artifact)

@@ -21,10 +21,10 @@ import tilewright.services
 from tilewright.services.workspace import use_home
 use_home()
 from tilewright.flows.build_flow import build_artifact
-from tilewright.flows.codesign import codesign
-from tilewright.flows.comparison import compare_tuners
-from tilewright.flows.dataset import build_dataset
-from tilewright.flows.training import train_model
+from tilewright.flows.codesign_flow import codesign
+from tilewright.flows.comparison_flow import compare_tuners
+from tilewright.flows.dataset_flow import build_dataset
+from tilewright.flows.training_flow import train_model
 
 flows = [
     (build_artifact, dict(model="digits_cnn", trials=0, out="built")),

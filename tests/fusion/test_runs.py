@@ -20,7 +20,7 @@ from tilewright.flows.build import build_artifact
 from tilewright.fusion.preview import preview
 from tilewright.networks import artifact
 from tilewright.reports.fusion import fusion_page
-from tilewright.search import read
+from tilewright.search import LocalRunner, read
 from tilewright.targets.registry import make_target
 from tilewright.tuning.build_options import BuildOptions
 from tilewright.tuning.events import Event, Note, WorkloadsAdded
@@ -129,7 +129,7 @@ def test_what_is_built_is_what_was_decided_and_computes_the_same(
     folders: Path, mode: str, tmp_path: Path
 ) -> None:
     options = BuildOptions(str(folders / "pooled.onnx"), tmp_path / "art", schedules=folders / mode)
-    built = build_artifact(options)
+    built = build_artifact(LocalRunner(), options)
     summary = json.loads((folders / mode / "summary.json").read_text())
     assert built.manifest["cycles"]["stream"] == summary["fusion"]["cycles"][mode]  # type: ignore[index, call-overload]
     loaded = artifact.load(tmp_path / "art")
@@ -137,7 +137,7 @@ def test_what_is_built_is_what_was_decided_and_computes_the_same(
     x = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
     (ours,) = loaded.infer({"input": x}).values()
     plain = BuildOptions(str(folders / "pooled.onnx"), tmp_path / "plain", trials=0)
-    build_artifact(plain)
+    build_artifact(LocalRunner(), plain)
     (theirs,) = artifact.load(tmp_path / "plain").infer({"input": x}).values()
     np.testing.assert_array_equal(ours, theirs)
 
@@ -152,7 +152,9 @@ def test_shortcuts_are_tuned_and_built_with_the_layers_they_are_in(tmp_path: Pat
     assert "beside" in fusion_page("projecting", "vta-pynq", said, held).decode()
     sides = []
     for name, folder in (("all", tmp_path / "out"), ("plain", None)):
-        build_artifact(BuildOptions(str(model), tmp_path / name, schedules=folder, trials=0))
+        build_artifact(
+            LocalRunner(), BuildOptions(str(model), tmp_path / name, schedules=folder, trials=0)
+        )
         loaded = artifact.load(tmp_path / name)
         assert not any(each.wrong for each in loaded.verify())
         x = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
@@ -274,7 +276,7 @@ def test_a_changed_file_is_refused(
     (tmp_path / "fusion.json").write_text(json.dumps(held))
     options = BuildOptions(str(folders / "pooled.onnx"), tmp_path / "art", schedules=tmp_path)
     with pytest.raises(PickError, match=message):
-        build_artifact(options)
+        build_artifact(LocalRunner(), options)
 
 
 @pytest.mark.slow(seconds=60)

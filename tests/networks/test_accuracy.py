@@ -27,6 +27,7 @@ from tilewright.networks.artifact.load import CPU_LIBRARY
 from tilewright.networks.integer.multipliers import FINE_BITS, scaled, weighted_pair
 from tilewright.networks.quantise import model_with_weights
 from tilewright.networks.quantise.session import runs
+from tilewright.search import LocalRunner
 from tilewright.targets.registry import make_target
 from tilewright.tuning.build_artifact import integer_network
 from tilewright.tuning.build_options import BuildOptions
@@ -64,7 +65,7 @@ def test_a_model_with_asymmetric_scales_is_built_right_and_says_so(
 ) -> None:
     """It was off by three quarters of its size, with signs turned, and verify was content."""
     out = tmp_path / "art"
-    made = build_artifact(BuildOptions(str(asymmetric), out, trials=0))
+    made = build_artifact(LocalRunner(), BuildOptions(str(asymmetric), out, trials=0))
     artifact = load(out)
     assert isinstance(artifact, Artifact)
     model, image = onnx.load(asymmetric), np.random.default_rng(9).standard_normal(INPUT)
@@ -86,7 +87,7 @@ def test_outputs_beyond_the_tolerance_are_refused_and_nothing_is_written(
 ) -> None:
     out = tmp_path / "art"
     with pytest.raises(ArtifactError, match=r"is off by .* --tolerance"):
-        build_artifact(BuildOptions(str(asymmetric), out, trials=0, tolerance=1e-6))
+        build_artifact(LocalRunner(), BuildOptions(str(asymmetric), out, trials=0, tolerance=1e-6))
     assert not out.exists()
 
 
@@ -166,7 +167,7 @@ def test_what_an_inference_gave_stays_when_the_next_one_runs(tmp_path: Path) -> 
     onnx.save(
         onnx.utils.Extractor(model).extract_model([model.graph.input[0].name], [quantised]), cut
     )
-    build_artifact(BuildOptions(str(cut), out, trials=0))
+    build_artifact(LocalRunner(), BuildOptions(str(cut), out, trials=0))
     artifact = load(out)
     assert isinstance(artifact, Artifact)
     (value,) = artifact.inputs
@@ -184,7 +185,7 @@ def test_samples_that_were_changed_with_their_manifest_are_refused(
     asymmetric: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "art"
-    build_artifact(BuildOptions(str(asymmetric), out, trials=0))
+    build_artifact(LocalRunner(), BuildOptions(str(asymmetric), out, trials=0))
     artifact = load(out)
     assert isinstance(artifact, Artifact)
     whole, check = artifact.manifest, (out / "check.npz").read_bytes()

@@ -21,6 +21,7 @@ from tilewright.networks.artifact.build import layer_graph
 from tilewright.networks.artifact.folder import sealed
 from tilewright.networks.errors import InputError
 from tilewright.networks.integer.graph import IntegerGraph
+from tilewright.search import LocalRunner
 from tilewright.targets import make_target
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import Scale, Value
@@ -275,6 +276,6 @@ def test_a_folder_of_the_first_release_is_read(
     """0.1 spelled the format otherwise."""
     monkeypatch.setattr(artifact_folder, "FORMAT", "tilewright artefact")
     options = BuildOptions("digits_cnn", tmp_path / "art", trials=0)
-    build_artifact(options)
+    build_artifact(LocalRunner(), options)
     assert json.loads((tmp_path / "art" / "manifest.json").read_text())["format"].endswith("efact")
     assert load(tmp_path / "art").name == "digits_cnn"

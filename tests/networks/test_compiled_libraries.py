@@ -30,6 +30,7 @@ from tilewright.networks.errors import InputError
 from tilewright.networks.offload import decide
 from tilewright.networks.zoo.builder import Builder
 from tilewright.networks.zoo.transformer import attention, feed_forward
+from tilewright.search import LocalRunner
 from tilewright.targets import make_target
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.capabilities import dtypes_of
@@ -229,7 +230,9 @@ def test_arrays_that_do_not_fit_are_refused(
 )
 def test_what_is_about_integers_is_refused(options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="int8"):
-        build_artifact(BuildOptions("digits_cnn", tmp_path / "art", "cpu", **options))
+        build_artifact(
+            LocalRunner(), BuildOptions("digits_cnn", tmp_path / "art", "cpu", **options)
+        )
 
 
 @pytest.mark.slow(seconds=3)
@@ -275,5 +278,5 @@ def test_a_quantised_network_is_never_built_in_float(tmp_path: Path) -> None:
     path.write_bytes(quantised().SerializeToString())
     options = BuildOptions(str(path), tmp_path / "art", "cpu", trials=0)
     with pytest.raises(ArtifactError, match=r"is quantised.*build it for a VTA, or take the float"):
-        build_artifact(options)
+        build_artifact(LocalRunner(), options)
     assert not (tmp_path / "art").exists()

@@ -17,6 +17,7 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.files import as_list, as_object
 from tilewright.flows.build import build_artifact
 from tilewright.networks.accelerator import Accelerator
+from tilewright.search import LocalRunner
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import canonical, parse_workload
 from tilewright.tuning.build_options import BuildOptions
@@ -50,9 +51,12 @@ def test_inspect_tune_build_and_manifest_have_the_same_workloads(
         )
         if not tuned:
             with pytest.raises(TilewrightError):
-                build_artifact(options)
+                build_artifact(LocalRunner(), options)
             return
-        layers = [as_object(row) for row in as_list(build_artifact(options).manifest["layers"])]
+        layers = [
+            as_object(row)
+            for row in as_list(build_artifact(LocalRunner(), options).manifest["layers"])
+        ]
         built = [parse_workload(str(row["workload"]), str(row["epilogue"])) for row in layers]
         assert Counter(canonical(each).id for each in built) == Counter(
             {each.workload.id: each.calls for each in tuned}

@@ -29,6 +29,8 @@ from tilewright.networks.onnx_float16 import is_half
 from tilewright.networks.quantise import quantise
 from tilewright.networks.report import ModelReport
 from tilewright.reports.building import built_lines
+from tilewright.search import LocalRunner
+from tilewright.search.events import Event, StageBegan
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import Value
 from tilewright.tuning.build_options import BuildOptions
@@ -184,11 +186,16 @@ def test_a_shape_that_depends_on_values_is_refused_before_any_work(
     assert "depends on values" in refused.reason
     assert "cut the model before it" in refused.next_step
     stages: list[str] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, StageBegan):
+            stages.append(event.name)
+
     for target in ("vta-pynq", "cpu"):
         options = BuildOptions(str(tmp_path / "m.onnx"), tmp_path / "art", target, trials=0)
         with pytest.raises(UnsupportedOperatorError, match=refused.name):
-            build_artifact(options, stages.append)
-    assert set(stages) <= {"quantising", "reading"}
+            build_artifact(LocalRunner(hear), options)
+    assert set(stages) <= {"integer_network", "read_layers"}
 
 
 def _branch(*nodes: onnx.NodeProto) -> onnx.GraphProto:

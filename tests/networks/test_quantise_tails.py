@@ -18,6 +18,7 @@ from tilewright.networks.quantise import Samples, quantise
 from tilewright.networks.quantise.samples import with_held_out
 from tilewright.networks.quantise.session import runs
 from tilewright.networks.quantise.tails import WEIGHT, Tail
+from tilewright.search import LocalRunner
 from tilewright.targets.registry import make_target
 from tilewright.tuning.build_artifact import integer_network
 from tilewright.tuning.build_options import BuildOptions
@@ -130,7 +131,7 @@ def test_the_error_of_a_build_is_measured_on_samples_that_chose_no_scale(tmp_pat
         str(tmp_path / "net.onnx"), tmp_path / "art", trials=0, tolerance=1.0,
         calibration=tmp_path / "samples.npz",
     )  # fmt: skip
-    made = build_artifact(options)
+    made = build_artifact(LocalRunner(), options)
     artifact = load(options.out)
     assert isinstance(artifact, Artifact)
     found = artifact.accuracy()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.flows.build import tuned_picks
+from tilewright.flows.build import SchedulesFound, tuned_picks
+from tilewright.search.events import Event
 from tilewright.targets import make_target
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.workload import Workload, canonical, parse_workload
@@ -97,10 +98,10 @@ def test_a_schedule_without_a_config_is_missing(tmp_path: Path) -> None:
 
 
 def test_no_trials_take_the_better_of_estimate_and_baseline() -> None:
-    told: list[tuple[int, int]] = []
-    found = tuned_picks([*WORKLOADS, WORKLOADS[0]], TARGET, 0, progress=lambda *d: told.append(d))
+    told: list[Event] = []
+    found = tuned_picks([*WORKLOADS, WORKLOADS[0]], TARGET, 0, emit=told.append)
     assert found[0] == found[2]
-    assert told == [(0, 2), (1, 2), (2, 2)]
+    assert told == [SchedulesFound(done, 2) for done in range(3)]
     for workload, pick in zip(WORKLOADS, found, strict=False):
         baseline = TARGET.baseline(workload).latency.cycles  # type: ignore[attr-defined]
         assert 0 < latency(workload, pick) <= baseline

@@ -1,6 +1,6 @@
 """Judging tuners and models: tables in, tables out.
 
-    compare.comparison.run_comparison     tuners against the optimum
+    compare.comparison                    tuners against the optimum (`flows.comparison`)
     explain.run.explain_run               what a run's models went by
     enumeration.enumerate_space           a whole space
 

@@ -15,9 +15,10 @@ from tilewright.networks import artifact
 from tilewright.networks.artifact import ArtifactError
 from tilewright.networks.artifact.accuracy import OF_FLOAT, OF_QUANTISED
 from tilewright.networks.errors import ImportFailedError, ModelFileError
+from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Builds, capability
-from tilewright.targets.registry import check_target
+from tilewright.targets.registry import check_target, kind_of
 from tilewright.tuning.build_options import BuildOptions
 from tilewright.tuning.fusion_file import labels_of
 from tilewright.tuning.output_dir import FUSION
@@ -125,6 +126,18 @@ def integer_network(
     return IntegerNetwork(
         graph, dict(made.quantisation), made.warnings, model, samples.judging, tolerance
     )
+
+
+def link_artifact(
+    options: BuildOptions, target: Target, made: IntegerNetwork, picks: Sequence[Pick]
+) -> Mapping[str, Json]:
+    """Write the artifact of a network with a schedule a layer; its manifest. Raises `ArtifactError`
+    where its outputs are further off than the bound, `WorkloadError` and `OSError`."""
+    return artifact.build(
+        made.graph, picks, target, kind_of(options.target)[0].name, options.out,
+        notes={"quantisation": made.quantisation}, bare=options.bare,
+        check=artifact.check_of(made.source, made.samples), tolerance=made.tolerance,
+    )  # fmt: skip
 
 
 def _labelled(graph: IntegerGraph, labels: Mapping[str, bool], path: Path) -> IntegerGraph:

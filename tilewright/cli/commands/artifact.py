@@ -84,6 +84,7 @@ def build(
     from tilewright.cli.views.building import Building
     from tilewright.cli.views.terminal import Terminal
     from tilewright.flows.build import build_artifact
+    from tilewright.search import LocalRunner
     from tilewright.tuning.build_options import BuildOptions
 
     if schedules is not None and trials is not None:
@@ -97,7 +98,7 @@ def build(
     )  # fmt: skip
     console = Terminal()
     with Building(Terminal(stderr=True)) as shown:
-        made = build_artifact(options, shown.stage, shown.progress)
+        made = build_artifact(LocalRunner(shown), options)
     for warning in made.warnings:
         typer.echo(f"note: {as_typed(warning)}", err=True)
     if as_json:

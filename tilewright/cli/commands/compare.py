@@ -86,7 +86,6 @@ def compare(
     from tilewright.cli.signals import keep_count
     from tilewright.cli.views.comparison import comparing, show
     from tilewright.cli.views.terminal import Terminal
-    from tilewright.evaluation.compare.comparison import run_comparison
     from tilewright.evaluation.compare.plan import (
         check_budget,
         parse_seeds,
@@ -95,7 +94,8 @@ def compare(
     )
     from tilewright.evaluation.compare.process_pool import all_cores
     from tilewright.evaluation.compare.workload_selection import recorded
-    from tilewright.reports.compare.report import write_report
+    from tilewright.flows.comparison import compare_tuners
+    from tilewright.search import LocalRunner
     from tilewright.tuning.output_dir import check_folder
 
     check_budget(trials, batch)
@@ -113,10 +113,8 @@ def compare(
     what = plan(test_bed, tuner_configs, numbers, trials, batch)
     keep_count("run", lambda: _kept(out))
     with comparing(console) as progress:
-        compared = run_comparison(
-            what, out, processes=jobs or all_cores(), fresh=fresh, progress=progress
-        )
-    write_report(compared, out)
+        run = LocalRunner(progress)
+        compared = compare_tuners(run, what, out, jobs or all_cores(), fresh)
     show(compared, out, console)
     if mlflow:
         _record(compared, out, console)

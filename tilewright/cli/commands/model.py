@@ -104,21 +104,19 @@ def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
 
     console = Terminal()
     registered = None
-    with training_shown(Terminal(stderr=True)) as say:
+    with training_shown(Terminal(stderr=True)) as listen:
         if bare:
-            from tilewright.evaluation.datasets import training
+            from tilewright.flows.training import train_model
+            from tilewright.search import LocalRunner
 
-            table, digest = training.read_dataset(options)
-            fitted = training.fit(options, table, say)
-            found = training.judge(options, fitted, digest)
-            training.keep(options, fitted, found)
+            found = train_model(LocalRunner(listen), options)
         else:
             from tilewright.services.local_services import embedded
 
             with embedded(_prepare):
-                from tilewright.flows.training import training_flow
+                from tilewright.flows.training_flow import training_flow
 
-                found, registered = training_flow(say)(options)
+                found, registered = training_flow(listen)(options)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -128,7 +126,7 @@ def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
 
 
 def _prepare() -> None:
-    import tilewright.flows.training  # noqa: F401
+    import tilewright.flows.training_flow  # noqa: F401
     from tilewright.tasks import tracking
 
     tracking.connect()

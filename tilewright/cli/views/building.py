@@ -8,6 +8,17 @@ from typing import Self
 from rich.console import Console
 
 from tilewright.cli.views.terminal import progress_bar
+from tilewright.flows.build import SchedulesFound
+from tilewright.search.events import Event, StageBegan
+
+_STAGES = {
+    "integer_network": "quantising",
+    "read_layers": "reading",
+    "choose_schedules": "choosing schedules",
+    "choose_kernels": "choosing schedules",
+    "link_artifact": "linking",
+    "compile_library": "compiling",
+}
 
 
 class Building:
@@ -27,10 +38,11 @@ class Building:
     ) -> None:  # fmt: skip
         self._bar.stop()
 
-    def stage(self, what: str) -> None:
-        """What begins."""
-        self._bar.update(self._task, description=what, total=None, completed=0)
-
-    def progress(self, done: int, whole: int) -> None:
-        """How many of how many workloads have a schedule."""
-        self._bar.update(self._task, completed=done, total=whole)
+    def __call__(self, event: Event) -> None:
+        """Show what begins, and how many of how many workloads have a schedule."""
+        match event:
+            case StageBegan():
+                what = _STAGES.get(event.name, event.name)
+                self._bar.update(self._task, description=what, total=None, completed=0)
+            case SchedulesFound():
+                self._bar.update(self._task, completed=event.done, total=event.whole)

@@ -14,20 +14,26 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.cli.views.terminal import progress_bar, ruled_table, say
-from tilewright.evaluation.compare.comparison import COMPARISON, Comparison, ComparisonProgress
+from tilewright.evaluation.compare.comparison import (
+    COMPARISON,
+    Comparison,
+    Enumerated,
+    Enumerating,
+    RunFinished,
+    TuningBegan,
+)
 from tilewright.evaluation.compare.leaderboard import LeaderboardRow
 from tilewright.evaluation.compare.plan import GOAL, ComparisonPlan
-from tilewright.evaluation.compare.runs import TunerRun
 from tilewright.evaluation.compare.summary import verdict
 from tilewright.reports.compare.report import REPORT
 from tilewright.reports.compare.verdict import spoken
 from tilewright.reports.number_format import count, duration, percent, ranged
-from tilewright.targets.workload import Workload
+from tilewright.search.events import Event
 
 WIDE = 100  # columns of a terminal that has room for all figures
 
 
-class ComparisonBars(ComparisonProgress):
+class ComparisonBars:
     """A bar for the space that is enumerated, then one for the runs."""
 
     def __init__(self, console: Console, bars: Bars) -> None:
@@ -39,19 +45,22 @@ class ComparisonBars(ComparisonProgress):
         self.bars.remove_task(self._bar)
         self._bar = self.bars.add_task(text, total=total, completed=completed)
 
-    def enumerating(self, workload: Workload, size: int, place: int, spaces: int) -> None:
-        self._next(f"enumerating {place}/{spaces}: {workload}", size)
-
-    def enumerated(self, configs: int) -> None:
-        self.bars.advance(self._bar, configs)
-
-    def tuning(self, kept: int, runs: int) -> None:
-        if 0 < kept < runs:
-            self.console.print(f"{kept:,} of {runs:,} runs are here already", highlight=False)
-        self._next("tuning", runs, kept)
-
-    def finished(self, run: TunerRun) -> None:
-        self.bars.update(self._bar, advance=1, description=f"{run.tuner} on {run.workload}")
+    def __call__(self, event: Event) -> None:
+        """Show how far the comparison is."""
+        match event:
+            case Enumerating():
+                where = f"{event.place}/{event.spaces}"
+                self._next(f"enumerating {where}: {event.workload}", event.size)
+            case Enumerated():
+                self.bars.advance(self._bar, event.configs)
+            case TuningBegan():
+                if 0 < event.kept < event.runs:
+                    said = f"{event.kept:,} of {event.runs:,} runs are here already"
+                    self.console.print(said, highlight=False)
+                self._next("tuning", event.runs, event.kept)
+            case RunFinished():
+                what = f"{event.run.tuner} on {event.run.workload}"
+                self.bars.update(self._bar, advance=1, description=what)
 
 
 @contextmanager

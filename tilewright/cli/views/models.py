@@ -3,7 +3,7 @@ programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,19 +13,25 @@ from tilewright.cli.views.terminal import ruled_table, say
 from tilewright.core.files import Json, as_list, as_number, as_object, as_text
 from tilewright.evaluation.datasets.training import BEFORE
 from tilewright.reports.number_format import duration, percent
+from tilewright.search.events import Event, Listener, Note, ignore
 
 if TYPE_CHECKING:
     from tilewright.tasks.training import Registered
 
 
 @contextmanager
-def training_shown(console: Console) -> Iterator[Callable[[str], None]]:
+def training_shown(console: Console) -> Iterator[Listener]:
     """How a training goes, on the last line of a terminal; nothing where there is none."""
     if not console.is_terminal:
-        yield lambda text: None
+        yield ignore
         return
     with console.status("reading rows") as status:
-        yield status.update
+
+        def hear(event: Event) -> None:
+            if isinstance(event, Note):
+                status.update(event.text)
+
+        yield hear
 
 
 def show_scores(found: Mapping[str, Json], console: Console) -> None:

@@ -19,6 +19,7 @@ from tilewright.evaluation.compare.plan import ComparisonPlan
 from tilewright.evaluation.compare.process_pool import run_jobs
 from tilewright.evaluation.compare.run_cache import KeptRuns
 from tilewright.evaluation.compare.runs import TunerRun, ordered
+from tilewright.search.events import Event, Listener, Note
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import Workload
 
@@ -36,44 +37,78 @@ class Comparison:
     leaderboard: list[LeaderboardRow]
 
 
-class ComparisonProgress:
-    """Hears how a comparison goes. Does nothing by itself: override what is to be shown."""
+@dataclass(frozen=True)
+class Enumerating(Event):
+    """The `place`-th of `spaces` unknown spaces, of `size` configs, is measured from now on."""
 
-    def enumerating(self, workload: Workload, size: int, place: int, spaces: int) -> None:
-        """The `place`-th of `spaces` unknown spaces, of `size` configs, is measured from now on."""
-
-    def enumerated(self, configs: int) -> None:
-        """So many more configs of that space are measured."""
-
-    def tuning(self, kept: int, runs: int) -> None:
-        """The runs begin; `kept` of them are there from an earlier call."""
-
-    def finished(self, run: TunerRun) -> None:
-        """One more run is done and on disk."""
+    workload: Workload
+    size: int
+    place: int
+    spaces: int
 
 
-def run_comparison(
-    plan: ComparisonPlan,
-    folder: Path,
-    *,
-    processes: int,
-    fresh: bool = False,
-    progress: ComparisonProgress | None = None,
-) -> Comparison:
-    """Measure spaces that are unknown, run every tuner, and write `comparison.json`.
+@dataclass(frozen=True)
+class Enumerated(Event):
+    """So many more configs of that space are measured."""
 
-    Runs are kept in `folder` as they finish, and those that are there already are not repeated
-    unless `fresh`. Raises `ComparisonError` if a process dies, `OSError` if the folder cannot be
-    written, and what targets and tuners raise.
-    """
-    progress = progress or ComparisonProgress()
-    if isinstance(plan.test_bed, OracleTestBed):
-        _enumerate(plan.test_bed, progress)
+    configs: int
+
+
+@dataclass(frozen=True)
+class TuningBegan(Event):
+    """The runs begin; `kept` of them are there from an earlier call."""
+
+    kept: int
+    runs: int
+
+
+@dataclass(frozen=True)
+class RunFinished(Event):
+    """One more run is done and on disk."""
+
+    run: TunerRun
+
+
+def enumerate_spaces(plan: ComparisonPlan, emit: Listener) -> None:
+    """Measure the spaces of a plan that are unknown. Raises what targets raise."""
+    if not isinstance(plan.test_bed, OracleTestBed):
+        return
+    missing = plan.test_bed.missing()
+    for place, (workload, size) in enumerate(missing, 1):
+        emit(Enumerating(workload, size, place, len(missing)))
+        plan.test_bed.enumerate(workload, lambda configs: emit(Enumerated(configs)))
+
+
+def run_tuners(
+    plan: ComparisonPlan, folder: Path, processes: int, fresh: bool, emit: Listener
+) -> list[TunerRun]:
+    """Every tuner on every workload with every seed. Runs are kept in `folder` as they finish, and
+    those that are there already are not repeated unless `fresh`. Raises `ComparisonError` if a
+    process dies, `OSError` if the folder cannot be written, and what tuners raise."""
+    kept = KeptRuns(folder, plan, fresh)
+    found = [(job, kept.find(job)) for job in plan.jobs]
+    runs = [run for _, run in found if run is not None]
+    missing = [job for job, run in found if run is None]
+    emit(TuningBegan(len(runs), len(found)))
+    for run in run_jobs(plan, missing, processes):
+        kept.add(run)
+        runs.append(run)
+        emit(RunFinished(run))
+    return ordered(plan, runs)
+
+
+def judge_runs(plan: ComparisonPlan, folder: Path, runs: list[TunerRun]) -> Comparison:
+    """Compare runs with the best config of each space, and write `comparison.json`. Raises
+    `OSError`."""
     optimum = optimum_of(plan)
-    runs = _run(plan, KeptRuns(folder, plan, fresh), processes, progress)
     write_comparison(folder / COMPARISON, plan, optimum, runs)
     results = results_of(runs, {name: best.cost for name, best in optimum.items()}, plan.trials)
     return Comparison(plan, runs, results, leaderboard(results))
+
+
+def log_comparison(compared: Comparison, folder: Path, emit: Listener) -> None:
+    """Say which tuner did best."""
+    emit(Note(f"best: {compared.leaderboard[0].tuner}"))
 
 
 def optimum_of(plan: ComparisonPlan) -> dict[str, Latency]:
@@ -98,24 +133,3 @@ def write_comparison(
         "runs": [run.record() for run in runs],
     }
     write_atomically(path, json.dumps(document, ensure_ascii=False).encode())
-
-
-def _enumerate(test_bed: OracleTestBed, progress: ComparisonProgress) -> None:
-    missing = test_bed.missing()
-    for place, (workload, size) in enumerate(missing, 1):
-        progress.enumerating(workload, size, place, len(missing))
-        test_bed.enumerate(workload, progress.enumerated)
-
-
-def _run(
-    plan: ComparisonPlan, kept: KeptRuns, processes: int, progress: ComparisonProgress
-) -> list[TunerRun]:
-    found = [(job, kept.find(job)) for job in plan.jobs]
-    runs = [run for _, run in found if run is not None]
-    missing = [job for job, run in found if run is None]
-    progress.tuning(len(runs), len(found))
-    for run in run_jobs(plan, missing, processes):
-        kept.add(run)
-        runs.append(run)
-        progress.finished(run)
-    return ordered(plan, runs)

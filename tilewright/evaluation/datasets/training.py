@@ -24,6 +24,7 @@ from tilewright.models.transfer.files import identity_of, read_index
 from tilewright.models.transfer.model import Transferred
 from tilewright.models.transfer.registry import kinds, load_model, make_model, refined
 from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.search.events import Listener, Note
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
@@ -134,7 +135,7 @@ def read_dataset(options: TrainingOptions) -> tuple[TrainingTable, str]:
     return read_table(folder, rows=options.rows, seed=options.seed), digest_of(folder)
 
 
-def fit(
+def fit_model(
     options: TrainingOptions, table: TrainingTable, say: Say = lambda text: None
 ) -> FittedCostModel:
     """Train on the part of a table that the split leaves. Raises `DatasetError` if the table cannot
@@ -178,7 +179,7 @@ def _ids(about: DatasetMetadata, table: TrainingTable) -> dict[str, set[str]]:
     return {"hardware": hardware, "workloads": workloads}
 
 
-def judge(options: TrainingOptions, fitted: FittedCostModel, digest: str) -> dict[str, Json]:
+def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) -> dict[str, Json]:
     """What `metrics.json` holds: figures of programs that were compiled, below `visible` those of
     the same before they are, and how the training went. Raises `DatasetError`."""
     trained = fitted.training
@@ -201,7 +202,9 @@ def judge(options: TrainingOptions, fitted: FittedCostModel, digest: str) -> dic
     return found
 
 
-def keep(options: TrainingOptions, fitted: FittedCostModel, metrics: Mapping[str, Json]) -> Path:
+def store_model(
+    options: TrainingOptions, fitted: FittedCostModel, metrics: Mapping[str, Json]
+) -> Path:
     """Write model and `metrics.json`; returns the folder. Raises `OSError` and `UnsafeFile`."""
     folder = Path(options.out)
     fitted.model.save(folder)
@@ -266,3 +269,10 @@ def _row(scores: Scores) -> dict[str, Json]:
         "top1_regret": scores.top1_regret,
         "top8_regret": scores.top8_regret,
     }
+
+
+def log_model(
+    options: TrainingOptions, folder: Path, metrics: Mapping[str, Json], emit: Listener
+) -> None:
+    """Say where the model is."""
+    emit(Note(f"{options.kind} is in {folder}"))

@@ -1,0 +1,73 @@
+"""The steps of compiling a network for a processor, which `flows.build` calls in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tilewright import networks
+from tilewright.core.files import Json
+from tilewright.networks.artifact import ArtifactError
+from tilewright.targets.artifact_types import Pick
+from tilewright.targets.base import Target
+from tilewright.targets.registry import kind_of
+from tilewright.targets.workload import Workload
+from tilewright.tuning.build_options import BuildOptions
+
+if TYPE_CHECKING:
+    from tilewright.networks.compiled.layers import KernelLayer
+    from tilewright.networks.network import Network
+
+
+def check_library(options: BuildOptions, target: Target) -> None:
+    """Raises `ArtifactError` for what is asked of integers."""
+    given = (options.calibration is not None, bool(options.keep_float), options.bare)
+    for name, is_given in zip(("--calibration", "--keep-float", "--bare"), given, strict=True):
+        if is_given:
+            raise ArtifactError(
+                f"{name} is about networks in int8, and {target.name} computes in float; leave it "
+                "out"
+            )
+
+
+def read_layers(options: BuildOptions, target: Target) -> tuple[Network, list[KernelLayer]]:
+    """The network, and its layers that the target has kernels for. Raises `ArtifactError` where
+    there are none, or it is quantised, and what reading the model raises."""
+    from tilewright.networks.compiled.layers import kernel_layers
+    from tilewright.networks.float32 import is_quantised
+
+    network = networks.load(options.model, options.input_shapes or None, options.seed)
+    whole = network.whole
+    if any(is_quantised(call) for call in network.examined.found.calls):
+        raise ArtifactError(
+            f"{options.model} is quantised, and a library for {target.name} would compute it in "
+            "float32: build it for a VTA, or take the float model ('tilewright tune' tunes "
+            "quantised layers one by one)"
+        )
+    layers = kernel_layers(whole.flat, target.space)
+    if not layers:
+        raise ArtifactError(
+            f"no layer of {options.model} has a kernel on {target.name}, there is nothing to "
+            "build; 'tilewright inspect' says why"
+        )
+    return network, layers
+
+
+def compile_library(
+    options: BuildOptions,
+    target: Target,
+    network: Network,
+    layers: Sequence[KernelLayer],
+    picks: Mapping[Workload, Pick],
+) -> Mapping[str, Json]:
+    """Compile the network with these schedules; the folder's manifest. Raises as
+    `networks.artifact.compiled.build`."""
+    from tilewright.networks.artifact.compiled import build
+
+    macs = sum(network.examined.found.macs.values())
+    return build(
+        network.whole, [layer for layer in layers if layer.workload in picks], dict(picks), target,
+        kind_of(options.target)[0].name, options.out, name=Path(options.model).stem,
+        total_macs=macs,
+    )  # fmt: skip
