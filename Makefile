@@ -73,9 +73,10 @@ team-test: setup setup-dev ## Two workers on Debian's PostgreSQL, which is kille
 	$(call debian,$(wildcard /usr/lib/postgresql/*/bin/initdb),postgresql)
 	@$(BIN)/python -m pytest -s -m team tests/team
 
-lint: setup-dev ## Ruff, mypy and the arrows between the rooms
+lint: setup-dev ## Ruff, spelling, mypy and the arrows between the rooms
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/codespell
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
