@@ -13,6 +13,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from tilewright.core.errors import TilewrightError
 from tilewright.models.transfer.contract import CommonOptions, Prediction, Training, TransferError
@@ -268,8 +269,6 @@ def _check_rows(table: TrainingTable) -> None:
 def options_of(kind: type[Transferred], given: Mapping[str, object] | None = None) -> CommonOptions:
     """The options of a kind. Raises `TransferError` for one that it does not know, or a value it
     cannot take."""
-    from pydantic import ValidationError
-
     fields = kind.options_type.model_fields
     try:
         return kind.options_type.model_validate(dict(given or {}))

@@ -9,6 +9,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
+
+safetensors = lazy_module("safetensors")
+numpy_format = lazy_module("safetensors.numpy")
+
 NamedWeights = dict[str, NDArray[np.float32]]
 Shapes = dict[str, tuple[int, ...]]
 _MAX_HEADER = 1 << 22
@@ -29,21 +34,18 @@ def layer_shapes(name: str, inputs: int, units: int) -> Shapes:
 
 def pack_weights(weights: Mapping[str, NDArray[np.float32]]) -> bytes:
     """The bytes of a safetensors file of arrays of any shape, in the order of names."""
-    from safetensors.numpy import save
-
-    return bytes(save({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)}))
+    return bytes(
+        numpy_format.save({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)})
+    )
 
 
 def unpack_weights(data: bytes, shapes: Mapping[str, tuple[int, ...]]) -> NamedWeights:
     """The arrays of these names and shapes, float32. Raises `ValueError` if the file holds anything
     else."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
     _check_header(data, shapes)
     try:
-        found: NamedWeights = load(data)
-    except (SafetensorError, KeyError) as error:
+        found: NamedWeights = numpy_format.load(data)
+    except (safetensors.SafetensorError, KeyError) as error:
         raise ValueError(f"safetensors cannot read it: {str(error)[:200]}") from None
     for name, array in found.items():
         if not np.isfinite(array).all():

@@ -100,6 +100,46 @@ def test_a_second_one_ends_at_once(tmp_path: Path) -> None:
         assert command.wait(10) == 130
 
 
+LOSING = {
+    "a finaliser": "class Lost:\n    def __del__(self): os.kill(os.getpid(), 2); spin()\nLost()\n",
+    "compiled code's callback": (
+        "def callback(): os.kill(os.getpid(), 2); spin()\nctypes.CFUNCTYPE(None)(callback)()\n"
+    ),
+}
+
+
+@pytest.mark.slow(seconds=1)
+@pytest.mark.parametrize("where", LOSING)
+def test_one_that_python_cannot_raise_comes_again(tmp_path: Path, where: str) -> None:
+    """Nothing is printed of it, it ends what comes next, and is no second one, which may follow.
+    Other errors there are reported as ever."""
+    program = (
+        "import ctypes, os, time\n"
+        "from tilewright.cli.signals import heed_ctrl_c\n"
+        "heed_ctrl_c()\n"
+        "def spin(): sum(range(1000))\n"
+        "class Failing:\n    def __del__(self): raise ValueError('as ever')\n"
+        f"{LOSING[where]}"
+        "try: time.sleep(5)\n"
+        "except KeyboardInterrupt: Failing(); print('ending', flush=True); time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env=Place(tmp_path).environment,
+    ) as command:  # fmt: skip
+        assert command.stdout is not None
+        assert command.stderr is not None
+        try:
+            assert command.stdout.readline() == "ending\n"
+            command.send_signal(signal.SIGINT)
+            assert command.wait(10) == 130
+            printed = command.stderr.read()
+        finally:
+            command.kill()
+    assert printed.count("Exception ignored") == 1
+    assert printed.endswith("ValueError: as ever\n")
+
+
 @pytest.mark.slow(seconds=3)
 def test_who_has_it_ignored_is_left_alone(tmp_path: Path) -> None:
     """`nohup`, or `&` in a script: the command goes on."""

@@ -11,27 +11,40 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import FrameType
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 INTERRUPTED = 130
 END_SECONDS = 20.0
 """What a run has for its end in order; whatever still goes on then is cut off: what counts is on
 disk at any time."""
+AGAIN_SECONDS = 0.05
+"""After which an interrupt that got lost is delivered again: the code that lost it has returned."""
 
 T = TypeVar("T")
 
 
 class _State:
     stopped = False
+    lost = False
     kept: tuple[str, Callable[[], int]] | None = None
 
 
 def heed_ctrl_c() -> None:
     """Take Ctrl-C from now on, unless the process's parent has it ignored (`nohup`, `&` in
-    a script)."""
+    a script).
+
+    Python runs the handler between any two steps of the main thread. Where those belong to
+    a `__del__` or to a callback from compiled code, which cannot raise, Python only reports the
+    `KeyboardInterrupt` as unraisable; `_deliver_again` takes the report and sends the signal anew.
+    """
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
+        sys.unraisablehook = partial(_deliver_again, sys.unraisablehook)
 
 
 def was_stopped() -> bool:
@@ -86,15 +99,41 @@ def interruptible(work: Callable[[], T]) -> T:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    if _State.lost:
+        _State.lost = False
+        raise KeyboardInterrupt
     if _State.stopped:
         _write("\x1b[?25h" if sys.stderr is not None and sys.stderr.isatty() else "")  # cursor
         os._exit(INTERRUPTED)
     _State.stopped = True
     if _State.kept is not None:
-        timer = threading.Timer(END_SECONDS, end_stopped)
-        timer.daemon = True
-        timer.start()
+        _call_later(END_SECONDS, end_stopped)
     raise KeyboardInterrupt
+
+
+def _deliver_again(
+    report: Callable[[UnraisableHookArgs], object], lost: UnraisableHookArgs
+) -> None:
+    """A `sys.unraisablehook`: the interrupt comes once more, and is no second Ctrl-C. All other
+    exceptions are reported as before."""
+    if not issubclass(lost.exc_type, KeyboardInterrupt):
+        report(lost)
+        return
+    _State.lost = True
+    with suppress(RuntimeError):  # the interpreter ends, and starts no threads any more
+        _call_later(AGAIN_SECONDS, _signal_if_lost)
+
+
+def _signal_if_lost() -> None:
+    """To the main thread, so that it wakes from whatever it waits for."""
+    if _State.lost:  # and no second Ctrl-C has come in its place
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def _call_later(seconds: float, call: Callable[[], object]) -> None:
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()
 
 
 def _write(text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class TilewrightError(Exception):
@@ -33,8 +34,6 @@ class UnknownName(TilewrightError):
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that a mistyped one is most like, whatever its case; None if none is near."""
-    from difflib import get_close_matches
-
     by_folded = {each.casefold(): each for each in known}
     found = get_close_matches(name.casefold(), by_folded, n=1)
     return by_folded[found[0]] if found else None

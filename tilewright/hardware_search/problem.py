@@ -10,7 +10,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.core.errors import WorkloadError
+from tilewright import networks
+from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.hardware_search.hardware import HardwareSpace
 from tilewright.networks.accelerator import MAX_WASTE, Accelerator, EpilogueMode
 from tilewright.networks.errors import NothingToOffload
@@ -132,9 +133,6 @@ def least_seconds(design: Design) -> float:
 def read_networks(sources: Sequence[str]) -> dict[str, Network]:
     """Built-in networks or files, by name. Raises `ModelFileError`, `UnknownName`, and
     `TilewrightError` if two have the same name."""
-    from tilewright import networks
-    from tilewright.core.errors import TilewrightError
-
     found: dict[str, Network] = {}
     for source in sources:
         network = networks.load(source, None, sandbox=True)

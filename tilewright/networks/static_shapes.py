@@ -11,6 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, shape_inference
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.errors import DynamicShapeError, ModelFileError, last_line
 from tilewright.networks.graph import (
     STANDARD_DOMAINS,
@@ -22,6 +23,8 @@ from tilewright.networks.graph import (
     static_shape,
 )
 from tilewright.networks.onnx_file import is_stub
+
+reference = lazy_module("onnx.reference")
 
 KINDS = {
     "sequence_type": "a sequence", "optional_type": "optional", "map_type": "a map",
@@ -125,12 +128,10 @@ def _evaluate(
     outputs_small = all(name in shapes and _is_small(shapes[name]) for name in node.output)
     if len(small) != len(inputs) or not inputs or not outputs_small:
         return None
-    from onnx.reference import ReferenceEvaluator
-
     outputs = [onnx.ValueInfoProto(name=name) for name in node.output]
     graph = helper.make_graph([node], "one", [], outputs, small)
     one = helper.make_model(graph, opset_imports=model.opset_import, ir_version=10)
-    return [np.asarray(value) for value in ReferenceEvaluator(one).run(None, {})]
+    return [np.asarray(value) for value in reference.ReferenceEvaluator(one).run(None, {})]
 
 
 def _is_small(shape: Shape) -> bool:

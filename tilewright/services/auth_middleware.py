@@ -12,18 +12,17 @@ answers instead:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from starlette.datastructures import MutableHeaders
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tilewright.services.addresses import reachable
 from tilewright.services.credentials import CHALLENGE, PROOF, Credentials
-from tilewright.services.request_checks import Headers, Hosts, HttpRequest
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from tilewright.services.request_checks import Hosts, HttpRequest
 
 POLICY_VIOLATION = 1008
 """WebSocket: closed for want of the secret."""
@@ -31,6 +30,7 @@ NO_SECRET = "these pages are for who started them; log in with the link that was
 TELL_NOBODY = "connect-src 'self' data: blob:; form-action 'self'"
 """Pages ask their own server and no other: Prefect's would ask a service of analytics, whatever
 the server is set to."""
+UNKEPT = {"Cache-Control": "no-store"}
 PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Tilewright</title>
 <body style="font: 1rem/1.6 sans-serif; max-width: 40rem; margin: 4rem auto; padding: 0 1rem">
@@ -72,37 +72,39 @@ class Guard:
     async def _http(self, request: HttpRequest, receive: Receive, send: Send) -> None:
         send = partial(_send_closed, send)
         if refusal := self._misled(request):
-            await _answer(send, *refusal)
+            await refusal(request.scope, receive, send)
         elif request.is_form:
             text = "send JSON, and say so: Content-Type: application/json"
-            await _answer(send, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
+            answer = _plain(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
+            await answer(request.scope, receive, send)
         elif self._credentials.admits_key(request.key):
-            await _answer(send, HTTPStatus.SEE_OTHER, "", self._logged_in(request))
+            await self._logged_in(request)(request.scope, receive, send)
         elif self._known(request):
             await self._app(request.without_login(self._credentials.cookie), receive, send)
         else:
-            await self._ask_for_secret(request, send)
+            await self._ask_for_secret(request)(request.scope, receive, send)
 
     async def _websocket(self, request: HttpRequest, receive: Receive, send: Send) -> None:
         if refusal := self._misled(request):
-            await _refuse_socket(request, receive, send, *refusal)
+            await _refuse_socket(refusal, request.scope, receive, send)
         elif self._known(request):
             await self._app(request.without_login(self._credentials.cookie), receive, send)
         elif self._sockets_log_in and "prefect" in request.scope.get("subprotocols", ()):
             entry = _Entry(self._credentials, receive, send)
             await self._app(request.scope, entry.receive, entry.send)
         else:
-            await _refuse_socket(request, receive, send, HTTPStatus.UNAUTHORIZED, NO_SECRET)
+            refusal = _plain(HTTPStatus.UNAUTHORIZED, NO_SECRET)
+            await _refuse_socket(refusal, request.scope, receive, send)
 
-    def _misled(self, request: HttpRequest) -> tuple[HTTPStatus, str] | None:
+    def _misled(self, request: HttpRequest) -> Response | None:
         """What to say to a request that a browser was led to make by somebody else's page."""
         host = request.one("host")
         if not self._hosts.include(host):
-            return HTTPStatus.MISDIRECTED_REQUEST, "this server has another name"
+            return _plain(HTTPStatus.MISDIRECTED_REQUEST, "this server has another name")
         origins = request.all("origin")
         own = f"http://{host}".lower()
         if any(origin.lower() != own for origin in origins) or request.is_embedded_elsewhere:
-            return HTTPStatus.FORBIDDEN, "pages from elsewhere may not use this server"
+            return _plain(HTTPStatus.FORBIDDEN, "pages from elsewhere may not use this server")
         return None
 
     def _known(self, request: HttpRequest) -> bool:
@@ -110,24 +112,23 @@ class Guard:
             return True
         return any(map(self._credentials.admits_key, request.cookies(self._credentials.cookie)))
 
-    def _logged_in(self, request: HttpRequest) -> Headers:
+    def _logged_in(self, request: HttpRequest) -> Response:
         """To the same address without the key, with a cookie."""
-        cookie = f"{self._credentials.cookie}={self._credentials.key}"
-        return _headers({
-            "Location": request.clean_address,
-            "Set-Cookie": f"{cookie}; Path=/; HttpOnly; SameSite=Strict",
-            "Referrer-Policy": "no-referrer",
-        })  # fmt: skip
+        answer = _plain(HTTPStatus.SEE_OTHER, "")
+        answer.headers["Location"] = request.clean_address
+        answer.headers["Referrer-Policy"] = "no-referrer"
+        name, key = self._credentials.cookie, self._credentials.key
+        answer.set_cookie(name, key, httponly=True, samesite="strict")
+        return answer
 
-    async def _ask_for_secret(self, request: HttpRequest, send: Send) -> None:
+    def _ask_for_secret(self, request: HttpRequest) -> Response:
         # not `Basic`: browsers would show a window of their own for every picture
-        headers = {"WWW-Authenticate": 'Bearer realm="tilewright"'}
+        headers = {**UNKEPT, "WWW-Authenticate": 'Bearer realm="tilewright"'}
         if challenge := request.one(CHALLENGE.lower()):
             headers[PROOF] = self._credentials.proof(challenge, self._address)
         if "text/html" in request.one("accept"):
-            headers["Content-Type"] = "text/html; charset=utf-8"
-        text = PAGE if "Content-Type" in headers else NO_SECRET
-        await _answer(send, HTTPStatus.UNAUTHORIZED, text, _headers(headers))
+            return HTMLResponse(PAGE, HTTPStatus.UNAUTHORIZED, headers)
+        return PlainTextResponse(NO_SECRET, HTTPStatus.UNAUTHORIZED, headers)
 
 
 class _Entry:
@@ -174,56 +175,31 @@ class _Entry:
             )
 
 
-def _headers(values: dict[str, str]) -> Headers:
-    return [(name.lower().encode(), value.encode("latin-1")) for name, value in values.items()]
+def _plain(status: HTTPStatus, text: str) -> Response:
+    return PlainTextResponse(text, status, UNKEPT)
 
 
 async def _send_closed(send: Send, message: Message) -> None:
     """Without leave for other origins, whatever the application thinks of them."""
     if message["type"] == "http.response.start":
-        headers = [
-            (name, value)
+        kept = [
+            (name.lower(), value)
             for name, value in message.get("headers", [])
             if not name.lower().startswith(b"access-control-")
         ]
-        message = {**message, "headers": _with_defaults(headers)}
+        headers = MutableHeaders(raw=kept)
+        headers.setdefault("X-Content-Type-Options", "nosniff")
+        headers.setdefault("X-Frame-Options", "SAMEORIGIN")
+        headers.setdefault("Content-Security-Policy", TELL_NOBODY)
+        message = {**message, "headers": kept}
     await send(message)
 
 
-def _with_defaults(headers: Headers) -> Headers:
-    there = {name.lower() for name, _ in headers}
-    wanted = _headers({
-        "X-Content-Type-Options": "nosniff",
-        "X-Frame-Options": "SAMEORIGIN",
-        "Content-Security-Policy": TELL_NOBODY,
-    })  # fmt: skip
-    return [*headers, *((name, value) for name, value in wanted if name not in there)]
-
-
-async def _answer(
-    send: Send, status: HTTPStatus, text: str, headers: Iterable[tuple[bytes, bytes]] = ()
-) -> None:
-    await send(_start("http.response.start", status, text, headers))
-    await send({"type": "http.response.body", "body": text.encode()})
-
-
-def _start(
-    kind: str, status: HTTPStatus, text: str, headers: Iterable[tuple[bytes, bytes]]
-) -> Message:
-    given = list(headers)
-    if not any(name == b"content-type" for name, _ in given):
-        given += _headers({"Content-Type": "text/plain; charset=utf-8"})
-    length = _headers({"Content-Length": str(len(text.encode())), "Cache-Control": "no-store"})
-    return {"type": kind, "status": int(status), "headers": given + length}
-
-
-async def _refuse_socket(
-    request: HttpRequest, receive: Receive, send: Send, status: HTTPStatus, text: str
-) -> None:
-    """With that status where the server can say it, else with its own."""
+async def _refuse_socket(refusal: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """With that answer where the server can send it, else with the server's own."""
     await receive()
-    if "websocket.http.response" not in request.scope.get("extensions", {}):
-        await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": text})
+    if "websocket.http.response" in scope.get("extensions", {}):
+        await refusal(scope, receive, send)
         return
-    await send(_start("websocket.http.response.start", status, text, ()))
-    await send({"type": "websocket.http.response.body", "body": text.encode()})
+    reason = bytes(refusal.body).decode()
+    await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": reason})

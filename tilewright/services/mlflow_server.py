@@ -16,7 +16,6 @@ from typing import NotRequired, TypedDict, cast
 from urllib.parse import quote
 
 from tilewright.services.addresses import DEFAULT_PORTS, MLFLOW, is_local, reachable
-from tilewright.services.auth_middleware import Guard
 from tilewright.services.credentials import USER, Credentials
 from tilewright.services.secret_file import home_secret
 from tilewright.services.server_process import ServerProcess, listening_socket, start
@@ -127,6 +126,8 @@ def _serve(descriptor: int, host: str, database: str, artifacts: str) -> None:
     import uvicorn
     from mlflow.server.fastapi_app import app
     from mlflow.server.handlers import initialize_backend_stores
+
+    from tilewright.services.auth_middleware import Guard
 
     initialize_backend_stores(database, database, artifacts)
     listener = socket.socket(fileno=descriptor)

@@ -26,7 +26,6 @@ from tilewright.core.files import providing, write_atomically
 from tilewright.core.gc_tuning import collect_beside
 from tilewright.core.safe_files import read_plain
 from tilewright.services.addresses import DEFAULT_PORTS, PREFECT, is_local, reachable, remember
-from tilewright.services.auth_middleware import Guard
 from tilewright.services.credentials import Credentials
 from tilewright.services.secret_file import home_secret
 from tilewright.services.server_process import (
@@ -213,6 +212,8 @@ def _serve(descriptor: int, host: str, *, interface: bool) -> None:
 
     import uvicorn
     from prefect.server.api.server import create_app
+
+    from tilewright.services.auth_middleware import Guard
 
     listener = socket.socket(fileno=descriptor)
     app = create_app(ephemeral=not interface, final=True)

@@ -15,6 +15,8 @@ from tilewright.evaluation.compare.benchmark_suite import (
     oracle_test_bed,
     recorded_test_bed,
 )
+from tilewright.networks import load
+from tilewright.networks.accelerator import Accelerator
 from tilewright.targets import Target, make_target
 from tilewright.targets.registry import kind_of
 from tilewright.targets.workload import Workload, parse_workload
@@ -96,9 +98,6 @@ def _workloads(
 
 def _layers(network: str, target: Target, max_waste: float) -> list[Workload]:
     check_source(network)
-    from tilewright.networks import load
-    from tilewright.networks.accelerator import Accelerator
-
     found = load(network).workloads_on(Accelerator.of(target, max_waste=max_waste))
     if not found:
         raise SelectionError(

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.evaluation.datasets.errors import DatasetError
 from tilewright.models.transfer.training_table import TrainingTable
+
+stats = lazy_module("scipy.stats")
 
 CONFIDENCE = 0.95
 _RESAMPLES = 2000
@@ -75,8 +78,6 @@ def pairwise_accuracy(latency: NDArray[np.float64], predicted: NDArray[np.float6
     Pairs of equal latency have no order and do not count; a pair of equal prediction counts a half,
     as if a coin decided: a constant scores 0.5. NaN if no pair counts. Exact, in O(n log n).
     """
-    from scipy.stats import kendalltau  # takes half a second to load
-
     pairs = _pairs(np.array([len(latency)]))
     ordered = pairs - _pairs(np.unique(latency, return_counts=True)[1])
     told = pairs - _pairs(np.unique(predicted, return_counts=True)[1])
@@ -87,7 +88,7 @@ def pairwise_accuracy(latency: NDArray[np.float64], predicted: NDArray[np.float6
     # tau-b is (concordant - discordant) / sqrt(ordered * told): the integer is got back by rounding
     # (of two rows its p-value, which nobody asks for, would be a division by zero)
     method = "asymptotic" if len(latency) > 2 else "exact"
-    tau = kendalltau(latency, predicted, method=method).statistic
+    tau = stats.kendalltau(latency, predicted, method=method).statistic
     surplus = round(float(tau) * float(np.sqrt(float(ordered) * float(told))))
     return (ordered + surplus) / (2 * ordered)
 
@@ -115,13 +116,11 @@ def _regret(log_latency: NDArray[np.float64], predicted: NDArray[np.float64], k:
 
 def _interval(accuracies: NDArray[np.float64], seed: int) -> tuple[float, float]:
     """The percentile bootstrap of the mean, tasks resampled; of a single task all there may be."""
-    from scipy.stats import bootstrap
-
     if len(accuracies) < 2:
         return 0.0, 1.0  # one task says nothing of others
     if np.ptp(accuracies) == 0:
         return float(accuracies.min()), float(accuracies.max())
-    ends = bootstrap(
+    ends = stats.bootstrap(
         (accuracies,), np.mean, n_resamples=_RESAMPLES, confidence_level=CONFIDENCE,
         method="percentile", rng=seed, batch=256,
     ).confidence_interval  # fmt: skip

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.lazy_module import lazy_module
 from tilewright.evaluation.explain.folder import TunedFolder
 from tilewright.evaluation.explain.shapley import is_exact, shapley_values
 from tilewright.evaluation.explain.trajectory import Trajectory, trajectory_of
@@ -24,6 +25,9 @@ from tilewright.search.cost_model_protocols import CostModel, VetoModel
 from tilewright.search.explorer import ROLES, ModelInput, trials_of
 from tilewright.targets.base import Lowered, Measurements, Target
 from tilewright.targets.workload import Workload
+
+stats = lazy_module("scipy.stats")
+metrics = lazy_module("sklearn.metrics")
 
 _EXPLAINED = {True: 256, False: 96}  # rows explained by exact and by sampled values
 _BACKGROUND = 128
@@ -243,11 +247,9 @@ def rmse(pair: Floats) -> float:
 
 def rank_correlation(a: Floats, b: Floats) -> float:
     """Spearman's, of two rows (n,); 0 if one is constant or n < 3."""
-    from scipy.stats import spearmanr
-
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return 0.0
-    return float(spearmanr(a, b).statistic)
+    return float(stats.spearmanr(a, b).statistic)
 
 
 def mean_rank(judged: Sequence[JudgedWorkload], role: str) -> float:
@@ -264,11 +266,9 @@ def brier(pair: Floats) -> float:
 def discrimination(pair: Floats) -> float:
     """Area under the ROC curve of V's chances, as `pooled`, (2, n); NaN if only one class
     occurred."""
-    from sklearn.metrics import roc_auc_score
-
     if not pair.shape[1] or np.ptp(pair[1]) == 0:
         return float("nan")
-    return float(roc_auc_score(pair[1], pair[0]))
+    return float(metrics.roc_auc_score(pair[1], pair[0]))
 
 
 def vetoed(explained: Sequence[Explained], fastest: float = 1.0) -> float:

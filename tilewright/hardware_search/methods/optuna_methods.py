@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
 from tilewright.hardware_search.mapping_search import LayerTuning
 from tilewright.hardware_search.method import MethodOptions
 from tilewright.hardware_search.problem import CodesignProblem
 
 if TYPE_CHECKING:
-    from optuna import Study
-    from optuna.distributions import BaseDistribution
-    from optuna.samplers import BaseSampler
+    import optuna
+else:
+    optuna = lazy_module("optuna")
 
 Worth = tuple[float, float]
 NOTHING: Worth = (1e9, 1e9)
@@ -42,7 +43,7 @@ class _Over:
     def __init__(self, options: LibraryOptions) -> None:
         self.options = options
 
-    def sampler(self, seed: int) -> BaseSampler:
+    def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
         """What draws machines."""
         raise NotImplementedError
 
@@ -73,14 +74,11 @@ class _Over:
 
     def _study(
         self, problem: CodesignProblem, seed: int
-    ) -> tuple[Study, dict[str, BaseDistribution]]:
-        import optuna
-        from optuna.distributions import IntDistribution
-
+    ) -> tuple[optuna.Study, dict[str, optuna.distributions.BaseDistribution]]:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         study = optuna.create_study(sampler=self.sampler(seed), directions=["minimize", "minimize"])
         return study, {
-            knob.name: IntDistribution(0, len(knob.values) - 1)
+            knob.name: optuna.distributions.IntDistribution(0, len(knob.values) - 1)
             for knob in problem.hardware.space.knobs
         }
 
@@ -106,10 +104,8 @@ class Nsga2(_Over):
         super().__init__(options)
         self.population = options.population
 
-    def sampler(self, seed: int) -> BaseSampler:
-        from optuna.samplers import NSGAIISampler
-
-        return NSGAIISampler(population_size=self.population, seed=seed)
+    def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        return optuna.samplers.NSGAIISampler(population_size=self.population, seed=seed)
 
 
 class Tpe(_Over):
@@ -124,7 +120,7 @@ class Tpe(_Over):
         super().__init__(options)
         self.startup = options.startup
 
-    def sampler(self, seed: int) -> BaseSampler:
-        from optuna.samplers import TPESampler
-
-        return TPESampler(n_startup_trials=self.startup, multivariate=True, seed=seed)
+    def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        return optuna.samplers.TPESampler(
+            n_startup_trials=self.startup, multivariate=True, seed=seed
+        )

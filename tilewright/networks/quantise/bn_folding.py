@@ -15,11 +15,14 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper, version_converter
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.errors import ModelFileError, QuantisationError, first_line
 from tilewright.networks.graph import STANDARD_DOMAINS, NormalGraph
 from tilewright.networks.normalise import normalise
 from tilewright.networks.onnx_file import all_tensors, is_stub
 from tilewright.networks.quantise.session import failures, quiet_options
+
+onnxruntime = lazy_module("onnxruntime")
 
 NEWEST_IR = 13
 """onnxruntime refuses files that say a newer one, though their operators are those it knows."""
@@ -77,8 +80,6 @@ def _recent(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _optimised(model: onnx.ModelProto) -> onnx.ModelProto:
-    import onnxruntime
-
     if model.ir_version > NEWEST_IR:
         newer, model = model, onnx.ModelProto()
         model.CopyFrom(newer)

@@ -14,10 +14,14 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.errors import InputError, first_line
 from tilewright.networks.quantise.exponents import INT8_MAX, covering, squared_error
 from tilewright.networks.quantise.session import Feed, failures, quiet_options, runs
 from tilewright.networks.quantise.tails import Tail
+
+onnxruntime = lazy_module("onnxruntime")
+calibrate = lazy_module("onnxruntime.quantization.calibrate")
 
 Method = Literal["minmax", "entropy", "percentile"]
 
@@ -38,9 +42,6 @@ def largest_values(
     """The largest magnitude worth representing of every float tensor that operators of these types
     read or write, by tensor; `feeds` hold arrays in the shapes of the inputs. Raises `InputError`
     where the model does not run on a sample."""
-    import onnxruntime
-    from onnxruntime.quantization import calibrate
-
     methods: dict[Method, tuple[Any, dict[str, float]]] = {
         "minmax": (calibrate.CalibrationMethod.MinMax, {}),
         "entropy": (calibrate.CalibrationMethod.Entropy, {"num_bins": ENTROPY_BINS}),
@@ -65,7 +66,7 @@ def largest_values(
         )
         for feed in feeds:  # one at a time, for a histogram keeps all tensors of what it is given
             try:
-                calibrator.collect_data(_reader(calibrate, feed))
+                calibrator.collect_data(_reader(feed))
             except failures() as error:
                 raise InputError(
                     f"the model does not run on a sample: {first_line(error)}; check the values "
@@ -116,8 +117,10 @@ def _magnitude(bounds: tuple[Any, Any]) -> float:
     return max(float(np.abs(bound).max(initial=0.0)) for bound in map(np.asarray, bounds))
 
 
-def _reader(calibrate: Any, feed: Feed) -> Any:
-    class OneSample(calibrate.CalibrationDataReader):  # type: ignore[misc]
+def _reader(feed: Feed) -> Any:
+    interface: Any = calibrate.CalibrationDataReader
+
+    class OneSample(interface):  # type: ignore[misc]
         def __init__(self) -> None:
             self._left: Iterator[Feed] = iter([feed])
 

@@ -8,23 +8,23 @@ from typing import Any
 import onnx
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.errors import InputError, first_line
+
+onnxruntime = lazy_module("onnxruntime")
 
 Feed = Mapping[str, NDArray[Any]]
 
 
 def failures() -> tuple[type[Exception], ...]:
     """What onnxruntime raises where it does not take a model or an array."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as native
-
-    own = (value for value in vars(native).values() if isinstance(value, type))
+    native = vars(onnxruntime.capi.onnxruntime_pybind11_state)
+    own = (value for value in native.values() if isinstance(value, type))
     return (*(kind for kind in own if issubclass(kind, Exception)), RuntimeError, ValueError)
 
 
 def quiet_options() -> Any:
     """Session options that neither warn nor print, nor keep a processor busy with waiting."""
-    import onnxruntime
-
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -40,8 +40,6 @@ def runs(
     The graph runs as it stands, without optimisations. Raises `InputError` where it does not run
     on a feed.
     """
-    import onnxruntime
-
     exposed = onnx.ModelProto()
     exposed.CopyFrom(model)
     own = {output.name for output in model.graph.output}

@@ -14,8 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.errors import ModelFileError
 from tilewright.networks.onnx_file import MAX_FILE_BYTES, MAX_NODES, MAX_TENSOR_ELEMENTS
+
+tflite = lazy_module("tflite")
 
 IDENTIFIER = b"TFL3"  # the schema's file identifier, at byte 4
 MAX_TENSORS = 4 * MAX_NODES
@@ -134,8 +137,6 @@ _DAMAGE = (
 
 class _Reader:
     def __init__(self, content: bytes, path: Path) -> None:
-        import tflite
-
         self._schema = tflite
         self._content = content
         self._path = path

@@ -12,7 +12,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.zoo.builder import Builder
+
+threadpoolctl = lazy_module("threadpoolctl")
+datasets = lazy_module("sklearn.datasets")
 
 INPUT = (1, 1, 8, 8)
 # name, input channels, output channels, stride; all 3×3 with padding 1
@@ -50,9 +54,9 @@ def training_set() -> tuple[Array, NDArray[np.int64]]:
 @lru_cache(maxsize=4)
 def train(seed: int) -> Parameters:
     """Trained weights by tensor name: OIHW of convolutions, (10, 128) of `fc`; biases (n,)."""
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1):  # the products are small, and one thread sums in one order
+    with threadpoolctl.threadpool_limits(
+        1
+    ):  # the products are small, and one thread sums in one order
         return _train(seed)
 
 
@@ -74,9 +78,7 @@ def _train(seed: int) -> Parameters:
 
 def _data() -> tuple[Array, NDArray[np.int64], NDArray[np.bool_]]:
     """Images, labels, and which of them are held out (the same for every seed)."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
+    digits = datasets.load_digits()
     images = (digits.images[:, None] / 16).astype(np.float32)
     test = np.zeros(len(images), bool)
     test[np.random.default_rng(0).permutation(len(images))[: len(images) // 5 + 1]] = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.assembly import LinkFailed, link
 from tilewright.targets.cpu.hidden import hidden_features
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
@@ -15,6 +16,10 @@ from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.pipeline import lowering
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
+
+s_tir = lazy_module("tvm.s_tir")
+tvm = lazy_module("tvm")
+tvm_ffi = lazy_module("tvm_ffi")
 
 FUNCTION = "tilewright_kernel"
 MAX_CODE_BYTES = 1 << 20
@@ -33,8 +38,6 @@ class Compiled:
 
 def llvm_target(spec: CpuSpec) -> Any:
     """TVM's target for a processor."""
-    import tvm
-
     host = tvm.get_global_func("target.llvm_get_system_cpu")()
     about = {"kind": "llvm", "mcpu": spec.mcpu or host, "num-cores": spec.threads}
     if spec.mcpu and spec.dots:  # not every processor of that family has them
@@ -44,21 +47,17 @@ def llvm_target(spec: CpuSpec) -> Any:
 
 def scheduled(workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     """The TensorIR function of a config. Raises `DoesNotApply`."""
-    from tvm.s_tir import ScheduleError
-
     kernel = kernel_for(workload)
     function = kernel.define(workload, spec, values)
     try:
         return kernel.schedule(function, workload, spec, values)
-    except ScheduleError as error:
+    except s_tir.ScheduleError as error:
         raise DoesNotApply(str(error).strip().splitlines()[0]) from None
 
 
 def assembly_of(function: Any, target: Any) -> str:
     """LLVM's text of a scheduled function, which is called `FUNCTION` there. LLVM generates code
     once, here. Raises what TVM raises."""
-    import tvm
-
     module = tvm.IRModule({FUNCTION: function.with_attr("global_symbol", FUNCTION)})
     compiled = tvm.compile(module, target=target, tir_pipeline=lowering())
     return str(compiled.mod.inspect_source("asm"))
@@ -72,8 +71,6 @@ class Compiler:
 
     def compile(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Compiled:
         """Never raises for a config that cannot be compiled."""
-        import tvm_ffi
-
         try:
             function = scheduled(workload, spec, values)
         except DoesNotApply as error:

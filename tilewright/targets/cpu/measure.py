@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.assembly import link
 from tilewright.targets.cpu.compile import FUNCTION, assembly_of, llvm_target
 from tilewright.targets.cpu.kernels.kernel import KnobValues
@@ -23,6 +24,8 @@ from tilewright.targets.cpu.reference_kernel import product, reading
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.cpu.timing import Repeats, Run, Seconds, Timing, time_kernel
+
+tvm = lazy_module("tvm")
 
 CALIBRATION_TURNS, CALIBRATION_REPEATS = 25, 8
 """How often the reference is timed at the start: its fastest turn is that of a quiet machine."""
@@ -54,8 +57,6 @@ class CpuBench:
     def load(self, library: NDArray[np.uint8]) -> Any:
         """TVM's module of a library's bytes, shape (bytes,), put into a new file: one that is in
         use must not change under its process."""
-        import tvm
-
         path = Path(self._folder.name) / f"{next(self._numbers)}.so"
         path.write_bytes(library.tobytes())
         module = tvm.runtime.load_module(str(path))
@@ -148,8 +149,6 @@ class CpuBench:
     def _run(self, module: Any, arguments: list[Any]) -> Run:
         """A way to time a kernel. Few calls are timed from here, which adds a microsecond; many are
         looped over by TVM."""
-        import tvm
-
         function = module[FUNCTION]
 
         def timed(calls: int) -> float:
@@ -177,8 +176,6 @@ class CpuBench:
 def pin(threads: int, start: Callable[[], object]) -> None:
     """Give TVM as many threads, this one among them, and a core to each; `start` makes a parallel
     call, at whose first TVM starts its threads. TVM's own way leaves them where they are."""
-    import tvm
-
     tasks = Path("/proc/self/task")
     cores = sorted(os.sched_getaffinity(0))[:threads]
     one_core_each = -2  # tvm::runtime::threading::ThreadGroup::kSpecifyOneCorePerThread
@@ -197,6 +194,4 @@ def _preemptions() -> int:
 
 
 def _tensors(arrays: list[NDArray[np.float32]]) -> list[Any]:
-    import tvm
-
     return [tvm.runtime.tensor(array) for array in arrays]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.core.errors import WorkloadError
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Space
 from tilewright.targets.cpu.compile import llvm_target, scheduled
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
@@ -17,6 +18,8 @@ from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import DType, Workload
+
+tvm = lazy_module("tvm")
 
 FASTEST_FIRST, SHARING_CORES = 1, -3
 """TVM's ways to choose cores: one a thread, the fastest first; all for each thread."""
@@ -49,8 +52,6 @@ class NetworkKernels:
     def use_threads(self) -> None:
         """Give TVM's pool as many threads as kernels were tuned with, on all its cores: a thread
         that is kept from its core would hold up all."""
-        import tvm
-
         configure = tvm.get_global_func("runtime.config_threadpool")
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         if cores:

@@ -8,35 +8,36 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.core.lazy_module import lazy_module
+
+tirx = lazy_module("tvm.tirx")
+pipeline = lazy_module("tvm.s_tir.pipeline")
+compilation_pipeline = lazy_module("tvm.tirx.compilation_pipeline")
+transform = lazy_module("tvm.tirx.transform")
+tvm = lazy_module("tvm")
+tvm_ffi = lazy_module("tvm_ffi")
+
 NAME = "tilewright"
 
 
 def lowering() -> str:
     """The name of the pipeline, for `tvm.compile(..., tir_pipeline=)`, made known to TVM."""
-    from tvm.tirx import compilation_pipeline
-
     compilation_pipeline.register_tir_pipeline(NAME, _pipeline)
     return NAME
 
 
 def _pipeline() -> Any:
-    import tvm
-    from tvm.s_tir.pipeline import default_s_tir_pipeline
-    from tvm.tirx.transform import prim_func_pass
-
-    usual, host, device = default_s_tir_pipeline()
+    usual, host, device = pipeline.default_s_tir_pipeline()
 
     def on_the_stack(function: Any, _module: Any, _context: Any) -> Any:
         return function.with_body(_kept(function.body))
 
-    passes = [usual, prim_func_pass(on_the_stack, opt_level=0)]
+    passes = [usual, transform.prim_func_pass(on_the_stack, opt_level=0)]
     return tvm.transform.Sequential(passes), host, device
 
 
 def _kept(body: Any) -> Any:
     """The statements, with allocations in the scope `local` marked to stay allocations."""
-    import tvm_ffi
-    from tvm import tirx
 
     def mark(allocation: Any) -> Any:
         if allocation.buffer.scope() != "local":

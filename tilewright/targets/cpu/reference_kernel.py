@@ -11,7 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.spec import CpuSpec
+
+te = lazy_module("tvm.te")
+s_tir = lazy_module("tvm.s_tir")
+tvm = lazy_module("tvm")
 
 ROWS, DEPTH = 96, 256
 _STREAMS = 8
@@ -21,10 +26,6 @@ _STREAMS = 8
 def product(spec: CpuSpec) -> tuple[Any, list[Any], int]:
     """A scheduled TensorIR function, its arguments as arrays, and its floating-point operations.
     Every thread multiplies (96, 256) by (256, 4 vectors) for itself."""
-    import tvm
-    from tvm import te
-    from tvm.s_tir import Schedule
-
     threads, columns = spec.threads, 4 * spec.lanes
     tall = 12 if spec.registers == 32 else 6
     left = te.placeholder((threads, ROWS, DEPTH), name="left")
@@ -35,7 +36,7 @@ def product(spec: CpuSpec) -> tuple[Any, list[Any], int]:
         lambda t, m, n: te.sum(left[t, m, k] * right[t, k, n], axis=[k]),
         name="out",
     )
-    sch = Schedule(tvm.IRModule({"main": te.create_prim_func([left, right, out])}))
+    sch = s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func([left, right, out])}))
     block = sch.get_sblock("out")
     t, m, n, depth = sch.get_loops(block)
     m_outer, m_tile = sch.split(m, [None, tall])
@@ -62,16 +63,12 @@ def product(spec: CpuSpec) -> tuple[Any, list[Any], int]:
 def reading(spec: CpuSpec, size: int) -> tuple[Any, list[Any], int]:
     """A scheduled TensorIR function, its arguments as arrays, and the bytes it reads: about
     `size`, each thread its part."""
-    import tvm
-    from tvm import te
-    from tvm.s_tir import Schedule
-
     threads, row = spec.threads, _STREAMS * spec.lanes
     rows = max(1, size // (4 * threads * row))
     data = te.placeholder((threads, rows, row), name="data")
     k = te.reduce_axis((0, rows), "k")
     out = te.compute((threads, row), lambda t, i: te.sum(data[t, k, i], axis=[k]), name="out")
-    sch = Schedule(tvm.IRModule({"main": te.create_prim_func([data, out])}))
+    sch = s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func([data, out])}))
     block = sch.get_sblock("out")
     t, i, depth = sch.get_loops(block)
     streams, lanes = sch.split(i, [_STREAMS, spec.lanes])

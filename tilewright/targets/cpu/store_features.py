@@ -16,7 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.features import Feature
+
+s_tir = lazy_module("tvm.s_tir")
+meta_schedule = lazy_module("tvm.s_tir.meta_schedule")
+feature_extractor = lazy_module("tvm.s_tir.meta_schedule.feature_extractor")
+tvm = lazy_module("tvm")
 
 STORE_COLUMNS = (
     Feature("operations", "", "compute", "floating-point operations; sum"),
@@ -44,12 +50,8 @@ _ROW = 164
 
 def store_features(function: Any, target: Any) -> tuple[float, ...]:
     """A number a column of `STORE_COLUMNS`, of a scheduled TensorIR function for TVM's target."""
-    import tvm
-    from tvm.s_tir import Schedule
-    from tvm.s_tir.meta_schedule import MeasureCandidate
-
     module = tvm.IRModule({"main": function})
-    candidate = MeasureCandidate(Schedule(module), [])
+    candidate = meta_schedule.MeasureCandidate(s_tir.Schedule(module), [])
     return summed(_extractor().extract_from(_context(module, target), [candidate])[0].numpy())
 
 
@@ -74,7 +76,6 @@ def summed(rows: NDArray[np.float64]) -> tuple[float, ...]:
 def _context(module: Any, target: Any) -> Any:
     """A `TuneContext`, by the constructor that TVM registers. The one in Python imports all tensor
     intrinsics first, hundreds of functions that take ten seconds to parse; features need none."""
-    import tvm
     from tvm.s_tir import meta_schedule  # noqa: F401  registers the type of what is made
 
     make = tvm.get_global_func("s_tir.meta_schedule.TuneContext")
@@ -83,6 +84,4 @@ def _context(module: Any, target: Any) -> Any:
 
 @cache
 def _extractor() -> Any:
-    from tvm.s_tir.meta_schedule.feature_extractor import PerStoreFeature
-
-    return PerStoreFeature()
+    return feature_extractor.PerStoreFeature()

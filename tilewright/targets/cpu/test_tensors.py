@@ -8,6 +8,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Configs, Space
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
@@ -16,6 +17,8 @@ from tilewright.targets.cpu.layouts import channel_block, pack_channels, unpack_
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.cpu.test_tensors_int8 import integer_reference, random_integers
 from tilewright.targets.workload import Workload
+
+tvm = lazy_module("tvm")
 
 
 class SampleTensors:
@@ -49,8 +52,6 @@ class SampleTensors:
 
     def arguments(self, values: KnobValues) -> list[Any]:
         """TVM's tensors for a kernel of that config; the last is the output."""
-        import tvm
-
         w, kernel = self.workload, kernel_for(self.workload)
         shape = kernel.out_shape(w, self.spec)
         arrays = [

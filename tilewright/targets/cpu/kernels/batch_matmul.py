@@ -6,6 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.gemm_shape import GemmShape
 from tilewright.targets.cpu.kernels.kernel import KnobValues
@@ -13,6 +14,8 @@ from tilewright.targets.cpu.kernels.matrix import multiply
 from tilewright.targets.cpu.kernels.shared import widened, with_row_epilogue
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
+
+te = lazy_module("tvm.te")
 
 
 class BatchMatmul:
@@ -46,8 +49,6 @@ class BatchMatmul:
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The product as a tensor expression."""
-        from tvm import te
-
         w = workload
         data = te.placeholder(self.data_shape(w, spec), w.dtype, name="data")
         weights = te.placeholder(self.weights_shape(w), w.dtype, name="weights")

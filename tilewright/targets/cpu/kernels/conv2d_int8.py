@@ -6,6 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import direct_dots
 from tilewright.targets.cpu.kernels.conv2d import direct_knobs
@@ -24,6 +25,9 @@ from tilewright.targets.cpu.kernels.tiling import CpuTiling, packed_shape, pixel
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
+
+te = lazy_module("tvm.te")
+tirx = lazy_module("tvm.tirx")
 
 
 class ConvolutionInt8:
@@ -56,8 +60,6 @@ class ConvolutionInt8:
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The convolution as a tensor expression, on weights as they are packed."""
-        from tvm import te, tirx
-
         w, t = workload, CpuTiling.of(workload, spec, values, pixels(workload))
         data = te.placeholder(self.data_shape(w, spec), "int8", name="data")
         weights = te.placeholder(direct_dots.weights_shape(w, t), "int32", name="weights")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.gemm_shape import GemmShape
 from tilewright.targets.cpu.kernels.kernel import KnobValues
@@ -15,6 +16,9 @@ from tilewright.targets.cpu.kernels.matrix import multiply
 from tilewright.targets.cpu.kernels.shared import with_row_epilogue
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
+
+te = lazy_module("tvm.te")
+tirx = lazy_module("tvm.tirx")
 
 
 class Dense:
@@ -42,8 +46,6 @@ class Dense:
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """Rows times packed columns, as a tensor expression."""
-        from tvm import te, tirx
-
         w, width = workload, GemmShape.of(workload, spec).width(values)
         data = te.placeholder(self.data_shape(w, spec), name="data")
         shape = tiles(w.out_channels, width), w.in_channels, width

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.dense import tile_starts
 from tilewright.targets.cpu.kernels.gemm_shape import GemmShape
@@ -32,6 +33,10 @@ from tilewright.targets.cpu.kernels.matrix import Share, multiply
 from tilewright.targets.cpu.kernels.shared import with_row_epilogue, wrapping_sum
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
+
+te = lazy_module("tvm.te")
+tirx = lazy_module("tvm.tirx")
+T = lazy_module("tvm.script.ir_builder.tirx")
 
 
 class DenseInt8:
@@ -66,8 +71,6 @@ class DenseInt8:
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """Rows times packed columns, as a tensor expression."""
-        from tvm import te, tirx
-
         w, p = workload, GemmShape.of(workload, spec)
         width = p.width(values)
         data = te.placeholder(self.data_shape(w, spec), "int8", name="data")
@@ -150,9 +153,6 @@ class DotShare(Share):
     def pack_weights(self) -> Any:
         """A buffer of the columns of the share, tile behind tile, in fours; before them, where
         their sums begin."""
-        from tvm import tirx
-        from tvm.script.ir_builder import tirx as T
-
         lanes, vectors = self.p.lanes, self.v["tile_vectors"]
         depth, each = int(self.a.weights.shape[-2]), vectors * self.vector
         packed = T.alloc_buffer((self.most_columns, 1 + self.p.depth, each), "int32")

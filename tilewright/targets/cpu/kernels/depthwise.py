@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.grouped_tiles import (
     COPY_NOTHING,
@@ -40,6 +41,9 @@ from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
+te = lazy_module("tvm.te")
+T = lazy_module("tvm.script.ir_builder.tirx")
+
 MAX_TAPS = 25
 MAX_TILE_ROWS = 4
 
@@ -67,8 +71,6 @@ class _ChannelTaps:
         tap: tuple[Any, Any],
         pixels: tuple[Any, Callable[[Any], Any], tuple[int, int]],
     ) -> None:
-        from tvm.script.ir_builder import tirx as T
-
         y, column, (first, end) = pixels
         if self.w.dtype == "int8":
             with T.unroll(first, end) as pixel:
@@ -136,8 +138,6 @@ class Depthwise:
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The convolution as a tensor expression."""
-        from tvm import te
-
         w, block = workload, _block(workload, spec)
         data = te.placeholder(self.data_shape(w, spec), w.dtype, name="data")
         filters = (w.in_channels // block, w.kernel_h, w.kernel_w, block)

@@ -15,6 +15,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.shared import with_epilogue
 from tilewright.targets.cpu.kernels.tiling import (
@@ -28,11 +29,14 @@ from tilewright.targets.cpu.layouts import pack_filters
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
+te = lazy_module("tvm.te")
+tirx = lazy_module("tvm.tirx")
+s_tir = lazy_module("tvm.s_tir")
+tvm = lazy_module("tvm")
+
 
 def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     """The convolution as a TensorIR function; weights as `pack` lays them."""
-    from tvm import te, tirx
-
     t = CpuTiling.of(w, spec, values, pixels(w))
     blocks, _, _ = t.tile
     in_blocks = w.in_channels // t.ib
@@ -75,13 +79,10 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
 
 def schedule(function: Any, w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     """The scheduled function. Raises `DoesNotApply`."""
-    import tvm
-    from tvm.s_tir import Schedule
-
     t = CpuTiling.of(w, spec, values, pixels(w))
     kernel = (w.kernel_h, w.kernel_w)
     check_unrolled(t, values, kernel)
-    sch = Schedule(tvm.IRModule({"main": function}))
+    sch = s_tir.Schedule(tvm.IRModule({"main": function}))
     part = sch.get_sblock("part")
     several = t.channels < w.in_channels // t.ib
     sums = sch.get_sblock("sums") if several else part
@@ -178,8 +179,6 @@ def _product(
 
 def _bordered(w: Workload, t: CpuTiling, data: Any) -> Any:
     """The data with a border of zeros, as far as the tiles read."""
-    from tvm import te, tirx
-
     n, blocks, height, width, ib = (int(size) for size in data.shape)
     rows, columns = t.covered
     shape = (

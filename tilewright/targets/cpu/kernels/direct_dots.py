@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.int8_dot_product import (
     FLIP,
     FOUR,
@@ -45,6 +46,10 @@ from tilewright.targets.cpu.kernels.tiling import (
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
+tirx = lazy_module("tvm.tirx")
+ir_builder = lazy_module("tvm.script.ir_builder")
+T = lazy_module("tvm.script.ir_builder.tirx")
+
 COPY_CHUNK = 1
 Read = Callable[[Any, Any, Any, Any], Any]
 """Four bytes, flipped: of a block of channels, a row and a column of the padded image, and of which
@@ -58,11 +63,8 @@ def must_copy(block: int, w: Workload) -> bool:
 
 def written(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     """The function of TensorIR. Raises `DoesNotApply`."""
-    from tvm.script.ir_builder import IRBuilder
-    from tvm.script.ir_builder import tirx as T
-
     convolution = _Convolution(w, spec, values)
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
+    with ir_builder.IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
         convolution.write()
     return builder.get()
@@ -106,8 +108,6 @@ class _Convolution:
 
     def write(self) -> None:
         """The whole kernel, into the function that is being built."""
-        from tvm.script.ir_builder import tirx as T
-
         w, t, v = self.w, self.t, self.v
         self.a = Arguments(w, *self.shapes)
         copies = must_copy(t.ib, w) or v["copy"] > 0
@@ -129,8 +129,6 @@ class _Convolution:
                 self._tile(n, [first[axis] + at[axis] for axis in range(3)], read)
 
     def _tasks(self, count: int) -> Nest:
-        from tvm.script.ir_builder import tirx as T
-
         return Nest([(T.parallel if self.v["parallel"] else T.serial)(0, count)])
 
     def _start(self, axis: int, tile: Any) -> Any:
@@ -140,8 +138,6 @@ class _Convolution:
     # -- a register tile -----------------------------------------------------------------------
 
     def _tile(self, n: Any, tile: list[Any], read: Read) -> None:
-        from tvm.script.ir_builder import tirx as T
-
         w, t, lanes = self.w, self.t, self.vector
         y, x = self._start(1, tile[1]), self._start(2, tile[2])
         places = list(product(*map(range, t.tile)))
@@ -190,8 +186,6 @@ class _Convolution:
 
     def _copy_of_everything(self) -> Any:
         """A buffer of all data, flipped, between their border."""
-        from tvm.script.ir_builder import tirx as T
-
         rows, columns = self._reach(*self.size)
         images = self.w.batch * self.blocks
         copy = T.alloc_buffer((images, rows, columns * self.fours), "int32")
@@ -208,8 +202,6 @@ class _Convolution:
 
     def _chunk(self, n: Any, first: tuple[Any, ...]) -> Read:
         """Copies what a chunk reads."""
-        from tvm.script.ir_builder import tirx as T
-
         w, t = self.w, self.t
         rows, columns = self._reach(t.chunk[1] * t.tile[1], t.chunk[2] * t.tile[2])
         top = self._start(1, first[1]) * w.stride_h
@@ -228,9 +220,6 @@ class _Convolution:
     ) -> None:
         """A row of so many columns of the padded image, from `source` (image, block of channels,
         row, column) on."""
-        from tvm import tirx
-        from tvm.script.ir_builder import tirx as T
-
         w = self.w
         n, c, y, x = source
         y, x = y - w.pad_top, x - w.pad_left
@@ -254,9 +243,6 @@ class _Convolution:
         self, copy: Any, to: list[Any], row: tuple[Any, ...], columns: tuple[Any, Any, Any]
     ) -> None:
         """Columns from the second to before the third, of an image whose first is at -`x`."""
-        from tvm import tirx
-        from tvm.script.ir_builder import tirx as T
-
         x, begin, end = columns
         block, each = self.t.ib, self.fours
         if block % FOUR:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.grouped_tiles import (
     COPY_NOTHING,
@@ -45,6 +46,10 @@ from tilewright.targets.cpu.kernels.shared import (
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
+
+te = lazy_module("tvm.te")
+tirx = lazy_module("tvm.tirx")
+T = lazy_module("tvm.script.ir_builder.tirx")
 
 MAX_TAPS = 9
 MAX_TILE_ROWS = 3
@@ -87,8 +92,6 @@ class Reach:
 
     def start(self, task: Any) -> Any:
         """An element of `starts` in TensorIR."""
-        from tvm import tirx
-
         each_in, each_out = self._sizes
         first = tirx.indexdiv(task * self.tile, each_out) * each_in
         last = self.workload.in_channels - self.span
@@ -131,8 +134,6 @@ class _GroupTaps:
         return self.reach.blocks
 
     def first_block(self, task: Any) -> Any:
-        from tvm import tirx
-
         return tirx.indexdiv(self.reach.start(task), self.reach.block)
 
     def add(
@@ -144,9 +145,6 @@ class _GroupTaps:
         tap: tuple[Any, Any],
         pixels: tuple[Any, Callable[[Any], Any], tuple[int, int]],
     ) -> None:
-        from tvm import tirx
-        from tvm.script.ir_builder import tirx as T
-
         reach, block, lanes = self.reach, self.reach.block, self.out_block
         offset = 0 if reach.aligned else tirx.indexmod(reach.start(task), block)
 
@@ -246,8 +244,6 @@ class Grouped:
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The convolution as a tensor expression."""
-        from tvm import te, tirx
-
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
         each_in, each_out = w.in_channels // w.groups, w.out_channels // w.groups

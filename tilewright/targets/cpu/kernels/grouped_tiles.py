@@ -21,6 +21,7 @@ from functools import partial
 from math import gcd
 from typing import Any, Protocol
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import (
@@ -36,6 +37,10 @@ from tilewright.targets.cpu.kernels.loops import (
 from tilewright.targets.cpu.kernels.padding import Copies, PaddedSource, is_padded
 from tilewright.targets.cpu.kernels.shared import sums_type
 from tilewright.targets.workload import Workload
+
+tirx = lazy_module("tvm.tirx")
+ir_builder = lazy_module("tvm.script.ir_builder")
+T = lazy_module("tvm.script.ir_builder.tirx")
 
 COPY_ALL, COPY_SHARE, COPY_NOTHING = range(3)
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -162,8 +167,6 @@ class Windows:
 
     def write(self, arguments: Arguments) -> None:
         """The whole kernel, into the function that is being built."""
-        from tvm.script.ir_builder import tirx as T
-
         w, v = self.w, self.v
         self.a = arguments
         copies = Copies(w, arguments.data, self.in_block)
@@ -189,8 +192,6 @@ class Windows:
             self._task(n, task, rows, source)
 
     def _task(self, n: Any, task: Any, rows: tuple[Any, Any], source: PaddedSource) -> None:
-        from tvm.script.ir_builder import tirx as T
-
         def tile(row: Any, x: Any, piece: tuple[int, int], tests: bool) -> None:
             y = tile_start(row, self.w.out_height, self.height)
             self._tile(n, task, source, (y, x), piece[1] < 0, tests)
@@ -227,8 +228,6 @@ class Windows:
 
     def _inner(self, row: Any) -> Any:
         """Whether no window of a row of tiles touches the padding above or below."""
-        from tvm import tirx
-
         w = self.w
         top = tile_start(row, w.out_height, self.height) * w.stride_h - w.pad_top
         bottom = top + (self.height - 1) * w.stride_h + self.reach_h
@@ -244,9 +243,6 @@ class Windows:
         tests: bool,
     ) -> None:
         """One register tile whose first pixel is `at`; a `border` tile has a constant column."""
-        from tvm import tirx
-        from tvm.script.ir_builder import tirx as T
-
         size, kind = self.width * self.out_block, sums_type(self.w)
         sums = [
             [T.alloc_buffer((size,), kind) for _ in range(self.taps.sums)]
@@ -274,9 +270,6 @@ class Windows:
         border: bool,
         tests: bool,
     ) -> None:
-        from tvm import tirx
-        from tvm.script.ir_builder import tirx as T
-
         w, unroll = self.w, self.v["unroll_kernel"]
 
         def column(kh: Any, kw: Any) -> None:
@@ -333,10 +326,7 @@ def written(
     windows: Windows, data: tuple[int, ...], weights: tuple[int, ...], out: tuple[int, ...]
 ) -> Any:
     """The function of TensorIR with those shapes of arguments."""
-    from tvm.script.ir_builder import IRBuilder
-    from tvm.script.ir_builder import tirx as T
-
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
+    with ir_builder.IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
         bias = (out[1], out[-1])
         windows.write(Arguments(windows.w, data, weights, bias, out))

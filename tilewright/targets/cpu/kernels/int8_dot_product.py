@@ -15,8 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
+
+tirx = lazy_module("tvm.tirx")
+T = lazy_module("tvm.script.ir_builder.tirx")
 
 FOUR = 4
 """Numbers of a dot product."""
@@ -48,16 +52,12 @@ def vector_of(numbers: int) -> int:
 
 def flipped(four: Any, lanes: int = 1) -> Any:
     """Four bytes of data in an int32, or `lanes` of such, with 128 added to each byte."""
-    from tvm import tirx
-
     flip = tirx.const(FLIP, "int32")
     return tirx.bitwise_xor(four, flip if lanes == 1 else tirx.Broadcast(flip, lanes))
 
 
 def loaded(data: Any, place: list[Any], lanes: int = 1) -> Any:
     """`lanes` times four bytes of an int8 buffer from `place` on, each four an int32."""
-    from tvm import tirx
-
     value = data.vload(place, f"int8x{FOUR * lanes}")
     return tirx.reinterpret("int32" if lanes == 1 else f"int32x{lanes}", value)
 
@@ -65,8 +65,6 @@ def loaded(data: Any, place: list[Any], lanes: int = 1) -> Any:
 def gathered(data: Any, place: list[Any], first: Any, end: int) -> Any:
     """Four bytes one by one, number `first` of those behind `place` and its next; zeros from number
     `end` on."""
-    from tvm import tirx
-
     found = tirx.const(0, "int32")
     for byte in range(FOUR):
         value = data[(*place[:-1], place[-1] + first + byte)]
@@ -77,8 +75,6 @@ def gathered(data: Any, place: list[Any], first: Any, end: int) -> Any:
 
 def byte_of_four(number: Any, byte: int) -> Any:
     """An int8 as byte number `byte` of an int32 that is zero else."""
-    from tvm import tirx
-
     wide = tirx.bitwise_and(tirx.Cast("int32", number), tirx.const(255, "int32"))
     return tirx.shift_left(wide, tirx.const(8 * byte, "int32"))
 
@@ -90,15 +86,12 @@ def vector(buffer: Any, place: list[Any], lanes: int) -> Any:
 
 def store(buffer: Any, value: Any, place: list[Any], lanes: int) -> None:
     """Puts a vector of `lanes`, or one number, into a buffer of int32 from `place` on."""
-    from tvm.script.ir_builder import tirx as T
-
     T.buffer_store(buffer, value, [*place[:-1], lanes_at(place[-1], lanes)])
 
 
 def add_dots(sums: Any, at: int, four: Any, weights: Any, lanes: int) -> None:
     """Adds to `lanes` sums, from place `at` of a buffer on, four data bytes times weights: `four`
     an int32 that was `flipped`, `weights` a vector of them."""
-    from tvm import tirx
 
     def as_bytes(value: Any) -> Any:  # LLVM took int32 once, as TVM's own intrinsics still do
         return tirx.reinterpret(f"int8x{FOUR * lanes}", value)
@@ -117,8 +110,6 @@ def add_products(sums: Any, at: Any, numbers: Any, weights: Any, lanes: int) -> 
     """Adds to `lanes` sums, from place `at` of a buffer on, int32 `numbers` of 16 bits times
     `weights` of `pack_words`, vectors of so many: `vpdpwssd` adds the products of two pairs of 16
     bits, and the upper half of these weights is zero. Other multiplications of int32 are slow."""
-    from tvm import tirx
-
     if lanes not in WIDTHS:
         found = vector(sums, [at], lanes) + numbers * weights
     else:
@@ -134,23 +125,17 @@ def add_products(sums: Any, at: Any, numbers: Any, weights: Any, lanes: int) -> 
 
 def words(numbers: Any, lanes: int) -> Any:
     """A vector of so many int8 as int32."""
-    from tvm import tirx
-
     return tirx.Cast("int32" if lanes == 1 else f"int32x{lanes}", numbers)
 
 
 def spread(number: Any, lanes: int) -> Any:
     """One int8 as so many int32."""
-    from tvm import tirx
-
     wide = tirx.Cast("int32", number)
     return wide if lanes == 1 else tirx.Broadcast(wide, lanes)
 
 
 def lanes_at(place: Any, lanes: int) -> Any:
     """The index of so many elements from `place` on."""
-    from tvm import tirx
-
     return tirx.Ramp(place, 1, lanes) if lanes > 1 else place
 
 
@@ -163,8 +148,6 @@ def pack_words(weights: NDArray[Any], lanes: int) -> NDArray[Any]:
 
 def word_at(w: Workload, word: Any) -> Any:
     """The weight that is in an int32 of `pack_words`, as an int32; a float32 as it is."""
-    from tvm import tirx
-
     return word if w.dtype == "float32" else tirx.Cast("int32", tirx.Cast("int16", word))
 
 
@@ -180,8 +163,6 @@ def pack_fours(weights: NDArray[Any]) -> NDArray[np.int32]:
 
 def weight_at(weights: Any, tile: Any, number: Any, lane: Any) -> Any:
     """A weight out of what `pack_fours` packed, as an int32."""
-    from tvm import tirx
-
     word = weights[tile, 1 + tirx.indexdiv(number, FOUR), lane]
     shift = tirx.Cast("int32", tirx.indexmod(number, FOUR)) * 8
     return tirx.Cast("int32", tirx.Cast("int8", tirx.shift_right(word, shift)))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.shared import (
     A_CHANNEL,
@@ -19,6 +20,9 @@ from tilewright.targets.cpu.kernels.shared import (
     sums_type,
 )
 from tilewright.targets.workload import Workload
+
+tirx = lazy_module("tvm.tirx")
+T = lazy_module("tvm.script.ir_builder.tirx")
 
 MAX_ACCUMULATORS = 64
 """Vectors a register tile may have: twice the registers, beyond that all is spills."""
@@ -47,15 +51,11 @@ def tiles(size: int, tile: int) -> int:
 def tile_start(index: Any, size: int, tile: int) -> Any:
     """Where tile number `index` of `size` begins: the last one earlier where it would reach beyond
     the end."""
-    from tvm import tirx
-
     return index * tile if size % tile == 0 else tirx.min(index * tile, size - tile)
 
 
 def share(index: Any, parts: int, whole: int) -> tuple[Any, Any]:
     """Begin and end of part `index` of `whole` things divided evenly into `parts`."""
-    from tvm import tirx
-
     if whole % parts == 0:
         return index * (whole // parts), (index + 1) * (whole // parts)
     return tirx.indexdiv(index * whole, parts), tirx.indexdiv((index + 1) * whole, parts)
@@ -63,8 +63,6 @@ def share(index: Any, parts: int, whole: int) -> tuple[Any, Any]:
 
 def split_index(index: Any, *sizes: int) -> list[Any]:
     """The indices that one fused index stands for, the last fastest."""
-    from tvm import tirx
-
     found = []
     for size in reversed(sizes):
         found.append(tirx.indexmod(index, size) if size > 1 else 0)
@@ -81,15 +79,11 @@ class Nest:
     @classmethod
     def unrolled(cls, *extents: int) -> Nest:
         """Loops that are written out."""
-        from tvm.script.ir_builder import tirx as T
-
         return cls([T.unroll(0, extent) for extent in extents])
 
     @classmethod
     def tile(cls, *extents: int) -> Nest:
         """Unrolled loops around a vector, whose lanes are the last extent."""
-        from tvm.script.ir_builder import tirx as T
-
         loops = [T.unroll(0, extent) for extent in extents[:-1]]
         return cls([*loops, T.vectorized(0, extents[-1])])
 
@@ -115,8 +109,6 @@ class Arguments:
         out: tuple[int, ...],
         weights_type: str = "",
     ) -> None:
-        from tvm.script.ir_builder import tirx as T
-
         def argument(name: str, shape: tuple[int, ...], dtype: str) -> Any:
             return T.arg(name, T.buffer(shape, dtype))
 
@@ -132,7 +124,5 @@ class Arguments:
     def finish(self, value: Any, place: tuple[Any, ...], channel: tuple[Any, ...]) -> None:
         """Stores `value` at `place` of the output after the epilogue; `channel` is the place in the
         bias."""
-        from tvm.script.ir_builder import tirx as T
-
         found = epilogue_value(self._workload, self._inputs, value, place, channel)
         T.buffer_store(self.out, found, list(place))

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.gemm_shape import GemmShape
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import (
@@ -30,6 +31,10 @@ from tilewright.targets.cpu.kernels.loops import (
 )
 from tilewright.targets.workload import Workload
 
+tirx = lazy_module("tvm.tirx")
+ir_builder = lazy_module("tvm.script.ir_builder")
+T = lazy_module("tvm.script.ir_builder.tirx")
+
 
 def multiply(
     w: Workload,
@@ -40,9 +45,6 @@ def multiply(
 ) -> Any:
     """The function that computes `product`, as a schedule says; `share_of` writes what a task does,
     in float32 unless it is given. Raises `DoesNotApply`."""
-    from tvm.script.ir_builder import IRBuilder
-    from tvm.script.ir_builder import tirx as T
-
     p, v = product, values
     check_tile(
         v["tile_rows"] * v["tile_vectors"] * v["chains"],
@@ -51,7 +53,7 @@ def multiply(
     lead = (p.batch,) if w.operator == "batch_matmul" else ()
     writer = share_of or Share
     weights = writer.weights_shape(p, v) if packed else (w.in_channels, p.columns)
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
+    with ir_builder.IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
         arguments = Arguments(
             w, (*lead, p.rows, w.in_channels), (*lead, *weights), (p.columns,),
@@ -99,8 +101,6 @@ class Share:
 
     def begin(self, column: Any, at: Any) -> Any:
         """What the sum number `at` of a tile of columns begins with."""
-        from tvm import tirx
-
         return tirx.const(0, self.sums_type)
 
     def plus(self, one: Any, other: Any) -> Any:
@@ -109,9 +109,6 @@ class Share:
 
     def write(self, packed: bool) -> None:
         """The whole task."""
-        from tvm import tirx
-        from tvm.script.ir_builder import tirx as T
-
         p, v = self.p, self.v
         self.height, self.width = v["tile_rows"], p.width(v)
         self.most_rows = tiles(self.row_tiles, v["row_shares"])
@@ -172,8 +169,6 @@ class Share:
         """A buffer a chain and row of the tile, from what was `before` at (row, column), all but
         the first chain from zero: registers, since TVM puts what is below 1024 bytes on the stack,
         from where LLVM takes them."""
-        from tvm import tirx
-        from tvm.script.ir_builder import tirx as T
 
         each = self.v["tile_vectors"] * self.vector
         sums = [
@@ -192,8 +187,6 @@ class Share:
         self, sums: list[list[Any]], row: Any, column: Any, begin: Any, depth: int
     ) -> None:
         """Multiply-adds of one register tile over a part of the depth."""
-        from tvm.script.ir_builder import tirx as T
-
         chains, unroll = self.v["chains"], self.v["unroll_depth"]
         whole = depth // (chains * unroll)
         if whole:
@@ -206,8 +199,6 @@ class Share:
 
     def add(self, sums: list[Any], row: Any, column: Any, k: Any) -> None:
         """One step of a register tile: `sums` a buffer a row."""
-        from tvm.script.ir_builder import tirx as T
-
         lanes = self.p.lanes
         for r, buffer in enumerate(sums):
             left = self.left(row, r, k)
@@ -252,8 +243,6 @@ class Share:
 
     def _pack_data(self) -> Any:
         """The rows of the share, one number of each row of a tile beside the other."""
-        from tvm.script.ir_builder import tirx as T
-
         shape = (self.most_rows, self.p.depth, self.height)
         packed = T.alloc_buffer(shape, self.sums_type)
         loops = [T.serial(*self.rows), T.serial(0, self.p.depth), T.unroll(0, self.height)]
@@ -264,8 +253,6 @@ class Share:
 
     def pack_weights(self) -> Any:
         """A buffer of the columns of the share, tile behind tile."""
-        from tvm.script.ir_builder import tirx as T
-
         packed = T.alloc_buffer((self.most_columns, self.p.depth, self.width), "float32")
         lanes = self.p.lanes
         tile = Nest.tile(self.v["tile_vectors"], lanes)
@@ -282,8 +269,6 @@ class _Tiles(Nest):
     begins elsewhere is what TVM's features of stores cannot be made of."""
 
     def __init__(self, counts: Sequence[Any], first: tuple[Any, Any], rows_inside: bool) -> None:
-        from tvm.script.ir_builder import tirx as T
-
         self._order, self._first = -1 if rows_inside else 1, first
         super().__init__([T.serial(0, count) for count in counts][:: self._order])
 

@@ -6,8 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.loops import split_index
 from tilewright.targets.workload import Workload
+
+te = lazy_module("tvm.te")
+tirx = lazy_module("tvm.tirx")
+T = lazy_module("tvm.script.ir_builder.tirx")
 
 
 def is_padded(w: Workload) -> bool:
@@ -17,8 +22,6 @@ def is_padded(w: Workload) -> bool:
 
 def padded(w: Workload, data: Any) -> Any:
     """A te tensor in blocks of channels between its padding."""
-    from tvm import te, tirx
-
     if not is_padded(w):
         return data
     n, c, _, _, block = data.shape
@@ -55,8 +58,6 @@ class Copies:
 
     def of_everything(self) -> Any:
         """A buffer of all data between its padding, as far as anything reads it."""
-        from tvm.script.ir_builder import tirx as T
-
         w, blocks, rows = self.w, self.w.in_channels // self.block, self.height(self.w.out_height)
         copy = T.alloc_buffer((w.batch, blocks, rows, self.width, self.block), w.dtype)
         with T.parallel(0, w.batch * blocks * rows) as chunk:
@@ -67,8 +68,6 @@ class Copies:
     def of_rows(self, place: tuple[Any, Any], blocks: int, first: Any, rows: int) -> PaddedSource:
         """What `rows` rows of output from `first` on read of so many `blocks` of channels, from
         `place` (image, block) on."""
-        from tvm.script.ir_builder import tirx as T
-
         w, (n, block) = self.w, place
         top, height = first * w.stride_h - w.pad_top, self.height(rows)
         copy = T.alloc_buffer((blocks, height, self.width, self.block), w.dtype)
@@ -77,9 +76,6 @@ class Copies:
         return PaddedSource(lambda c, y, x, i: copy[c, y - top, x + w.pad_left, i])
 
     def _row(self, copy: Any, to: list[Any], source: list[Any]) -> None:
-        from tvm import tirx
-        from tvm.script.ir_builder import tirx as T
-
         w, zero = self.w, tirx.const(0, self.w.dtype)
         end = min(w.pad_left + w.width, self.width)
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
+
+te = lazy_module("tvm.te")
+tirx = lazy_module("tvm.tirx")
 
 
 def with_epilogue(w: Workload, sums: Any, shape: tuple[int, ...], ob: int) -> tuple[list[Any], Any]:
     """What the epilogue takes as placeholders, and the result of all steps on `sums`, a te tensor
     of `shape` (n, channel block, y, x, channel of a block of `ob`), or larger."""
-    from tvm import te
-
     inputs = epilogue_inputs(w, shape, ob)
 
     def value(n: Any, o: Any, y: Any, x: Any, b: Any) -> Any:
@@ -23,8 +25,6 @@ def with_epilogue(w: Workload, sums: Any, shape: tuple[int, ...], ob: int) -> tu
 
 def epilogue_inputs(w: Workload, shape: tuple[int, ...], ob: int) -> dict[str, Any]:
     """The placeholders of `epilogue_tensors`."""
-    from tvm import te
-
     channels = (w.out_channels // ob, ob)
     return {
         name: te.placeholder(channels if name in A_CHANNEL else shape, dtype, name=name)
@@ -39,8 +39,6 @@ def sums_type(w: Workload) -> str:
 
 def widened(w: Workload, number: Any) -> Any:
     """A number of the data or the weights, as its products are summed."""
-    from tvm import tirx
-
     return number if w.dtype == "float32" else tirx.Cast(sums_type(w), number)
 
 
@@ -66,8 +64,6 @@ def epilogue_value(
 ) -> Any:
     """All steps on `found`, the sum at the place `at`: (n, channel block, y, x, channel), or others
     where `channel`, the place in the bias, is given."""
-    from tvm import tirx
-
     place = (at[1], at[-1]) if channel is None else channel
     if w.dtype == "int8":
         tensors = {name: inputs[name][place if name in A_CHANNEL else at] for name in inputs}
@@ -86,8 +82,6 @@ def epilogue_value(
 def wrapping_sum(one: Any, other: Any) -> Any:
     """Of two int32, modulo 2^32. TVM tells LLVM that sums of signed numbers never wrap, and takes
     what is cast from unsigned ones for positive: neither is so."""
-    from tvm import tirx
-
     unsigned = tirx.reinterpret("uint32", one) + tirx.reinterpret("uint32", other)
     return tirx.reinterpret("int32", unsigned)
 
@@ -95,8 +89,6 @@ def wrapping_sum(one: Any, other: Any) -> Any:
 def _in_integers(w: Workload, tensors: dict[str, Any], found: Any) -> Any:
     """All steps on an int32 sum, which wrap as the reference's do, and its lowest eight bits;
     `tensors` are the values at its place."""
-    from tvm import tirx
-
     for step in w.epilogue:
         constant = tirx.const(step.value, "int32")
         if step.kind in ("bias", "add"):
@@ -129,8 +121,6 @@ def vectors(block: int, lanes: int) -> int:
 def with_row_epilogue(w: Workload, sums: Any) -> tuple[list[Any], Any]:
     """What `with_epilogue` does, on rows of output channels: `sums` of shape (..., channels), the
     bias of shape (channels,)."""
-    from tvm import te
-
     inputs = {
         name: te.placeholder(
             (w.out_channels,) if name in A_CHANNEL else sums.shape, dtype, name=name

@@ -15,11 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.shared import epilogue_inputs, epilogue_value
 from tilewright.targets.cpu.kernels.tiling import CpuTiling, check_unrolled, packed_shape
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
+
+te = lazy_module("tvm.te")
+tirx = lazy_module("tvm.tirx")
+s_tir = lazy_module("tvm.s_tir")
+tvm = lazy_module("tvm")
 
 SIZES = (2, 4)
 """Pixels a side that one tile gives (m)."""
@@ -49,8 +55,6 @@ def _tiling(w: Workload, spec: CpuSpec, values: KnobValues) -> CpuTiling:
 
 def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     """The convolution as a TensorIR function; weights as `pack` lays them."""
-    from tvm import te, tirx
-
     m, t = values["algorithm"], _tiling(w, spec, values)
     a = m + 2
     blocks = t.tile[0]
@@ -142,15 +146,11 @@ def _inverse(m: int, p: list[Any]) -> list[Any]:
 
 
 def _number(value: float) -> Any:
-    from tvm import tirx
-
     return tirx.const(value, "float32")
 
 
 def _chosen(row: Any, values: list[Any]) -> Any:
     """The value of that row; a choice that is gone once the loop over rows is unrolled."""
-    from tvm import tirx
-
     found = values[-1]
     for number in reversed(range(len(values) - 1)):
         found = tirx.Select(row == number, values[number], found)
@@ -158,8 +158,6 @@ def _chosen(row: Any, values: list[Any]) -> Any:
 
 
 def _bordered(w: Workload, data: Any, size: tuple[int, int]) -> Any:
-    from tvm import te, tirx
-
     n, blocks, height, width, ib = (int(length) for length in data.shape)
 
     def inside(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
@@ -172,12 +170,9 @@ def _bordered(w: Workload, data: Any, size: tuple[int, int]) -> Any:
 
 def schedule(function: Any, w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     """The scheduled function. Raises `DoesNotApply`."""
-    import tvm
-    from tvm.s_tir import Schedule
-
     t = _tiling(w, spec, values)
     check_unrolled(t, values, (1, 1))
-    sch = Schedule(tvm.IRModule({"main": function}))
+    sch = s_tir.Schedule(tvm.IRModule({"main": function}))
     names = ("padded", "patch", "half", "left", "part", "back", "square", "out")
     padded, patch, half, left, part, back, square, out = map(sch.get_sblock, names)
     *_, o, y, x, p, q, b = sch.get_loops(square)
