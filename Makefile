@@ -9,6 +9,9 @@ CANDIDATES := python3 python3.13 python3.12 python3.11 python
 PYTHON ?= $(shell for p in $(CANDIDATES); do \
 	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null \
 	&& command -v "$$p" && break; done)
+OTHER_PYTHONS = $(shell for p in python3.11 python3.12 python3.13; do \
+	command -v "$$p" >/dev/null && "$$p" -c 'import sys; sys.exit(0)' 2>/dev/null \
+	&& ! cmp -s <("$$p" -V) <($(BIN)/python -V) && echo "$$p"; done)
 # The lock is complete, so pip has nothing to resolve; hashes are checked for every file.
 INSTALL := --no-deps --disable-pip-version-check --no-input --quiet
 
@@ -26,7 +29,7 @@ WORKERS = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile \
 	--no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: help setup setup-dev tune deploy worker check test release-check attack fuzz docs browser-test team-test \
+.PHONY: help setup setup-dev tune deploy worker check test release-check attack fuzz matrix docs browser-test team-test \
 	lint lock clean
 
 help: ## Show the targets
@@ -51,6 +54,12 @@ check: setup setup-dev lint ## Lint, type-check and run the quick half of the te
 
 test: setup setup-dev lint ## Lint, type-check and run the test-suite
 	@$(PYTEST) -m "not release"
+
+matrix: ## The quick half of the tests on every other Python of the range that the machine has
+	@for python in $(OTHER_PYTHONS); do \
+		echo "testing with $$python"; \
+		$(MAKE) --no-print-directory check PYTHON="$$python" VENV=".venv-$$(basename $$python)"; \
+	done
 
 release-check: setup setup-dev ## Build wheel and sdist, install them away from here and run a network with them
 	@$(BIN)/python -m pytest tests/test_release.py -rs -p no:xdist
@@ -90,7 +99,7 @@ COMPILE := --universal --python-version 3.11 --generate-hashes --no-emit-index-u
 	--no-strip-extras --no-header
 
 clean: ## Remove .venv and caches; runs under .tilewright/ and tuned/ stay
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-python3.* build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
