@@ -51,8 +51,9 @@ def open_network_run(
     """The MLflow run of a network of so many workloads, linked with its flow run. `about`
     identifies it."""
     title = title_of(params)
+    name = run_description.run_name(title, options.tuner, options.seed, options.trials)
     run_id = tracking.open_run(
-        title, tracking.run_key(about), params=params, tags=_tags(params) | comparison_tags(params),
+        name, tracking.run_key(about), params=params, tags=_tags(params) | comparison_tags(params),
         fresh=options.fresh,
     )  # fmt: skip
     links = {PREFECT_LINK: flow_run_url(str(flow_run.id))}
@@ -125,7 +126,9 @@ def log_artifacts(
     if "validation" in row:
         known["validation_measurements"] = row["validation"]["measurements"]
         known["validation_seconds"] = row["validation"]["seconds"]
-    tracking.log_results(run_id, known | figures_of(row, workload_gain(row)))
+    over, gain = workload_gain(row)
+    tracking.log_results(run_id, known | figures_of(row, gain))
+    tracking.tag_run(run_id, {GAIN_OVER: over})
     _say_outcome(run_id, run_description.outcome_line(row, [row["baseline_source"]]))
     _log_files(run_id, trials, workload_picture(cache, tuned, trials))
     _log_models(run_id, tuned.workload, read_state(cache, state), state.key)
@@ -154,7 +157,9 @@ def log_network_artifacts(
         for values in curves:
             log.add(int(values[tracking.STEP_METRIC]), values)
     known, total = _network_figures(summary), summary["total"]
-    tracking.log_results(run_id, known | figures_of(total, network_gain(total)))
+    over, gain = network_gain(total)
+    tracking.log_results(run_id, known | figures_of(total, gain))
+    tracking.tag_run(run_id, {GAIN_OVER: over})
     sources = [row["baseline_source"] for row in summary["workloads"]]
     _say_outcome(run_id, run_description.outcome_line(summary["total"], sources))
     title = run_description.network_title(summary["network"], summary["target"], summary["tuner"])
@@ -186,7 +191,7 @@ def _network_figures(summary: outputs.Summary) -> dict[str, float]:
     }
 
 
-def figures_of(row: WorkloadRow | Total, gain: Mapping[str, float | None]) -> dict[str, float]:
+def figures_of(row: WorkloadRow | Total, gain: float | None) -> dict[str, float]:
     """What a run comes to as metrics: cycles, milliseconds and the gain, where they are known."""
     found = {
         "baseline_cycles": row["baseline_cycles"],
@@ -198,7 +203,7 @@ def figures_of(row: WorkloadRow | Total, gain: Mapping[str, float | None]) -> di
         "fallback_ms": _milli(row["fallback_seconds"]),
         "tuned_ms": _milli(row["tuned_seconds"]),
         "bound_ms": _milli(row["bound_seconds"]),
-        **gain,
+        "gain": gain,
         **_ends(row),
     }
     # MLflow's columns show all digits there are.
@@ -209,17 +214,29 @@ def figures_of(row: WorkloadRow | Total, gain: Mapping[str, float | None]) -> di
     }
 
 
-def workload_gain(row: WorkloadRow) -> dict[str, float | None]:
-    """What tuning gained on the baseline of a workload: `gain` where the stock compiler
-    publishes that, `gain_on_guess` where a rule chose it."""
-    return {"gain" if is_published(row["baseline_source"]) else "gain_on_guess": gain_of(row)}
+PUBLISHED, FALLBACK, BASELINE = "published baseline", "fallback", "baseline by a rule"
+GAIN_OVER = "gain_over"
+"""The tag that says what `gain` is over."""
 
 
-def network_gain(total: Total) -> dict[str, float | None]:
-    """The same of a network: `gain` is that of the published layers alone, if there are any."""
+def workload_gain(row: WorkloadRow) -> tuple[str, float | None]:
+    """What tuning gained on a workload, and over what: a published baseline, else the stock
+    compiler's fallback, else a baseline chosen by a rule."""
+    if is_published(row["baseline_source"]):
+        return PUBLISHED, gain_of(row)
+    return _gain_elsewhere(row)
+
+
+def network_gain(total: Total) -> tuple[str, float | None]:
+    """The same of a network: of its layers with a published baseline alone, if there are any."""
     if total["published"]["workloads"]:
-        return {"gain": gain_of(total["published"])}
-    return {"gain_on_guess": gain_of(total)}
+        return PUBLISHED, gain_of(total["published"])
+    return _gain_elsewhere(total)
+
+
+def _gain_elsewhere(row: WorkloadRow | Total) -> tuple[str, float | None]:
+    before, after = row["fallback_cycles"], row["tuned_cycles"]
+    return (FALLBACK, before / after) if before and after else (BASELINE, gain_of(row))
 
 
 def _ends(row: WorkloadRow | Total) -> dict[str, float]:

@@ -12,8 +12,8 @@ from tilewright.core.files import Json
 from tilewright.services.mlflow_server import VIEW_KEY
 
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
-_PARAMS = ("network", "target", "tuner", "trials", "seed")
-_METRICS = ("baseline_cycles", "tuned_cycles", "gain", "tuned_ms")
+_PARAMS = ("tuner", "seed", "trials", "network", "target")
+_METRICS = ("tuned_ms", "gain", "bound_ms", "tuned_cycles")
 _CURVES = ("cycles/best", "cycles/baseline", "cycles/bound")
 
 

@@ -21,10 +21,10 @@ def test_the_table_of_runs(site: Site, page: Page, picture: Picture) -> None:
     page.goto(f"{site.address('MLflow')}/#/experiments/1/runs?{KIND}&viewStateShareKey=tilewright")
     _without_assistant(page)
     for tuner, summary in site.runs.items():
-        expect(page.get_by_text(f"digits_cnn on vta-pynq, {tuner}").first).to_be_visible()
+        expect(page.get_by_text(f"{tuner}, seed 0").first).to_be_visible()
         tuned = str(summary["total"]["tuned_cycles"])
         expect(page.get_by_text(tuned, exact=True).first).to_be_visible()
-    for column in "tuned_cycles", "baseline_cycles", "network":
+    for column in "tuned_cycles", "gain", "tuner":
         expect(page.get_by_text(column, exact=True).first).to_be_visible()
     picture("mlflow-runs")
 

@@ -41,13 +41,16 @@ def test_a_network_is_the_sum_of_its_workloads_as_often_as_they_run() -> None:
     assert first["cycles/bound"] == 1500.0
 
 
-def test_a_gain_on_a_guess_is_no_gain() -> None:
+def test_a_gain_is_over_what_the_stock_compiler_publishes_else_over_its_fallback() -> None:
     found = summary([outcome(), outcome(o=32)])
-    published, guessed = found["workloads"]
-    published["baseline_source"], guessed["baseline_source"] = "tophub", "model"
-    assert set(workload_gain(published)) == {"gain"}
-    assert set(workload_gain(guessed)) == {"gain_on_guess"}
-    for rows, name in (([published, guessed], "gain"), ([guessed], "gain_on_guess")):
-        gain = network_gain(totals(rows))
-        assert set(gain) == {name}
-        assert gain[name] == gain_of(rows[0])
+    published, other = found["workloads"]
+    published["baseline_source"], other["baseline_source"] = "tophub", "model"
+    assert other["tuned_cycles"] is not None
+    other["fallback_cycles"] = 7 * other["tuned_cycles"]
+    assert workload_gain(published) == ("published baseline", gain_of(published))
+    assert workload_gain(other) == ("fallback", 7.0)
+    both, alone = totals([published, other]), totals([other])
+    assert network_gain(both) == ("published baseline", gain_of(published))
+    assert network_gain(alone) == ("fallback", 7.0)
+    other["fallback_cycles"] = None
+    assert workload_gain(other) == ("baseline by a rule", gain_of(other))

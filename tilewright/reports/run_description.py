@@ -27,6 +27,13 @@ def network_title(network: str, target: str, tuner: str) -> str:
     return printable(f"{network} on {target}, {tuner}")
 
 
+def run_name(title: str, tuner: str, seed: int, trials: int) -> str:
+    """`default, seed 0, 64 trials: resnet18 on vta-pynq`: the name of a network's run in MLflow,
+    where runs of other tuners and seeds stand above and below it."""
+    what = title.removesuffix(printable(f", {tuner}"))
+    return f"{printable(tuner)}, seed {seed}, {trials} {plural(trials, 'trial')}: {what}"
+
+
 def network_note(
     title: str, workloads: int, trials: int, command: str, links: Links, shared: bool = False
 ) -> str:
