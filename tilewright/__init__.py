@@ -17,7 +17,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tilewright.api import build, codesign, compare, load_model, run, tune
+    from tilewright.api import build, codesign, compare, load_model, run, runs, tune
     from tilewright.core.errors import TilewrightError
     from tilewright.evaluation.compare.comparison import Comparison
     from tilewright.hardware_search.outputs import CodesignOutcome
@@ -39,6 +39,7 @@ _HOMES = {
     "compare": "tilewright.api:compare",
     "load_model": "tilewright.api:load_model",
     "run": "tilewright.api:run",
+    "runs": "tilewright.api:runs",
     "tune": "tilewright.api:tune",
     "make_target": "tilewright.targets.registry:make_target",
     "register_tuner": "tilewright.search.registry:register",
@@ -60,7 +61,8 @@ _HOMES = {
 __all__ = [
     "BuiltArtifact", "CodesignOutcome", "Comparison", "Lowered", "Measurements", "Network",
     "Profile", "Space", "Summary", "Target", "TilewrightError", "Tuner", "Workload", "__version__",
-    "build", "codesign", "compare", "load_model", "make_target", "register_tuner", "run", "tune",
+    "build", "codesign", "compare", "load_model", "make_target", "register_tuner", "run", "runs",
+    "tune",
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pandas as pd
     from numpy.typing import NDArray
 
     from tilewright.evaluation.compare.comparison import Comparison
@@ -153,6 +154,24 @@ def codesign(**options: Any) -> CodesignOutcome:
     outcome = search(LocalRunner(), parsed)
     draw_front(parsed.folder, outcome)
     return outcome
+
+
+def runs() -> pd.DataFrame:
+    """The tracked runs of the workspace, a row each, the latest first.
+
+    Columns are when and how it ended, `network`, `target`, `tuner`, `seed`, `trials`, cycles and
+    milliseconds of the baseline, the fallback, the tuned network and the bound, `gain`, and the ids
+    in MLflow and Prefect. The workspace is `.tilewright/` or `TILEWRIGHT_HOME`; a run with `--bare`
+    is in none. Raises `HomeError` for a workspace that cannot be read.
+
+    >>> found = tilewright.runs()
+    >>> list(found.columns[:5])
+    ['began', 'status', 'seconds', 'network', 'target']
+    """
+    from tilewright.services.workspace import current_home
+    from tilewright.tasks.runs_table import runs_table
+
+    return runs_table(current_home())
 
 
 def load_model(source: str | Path, **options: Any) -> Network:

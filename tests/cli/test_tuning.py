@@ -142,6 +142,17 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
     gain = total["fallback_cycles"] / total["tuned_cycles"]
     assert parent["metrics"]["gain"] == pytest.approx(gain, rel=1e-5)
     assert parent["tags"]["gain_over"] == "fallback"
+    listed = warm.run(
+        [], tuned.place.folder, tuned.place.environment, 300,
+        program="import tilewright; print(tilewright.runs().to_json(orient='records'))",
+    )  # fmt: skip
+    assert listed.returncode == 0, listed.stderr
+    row = next(r for r in json.loads(listed.stdout) if r["run_id"] == summary["mlflow_run_id"])
+    assert (row["network"], row["tuner"], row["seed"], row["trials"]) == (
+        "digits_cnn", "ml2tuner", 7, TRIALS,
+    )  # fmt: skip
+    assert row["tuned_cycles"] == total["tuned_cycles"]
+    assert row["gain"] == pytest.approx(gain, rel=1e-5)
     assert parent["metrics"]["fallback_cycles"] == total["fallback_cycles"]
     assert parent["metrics"]["tuned_ms"] == pytest.approx(1e3 * total["tuned_seconds"], rel=1e-5)
     assert parent["chart"]["cycles/best"][-1] == total["tuned_cycles"]
