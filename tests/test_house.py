@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -11,6 +12,14 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ("requirements.lock", "requirements-dev.lock")
+FUNCTION_LEVEL_IMPORTS = 157
+"""In functions of the package, without the commands' (docs/decisions/imports.md); only falls."""
+SLOW = (
+    "jax", "lightgbm", "matplotlib", "mlflow", "numba", "numpy", "onnx", "onnxruntime", "pandas",
+    "prefect", "rich", "scipy", "sklearn", "tvm", "xgboost",
+)  # fmt: skip
+GUARDED = {"tilewright", "prefect", "mlflow", "typer", "rich", "matplotlib", "jinja2", "markupsafe"}
+"""Packages that import-linter keeps out of some rooms; it reads import statements."""
 
 
 def committed_files() -> list[Path]:
@@ -73,3 +82,55 @@ def test_nothing_that_can_run_code_on_loading_is_imported() -> None:
     sources = [path for path in committed_files() if path.suffix == ".py"]
     assert len(sources) > 50
     assert not [path for path in sources if pattern.search(path.read_text())]
+
+
+def test_imports_stand_at_the_top() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in _modules()
+        if "commands" not in path.parts
+        for line in _function_level_imports(ast.parse(path.read_text()))
+    ]
+    assert len(found) <= FUNCTION_LEVEL_IMPORTS, "\n".join(found)
+
+
+def test_the_command_line_starts_without_slow_libraries() -> None:
+    program = f"import sys, tilewright.cli.app; print(*{{*{SLOW}}} & {{*sys.modules}})"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "\n"
+
+
+def test_lazy_modules_are_libraries_that_no_contract_is_about() -> None:
+    named = {
+        ast.literal_eval(node.args[0]).partition(".")[0]
+        for path in _modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "lazy_module"
+    }
+    assert "tvm" in named
+    assert not named & GUARDED
+
+
+def _modules() -> list[Path]:
+    """The package's, each once: not those behind its links."""
+    rooms = [ROOT / name for name in ("flows", "tasks", "models")]
+    links = {ROOT / "tilewright" / room.name for room in rooms}
+    return [
+        path
+        for room in (ROOT / "tilewright", *rooms)
+        for path in sorted(room.rglob("*.py"))
+        if not links & set(path.parents)
+    ]
+
+
+def _function_level_imports(module: ast.Module) -> set[int]:
+    """The lines of imports inside functions."""
+    return {
+        node.lineno
+        for function in ast.walk(module)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }

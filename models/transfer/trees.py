@@ -12,11 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.models.transfer.contract import CommonOptions
 from tilewright.models.transfer.model import LearningOutcome, Lesson, Transferred
 from tilewright.models.transfer.preprocessing import Matrix, masked, surely_less
 from tilewright.models.transfer.timed_boosting import PATIENCE, TimedTrees, Validation
 from tilewright.models.trees import LightGBM as NativeLightGBM
+
+lightgbm = lazy_module("lightgbm")
 
 
 class TreeOptions(CommonOptions):
@@ -88,8 +91,6 @@ class TransferLightGBM(Transferred):
     options: LightGBMOptions
 
     def _learn(self, lesson: Lesson, start: Self | None) -> LearningOutcome:
-        import lightgbm
-
         options, begun = self.options, time.monotonic()
         settings = {
             "objective": "regression", "num_leaves": options.leaves, "max_bin": 255,
@@ -145,12 +146,10 @@ class _Clock:
         self.late = False
 
     def __call__(self, env: Any) -> None:
-        from lightgbm.callback import EarlyStopException
-
         self.grown = env.iteration - env.begin_iteration + 1
         if time.monotonic() > self.until:
             self.late = True
-            raise EarlyStopException(env.iteration, env.evaluation_result_list)
+            raise lightgbm.callback.EarlyStopException(env.iteration, env.evaluation_result_list)
 
 
 def _masked(lesson: Lesson, options: CommonOptions, seed: int) -> tuple[Validation, Validation]:

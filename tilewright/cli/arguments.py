@@ -10,7 +10,6 @@ import typer
 from tilewright.cli.paths import model_text, target_text
 from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import as_typed
-from tilewright.targets.registry import target_remarks
 
 Model = Annotated[
     str,
@@ -51,6 +50,8 @@ MaxWaste = Annotated[
 def say_remarks(target: str) -> None:
     """What a person should know of a target, on standard error. Raises as
     `targets.registry.check_target`."""
+    from tilewright.targets.registry import target_remarks
+
     for remark in target_remarks(target):
         typer.echo(f"note: {as_typed(remark)}", err=True)
 

@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.lazy_module import lazy_module
 from tilewright.core.safe_files import check_own, create_beside, naming, open_own, opened_folder
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+else:
+    np = lazy_module("numpy")
 
 JsonScalar: TypeAlias = bool | int | float | str | None
 Json: TypeAlias = "JsonScalar | Sequence[Json] | Mapping[str, Json]"
@@ -185,8 +188,6 @@ def pack_arrays(arrays: Arrays, *, level: int = 0) -> bytes:
 def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
     """The arrays of an NPZ file by name, of any shape. Raises `ValueError` for one of objects, for
     other files, and for more than `MAX_UNPACKED_BYTES`."""
-    import numpy as np
-
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as packed:
             if sum(entry.file_size for entry in packed.infolist()) > MAX_UNPACKED_BYTES:
@@ -202,8 +203,6 @@ def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
 
 def _is_text(array: NDArray[Any]) -> bool:
     """Whether all characters of an array of text are some; other arrays have none."""
-    import numpy as np
-
     if array.dtype.kind != "U" or not array.dtype.itemsize:
         return True
     codes = np.frombuffer(array.tobytes(), np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
@@ -217,8 +216,6 @@ def _write(handle: int, data: bytes) -> None:
 
 
 def _npy(array: NDArray[np.generic]) -> bytes:
-    import numpy as np
-
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, np.asarray(array), allow_pickle=False)
     return buffer.getvalue()

@@ -16,7 +16,9 @@ from tilewright.networks.errors import QuantisationError
 from tilewright.networks.extract import ExtractedWorkload, OffloadDecision, collect
 from tilewright.networks.model_analysis import Examined
 from tilewright.networks.offload import decide
+from tilewright.networks.onnx_reference import reference_model
 from tilewright.networks.onnx_source import OnnxSource, refuse_unsupported
+from tilewright.networks.quantise import samples_for
 from tilewright.networks.report import ModelReport
 from tilewright.networks.sandbox import SandboxedSource
 from tilewright.networks.sources import InputShapes, Source, read_source
@@ -144,9 +146,6 @@ class Network:
     @cached_property
     def _weighted(self) -> tuple[onnx.ModelProto, Samples]:
         """The model with its weights, and samples to quantise it by."""
-        from tilewright.networks.onnx_reference import reference_model
-        from tilewright.networks.quantise import samples_for
-
         weighted = self._source.weighted()
         assert weighted is not None
         model = reference_model(weighted)

@@ -17,6 +17,7 @@ from tilewright.networks.graph import (
     data_inputs,
     static_shape,
 )
+from tilewright.networks.imported_model import Whole
 from tilewright.networks.macs import Operands, count
 from tilewright.networks.model_analysis import Examined
 from tilewright.networks.normalise import normalise
@@ -27,7 +28,6 @@ from tilewright.networks.strip_weights import weights_as_inputs, without_operato
 from tilewright.networks.unsupported_ops import CUT, DEPENDS, limits
 
 if TYPE_CHECKING:
-    from tilewright.networks.imported_model import Whole
     from tilewright.networks.relax.bindings import FlatGraph
     from tilewright.networks.relax.execute import CompiledModule
 
@@ -104,7 +104,6 @@ class OnnxSource:
 
     def whole(self) -> Whole:
         """All of it, with onnxruntime as the reference; raises as `import_whole`."""
-        from tilewright.networks.imported_model import Whole
         from tilewright.networks.quantise.session import runs
 
         refuse_unsupported(self.name, self._missing)

@@ -10,6 +10,9 @@ from tilewright.networks.errors import DynamicShapeError
 from tilewright.networks.model_analysis import Examined
 from tilewright.networks.onnx_file import load_weights, read, weight_files
 from tilewright.networks.onnx_source import OnnxSource
+from tilewright.networks.tflite.convert import convert
+from tilewright.networks.tflite.file import read as read_tflite
+from tilewright.networks.torch_source import TorchSource
 
 if TYPE_CHECKING:
     import onnx
@@ -54,17 +57,12 @@ def read_source(path: Path, input_shapes: InputShapes) -> Source:
     Raises `ModelFileError`, and `DynamicShapeError` where a torch.export file is given shapes.
     """
     if path.suffix in TORCH_SUFFIXES:
-        from tilewright.networks.torch_source import TorchSource
-
         if input_shapes:
             raise DynamicShapeError(
                 "a torch.export file fixes its own shapes; export it again with other inputs"
             )
         return TorchSource(path)
     if path.suffix == TFLITE_SUFFIX:
-        from tilewright.networks.tflite.convert import convert
-        from tilewright.networks.tflite.file import read as read_tflite
-
         converted = convert(read_tflite(path))
         return OnnxSource(
             str(path), converted.model, lambda: converted.model, input_shapes, converted.missing

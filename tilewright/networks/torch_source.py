@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilewright.networks.fused_calls import NOTHING
+from tilewright.networks.imported_model import Whole
 from tilewright.networks.model_analysis import Examined
 from tilewright.networks.onnx_source import refuse_unsupported
 from tilewright.networks.torch_file import read_exported
 
 if TYPE_CHECKING:
-    from tilewright.networks.imported_model import Whole
     from tilewright.networks.relax.execute import CompiledModule
     from tilewright.networks.relax.torch_importer import TorchProgram
 
@@ -71,7 +71,6 @@ class TorchSource:
 
     def whole(self) -> Whole:
         """All of it, with TVM's own compilation as the reference; raises as `compile`."""
-        from tilewright.networks.imported_model import Whole
         from tilewright.networks.relax.execute import CompiledModule
 
         program = self._program

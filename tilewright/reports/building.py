@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
+from tilewright.networks.artifact.compiled import LIBRARY
 from tilewright.reports.markdown import plain
 from tilewright.reports.number_format import mega, milliseconds, percent, plural
 from tilewright.reports.run_description import paragraphs
@@ -100,8 +101,6 @@ def _left_to_others(manifest: Mapping[str, Json], out: Path) -> list[str]:
 
 
 def _library(manifest: Mapping[str, Json], out: Path) -> list[str]:
-    from tilewright.networks.artifact.compiled import LIBRARY
-
     macs, layers = as_object(manifest["macs"]), as_list(manifest["layers"])
     total, ours = as_int(macs["total"]), as_int(macs["kernels"])
     kernels = {as_text(as_object(row)["function"]) for row in layers}

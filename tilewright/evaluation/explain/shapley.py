@@ -12,8 +12,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.search.cost_model_protocols import Boosted, CostModel
 from tilewright.targets.features import Features
+
+xgboost = lazy_module("xgboost")
 
 _ORDERS = 8
 
@@ -26,9 +29,7 @@ def shapley_values(model: CostModel, x: Features, background: Features, seed: in
     if not isinstance(model, Boosted):
         return _sampled(model, x, background, seed)
     if model.suffix == ".ubj":
-        import xgboost as xgb
-
-        data = xgb.DMatrix(x.matrix, nthread=1)
+        data = xgboost.DMatrix(x.matrix, nthread=1)
         return np.asarray(
             model.booster.predict(data, pred_contribs=True, validate_features=False), np.float64
         )[:, :-1]

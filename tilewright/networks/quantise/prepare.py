@@ -20,6 +20,7 @@ from tilewright.networks.quantise.quantise import (
 )
 from tilewright.networks.quantise.samples import Samples, default_samples, read_samples
 from tilewright.networks.sources import TFLITE_SUFFIX, TORCH_SUFFIXES
+from tilewright.networks.tflite.convert import read_tflite
 
 
 def model_with_weights(source: str | Path, seed: int = 0) -> onnx.ModelProto:
@@ -40,8 +41,6 @@ def model_with_weights(source: str | Path, seed: int = 0) -> onnx.ModelProto:
             "with torch.onnx.export"
         )
     if path.suffix == TFLITE_SUFFIX:
-        from tilewright.networks.tflite.convert import read_tflite
-
         return read_tflite(path)
     return load_weights(read(path), path.parent)
 

@@ -9,6 +9,7 @@ from typing import Literal
 import onnx
 
 from tilewright.networks.errors import QuantisationError
+from tilewright.networks.normalise import normalise
 from tilewright.networks.onnx_source import OnnxSource
 from tilewright.networks.quantise.bn_folding import folded
 from tilewright.networks.quantise.channels import by_channel
@@ -136,6 +137,4 @@ def calibration_inputs(
 
     Raises `DynamicShapeError` and `ModelFileError`.
     """
-    from tilewright.networks.normalise import normalise
-
     return inputs_of(normalise(model, input_shapes or {}))

@@ -22,6 +22,7 @@ from tilewright.core.files import MAX_UNPACKED_BYTES, unpack_arrays
 from tilewright.core.safe_files import UnsafeFile, read_plain
 from tilewright.networks.errors import InputError
 from tilewright.networks.graph import NormalGraph, Shape, data_inputs, static_shape
+from tilewright.networks.zoo import digits
 
 DEFAULT_SAMPLES = 8
 DIGITS_SAMPLES = 64
@@ -91,8 +92,6 @@ def seeded_samples(inputs: Sequence[Input], count: int = DEFAULT_SAMPLES, seed: 
 def default_samples(model: onnx.ModelProto, inputs: Sequence[Input]) -> Samples:
     """Training images for the zoo's digits network, which has some; else `seeded_samples`."""
     if model.producer_name == "tilewright" and model.graph.name == "digits_cnn":
-        from tilewright.networks.zoo import digits
-
         images, _ = digits.training_set()
         feeds = tuple({"input": image[None]} for image in images[: DIGITS_SAMPLES + HELD_OUT])
         return Samples(feeds[:DIGITS_SAMPLES], held_out=feeds[DIGITS_SAMPLES:])

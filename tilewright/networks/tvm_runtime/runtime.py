@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.tvm_runtime.program import HostProgram, OffloadError
+
+tvm_ffi = lazy_module("tvm_ffi")
 
 RUN = "tilewright.vta.run"
 KEPT = 64
@@ -27,8 +30,6 @@ _lock = threading.Lock()
 def register() -> None:
     """Make the function known to TVM in this process. `partition_for_vta` does it; a process that
     loads an exported module does it itself, before it makes the `VirtualMachine`."""
-    import tvm_ffi
-
     tvm_ffi.register_global_func(RUN, run, override=True)
 
 

@@ -12,6 +12,7 @@ from tilewright.core.files import write_atomically
 from tilewright.reports.number_format import milliseconds
 from tilewright.reports.templates import render
 from tilewright.reports.timeline.colours import KIND_COLOURS, STALL_COLOURS, STALL_LABELS
+from tilewright.reports.timeline.picture import draw_timeline
 from tilewright.targets.vta.isa import MODULE_NAMES
 from tilewright.targets.vta.stall_kinds import kinds, stalls
 from tilewright.targets.vta.timing import CycleReport
@@ -31,8 +32,6 @@ def write_plot(path: Path, report: CycleReport, title: str, clock_mhz: float) ->
 
 
 def _png(report: CycleReport, title: str) -> bytes:
-    from tilewright.reports.timeline.picture import draw_timeline
-
     buffer = io.BytesIO()
     draw_timeline(report, title=title).savefig(buffer, format="png")
     return buffer.getvalue()
