@@ -1,4 +1,4 @@
-"""Building an artifact as a Prefect task, with what it came to as an artifact."""
+"""Builds an artifact as a Prefect task, and shows its results as an artifact of Prefect's."""
 
 from __future__ import annotations
 

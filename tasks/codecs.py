@@ -1,4 +1,4 @@
-"""What passes between stages as bytes: arrays as NPZ, learned models in native formats.
+"""Encodes what passes between stages as bytes: arrays as NPZ, learned models in native formats.
 
 What is read is checked against its shape: every decoder raises `ValueError` or `KeyError` for bytes
 that its encoder cannot have written, and nothing else.

@@ -1,4 +1,4 @@
-"""The steps of a comparison of tuners as Prefect tasks.
+"""Performs the steps of a comparison of tuners as Prefect tasks.
 
 Plans and comparisons hold tables of many runs: give them `unsearched`.
 """
