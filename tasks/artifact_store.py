@@ -180,7 +180,7 @@ class Store:
 def _manifest(*, stage: Json, key: Json, values: Json, files: Json) -> Manifest:
     names = {role: as_text(name) for role, name in as_object(files).items()}
     if not all(map(_NAME.fullmatch, names.values())):
-        raise ValueError("a file that is none of the cache's")
+        raise ValueError("a file that the cache did not write")
     return Manifest(as_text(stage), as_text(key), as_object(values), names)
 
 

@@ -180,7 +180,7 @@ def champion_file(folder: Path) -> tuple[ChampionMetadata, bytes]:
     except Exception as error:  # YAML and MLflow fail in ways of their own
         raise ValueError(f"its metadata cannot be read: {error}") from None
     if not isinstance(metadata, dict):
-        raise ValueError("it says nothing of itself")
+        raise ValueError("it has no description")
     try:
         about = ChampionMetadata.model_validate(metadata.get(ABOUT))
         return about, (folder / about.file).read_bytes()

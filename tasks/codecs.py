@@ -229,7 +229,7 @@ def _column(values: NDArray[Any], kind: str, rows: int) -> NDArray[Any]:
 def _statuses(arrays: dict[str, NDArray[Any]], rows: int) -> NDArray[np.object_]:
     found = _column(arrays["status"], "U", rows).astype(object)
     if not set(found) <= set(STATUSES):
-        raise ValueError("a status that nobody knows")
+        raise ValueError("an unknown status")
     return found
 
 

@@ -49,7 +49,7 @@ def home_secret(home: Home) -> str:
         if error.errno in FULL:
             raise
         raise HomeError(
-            f"cannot keep a secret in {path}: {error.strerror or error}; remove what lies there, "
+            f"cannot keep a secret in {path}: {error.strerror or error}; remove what is there, "
             "or set TILEWRIGHT_HOME to a folder you can write"
         ) from None
 
