@@ -166,7 +166,7 @@ def operators_of(truth: Truth) -> pd.DataFrame:
     if found["mhz"].isna().any():
         raise TruthError(
             "machines of this truth run other layers than when it was built, by another version "
-            "of this program; build it anew in another folder"
+            "of this program; build it again in another folder"
         )
     cycles = found["best_cycles"].where(found["best_cycles"] >= 0, np.inf)
     return names.drop(columns="workload").assign(seconds=cycles / (found["mhz"] * 1e6))

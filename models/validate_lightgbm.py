@@ -50,20 +50,20 @@ def check_lightgbm(data: bytes) -> tuple[str, int]:
     for number, size in enumerate(_integers(facts["tree_sizes"])):
         segment = trees[place : place + int(size)]
         if size <= 0 or len(segment) != size:
-            raise ValueError("a tree is not as long as it says")
+            raise ValueError("a tree is not as long as it states")
         _check_tree(segment.decode("ascii"), number, features)
         place += int(size)
     if trees[place:].strip(b"\n"):
-        raise ValueError("it has more trees than it says")
+        raise ValueError("it has more trees than it states")
     return data[: end + len(END)].decode("ascii"), features
 
 
 def _features(facts: Mapping[str, str]) -> int:
     usual = {"version": "v4", "num_class": "1", "num_tree_per_iteration": "1", "label_index": "0"}
     if any(facts[name] != value for name, value in usual.items()):
-        raise ValueError("its header is none of ours")
+        raise ValueError("its header is not one that this package writes")
     if facts["objective"] not in OBJECTIVES:
-        raise ValueError("its objective is none of ours")
+        raise ValueError("its objective is not one that this package uses")
     if not re.fullmatch("[0-9]{1,6}", facts["max_feature_idx"]):
         raise ValueError("expected a number of features")
     features = int(facts["max_feature_idx"]) + 1
@@ -71,7 +71,7 @@ def _features(facts: Mapping[str, str]) -> int:
     if features > MAX_FEATURES or not _NAMES.fullmatch(names):
         raise ValueError("its features have no names")
     if len(names.split(" ")) != features or len(infos) != features:
-        raise ValueError("its features are not as many as it says")
+        raise ValueError("it does not have as many features as it states")
     if not all(map(_INFO.fullmatch, infos)):
         raise ValueError("expected the range of a feature")
     return features
@@ -86,7 +86,7 @@ def _check_tree(text: str, number: int, features: int) -> None:
         raise ValueError("expected a number of leaves")
     leaves = int(facts["num_leaves"])
     if not 1 <= leaves <= MAX_LEAVES or (facts["num_cat"], facts["is_linear"]) != ("0", "0"):
-        raise ValueError("a tree is none of ours")
+        raise ValueError("a tree is not of a kind that this package writes")
     for name, length in {
         **dict.fromkeys(_BY_NODE, leaves - 1), **dict.fromkeys(_BY_LEAF, leaves), "shrinkage": 1,
     }.items():  # fmt: skip
@@ -96,15 +96,15 @@ def _check_tree(text: str, number: int, features: int) -> None:
     # A cut that only tells what is unknown from all numbers lies at infinity.
     cuts, values = _floats(facts["threshold"]), _floats(facts["leaf_value"])
     if len(cuts) != leaves - 1 or np.isnan(cuts).any():
-        raise ValueError("a tree's cuts are none")
+        raise ValueError("a tree has invalid cuts")
     if len(values) != leaves or not np.isfinite(values).all():
-        raise ValueError("a tree's numbers are none")
+        raise ValueError("a tree has invalid numbers")
     split, kinds = _integers(facts["split_feature"]), _integers(facts["decision_type"])
     left, right = _integers(facts["left_child"]), _integers(facts["right_child"])
     if any(len(each) != leaves - 1 for each in (split, kinds, left, right)):
         raise ValueError("a tree's lists are not those of its nodes")
     if not ((split >= 0) & (split < features)).all():
-        raise ValueError("a tree asks for a feature that there is not")
+        raise ValueError("a tree uses a feature that does not exist")
     if not np.isin(kinds, (0, 2, 4, 6, 8, 10)).all():
         raise ValueError("a tree splits by categories")
     nodes = np.arange(leaves - 1)

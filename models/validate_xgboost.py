@@ -56,12 +56,12 @@ def _parameters(learner: dict[str, Ubjson]) -> int:
     if (facts["num_class"], facts["num_target"]) != ("0", "1"):
         raise ValueError("it has several targets or classes")
     if facts["boost_from_average"] not in ("0", "1"):
-        raise ValueError("its parameters are none of ours")
+        raise ValueError("its parameters are not those that this package writes")
     objective = _object(learner["objective"], {"name", "reg_loss_param"})
     if objective["name"] not in OBJECTIVES or objective["reg_loss_param"] != {
         "scale_pos_weight": "1"
     }:
-        raise ValueError("its objective is none of ours")
+        raise ValueError("its objective is not one that this package uses")
     score = facts["base_score"]
     if not isinstance(score, str) or not _SCORE.fullmatch(score):
         raise ValueError("its base score is no number")
@@ -72,7 +72,7 @@ def _parameters(learner: dict[str, Ubjson]) -> int:
         _check_texts(learner[name], features)
     attributes = learner["attributes"]
     if not isinstance(attributes, dict) or not attributes.keys() <= ATTRIBUTES:
-        raise ValueError("it has attributes that are none of ours")
+        raise ValueError("it has attributes that this package does not write")
     for value in attributes.values():
         if not (isinstance(value, str) and len(value) < 40 and math.isfinite(float(value))):
             raise ValueError("an attribute is no number")
@@ -88,7 +88,7 @@ def _check_forest(value: Ubjson, features: int) -> None:
     trees, parallel = model["trees"], _count(facts["num_parallel_tree"], MAX_TREES)
     count = _count(facts["num_trees"], MAX_TREES, least=0)
     if not isinstance(trees, list) or len(trees) != count or count % parallel:
-        raise ValueError("it has another number of trees than it says")
+        raise ValueError("it does not have as many trees as it states")
     info = _whole(model["tree_info"])
     if info.shape != (count,) or info.any():
         raise ValueError("its trees are not of one target")
@@ -137,7 +137,7 @@ def _check_tree(tree: dict[str, Ubjson], place: int, features: int) -> None:
     if lists["split_type"].any() or lists["default_left"].max(initial=0) > 1:
         raise ValueError("a tree splits by categories")
     if not (cut | ((split >= 0) & (split < features))).all():
-        raise ValueError("a tree asks for a feature that there is not")
+        raise ValueError("a tree uses a feature that does not exist")
     if not np.isfinite(lists["split_conditions"]).all():
         raise ValueError("a tree splits at no number")
 
@@ -172,6 +172,6 @@ def _count(value: Ubjson, most: int, least: int = 1) -> int:
 
 def _check_texts(value: Ubjson, features: int) -> None:
     if not isinstance(value, list) or len(value) not in (0, features):
-        raise ValueError("its features are not as many as it says")
+        raise ValueError("it does not have as many features as it states")
     if not all(isinstance(each, str) for each in value):
         raise ValueError("expected the name of a feature")

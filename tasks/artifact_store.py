@@ -1,9 +1,9 @@
-"""The cache of finished stages: manifests in JSON, data in files named by their digest.
+"""Stores finished stages: manifests in JSON, data in files named by their digest.
 
-Prefect could keep results itself, but its reader obeys what a result file says about how to decode
-it, pickle included: an edited cache file runs code in the next run. Here nothing in a file
-chooses a decoder, every byte is checked against a digest, and what does not fit is computed anew;
-so nothing here waits for the disk. What is no plain file of this user's, or lies behind a link, is
+Prefect could store results itself, but its reader obeys what a result file says about how to decode
+it, pickle included: an edited cache file runs code in the next run. Here nothing in a file chooses
+a decoder. Every byte is checked against a digest, and what does not fit is computed again, so
+nothing here waits for the disk. What is no plain file of this user's, or lies behind a link, is
 refused (`core.safe_files.UnsafeFile`).
 
     cache/manifests/<stage>/<key>.json    what a stage left, under the digest of what it was given
@@ -180,7 +180,7 @@ class Store:
 def _manifest(*, stage: Json, key: Json, values: Json, files: Json) -> Manifest:
     names = {role: as_text(name) for role, name in as_object(files).items()}
     if not all(map(_NAME.fullmatch, names.values())):
-        raise ValueError("a file that is none of the cache's")
+        raise ValueError("a file that the cache did not write")
     return Manifest(as_text(stage), as_text(key), as_object(values), names)
 
 

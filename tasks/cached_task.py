@@ -1,4 +1,4 @@
-"""What every stage does: look for its result under its key, else compute it and keep it."""
+"""Performs a stage: looks for its result under its key, else computes and stores it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The champion: P, V and A of a comparison's best run, in MLflow's registry, to start from again.
+"""Stores and loads the champion: P, V and A of a comparison's best run, in MLflow's registry.
 
-Each tuner has one registered model a role of a workload on a target and space; the alias `champion`
-names the version in force, on the models of the best tuner alone. What lies there are native files
-(XGBoost's UBJSON, LightGBM's text, NPZ); they are read as such, and nothing in the registry chooses
-what code reads them. Each version has a digest, which is checked first; and a file that is as it
-was registered is still checked against its format before a library reads it
-(`models.model_registry`). `tasks.register_champion` puts them there.
+Each tuner has one registered model a role of a workload on a target and space. The alias `champion`
+names the version in force, on the models of the best tuner alone. The files are native (XGBoost's
+UBJSON, LightGBM's text, NPZ) and read as such; nothing in the registry chooses what code reads
+them. Each version has a digest, which is checked first. A file that is as it was registered is
+still checked against its format before a library reads it (`models.model_registry`).
+`tasks.register_champion` puts them there.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def champion_file(folder: Path) -> tuple[ChampionMetadata, bytes]:
     except Exception as error:  # YAML and MLflow fail in ways of their own
         raise ValueError(f"its metadata cannot be read: {error}") from None
     if not isinstance(metadata, dict):
-        raise ValueError("it says nothing of itself")
+        raise ValueError("it has no description")
     try:
         about = ChampionMetadata.model_validate(metadata.get(ABOUT))
         return about, (folder / about.file).read_bytes()

@@ -1,4 +1,4 @@
-"""What passes between stages as bytes: arrays as NPZ, learned models in native formats.
+"""Encodes what passes between stages as bytes: arrays as NPZ, learned models in native formats.
 
 What is read is checked against its shape: every decoder raises `ValueError` or `KeyError` for bytes
 that its encoder cannot have written, and nothing else.
@@ -229,7 +229,7 @@ def _column(values: NDArray[Any], kind: str, rows: int) -> NDArray[Any]:
 def _statuses(arrays: dict[str, NDArray[Any]], rows: int) -> NDArray[np.object_]:
     found = _column(arrays["status"], "U", rows).astype(object)
     if not set(found) <= set(STATUSES):
-        raise ValueError("a status that nobody knows")
+        raise ValueError("an unknown status")
     return found
 
 

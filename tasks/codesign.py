@@ -1,4 +1,4 @@
-"""The steps of a co-design run as Prefect tasks, and its run in MLflow.
+"""Performs the steps of a co-design run as Prefect tasks, and records its run in MLflow.
 
 Problems and evaluators hold many machines: Prefect does not search them for futures.
 """

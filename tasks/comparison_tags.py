@@ -1,4 +1,4 @@
-"""Tags that identify comparable MLflow runs."""
+"""Defines the tags that identify comparable MLflow runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The steps of building a dataset as Prefect tasks: a plan, and a file of rows after the other.
+"""Performs the steps of building a dataset as Prefect tasks: a plan, and a file of rows after the
+other.
 
-Nothing of it is cached by `tasks.artifact_store`: what is finished lies in the dataset's own
-folder. A plan has thousands of cells: Prefect does not search them for futures.
+`tasks.artifact_store` caches none of it: what is finished lies in the dataset's own folder. A plan
+has thousands of cells: Prefect does not search them for futures.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What happens in a run, in the log of the flow run that it is about."""
+"""Writes what happens in a run to the log of its flow run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is fused, as a stage: decided in the flow, whose workloads have flows of their own, and kept
-under what decides it; its curves in MLflow."""
+"""Decides what is fused, as a stage in the flow, whose workloads have flows of their own. Caches
+the result under what decides it, and records its curves in MLflow."""
 
 from __future__ import annotations
 

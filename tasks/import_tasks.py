@@ -1,4 +1,4 @@
-"""The first two stages: read a network, and find what there is to tune in it."""
+"""Performs the first two stages: reads a network, and finds what there is to tune in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results of earlier runs, as MLflow keeps them."""
+"""Loads the results of earlier runs from MLflow."""
 
 from __future__ import annotations
 

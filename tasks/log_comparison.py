@@ -1,4 +1,4 @@
-"""A comparison in MLflow: an experiment, a run a tuner, below it a run a seed.
+"""Records a comparison in MLflow: an experiment, a run a tuner, below it a run a seed.
 
 Settings are parameters and figures are metrics, so that the compare page and its parallel
 coordinates show which settings won. A seed's run is written in three calls: SQLite takes about

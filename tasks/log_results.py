@@ -1,4 +1,5 @@
-"""The last stage: what a run tells MLflow and Prefect, and where the two point to each other."""
+"""Performs the last stage: records a run in MLflow and Prefect, with links from each to the
+other."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Curves that MLflow draws over the measurements of a run, in the section of their common first
-word: `cycles/best`, or `seconds/best` where no cycles are counted. Baseline, bound and
+"""Records curves that MLflow draws over the measurements of a run. Their section is the common
+first word: `cycles/best`, or `seconds/best` where no cycles are counted. Baseline, bound and
 roofline are levels, equal at every step."""
 
 from __future__ import annotations

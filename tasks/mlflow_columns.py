@@ -1,6 +1,7 @@
-"""How MLflow shows the list of runs: the columns, and the chart of best cycles beside its levels.
+"""Sets how MLflow shows the list of runs: the columns, and the chart of best cycles with its
+levels.
 
-MLflow keeps a view that is shared by a link as a tag of the experiment, `mlflow.sharedViewState`
+MLflow stores a view that is shared by a link as a tag of the experiment, `mlflow.sharedViewState`
 and a key, in JSON as its page writes it (3.17). A page that cannot read it shows its usual columns.
 """
 

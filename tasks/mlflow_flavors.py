@@ -1,5 +1,5 @@
-"""MLflow's flavours of learned models: boosters in their library's own format, all others as the
-file they save. No pickle is involved."""
+"""Saves learned models in MLflow's flavours: boosters in their library's own format, all others as
+the file they save. No pickle is involved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of a run, drawn once: a night in which nothing changed draws none, and does not load
+"""Draws the pictures of a run once: a night in which nothing changed draws none, and does not load
 what draws."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A bar in Prefect's pages that moves while a run measures."""
+"""Shows a bar in Prefect's pages that moves while a run measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registering the champion: the models of a comparison's best run (`tasks.champion_registry`)."""
+"""Registers the champion: the models of a comparison's best run (`tasks.champion_registry`)."""
 
 from __future__ import annotations
 

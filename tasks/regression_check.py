@@ -1,9 +1,9 @@
-"""The regression watch: a run that has ended is compared with the last one that answered the same
-question, and what comes out is told where machines and people look.
+"""Compares a finished run with the last one that answered the same question, and reports the result
+in Prefect and MLflow.
 
-It goes by MLflow, where the results of every run stay as they were: an output folder holds those of
-its last run only. Of the runs with the same network, target, space, epilogue and layers that ended
-well, the last with the same settings is taken, else the last of any.
+It reads MLflow, where the results of every run stay as they were: an output directory holds those
+of its last run only. Of the runs with the same network, target, space, epilogue and layers that
+ended well, it takes the last with the same settings, else the last of any.
 """
 
 from __future__ import annotations

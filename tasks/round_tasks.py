@@ -1,4 +1,4 @@
-"""The steps of a tuning round as Prefect tasks, one for each of `search.round_steps`.
+"""Performs the steps of a tuning round as Prefect tasks, one for each of `search.round_steps`.
 
 Tasks take and give manifests; what these point to lies in the store. Each may run in another
 process than the one before: its arguments are all it needs.

@@ -1,4 +1,4 @@
-"""How a tuning run goes: how far it is, and how much of it was there already."""
+"""Tracks a tuning run: how far it is, and how much of it was reused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs whose process was killed or whose end was lost: the next run tells the server."""
+"""Closes runs whose process was killed or whose end was lost: the next run tells the server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""MLflow, through its client with explicit run ids: one run a network, a child run a workload.
+"""Records runs in MLflow, through its client with explicit run ids: one run a network, a child run
+a workload.
 
-A run is found again by a tag that says what it is about: a command that was killed goes on with its
-run instead of starting a second one, and logs only the steps that are missing. One that is repeated
+A run is found again by a tag that says what it is about. A command that was killed resumes its run
+instead of starting a second one, and logs only the steps that are missing. One that is repeated
 after it ended well is a run of its own, which names the first.
 """
 

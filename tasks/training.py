@@ -1,10 +1,10 @@
-"""Training a transferred model, as tasks, and its place in MLflow: a run with parameters, figures
+"""Trains a transferred model, as tasks, and records it in MLflow: a run with parameters, figures
 and files, and a version of a registered model.
 
-The registered model is `tilewright.transfer.<kind>`; its alias `newest` names the version made
-last, and `champion` the one that orders best of those judged on the same rows. One judged on others
-takes its place only if it has learned from more rows, and never one that was fine-tuned, which is
-better on some hardware and maybe nowhere else. What lies there is the model's own folder
+The registered model is `tilewright.transfer.<kind>`. Its alias `newest` names the version made
+last, `champion` the one that orders best of those judged on the same rows. A version judged on
+other rows takes its place only if it has learned from more rows. A fine-tuned version never does:
+it is better on some hardware and maybe nowhere else. The files are the model's own folder
 (`models.transfer.files`); no pickle is involved.
 """
 

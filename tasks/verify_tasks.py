@@ -1,5 +1,5 @@
-"""The two stages around the rounds of a workload: the schedule a user has without tuning, and the
-proof of the chosen one."""
+"""Performs the two stages around the rounds of a workload: the baseline, and the verification of
+the chosen schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tuner knows before its first trial: nothing, or what the champion learned."""
+"""Gives what a tuner knows before its first trial: nothing, or what the champion learned."""
 
 from __future__ import annotations
 

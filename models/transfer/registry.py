@@ -61,7 +61,7 @@ def refined(
         if getattr(found, name) != known[name]:
             raise TransferError(
                 f"option {name} of {kind.kind} is {known[name]} in the model that is gone on with, "
-                "and cannot be changed; leave it out, or train a model anew"
+                "and cannot be changed; leave it out, or train a new model"
             )
     return kind(seed, found)
 

@@ -146,10 +146,10 @@ def test_what_is_damaged_cannot_be_read(built: tuple[Path, Truth], tmp_path: Pat
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     assert read_truth(tmp_path).networks == ("digits_cnn",)
     (tmp_path / "truth.parquet").write_bytes((folder / "parts" / "00000.parquet").read_bytes()[9:])
-    with pytest.raises(TruthError, match="build it anew"):
+    with pytest.raises(TruthError, match="build it again"):
         read_truth(tmp_path)
     (tmp_path / "truth.json").write_text(json.dumps({"options": {"networks": 3}}))
-    with pytest.raises(TruthError, match="build it anew"):
+    with pytest.raises(TruthError, match="build it again"):
         read_truth(tmp_path)
 
 

@@ -110,7 +110,7 @@ def test_a_product_has_the_knobs_of_the_stock_dense() -> None:
     [
         (CONV, {}, "extended", "one of the space 'extended'"),
         (CONV, {"tile_ci": 2}, "template", "padding on a load of several input blocks"),
-        (CONV, {"tile_h": 3}, "template", "none of its template"),
+        (CONV, {"tile_h": 3}, "template", "not those of its template"),
         ("dense:n=1,c=32,o=64", {"tile_co": 2}, "template", "tile_co=1, oc_nthread=1 only"),
         (f"{CONV},g=2", {}, "template", "plain convolutions and products"),
         (f"{CONV.replace('p=1', 'p=2')},d=2", {}, "template", "no dilation"),

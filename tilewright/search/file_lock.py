@@ -90,7 +90,7 @@ class Lease:
 
     def _keep(self) -> None:
         if self._file < 0:
-            raise LeaseHeld(f"{self._guarded} belongs to another process; open it anew")
+            raise LeaseHeld(f"{self._guarded} belongs to another process; open it again")
         if not same_file(self.path, self._file):  # somebody removed it
             os.close(self._file)
             self._file = -1

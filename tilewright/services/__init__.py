@@ -1,1 +1,1 @@
-"""Processes beside a command, the home folder, addresses."""
+"""Runs processes beside a command, and manages the workspace and addresses."""

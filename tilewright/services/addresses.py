@@ -1,9 +1,9 @@
-"""Where the web pages of a home are: each server's address as it was last up, kept in a file.
+"""Stores where the web pages of a workspace are: each server's address as it was last up.
 
-Links that a run stores name a port, so a home keeps its ports: `tilewright ui` comes back on those
-it used last, and runs link to them whether or not the pages are up. The file may come with a folder
-from a stranger: nothing but an address of this very machine is taken from it, and nobody connects
-to it.
+Links that a run stores name a port, so a workspace has fixed ports. `tilewright ui` comes back on
+those it used last, and runs link to them whether or not the pages are up. The file may come with a
+folder from a stranger: only an address of this machine is taken from it, and no other is connected
+to.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Where MLflow may keep and look for files: in the workspace's own folder, whatever its database
-says.
+"""Checks where MLflow may write and read files: in the workspace's own folder, whatever its
+database says.
 
 Every run, experiment and model in MLflow's database names a place for its files. A database that
-came with a folder from a stranger may name any folder of this machine, to be written, or a server
-elsewhere, to be asked or to be sent what a run leaves. So the places are looked at before MLflow
-opens the database.
+came with a folder from a stranger may name any folder of this machine, to be written. It may name a
+server elsewhere, to be asked or to be sent what a run leaves. The places are therefore checked
+before MLflow opens the database.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""In front of Prefect's and MLflow's servers: nobody gets to them but who may.
+"""Guards Prefect's and MLflow's servers: only callers with the secret get an answer.
 
-Neither asks for a password by itself, and any web page could have a browser call them. What this
-answers instead:
+Neither asks for a password by itself, and any web page could have a browser call them. The
+middleware answers instead:
 
 - 421 to a name that is not this server's (a web site that had its name lead here),
-- 403 to a page of another origin; none is told that it may read an answer,
+- 403 to a page of another origin; no page is told that it may read an answer,
 - 415 to a POST of a kind that a form on any page can send,
 - 401 to a request without the secret, or the cookie that the printed link sets.
 """

@@ -1,5 +1,5 @@
-"""What lies in a home already, looked at before Prefect and MLflow open it by its name: they would
-follow a link to wherever it leads."""
+"""Checks what lies in a workspace before Prefect and MLflow open it by its name: they would follow
+a link to wherever it leads."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What opens the servers of a home: its secret to programs, a key to a browser.
+"""Defines what opens the servers of a workspace: its secret for programs, a key for a browser.
 
 The key is part of the link that a command prints when it starts them, becomes a cookie, and ends
 with them. Both reach a server by its environment: neither is in an argument, a log, a database or a
-record. A server proves that it knows the secret before anybody sends it: who took its port, or
-names another in a file, learns nothing.
+record. A server proves that it knows the secret before a client sends it. A program that took the
+port, or is named in a file instead, learns nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Everything a flow needs around it on one machine: records, a Prefect server, quiet logs."""
+"""Starts what a flow needs around it on one machine: records, a Prefect server, quiet logs."""
 
 from __future__ import annotations
 

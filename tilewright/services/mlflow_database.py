@@ -1,8 +1,8 @@
-"""MLflow's database, there whole or not at all.
+"""Creates MLflow's database, whole or not at all.
 
-MLflow builds it in some fifty steps that SQLite does not take back together: a command that is
-killed or finds its disk full in the middle leaves a file that no later one can open. So it is built
-once beside the environment, and every new home gets a copy.
+MLflow builds it in some fifty steps that SQLite does not take back together. A command that is
+killed or finds its disk full in the middle leaves a file that no later one can open. It is
+therefore built once beside the environment, and every new workspace gets a copy.
 """
 
 from __future__ import annotations

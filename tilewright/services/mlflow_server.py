@@ -1,4 +1,4 @@
-"""The MLflow server behind `tilewright ui`.
+"""Runs the MLflow server behind `tilewright ui`.
 
 Run as `python -m tilewright.services.mlflow_server DESCRIPTOR HOST DATABASE ARTIFACTS`, this module
 is that server: MLflow's own application, behind the same guard as Prefect's.

@@ -1,4 +1,5 @@
-"""Servers of this machine are asked directly, whatever proxy the user has for others."""
+"""Makes clients ask servers of this machine directly, whatever proxy the user has for other
+hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether ports can be listened on, asked before any server starts."""
+"""Checks whether ports can be listened on, before any server starts."""
 
 from __future__ import annotations
 

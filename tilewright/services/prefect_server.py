@@ -1,4 +1,4 @@
-"""The embedded Prefect server, and its database.
+"""Runs the embedded Prefect server, and its database.
 
 Prefect's own ephemeral server takes seconds to answer and is started only when the first flow asks
 for it. Here it starts at once, while the command reads its input, with a database that set-up has

@@ -1,11 +1,11 @@
-"""A home that was moved, or copied, with the folder it is in: MLflow's database names all places of
-files by their whole path.
+"""Updates MLflow's database after a workspace was moved or copied: it names all places of files by
+their whole path.
 
 MLflow has no call that changes them, and asks for no relative ones: so its tables are updated here
 (https://github.com/mlflow/mlflow/issues/3144, https://github.com/mlflow/mlflow/issues/8226).
 Without it the files of earlier runs are not found: `tests/services/test_moved_home.py`.
 
-What is written is always the home's own folder, whatever was there before: a database from a
+What is written is always the workspace's own folder, whatever was there before: a database from a
 stranger names no other place by it.
 """
 

@@ -1,4 +1,4 @@
-"""What a server may conclude from the headers of a request, before it does anything."""
+"""Checks the headers of a request, before a server does anything."""
 
 from __future__ import annotations
 

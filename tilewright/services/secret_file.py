@@ -1,9 +1,9 @@
-"""The secret of a home: made by the first command that starts a server there, kept in a file that
-only its user can read.
+"""Manages the secret of a workspace. The first command that starts a server there makes it, in a
+file that only its user can read.
 
-A folder from a stranger may bring such a file, which the stranger knows. So a second file, the
-seal, says when and where the first came to lie there, which nobody can arrange from outside: a
-secret that was unpacked or copied is replaced by a new one.
+A folder from a stranger may bring such a file, which the stranger knows. A second file, the seal,
+therefore says when and where the first was made, which cannot be arranged from outside. A secret
+that was unpacked or copied is replaced by a new one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def home_secret(home: Home) -> str:
         if error.errno in FULL:
             raise
         raise HomeError(
-            f"cannot keep a secret in {path}: {error.strerror or error}; remove what lies there, "
+            f"cannot keep a secret in {path}: {error.strerror or error}; remove what is there, "
             "or set TILEWRIGHT_HOME to a folder you can write"
         ) from None
 

@@ -1,8 +1,9 @@
-"""Server processes that live exactly as long as the command that started them, even a killed one.
+"""Runs server processes that live exactly as long as the command that started them, even a killed
+one.
 
 `python -m tilewright.services.server_process COMMAND…` runs a command in a process group of its
-own, again if it is killed, and ends the whole group when its standard input closes; the pipe's
-other end is held by the caller of `start`.
+own, again if it is killed, and ends the whole group when its standard input closes. The caller of
+`start` holds the pipe's other end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Prefect's settings come from the user: variables that are exported, and the profile in use.
+"""Takes Prefect's settings from the user: variables that are exported, and the profile in use.
 
-Prefect would look for its profiles, and for a configuration of `logging`, in its home, which is the
-workspace here and may have come with a folder from a stranger. So the files are named: the profiles
-of the user's own Prefect home, or those that come with Prefect.
+Prefect would look for its profiles, and for a configuration of `logging`, in its home. That is the
+workspace here, which may have come with a folder from a stranger. So the files are named: the
+profiles of the user's own Prefect home, or those that come with Prefect.
 """
 
 from __future__ import annotations

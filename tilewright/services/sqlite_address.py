@@ -1,4 +1,4 @@
-"""SQLite files as addresses, which SQLAlchemy reads."""
+"""Writes SQLite files as addresses that SQLAlchemy reads."""
 
 from __future__ import annotations
 

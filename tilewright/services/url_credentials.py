@@ -1,4 +1,4 @@
-"""Names and passwords in addresses: what is kept in records and messages has none."""
+"""Removes names and passwords from addresses: records and messages have none."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Links into the pages of Prefect and MLflow: those of `tilewright ui` on this home, or of servers
-the user names."""
+"""Makes links into the pages of Prefect and MLflow: those of `tilewright ui` on this workspace, or
+of servers the user names."""
 
 from __future__ import annotations
 

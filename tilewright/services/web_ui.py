@@ -1,4 +1,5 @@
-"""The web pages of Prefect and MLflow on this home's records, for as long as somebody looks."""
+"""Serves the web pages of Prefect and MLflow on this workspace's records, as long as the command
+runs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Where runs keep their records: one folder for Prefect, MLflow, caches and logs.
+"""Defines where runs store their records: one folder for Prefect, MLflow, caches and logs.
 
 The folder is `./.tilewright`, or `TILEWRIGHT_HOME` if that is set and not empty. `use_home` must
 run before Prefect or MLflow is imported, since both read their settings from the environment at
-import. A user who points `PREFECT_API_URL` or `MLFLOW_TRACKING_URI` at a server of their own keeps
-it.
+import. A user's own server in `PREFECT_API_URL` or `MLFLOW_TRACKING_URI` stays in use.
 """
 
 from __future__ import annotations

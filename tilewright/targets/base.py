@@ -62,7 +62,7 @@ class Space:
         """The knobs' values of each config, shape (n, knobs). Raises `IndexError`."""
         table, begins = self._tables
         if ((configs < 0) | (configs >= self.cardinalities)).any():
-            raise IndexError(f"no knob of {self.name} has so many values")
+            raise IndexError(f"no knob of {self.name} has that many values")
         return table.take(configs + begins)
 
     @cached_property

@@ -138,7 +138,7 @@ class Workload:
             )
         if self.operator == "max_pool":
             if self.in_channels != self.out_channels or self.groups != self.in_channels:
-                raise WorkloadError("a max_pool keeps its channels apart: c, o and g are the same")
+                raise WorkloadError("a max_pool does not mix channels: c, o and g must be the same")
             _check_windows(self)
         if self.pool is not None:
             self._check_pool(self.pool)

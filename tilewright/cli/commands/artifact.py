@@ -67,7 +67,7 @@ def build(
     one_pass: Annotated[
         bool,
         typer.Option(
-            "--one-pass", help="Round the weights of a quantised model anew instead of computing "
+            "--one-pass", help="Round the weights of a quantised model again instead of computing "
             "its scales exactly in two passes a layer: faster, less accurate.",
         ),
     ] = False,

@@ -74,7 +74,7 @@ def _target(kind: str, specification: str, space: str, fingerprint: str) -> Targ
     if target.fingerprint != fingerprint:
         raise DatasetError(
             f"{target.name} no longer is what it was when this build began (its compiler, "
-            "simulator or processor is another); build anew into another folder"
+            "simulator or processor is another); build again into another folder"
         )
     return target
 

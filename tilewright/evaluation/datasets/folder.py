@@ -24,7 +24,7 @@ from tilewright.evaluation.datasets.parquet import Reader
 from tilewright.models.transfer.training_table import TrainingTable
 from tilewright.targets.features import Features
 
-_STEP = "get it again from where it came from, or build the dataset anew"
+_STEP = "get it again from where it came from, or build the dataset again"
 
 
 @dataclass(frozen=True)

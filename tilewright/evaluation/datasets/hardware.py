@@ -42,7 +42,7 @@ def check_targets(names: Sequence[str], rows: Mapping[str, int]) -> None:
         kind = kind_of(name)[0].name
         if kind not in rows:
             raise DatasetError(
-                f"{name} is a target of kind {kind}, of which a build cannot make rows anew; name "
+                f"{name} is a target of kind {kind}, of which a build cannot make rows again; name "
                 f"targets of kind {' or '.join(rows)}"
             )
         if rows[kind] < 1:
@@ -74,7 +74,7 @@ def check_unchanged(names: Sequence[str], hardware: Sequence[DatasetHardware]) -
         for name, target in _made(names, kind):
             if target.fingerprint not in known:
                 raise DatasetError(
-                    f"{name} no longer is what it was when this build began; build anew into "
+                    f"{name} no longer is what it was when this build began; build again into "
                     "another folder"
                 )
 

@@ -113,7 +113,7 @@ def read_about(folder: Path) -> DatasetMetadata:
     return about
 
 
-_STEP = "get the folder again from where it came from, or build it anew"
+_STEP = "get the folder again from where it came from, or build it again"
 
 
 def _check_version(path: Path, values: Mapping[str, Any]) -> None:
@@ -123,7 +123,7 @@ def _check_version(path: Path, values: Mapping[str, Any]) -> None:
     if values.get("version") != VERSION:
         raise DatasetError(
             f"{path} has version {values.get('version')!r:.20} of the format, this program reads "
-            f"version {VERSION}; use the program that wrote it, or build the dataset anew"
+            f"version {VERSION}; use the program that wrote it, or build the dataset again"
         )
 
 

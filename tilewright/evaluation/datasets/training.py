@@ -77,7 +77,7 @@ class TrainingOptions(BaseModel):
         if found.kind != self.kind:
             raise TransferError(
                 f"{self.start} is a model of kind {found.kind}, which cannot become one of kind "
-                f"{self.kind}; leave --kind out, or train anew without --start"
+                f"{self.kind}; leave --kind out, or train again without --start"
             )
         if Path(self.start).resolve() == Path(self.out).resolve():
             raise TransferError(

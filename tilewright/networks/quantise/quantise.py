@@ -90,7 +90,7 @@ def quantise(
     options = options or QuantiseOptions()
     if is_quantised(model):
         raise QuantisationError(
-            "the model is quantised already and is taken as it is; to quantise it anew, give the "
+            "the model is quantised already and is taken as it is; to quantise it again, give the "
             "float model it was made of"
         )
     normal = folded(model, input_shapes or {})

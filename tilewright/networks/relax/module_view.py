@@ -70,7 +70,9 @@ def _check_parameters(params: Sequence[Any], count: int) -> None:
         )
     for param in params:
         if not hasattr(param.ty, "dtype"):
-            raise ImportFailedError(f"the input '{param.name}' is no tensor; import the model anew")
+            raise ImportFailedError(
+                f"the input '{param.name}' is no tensor; import the model again"
+            )
         if shape_of(param) is None:
             raise DynamicShapeError(
                 f"the shape of input '{param.name}' is unknown before the module runs; fix it: "

@@ -159,7 +159,7 @@ class Cluster:
         return (
             f"the cluster at {self.address} has no {what} for {WORKER_SECONDS:g} s; start one "
             f"({'tilewright board serve' if resource else f'dask worker {self.address}'}) and the "
-            "same command again: it goes on from what is in the ledger"
+            "same command again: it resumes from the ledger"
         )
 
     def _identity(self) -> dict[str, dict[str, Any]]:

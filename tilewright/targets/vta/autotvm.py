@@ -86,7 +86,7 @@ def _check_builds(lowering: Lowering, knobs: Mapping[str, int]) -> None:
     if any(
         value not in knob.values for knob, value in zip(space.knobs, values, strict=True)
     ) or len(knobs) != len(values):
-        _refuse(workload, f"its knobs {dict(knobs)} are none of its template")
+        _refuse(workload, f"its knobs {dict(knobs)} are not those of its template")
     codes, _ = lowering.counts(np.array([values], np.int64))
     if codes[0]:
         _refuse(workload, f"stock TVM cannot build its schedule ({FAILURES[codes[0]].reason})")

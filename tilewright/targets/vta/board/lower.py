@@ -99,7 +99,7 @@ def lower_layer(
     )
     if not fits:
         raise WorkloadError(
-            f"layer {layer.name}: its schedule {list(config)} is none of the space {space} of "
+            f"layer {layer.name}: its schedule {list(config)} is not in the space {space} of "
             f"{layer.workload}; tune it again"
         )
     row = lowering.space.values(np.array([config], np.int32))[0]
