@@ -244,5 +244,7 @@ def read_truth(folder: Path) -> Truth:
     except FileNotFoundError:
         raise TruthError(f"{folder} holds no finished truth; build it first") from None
     except (ValueError, LookupError) as error:
-        raise TruthError(f"the truth in {folder} cannot be read ({error}); build it again") from None
+        raise TruthError(
+            f"the truth in {folder} cannot be read ({error}); build it again"
+        ) from None
     return Truth(options, table)
