@@ -77,6 +77,18 @@ def shown(summary: Summary, folder: Path, width: int) -> str:
     return console.file.getvalue()
 
 
+@pytest.mark.slow(seconds=3)
+@pytest.mark.parametrize("width", [60, 80, 99, 100, 104, 120, 200])
+def test_no_figure_of_the_results_is_cut(ran: Ran, width: int) -> None:
+    lines = shown(ran.summary, ran.out, width).splitlines()
+    table = lines[: next(k for k, line in enumerate(lines) if line.startswith("by the stock"))]
+    layers = [line for line in table if "×" in line and "│" not in line]
+    assert layers
+    for line in layers:
+        _, _, figures = line.partition("  ")
+        assert "…" not in figures, line
+
+
 def test_targets_have_a_head_and_the_figures_that_matter() -> None:
     lines = lines_that_fit(command("targets"))
     (head,) = [line for line in lines if line.startswith("preset")]

@@ -13,7 +13,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from tilewright.cli.views.terminal import progress_bar, ruled_table, say
+from tilewright.cli.views.terminal import fitting, progress_bar, ruled_table, say
 from tilewright.evaluation.compare.comparison import (
     COMPARISON,
     Comparison,
@@ -29,8 +29,6 @@ from tilewright.reports.compare.report import REPORT
 from tilewright.reports.compare.verdict import spoken
 from tilewright.reports.number_format import count, duration, percent, ranged
 from tilewright.search.events import Event
-
-WIDE = 100  # columns of a terminal that has room for all figures
 
 
 class ComparisonBars:
@@ -91,29 +89,34 @@ def recording(
 
 
 def leaderboard_table(rows: Sequence[LeaderboardRow], width: int = 80) -> Table:
-    """A line a tuner, best first; more columns where there is room for them."""
+    """A line a tuner, best first; as many columns as there is room for."""
     goal = percent(GOAL)
-    columns: list[tuple[str, int, Callable[[LeaderboardRow], str | Text]]] = [
-        ("regret", 0, lambda row: percent(row.regret.middle)),
-        (f"within\n{goal}", 0, lambda row: percent(row.reached)),
-        (f"trials\nto {goal}", 0, _trials),
-        ("invalid\nuntil then", WIDE, lambda row: count(row.invalid.middle)),
-        ("invalid\nshare", 0, lambda row: percent(row.invalid_share.middle)),
-        (f"compiles\nto {goal}", 0, lambda row: count(row.compiled.middle)),
-        ("failed\ncompiles", WIDE, lambda row: count(row.failed.middle)),
-        ("time", 0, lambda row: duration(row.seconds.middle)),
-        (f"time\nto {goal}", WIDE, lambda row: duration(row.seconds_to_goal.middle)),
-        *_stack_columns(rows, goal),
-        ("worst\nlayer", 0, lambda row: percent(row.worst[1])),
-    ]
-    columns = [column for column in columns if column[1] <= width]
+    columns: dict[str, Callable[[LeaderboardRow], str | Text]] = {
+        "tuner": lambda row: Text(row.tuner),
+        "regret": lambda row: percent(row.regret.middle),
+        f"within\n{goal}": lambda row: percent(row.reached),
+        f"trials\nto {goal}": _trials,
+        "invalid\nuntil then": lambda row: count(row.invalid.middle),
+        "invalid\nshare": lambda row: percent(row.invalid_share.middle),
+        f"compiles\nto {goal}": lambda row: count(row.compiled.middle),
+        "failed\ncompiles": lambda row: count(row.failed.middle),
+        "time": lambda row: duration(row.seconds.middle),
+        f"time\nto {goal}": lambda row: duration(row.seconds_to_goal.middle),
+        **_stack_columns(rows, goal),
+        "worst\nlayer": lambda row: percent(row.worst[1]),
+    }
+    cells = {head: [form(row) for row in rows] for head, form in columns.items()}
+    droppable = (
+        f"time\nto {goal}", "failed\ncompiles", "invalid\nuntil then", "time",
+        f"compiles\nto {goal}", "worst\nlayer", "invalid\nshare",
+    )  # fmt: skip
+    shown = fitting(cells, droppable, width)
     table = ruled_table(padding=(0, 1, 0, 0))
-    table.add_column("tuner", no_wrap=True)
-    for name, _, _ in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        cells = (form(row) for _, _, form in columns)
-        table.add_row(Text(row.tuner), *cells, style="bold" if row is rows[0] else None)
+    for head in shown:
+        left = head == "tuner"
+        table.add_column(head, justify="left" if left else "right", no_wrap=True)
+    for place, line in enumerate(zip(*shown.values(), strict=True)):
+        table.add_row(*line, style=None if place else "bold")
     return table
 
 
@@ -139,11 +142,11 @@ def show_recorded(experiment: str, champions: int, console: Console) -> None:
 
 def _stack_columns(
     rows: Sequence[LeaderboardRow], goal: str
-) -> list[tuple[str, int, Callable[[LeaderboardRow], str]]]:
+) -> dict[str, Callable[[LeaderboardRow], str | Text]]:
     """Only where a table says what its stack took."""
     if not any(row.stack_to_goal.middle for row in rows):
-        return []
-    return [(f"real time\nto {goal}", 0, lambda row: duration(row.stack_to_goal.middle))]
+        return {}
+    return {f"real time\nto {goal}": lambda row: duration(row.stack_to_goal.middle)}
 
 
 def _trials(row: LeaderboardRow) -> str | Text:

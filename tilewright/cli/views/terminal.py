@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
@@ -17,11 +18,17 @@ from rich.progress import (
 )
 from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from tilewright.core.sanitize import printable
 from tilewright.core.working_folder import as_typed
 
 Padding = int | tuple[int, int, int, int]
+
+GAP = 2
+"""Columns of a terminal between two cells of a `ruled_table`."""
+TEXT = 24
+"""Columns of a terminal that the text at the beginning of a line has at least."""
 
 
 class Terminal(Console):
@@ -54,6 +61,25 @@ def ruled_table(padding: Padding = (0, 1, 0, 1)) -> Table:
 def bare_table(*, head: bool = True) -> Table:
     """A table without lines."""
     return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=head)
+
+
+def fitting(
+    columns: Mapping[str, Sequence[str | Text]], droppable: Sequence[str], width: int
+) -> dict[str, Sequence[str | Text]]:
+    """The columns that fit, so that no figure is cut: those without a cell are left out, then those
+    of `droppable`, the first first. The first column is text, and may be cut to `TEXT` letters."""
+    shown = {head: cells for head, cells in columns.items() if any(cells)}
+    text, *_ = shown
+    for head in (*droppable, None):
+        figures = sum(_width(each, shown[each]) + GAP for each in shown if each != text)
+        if head is None or figures + min(_width(text, shown[text]), TEXT) + 1 <= width:
+            break
+        shown.pop(head, None)
+    return shown
+
+
+def _width(head: str, cells: Sequence[str | Text]) -> int:
+    return max(map(cell_len, [*head.split("\n"), *map(str, cells)]))
 
 
 def progress_bar(console: Console) -> Progress:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tilewright.cli.views.latency import as_latency, cost, cycles_text, latency_text, time_text
-from tilewright.cli.views.terminal import ruled_table, say
+from tilewright.cli.views.terminal import fitting, ruled_table, say
 from tilewright.reports.number_format import duration, percent, plural, speedup, whole
 from tilewright.reports.run_table import sure_gain, sure_time
 from tilewright.targets.capabilities import is_published
@@ -20,7 +20,11 @@ from tilewright.tuning.output_dir import CONVERGENCE, FUSION_PAGE, SCHEDULES, SU
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.results import WorkloadRow
 
-WIDE = 100  # columns of a terminal that has room for the bound, the trials and all times
+DROPPABLE = (
+    "roofline\ncycles", "gain\n95 %", "baseline\nms", "bound\ncycles", "trials", "valid",
+    "baseline\ncycles", "tuned\n95 %", "above\nbound", "above\nroof", "×", "gain", "tuned\nms",
+)  # fmt: skip
+"""Columns that a narrow terminal does without, the first first."""
 
 
 def show_results(
@@ -54,25 +58,23 @@ def show_results(
 
 
 def results_table(summary: Summary, width: int = 80) -> Table:
-    """Lists each layer's baseline and tuned latency, distance from the bound and trials; cycles
-    where the target counts them, and milliseconds. What a target cannot tell has no column; `~`
-    marks what rests on a baseline that the stock compiler does not publish."""
-    rows, wide = summary["workloads"], width >= WIDE
+    """Lists each layer's baseline and tuned latency, bounds, gain and trials, as far as there is
+    room: cycles where the target counts them, and milliseconds. What a target cannot tell has no
+    column. `~` marks what rests on a baseline that the stock compiler does not publish."""
+    rows = summary["workloads"]
     names = [shape(parse_workload(row["workload"])) for row in rows] + [_total_name(summary)]
     counts = [str(row["count"]) for row in rows] + [""]
-    each = [_figures(row, [row], wide) for row in rows]
-    figures = [*each, _figures(summary["total"], rows, wide)]
+    figures = [*(_figures(row, [row]) for row in rows), _figures(summary["total"], rows)]
     columns = {"layer": names, "×": counts}
     columns |= {head: [of[head] for of in figures] for head in figures[0]}
-    if not wide and any(columns["tuned\n95 %"]):
-        del columns["valid"]  # a line for every layer has said it
-    table, shown = ruled_table(padding=(0, 1, 0, 0)), []
-    for head, cells in columns.items():
-        if any(cells):
-            shown.append(cells)
-            left = head == "layer"
-            table.add_column(head, justify="left" if left else "right", no_wrap=True)
-    *lines, last = zip(*shown, strict=True)
+    counted = any(columns["baseline\ncycles"])
+    droppable = [head for head in DROPPABLE if counted or head != "baseline\nms"]
+    shown = fitting(columns, droppable, width)
+    table = ruled_table(padding=(0, 1, 0, 0))
+    for head in shown:
+        left = head == "layer"
+        table.add_column(head, justify="left" if left else "right", no_wrap=True)
+    *lines, last = zip(*shown.values(), strict=True)
     for line in lines:
         table.add_row(*line)
     table.add_section()
@@ -100,34 +102,33 @@ def headline(summary: Summary) -> str:
     )
 
 
-def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow], wide: bool) -> dict[str, str]:
+def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow]) -> dict[str, str]:
     """The cells of a line by the head of their column: latencies of `row`, trials of `rows`."""
     baseline = as_latency(row["baseline_seconds"], row["baseline_cycles"])
     tuned = as_latency(row["tuned_seconds"], row["tuned_cycles"])
     bound = as_latency(row["bound_seconds"], row["bound_cycles"])
     roofline = as_latency(row["roofline_seconds"], row["roofline_cycles"])
     guess = "" if all(is_published(each["baseline_source"]) for each in rows) else "~"
-    cells = {}
+    cells: dict[str, str] = {}
     for name, latency, mark in (("baseline", baseline, guess), ("tuned", tuned, "")):
         counted = _marked(mark, cycles_text(latency))
-        cells[f"{name}\ncycles"] = counted
-        if wide or name == "tuned" or not counted:
-            cells[f"{name}\nms"] = time_text(latency)
-    cells["tuned\n95 %"] = sure_time(row)
-    if wide:
-        cells |= {"bound\ncycles": cycles_text(bound), "roofline\ncycles": cycles_text(roofline)}
+        cells |= {f"{name}\ncycles": counted, f"{name}\nms": time_text(latency)}
+    cells |= {
+        "tuned\n95 %": sure_time(row),
+        "bound\ncycles": cycles_text(bound), "roofline\ncycles": cycles_text(roofline),
+    }  # fmt: skip
     taken, least, of_what = cost(tuned), cost(bound), "bound"
     if least is None:
         least, of_what = cost(roofline), "roof"
     trials = sum(each["trials"] for each in rows)
     valid = trials - sum(each["invalid_trials"] for each in rows)
-    cells["gain"] = _marked(guess, speedup(cost(baseline), taken))
-    if wide:
-        cells["gain\n95 %"] = sure_gain(row)
-    cells[f"above\n{of_what}"] = f"{taken / least - 1:.1%}" if taken and least else ""
-    if wide:
-        cells["trials"] = whole(trials)
-    return cells | {"valid": f"{valid / max(trials, 1):.0%}"}
+    return cells | {
+        "gain": _marked(guess, speedup(cost(baseline), taken)),
+        "gain\n95 %": sure_gain(row),
+        f"above\n{of_what}": f"{taken / least - 1:.1%}" if taken and least else "",
+        "trials": whole(trials),
+        "valid": f"{valid / max(trials, 1):.0%}",
+    }
 
 
 def _marked(mark: str, text: str) -> str:
