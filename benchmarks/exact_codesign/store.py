@@ -182,7 +182,7 @@ def _decode(data: bytes, key: str) -> pa.Table:
     try:
         table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"it is no Parquet file, or damaged ({error!s:.80})") from None
+        raise ValueError(f"it is not a Parquet file, or damaged ({error!s:.80})") from None
     if (table.schema.metadata or {}).get(_KEY, b"").decode(errors="replace") != key:
         raise ValueError("it belongs to another truth")
     return table
@@ -244,5 +244,7 @@ def read_truth(folder: Path) -> Truth:
     except FileNotFoundError:
         raise TruthError(f"{folder} holds no finished truth; build it first") from None
     except (ValueError, LookupError) as error:
-        raise TruthError(f"the truth in {folder} cannot be read ({error}); build it again") from None
+        raise TruthError(
+            f"the truth in {folder} cannot be read ({error}); build it again"
+        ) from None
     return Truth(options, table)
