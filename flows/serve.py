@@ -39,9 +39,9 @@ def check_cron(cron: str) -> None:
         CronSchedule(cron=cron)
     except ValueError:
         raise ScheduleError(
-            f"--cron '{cron}' is no cron expression; write minute, hour, day, month and weekday: "
-            "'0 2 * * *' is every night at two, '30 6 * * 1-5' half past six on weekdays; or give "
-            "--every SECONDS"
+            f"--cron '{cron}' is not a cron expression; write minute, hour, day, month and "
+            "weekday: '0 2 * * *' is every night at two, '30 6 * * 1-5' half past six on "
+            "weekdays; or give --every SECONDS"
         ) from None
 
 

@@ -20,7 +20,7 @@ def read_numbers(path: Path, dimensions: Mapping[str, int]) -> dict[str, NDArray
         raise ValueError(f"it holds not {', '.join(dimensions)}")
     for name, array in arrays.items():
         if array.dtype.str not in ("<f8", "<i8") or array.ndim != dimensions[name]:
-            raise ValueError(f"{name} is no array of numbers")
+            raise ValueError(f"{name} is not an array of numbers")
         if not np.isfinite(array).all():
             raise ValueError(f"{name} is not finite")
     return arrays

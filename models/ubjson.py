@@ -88,7 +88,7 @@ class _Reader:
 
     def _length(self) -> int:
         if self.take(1) != b"L":
-            raise ValueError("a length that is no 64-bit integer")
+            raise ValueError("a length that is not a 64-bit integer")
         found: int = struct.unpack(">q", self.take(8))[0]
         if found < 0:
             raise ValueError("a negative length")

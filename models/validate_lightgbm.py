@@ -116,7 +116,7 @@ def _check_tree(text: str, number: int, features: int) -> None:
         and (children[inner] > np.concatenate([nodes, nodes])[inner]).all()
     )
     if not sound:
-        raise ValueError("a tree is no tree")
+        raise ValueError("a tree is malformed")
 
 
 def _lines(lines: list[str], names: tuple[str, ...]) -> dict[str, str]:

@@ -42,7 +42,7 @@ def check_xgboost(data: bytes) -> int:
     features = _parameters(learner)
     booster = _object(learner["gradient_booster"], {"model", "name"})
     if booster["name"] != "gbtree":
-        raise ValueError("its booster is no gbtree")
+        raise ValueError("its booster is not a gbtree")
     _check_forest(booster["model"], features)
     return features
 
@@ -64,7 +64,7 @@ def _parameters(learner: dict[str, Ubjson]) -> int:
         raise ValueError("its objective is not one that this package uses")
     score = facts["base_score"]
     if not isinstance(score, str) or not _SCORE.fullmatch(score):
-        raise ValueError("its base score is no number")
+        raise ValueError("its base score is not a number")
     base = float(score.strip("[]"))
     if not math.isfinite(base) or (objective["name"] == "binary:logistic" and not 0 < base < 1):
         raise ValueError("its base score is out of range")
@@ -75,7 +75,7 @@ def _parameters(learner: dict[str, Ubjson]) -> int:
         raise ValueError("it has attributes that this package does not write")
     for value in attributes.values():
         if not (isinstance(value, str) and len(value) < 40 and math.isfinite(float(value))):
-            raise ValueError("an attribute is no number")
+            raise ValueError("an attribute is not a number")
     return features
 
 
@@ -130,10 +130,10 @@ def _check_tree(tree: dict[str, Ubjson], place: int, features: int) -> None:
         and int(cut.sum()) == _count(facts["num_deleted"], nodes, least=0)
     )
     if not sound:
-        raise ValueError("a tree is no tree")
+        raise ValueError("a tree is malformed")
     parents[children] = np.concatenate([inner, inner])
     if not np.array_equal(lists["parents"], parents):
-        raise ValueError("a tree is no tree")
+        raise ValueError("a tree is malformed")
     if lists["split_type"].any() or lists["default_left"].max(initial=0) > 1:
         raise ValueError("a tree splits by categories")
     if not (cut | ((split >= 0) & (split < features))).all():

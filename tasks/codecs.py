@@ -213,7 +213,7 @@ def _repeats(arrays: dict[str, NDArray[Any]], rows: int) -> Ragged | None:
 def _configs(arrays: dict[str, NDArray[Any]], name: str, knobs: int | None = None) -> Configs:
     found = arrays[name]
     if found.dtype != np.int32 or found.ndim != 2 or knobs not in (None, found.shape[1]):
-        raise ValueError(f"{name} are no configs")
+        raise ValueError(f"{name} are not configs")
     if found.size and found.min() < 0:
         raise ValueError(f"{name} are below their range")
     return found
@@ -236,7 +236,7 @@ def _statuses(arrays: dict[str, NDArray[Any]], rows: int) -> NDArray[np.object_]
 def _whole(arrays: dict[str, NDArray[Any]], name: str) -> int:
     found = arrays[name]
     if found.shape != () or found.dtype.kind != "i" or not 0 <= int(found) < 1 << 31:
-        raise ValueError(f"{name} is no count")
+        raise ValueError(f"{name} is not a count")
     return int(found)
 
 

@@ -182,7 +182,7 @@ def _decode(data: bytes, key: str) -> pa.Table:
     try:
         table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"it is no Parquet file, or damaged ({error!s:.80})") from None
+        raise ValueError(f"it is not a Parquet file, or damaged ({error!s:.80})") from None
     if (table.schema.metadata or {}).get(_KEY, b"").decode(errors="replace") != key:
         raise ValueError("it belongs to another truth")
     return table

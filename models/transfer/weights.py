@@ -61,7 +61,7 @@ def _check_header(data: bytes, shapes: Mapping[str, tuple[int, ...]]) -> None:
     try:
         header = json.loads(data[8 : 8 + length])
     except RecursionError:
-        raise ValueError("its header is no JSON") from None
+        raise ValueError("its header is not JSON") from None
     if not isinstance(header, dict) or header.keys() != shapes.keys():
         raise ValueError("its arrays are not those of such a model")
     for name, entry in header.items():

@@ -168,7 +168,7 @@ def agrees(files: Files) -> bool:
     try:
         read_image(files, PYNQ)
     except BoardError as error:
-        return any(why in str(error) for why in ("for a machine with", "overlap", "is no text"))
+        return any(why in str(error) for why in ("for a machine with", "overlap", "is not text"))
     return True
 
 

@@ -193,9 +193,9 @@ def test_a_mistake_is_one_message_and_exit_code_2(
     ("arguments", "hint"),
     [
         (("serve", "digits_cnn", "--cron", "every day"), "'0 2 * * *'"),
-        (("serve", "digits_cnn", "--prefect-port", "99999"), "--prefect-port 99999 is no port"),
-        (("ui", "--prefect-port", "99999"), "--prefect-port 99999 is no port"),
-        (("ui", "--mlflow-port", "0"), "--mlflow-port 0 is no port"),
+        (("serve", "digits_cnn", "--prefect-port", "99999"), "--prefect-port 99999 is not a port"),
+        (("ui", "--prefect-port", "99999"), "--prefect-port 99999 is not a port"),
+        (("ui", "--mlflow-port", "0"), "--mlflow-port 0 is not a port"),
         (("ui", "--prefect-port", "5000"), "--mlflow-port 5001"),
     ],
 )

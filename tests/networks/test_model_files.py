@@ -50,7 +50,7 @@ def test_a_folder_is_no_model(tmp_path: Path) -> None:
 def test_other_files_are_no_onnx(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
-    with pytest.raises(ModelFileError, match="no ONNX model"):
+    with pytest.raises(ModelFileError, match="not an ONNX model"):
         networks.load(path)
 
 
@@ -242,5 +242,5 @@ def test_foreign_operators_of_an_exported_program_are_refused(tmp_path: Path) ->
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"\x80\x04\x95pickle"])
 def test_other_files_are_no_exported_program(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "m.pt2").write_bytes(content)
-    with pytest.raises(ModelFileError, match=r"no torch\.export file"):
+    with pytest.raises(ModelFileError, match=r"not a torch\.export file"):
         networks.load(tmp_path / "m.pt2")

@@ -91,10 +91,10 @@ def test_what_is_no_file_of_samples_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "holds no .npz file" in _refused(tmp_path / "empty")
     (tmp_path / "text.npz").write_text("no archive")
-    assert "no NPZ file" in _refused(tmp_path / "text.npz")
+    assert "not an NPZ file" in _refused(tmp_path / "text.npz")
     whole = _save(tmp_path / "cut.npz", input=normal(*SHAPE)).read_bytes()
     (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
-    assert "no NPZ file" in _refused(tmp_path / "cut.npz")
+    assert "not an NPZ file" in _refused(tmp_path / "cut.npz")
     objects = _save(tmp_path / "objects.npz", input=np.array([{"a": 1}], object))
     assert "allow_pickle=False" in _refused(objects)
 
@@ -119,8 +119,8 @@ def test_arrays_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
     assert "(1, 8, 12, 13)" in message(input=normal(1, 8, 12, 13))
     assert "int64" in message(input=np.zeros(SHAPE, np.int64))
     assert "float32" in message(TOKENS, ids=np.zeros((2, 4), np.float32))
-    assert "no finite numbers" in message(input=np.full(SHAPE, np.nan))
-    assert "no finite numbers" in message(input=np.full(SHAPE, 1e300))
+    assert "not finite numbers" in message(input=np.full(SHAPE, np.nan))
+    assert "not finite numbers" in message(input=np.full(SHAPE, 1e300))
     assert "beyond int64" in message(TOKENS, ids=np.full((2, 4), 2**63, np.uint64))
     assert "numbers of samples: 2 of input, 3 of ids" in message(
         (*INPUTS, *TOKENS), input=normal(2, *SHAPE), ids=np.zeros((6, 4), np.int64)

@@ -259,7 +259,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     "content", [b"", b"TFL3", b"\x08\x07" + bytes(40), b"\x10\x00\x00\x00TFL3"]
 )
 def test_other_files_are_no_models(content: bytes, tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match=r"no TensorFlow Lite model|damaged or cut off"):
+    with pytest.raises(ModelFileError, match=r"not a TensorFlow Lite model|damaged or cut off"):
         read(_saved(tmp_path, content))
 
 

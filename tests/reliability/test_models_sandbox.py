@@ -69,7 +69,7 @@ def _absurd() -> bytes:
         (_outside(), "outside the model's folder"),
         (_gigantic(), "claims the shape"),
         (_absurd(), "more than"),
-        (b"GIF89a" + bytes(200), "no ONNX model"),
+        (b"GIF89a" + bytes(200), "not an ONNX model"),
     ],
     ids=["cycle", "outside", "gigantic", "absurd", "no model"],
 )

@@ -90,7 +90,7 @@ def test_homes_that_cannot_be_are_one_message_before_anything_is_written(tmp_pat
     assert "too long" in refused(run(tmp_path, "ui", home="g" * 300))
     assert "control characters" in refused(run(tmp_path, "ui", home="two\nlines"))
     not_utf8 = os.fsdecode(b"\xff\xfe")
-    assert "no UTF-8" in refused(run(tmp_path, "ui", home=not_utf8))
+    assert "not UTF-8" in refused(run(tmp_path, "ui", home=not_utf8))
     (tmp_path / "loop").symlink_to("loop")
     assert "cannot keep records under loop" in refused(run(tmp_path, "ui", home="loop"))
     (tmp_path / ".tilewright").symlink_to(tmp_path / "precious")

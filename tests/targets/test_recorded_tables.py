@@ -70,7 +70,7 @@ def test_estimates_are_those_of_the_hardware_also_where_knob_values_are_missing(
         (lambda f: f.drop(columns="tile_h"), "expected a CSV with the columns"),
         (lambda f: f.assign(status="fine"), "unknown status 'fine'"),
         (lambda f: f.assign(cycles_pynq=""), "a valid config has no cycles_pynq"),
-        (lambda f: f.assign(tile_w="wide"), "is no table of a VTA stack"),
+        (lambda f: f.assign(tile_w="wide"), "is not a table of a VTA stack"),
         (lambda f: f.iloc[:0], "lists no config"),
         (lambda f: pd.concat([f, f.iloc[:1]]), "lists a config twice"),
     ],
@@ -85,7 +85,7 @@ def test_missing_torn_and_doubled_files_are_refused(tmp_path: Path) -> None:
         read_stack_table(tmp_path / "C4.csv.gz")
     path = _altered(tmp_path, lambda frame: frame)
     path.write_bytes(path.read_bytes()[:900])
-    with pytest.raises(TableError, match="is no table"):
+    with pytest.raises(TableError, match="is not a table"):
         read_stack_table(path)
     with pytest.raises(TableError, match="same layer"):
         recorded_target([TABLES / "C4.csv.gz", TABLES / "C4.csv.gz"])

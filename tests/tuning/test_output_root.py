@@ -47,7 +47,7 @@ def test_folders_elsewhere_are_one_message_that_names_both(root: Path, out: str)
 
 @pytest.mark.parametrize("out", ["loop/x", "zero\0byte"])
 def test_what_is_no_name_of_a_folder_is_one_message(root: Path, out: str) -> None:
-    with pytest.raises(OutputError, match="no folder below"):
+    with pytest.raises(OutputError, match="not a folder below"):
         below_root(Path(out), str(root))
 
 

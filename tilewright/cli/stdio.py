@@ -50,7 +50,7 @@ def check_words(words: list[str]) -> None:
             text.encode()
         except UnicodeEncodeError:
             raise ArgumentError(
-                f"{what} '{printable(text)}' holds bytes that are no UTF-8; rename it, or set "
+                f"{what} '{printable(text)}' holds bytes that are not UTF-8; rename it, or set "
                 "LC_ALL=C.UTF-8 if it is written in UTF-8"
             ) from None
 

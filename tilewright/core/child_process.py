@@ -258,9 +258,9 @@ def _decode(receive: Callable[[int], bytes]) -> Frame:
             with np.load(io.BytesIO(receive(payload)), allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
     except (ValueError, KeyError, zipfile.BadZipFile):
-        raise RpcNonsense("the process answered with bytes that are no answer") from None
+        raise RpcNonsense("the process answered with bytes that are not an answer") from None
     if not isinstance(header, dict):
-        raise RpcNonsense("the process answered with bytes that are no answer")
+        raise RpcNonsense("the process answered with bytes that are not an answer")
     return header, arrays
 
 

@@ -47,35 +47,35 @@ def read_json(text: str | bytes) -> Json:
 def as_object(value: Json) -> dict[str, Json]:
     """A value that must be an object. Raises `ValueError`, as all of these do."""
     if not isinstance(value, dict):
-        raise ValueError(f"{value!r:.80} is no JSON object")
+        raise ValueError(f"{value!r:.80} is not a JSON object")
     return value
 
 
 def as_list(value: Json) -> list[Json]:
     """A value that must be an array."""
     if not isinstance(value, list):
-        raise ValueError(f"{value!r:.80} is no JSON array")
+        raise ValueError(f"{value!r:.80} is not a JSON array")
     return value
 
 
 def as_text(value: Json) -> str:
     """A value that must be a text."""
     if not isinstance(value, str):
-        raise ValueError(f"{value!r:.80} is no text")
+        raise ValueError(f"{value!r:.80} is not text")
     return value
 
 
 def as_int(value: Json) -> int:
     """A value that must be a whole number."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{value!r:.80} is no whole number")
+        raise ValueError(f"{value!r:.80} is not a whole number")
     return value
 
 
 def as_number(value: Json) -> float:
     """A value that must be a number."""
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ValueError(f"{value!r:.80} is no number")
+        raise ValueError(f"{value!r:.80} is not a number")
     return value
 
 

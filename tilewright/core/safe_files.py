@@ -168,7 +168,7 @@ def _open(path: Path, flags: int, folder: int) -> int | None:
         return None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # it was exchanged meanwhile
-            raise UnsafeFile(f"{path} is no plain file; {_STEP}") from None
+            raise UnsafeFile(f"{path} is not a plain file; {_STEP}") from None
         raise
 
 
@@ -194,7 +194,7 @@ _STEP = "remove it, or choose another folder"
 
 def _refuse_special(found: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no plain file")
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "not a plain file")
         raise UnsafeFile(f"{path} is {kind}, where a file is expected; {_STEP}")
 
 

@@ -30,7 +30,9 @@ def read(path: Path) -> onnx.ModelProto:
     """
     model = _parse(path)
     if not model.graph.node:
-        raise ModelFileError(f"'{path}' is no ONNX model (it has no operators); export it again")
+        raise ModelFileError(
+            f"'{path}' is not an ONNX model (it has no operators); export it again"
+        )
     if len(model.graph.node) > MAX_NODES:
         raise ModelFileError(f"'{path}' has more than {MAX_NODES} operators; split the model")
     for tensor in all_tensors(model):
@@ -122,7 +124,7 @@ def _parse(path: Path) -> onnx.ModelProto:
         raise ModelFileError(f"cannot read '{path}': {error.strerror}") from error
     except DecodeError:
         raise ModelFileError(
-            f"'{path}' is no ONNX model, or is cut off; export or copy it again"
+            f"'{path}' is not an ONNX model, or is cut off; export or copy it again"
         ) from None
 
 

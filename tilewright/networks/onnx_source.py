@@ -64,7 +64,7 @@ class OnnxSource:
             return self._examine()
         except UnicodeDecodeError:
             raise ModelFileError(
-                f"'{self.name}' holds names that are no text; the file is damaged, export it again"
+                f"'{self.name}' holds names that are not text; the file is damaged, export it again"
             ) from None
 
     def _examine(self) -> Examined:

@@ -83,7 +83,7 @@ def _rebuilt(path: Path) -> io.BytesIO:
         raise ModelFileError(f"cannot read '{path}': {error.strerror}") from error
     except (zipfile.BadZipFile, ValueError, KeyError) as error:
         raise ModelFileError(
-            f"'{path}' is no torch.export file, or is cut off; export or copy it again"
+            f"'{path}' is not a torch.export file, or is cut off; export or copy it again"
         ) from error
     rebuilt.seek(0)
     return rebuilt
@@ -116,7 +116,7 @@ def _checked_program(program: dict[str, Json], path: Path) -> dict[str, Json]:
         target = as_text(node["target"])
         if not target.startswith("torch.ops.aten.") and target not in GETITEM:
             raise UnsupportedOperatorError(
-                f"'{path}' calls {target}, which is no operator of PyTorch's own; "
+                f"'{path}' calls {target}, which is not an operator of PyTorch's own; "
                 "export a model of standard layers"
             )
         stack = as_object(node["metadata"]).get("nn_module_stack")

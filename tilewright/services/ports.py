@@ -19,7 +19,7 @@ def check_ports(ports: Mapping[str, int]) -> None:
     for option, port in ports.items():
         if not 1 <= port <= HIGHEST:
             raise PortError(
-                f"{option} {port} is no port; give a number from 1024 to {HIGHEST}, such as 4201"
+                f"{option} {port} is not a port; give a number from 1024 to {HIGHEST}, such as 4201"
             )
         if port in taken:
             raise PortError(

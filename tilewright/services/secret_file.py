@@ -109,7 +109,7 @@ def _read(path: Path) -> tuple[str, os.stat_result] | None:
 
 def _reason_for_doubt(state: os.stat_result) -> str:
     if not stat.S_ISREG(state.st_mode):
-        return "it is no plain file"
+        return "it is not a plain file"
     if state.st_uid != os.geteuid():
         return "it belongs to another user"
     if state.st_mode & OTHERS:

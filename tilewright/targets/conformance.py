@@ -103,7 +103,7 @@ def keeps_its_programs(make: Make, workload: Workload) -> None:
     lowered, configs = _lowered(make(), workload)
     for name, part in lowered.programs.items():
         assert len(part) == len(configs), f"'{name}' has {len(part)} rows for {len(configs)}"
-        assert part.values.dtype.kind in "buif", f"'{name}' is no plain array of numbers"
+        assert part.values.dtype.kind in "buif", f"'{name}' is not a plain array of numbers"
         assert part.offsets[0] == 0, f"'{name}' does not begin at 0"
         assert part.offsets[-1] == len(part.values), f"'{name}' has values of no row"
         lengths = np.diff(part.offsets)

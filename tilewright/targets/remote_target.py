@@ -137,7 +137,7 @@ def _lowered(workload: Workload, configs: Configs, header: Header, arrays: Array
         features = Features(hidden.astype(np.float64), read_columns(columns))
         programs = read_programs(arrays)
     except (ValueError, KeyError, TypeError):
-        raise RpcNonsense("the target lowered to arrays that are no programs") from None
+        raise RpcNonsense("the target lowered to arrays that are not programs") from None
     if any(len(part) != len(configs) for part in programs.values()):
         raise RpcNonsense("the target lowered to programs of other configs")
     return Lowered(workload, configs, failures, reasons, features, programs)

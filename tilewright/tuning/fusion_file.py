@@ -19,7 +19,7 @@ def labels_of(folder: Path) -> dict[str, bool] | None:
         rows = [as_object(each) for each in as_list(found["labels"])]
         labels = {as_text(row["name"]): row["fused"] for row in rows}
         if not all(isinstance(label, bool) for label in labels.values()):
-            raise ValueError("a label is no truth value")
+            raise ValueError("a label is not true or false")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -71,7 +71,7 @@ def below_root(folder: Path, root: str) -> Path:
     try:
         place, limit = (Path(root) / folder).resolve(), Path(root).resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a link to itself, a zero byte
-        raise OutputError(f"out {str(folder)!r} is no folder below {root}: {error}") from None
+        raise OutputError(f"out {str(folder)!r} is not a folder below {root}: {error}") from None
     if not place.is_relative_to(limit):
         raise OutputError(
             f"out {folder} is {place}, which lies outside of {limit}, where runs of this "

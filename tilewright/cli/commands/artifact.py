@@ -235,6 +235,6 @@ def _arrays(path: Path, artifact: Artifact | CompiledArtifact) -> dict[str, Arra
         raise TilewrightError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:
         raise TilewrightError(
-            f"{path} is no NPZ file ({error}); write one with numpy.savez"
+            f"{path} is not an NPZ file ({error}); write one with numpy.savez"
         ) from None
     return checked(artifact.inputs, arrays)

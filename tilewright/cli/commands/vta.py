@@ -175,7 +175,7 @@ def asm(
     try:
         text = _read(listing).decode()
     except UnicodeDecodeError:
-        raise TilewrightError(f"{listing} is no text; give a listing that disasm wrote") from None
+        raise TilewrightError(f"{listing} is not text; give a listing that disasm wrote") from None
     words = assemble(text, _spec(spec))
     _write(out, words.astype("<u8").tobytes())
 
@@ -218,5 +218,5 @@ def _address(text: str) -> int:
     except ValueError:
         value = -1
     if not 0 <= value < 1 << 32:
-        raise TilewrightError(f"{text} is no address; write for example 4096 or 0x1000")
+        raise TilewrightError(f"{text} is not an address; write for example 4096 or 0x1000")
     return value

@@ -143,5 +143,5 @@ def _opened(data: bytes) -> pq.ParquetFile:
         if sum(each.total_byte_size for each in groups) > MOST_UNPACKED:
             raise ValueError(f"it unpacks to more than {MOST_UNPACKED >> 30} GiB")
     except (pa.ArrowException, OSError, MemoryError, OverflowError) as error:
-        raise ValueError(f"it is no Parquet file ({error!s:.80})") from None
+        raise ValueError(f"it is not a Parquet file ({error!s:.80})") from None
     return found

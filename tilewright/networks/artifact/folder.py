@@ -38,7 +38,7 @@ def in_the_way(folder: Path) -> str | None:
     if not folder.exists() and not folder.is_symlink():
         return None
     if not folder.is_dir():
-        return "it is no folder"
+        return "it is not a folder"
     if not any(folder.iterdir()) or is_artifact(folder):
         return None
     return "it holds other files"
@@ -84,14 +84,15 @@ def read_manifest(folder: Path) -> dict[str, Json]:
     """Raises `ArtifactError`."""
     if not folder.is_dir():
         raise ArtifactError(
-            f"{folder} is no artifact: there is no such folder; make one with 'tilewright build'"
+            f"{folder} is not an artifact: there is no such folder; make one with "
+            "'tilewright build'"
         )
     try:
         raw = read_plain(folder / MANIFEST, limit=MANIFEST_BYTES)
         manifest = as_object(read_json(raw))
     except FileNotFoundError:
         raise ArtifactError(
-            f"{folder} is no artifact: it has no {MANIFEST}; make one with 'tilewright build'"
+            f"{folder} is not an artifact: it has no {MANIFEST}; make one with 'tilewright build'"
         ) from None
     except (ValueError, RecursionError):
         raise ArtifactError(f"{folder / MANIFEST} is damaged; {AGAIN}") from None
@@ -99,7 +100,7 @@ def read_manifest(folder: Path) -> dict[str, Json]:
         raise ArtifactError(f"cannot read {folder / MANIFEST}: {error.strerror}") from None
     if manifest.get("format") not in FORMATS:
         raise ArtifactError(
-            f"{folder} is no artifact: its {MANIFEST} is another program's; make one with "
+            f"{folder} is not an artifact: its {MANIFEST} is another program's; make one with "
             "'tilewright build'"
         )
     if manifest.get("version") != VERSION:

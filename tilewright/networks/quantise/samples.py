@@ -188,7 +188,7 @@ def _read(file: Path) -> dict[str, NDArray[Any]]:
         raise InputError(f"cannot read '{file}': {error.strerror}; check its rights") from error
     except ValueError as error:
         raise InputError(
-            f"'{file}' is no NPZ file of plain arrays ({error}); write it with "
+            f"'{file}' is not an NPZ file of plain arrays ({error}); write it with "
             "numpy.savez(file, input=array)"
         ) from None
 
@@ -217,7 +217,7 @@ def _stack(array: NDArray[Any], each: Input, source: str) -> NDArray[Any]:
         converted = np.ascontiguousarray(stack, each.dtype)
     if each.dtype.kind == "f" and not np.isfinite(converted).all():
         raise InputError(
-            f"'{source}' has values in '{each.name}' that are no finite numbers of type "
+            f"'{source}' has values in '{each.name}' that are not finite numbers of type "
             f"{each.dtype}; take them out"
         )
     if each.dtype.kind in "iu" and (converted != stack).any():

@@ -71,7 +71,7 @@ def _check_parameters(params: Sequence[Any], count: int) -> None:
     for param in params:
         if not hasattr(param.ty, "dtype"):
             raise ImportFailedError(
-                f"the input '{param.name}' is no tensor; import the model again"
+                f"the input '{param.name}' is not a tensor; import the model again"
             )
         if shape_of(param) is None:
             raise DynamicShapeError(

@@ -116,7 +116,7 @@ def read(path: Path) -> TfliteGraph:
         raise ModelFileError(f"cannot read '{path}': {error.strerror}") from error
     if content[4:8] != IDENTIFIER:
         raise ModelFileError(
-            f"'{path}' is no TensorFlow Lite model (it lacks the mark TFL3); convert or copy it "
+            f"'{path}' is not a TensorFlow Lite model (it lacks the mark TFL3); convert or copy it "
             "again"
         )
     try:

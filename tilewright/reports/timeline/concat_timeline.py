@@ -23,7 +23,7 @@ def joined(reports: Sequence[object]) -> CycleReport:
     known = []
     for report in reports:
         if not isinstance(report, CycleReport):
-            raise TypeError(f"{type(report).__name__} is no report of cycles")
+            raise TypeError(f"{type(report).__name__} is not a report of cycles")
         known.append(report)
     begins = np.cumsum([0, *(report.total for report in known)]).tolist()
 

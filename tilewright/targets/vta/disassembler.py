@@ -203,7 +203,7 @@ def _number(text: str, lowest: int, highest: int) -> int:
     try:
         value = int(text, 0)
     except ValueError:
-        raise ValueError(f"'{text}' is no number") from None
+        raise ValueError(f"'{text}' is not a number") from None
     if not lowest <= value <= highest:
         raise ValueError(f"{text} lies outside {lowest} to {highest}")
     return value

@@ -97,7 +97,7 @@ def _read_columns(path: Path, cycles: str) -> pd.DataFrame:
             raise ValueError("seconds without end")
     except (OSError, ValueError, KeyError, EOFError, zlib.error) as error:
         raise TableError(
-            f"{path} is no table of a VTA stack ({error}); expected a CSV with the columns "
+            f"{path} is not a table of a VTA stack ({error}); expected a CSV with the columns "
             f"{', '.join(KNOB_COLUMNS)}, status, failure, reason, {cycles}"
         ) from None
     if columns.empty:

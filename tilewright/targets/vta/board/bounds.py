@@ -110,7 +110,7 @@ def check_program(program: BoardProgram) -> None:
 def _require(holds: bool, wrong: str) -> None:
     if not holds:
         raise BoardError(
-            f"this is no program for a board: {wrong}; build the artifact again from its model"
+            f"this is not a program for a board: {wrong}; build the artifact again from its model"
         )
 
 

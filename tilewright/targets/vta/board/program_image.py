@@ -256,7 +256,7 @@ def _name(record: np.void, text: bytes) -> str:
     try:
         return text[at:end].decode()
     except UnicodeDecodeError:
-        raise _damaged(NETWORK, "has a name that is no text") from None
+        raise _damaged(NETWORK, "has a name that is not text") from None
 
 
 def _choice(names: tuple[str, ...], code: int) -> str:
