@@ -19,7 +19,6 @@ from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.integer_average import average_weights, total_taps
 from tilewright.targets.reference import reference
 from tilewright.targets.vta.bounds import bounds
-from tilewright.targets.vta.lowering import instruction_writer
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.failures import FAILURES
 from tilewright.targets.vta.lowering.tensors import random_tensors
@@ -152,7 +151,7 @@ def test_a_lifted_bias_saves_a_cycle_an_accumulator() -> None:
     assert lifted.geometry.average_lift > 0 == plain.geometry.average_lift
     values = accepted(lifted, 0)
     work = [each.counts(values)[1] for each in (lifted, plain)]
-    resets = [each[:, instruction_writer.RESET_ITERATIONS] for each in work]
+    resets = [each["reset_iterations"] for each in work]
     assert (resets[1] - resets[0] > 2000).all()
     assert mismatches(lifted, values[0]) == 0
     large = parse_workload(
@@ -164,7 +163,7 @@ def test_a_lifted_bias_saves_a_cycle_an_accumulator() -> None:
 def test_an_element_a_channel_block_is_stored() -> None:
     lowering = Lowering.of(parse_workload(LAST, EPILOGUES), PYNQ, "extended")
     _, states = lowering.counts(accepted(lowering, 0))
-    assert set(states[:, instruction_writer.OUT_BYTES]) == {1280}
+    assert set(states["out_bytes"]) == {1280}
     assert bounds(lowering.workload, PYNQ)["write"] == 1280 // PYNQ.machine.bus_bytes
 
 

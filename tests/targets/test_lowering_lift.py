@@ -8,7 +8,6 @@ import pytest
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.vta.functional import simulate
 from tilewright.targets.vta.functional.semantics import SemanticsName
-from tilewright.targets.vta.lowering import instruction_writer
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.bias_lifting import SUMS
 from tilewright.targets.vta.lowering.tensors import (
@@ -110,13 +109,13 @@ def test_it_saves_an_iteration_an_accumulator_behind_the_first_of_each_slot() ->
     outputs = 3 * 99
     for row in _values(plain)[:8]:
         counts = [lowering.counts(row[None])[1][0] for lowering in (plain, added, lifted)]
-        alus = [c[instruction_writer.ALU_ITERATIONS] for c in counts]
+        alus = [c.alu_iterations for c in counts]
         assert alus == [3 * outputs, 4 * outputs, 4 * outputs]
-        resets = [c[instruction_writer.RESET_ITERATIONS] for c in counts]
+        resets = [c.reset_iterations for c in counts]
         assert resets[0] == resets[1] >= resets[2]
         slots = row[[knob.name for knob in plain.space.knobs].index("acc_slots")]
-        tiles = int(counts[2][instruction_writer.TILES])
-        assert resets[2] == counts[2][instruction_writer.ACC_USED] // slots * min(slots, tiles)
+        tiles = int(counts[2].tiles)
+        assert resets[2] == counts[2].acc_used // slots * min(slots, tiles)
 
 
 def test_packing_is_undone() -> None:
@@ -144,8 +143,6 @@ def test_a_shift_a_channel_takes_an_iteration_more() -> None:
     alike, own = (_lowering(f"bias, >> {by}8, min 127, max 0") for by in ("", "channel "))
     for row in _values(own)[:8]:
         one, other = (lowering.counts(row[None])[1][0] for lowering in (alike, own))
-        assert one[instruction_writer.ALU_ITERATIONS] == other[instruction_writer.ALU_ITERATIONS]
-        assert (
-            one[instruction_writer.RESET_ITERATIONS] == other[instruction_writer.RESET_ITERATIONS]
-        )
-        assert other[instruction_writer.ACC_BYTES] == 2 * one[instruction_writer.ACC_BYTES]
+        assert one.alu_iterations == other.alu_iterations
+        assert one.reset_iterations == other.reset_iterations
+        assert other.acc_bytes == 2 * one.acc_bytes

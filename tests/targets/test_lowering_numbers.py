@@ -11,7 +11,6 @@ from tilewright.core.errors import WorkloadError
 from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.vta.functional import simulate
 from tilewright.targets.vta.lint import lint
-from tilewright.targets.vta.lowering import instruction_writer
 from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
 from tilewright.targets.vta.lowering.tensors import random_tensors, reference, unpack_output
 from tilewright.targets.vta.spec import VtaSpec
@@ -138,8 +137,8 @@ def test_weights_that_do_not_fit_pass_through_as_a_stream(
     codes, states = lowering.counts(values)
     assume(elements > 16 and (codes == 0).any())
     row = np.flatnonzero(codes == 0)[0]
-    assert states[row, instruction_writer.WGT_USED] == 16
-    assert states[row, instruction_writer.WGT_BYTES] == elements * 1024  # each once
+    assert states[row].wgt_used == 16
+    assert states[row].wgt_bytes == elements * 1024  # each once
     assert mismatches(lowering, values[row], seed % 1000) == 0
     assert complaints(lowering, values[row]) == []
 
@@ -165,7 +164,7 @@ def test_weights_of_a_batched_dense_pass_through_as_a_stream_too(
     codes, states = lowering.counts(values)
     assume(elements > 16 and (codes == 0).any())
     row = np.flatnonzero(codes == 0)[0]
-    assert states[row, instruction_writer.WGT_BYTES] == elements * 1024  # each once
+    assert states[row].wgt_bytes == elements * 1024  # each once
     assert mismatches(lowering, values[row], seed % 1000) == 0
     assert complaints(lowering, values[row]) == []
 

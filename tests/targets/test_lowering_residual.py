@@ -12,7 +12,6 @@ from tilewright.core.errors import WorkloadError
 from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.vta.functional import simulate
 from tilewright.targets.vta.lint import lint
-from tilewright.targets.vta.lowering import instruction_writer
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.tensors import random_tensors, reference, unpack_output
 from tilewright.targets.vta.measure import time_rows
@@ -134,10 +133,8 @@ def test_beside_weights_that_pass_through_as_a_stream(
     codes, states = lowering.counts(values)
     assume(elements > 15 and (codes == 0).any())
     row = np.flatnonzero(codes == 0)[0]
-    assert states[row, instruction_writer.WGT_USED] == 16
-    assert (
-        states[row, instruction_writer.WGT_BYTES] == (elements + 1) * 1024
-    )  # each once, and the identity
+    assert states[row].wgt_used == 16
+    assert states[row].wgt_bytes == (elements + 1) * 1024  # each once, and the identity
     assert _problems(lowering, values[row], seed % 1000) == []
 
 
@@ -155,8 +152,8 @@ def test_pieces_wait_for_their_slots_where_the_input_scratchpad_is_small() -> No
         values = values[values[:, names.index(name)] == value]
     codes, states = lowering.counts(values)
     assert (codes == 0).all()
-    assert (states[:, instruction_writer.INP_USED] == 128).all()
-    assert (states[:, instruction_writer.INP_BYTES] == (16 * 8 + 8 * 16 * 8) * 16).all()
+    assert (states["inp_used"] == 128).all()
+    assert (states["inp_bytes"] == (16 * 8 + 8 * 16 * 8) * 16).all()
     assert [_problems(lowering, row, 1) for row in values[:4]] == [[]] * 4
 
 

@@ -16,7 +16,6 @@ from tilewright.targets.display_names import shape
 from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.reference import reference
 from tilewright.targets.vta.bounds import bounds
-from tilewright.targets.vta.lowering import instruction_writer
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
@@ -207,7 +206,7 @@ def test_tiles_of_whole_rows_take_over_what_they_share(
     values = config(lowering, **ROWS | {"acc_slots": slots, "tile_w": cols})
     codes, states = lowering.counts(values)
     assert codes.tolist() == [0]
-    assert (states[0, instruction_writer.GEMM_ITERATIONS] == 4 * sums) == (slots == 2)
+    assert (states[0].gemm_iterations == 4 * sums) == (slots == 2)
     assert mismatches(lowering, values[0], 1) == 0
     assert complaints(lowering, values[0]) == []
 

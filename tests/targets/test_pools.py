@@ -17,7 +17,6 @@ from tilewright.core.errors import WorkloadError
 from tilewright.targets.display_names import shape
 from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.vta.bounds import bounds
-from tilewright.targets.vta.lowering import instruction_writer
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.max_pool_plan import axis_of, length, maxima_of
 from tilewright.targets.vta.spec import VtaSpec
@@ -228,7 +227,7 @@ def test_a_pool_s_title_names_no_groups() -> None:
 def test_a_layer_s_identity_is_its_only_weight() -> None:
     lowering = Lowering.of(parse_workload("max_pool:n=1,c=32,h=8,w=8,k=2,s=2"), PYNQ, "extended")
     _, states = lowering.counts(accepted(lowering, 0))
-    assert set(states[:, instruction_writer.WGT_BYTES]) == {256}
+    assert set(states["wgt_bytes"]) == {256}
 
 
 def test_what_has_no_lowering_is_refused_with_the_reason() -> None:

@@ -17,41 +17,19 @@ from tilewright.targets.vta.isa import (
     decode,
     module_of,
 )
-from tilewright.targets.vta.lowering import instruction_writer
 from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
+from tilewright.targets.vta.lowering.program_state import ProgramState, columns
 from tilewright.targets.workload import parse_workload
 
 WORKLOAD = parse_workload("conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1")
-WAITS = (
-    instruction_writer.FIRST_LOADED,
-    instruction_writer.EXPOSED_LOADS,
-    instruction_writer.EXPOSED_STORES,
-    instruction_writer.LAST_STORED,
-    instruction_writer.LAST_ITERATIONS,
-)
+WAITS = ("first_loaded", "exposed_loads", "exposed_stores", "last_stored", "last_iterations")
 
 
-def read_slowly(lowering: Lowering, program: np.ndarray, state: np.ndarray) -> list[float]:
+def read_slowly(lowering: Lowering, program: np.ndarray, state: ProgramState) -> list[float]:
     """The five counts, one instruction at a time, with a queue a direction."""
     m = lowering.machine
-    work = sum(
-        state[
-            [
-                instruction_writer.GEMM_ITERATIONS,
-                instruction_writer.ALU_ITERATIONS,
-                instruction_writer.RESET_ITERATIONS,
-            ]
-        ]
-    )
-    reads = sum(
-        state[
-            [
-                instruction_writer.INP_BYTES,
-                instruction_writer.WGT_BYTES,
-                instruction_writer.ACC_BYTES,
-            ]
-        ]
-    )
+    work = state.gemm_iterations + state.alu_iterations + state.reset_iterations
+    reads = state.inp_bytes + state.wgt_bytes + state.acc_bytes
     queues: list[deque[tuple[int, int]]] = [deque() for _ in range(4)]
     clock = arrived = 0
     ready, moved = {"load": 0, "store": 0}, {"load": 0, "compute": 0, "store": 0}
@@ -77,7 +55,7 @@ def read_slowly(lowering: Lowering, program: np.ndarray, state: np.ndarray) -> l
                     (first, loads + max(0.0, size - hidden)) if started else (first + size, loads)
                 )
             elif queue == 3:
-                hidden = (clock - since) * state[instruction_writer.OUT_BYTES] / work
+                hidden = (clock - since) * state.out_bytes / work
                 stores += max(0.0, size - hidden)
         if module == "compute":
             if "uop_bgn" in insn:
@@ -109,8 +87,8 @@ def test_waits_are_those_of_a_slow_reading(space: SpaceName) -> None:
     for row in fits:
         _, program, _, state = lowering.program(values[row])
         slow = read_slowly(lowering, program, state)
-        np.testing.assert_allclose(counted[row, WAITS], slow, atol=1.0)
-    assert (counted[fits][:, WAITS].max(axis=0) > 0).sum() >= 4
+        np.testing.assert_allclose(columns(counted, WAITS)[row], slow, atol=1.0)
+    assert (columns(counted, WAITS)[fits].max(axis=0) > 0).sum() >= 4
 
 
 def test_a_second_slot_hides_loads_and_stores() -> None:
@@ -126,8 +104,8 @@ def test_a_second_slot_hides_loads_and_stores() -> None:
     values = np.array([[c[n] for n in names] for c in (plain, deeper, eager)], np.int64)
     codes, counted = lowering.counts(values)
     assert not codes.any()
-    _, loads, stores, last, _ = counted[:, WAITS].T
+    _, loads, stores, last, _ = columns(counted, WAITS).T
     assert loads[1] < loads[0]
     assert stores[1] < stores[0]
     assert last[2] < last[0]
-    assert counted[2, instruction_writer.FIRST_LOADED] < counted[0, instruction_writer.FIRST_LOADED]
+    assert counted["first_loaded"][2] < counted["first_loaded"][0]

@@ -32,7 +32,7 @@ def use_cache_of_these_sources() -> None:
     for file in sorted((package / "vta").rglob("*.py")):
         text = file.read_bytes()
         # Kernels, and the types they are compiled for.
-        if b"numba" in text or b"NamedTuple" in text:
+        if any(word in text for word in (b"numba", b"NamedTuple", b"np.record")):
             digest.update(file.relative_to(package).as_posix().encode() + b"\0" + text)
     home = package / "__pycache__" / "numba"
     folder = home / digest.hexdigest()[:16]

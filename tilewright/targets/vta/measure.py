@@ -9,28 +9,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.vta.isa import Layout
-from tilewright.targets.vta.lowering import instruction_writer
 from tilewright.targets.vta.lowering.batch import SCRATCH, Lowering, lower_whole, over_chunks
 from tilewright.targets.vta.lowering.geometry import Geometry
+from tilewright.targets.vta.lowering.program_state import new_states
 from tilewright.targets.vta.njit_args import unowned
 from tilewright.targets.vta.spec import Machine
 from tilewright.targets.vta.timing.kernel import simulate
 from tilewright.targets.vta.timing.simulator import Simulator, simulator_of
 
 COUNTERS = (
-    ("instructions", instruction_writer.COUNT),
-    ("inp_load_bytes", instruction_writer.INP_BYTES),
-    ("wgt_load_bytes", instruction_writer.WGT_BYTES),
-    ("acc_load_bytes", instruction_writer.ACC_BYTES),
-    ("uop_load_bytes", instruction_writer.UOP_BYTES),
-    ("out_store_bytes", instruction_writer.OUT_BYTES),
-    ("gemm_iterations", instruction_writer.GEMM_ITERATIONS),
-    ("alu_iterations", instruction_writer.ALU_ITERATIONS),
+    ("instructions", "instructions"),
+    ("inp_load_bytes", "inp_bytes"),
+    ("wgt_load_bytes", "wgt_bytes"),
+    ("acc_load_bytes", "acc_bytes"),
+    ("uop_load_bytes", "uop_bytes"),
+    ("out_store_bytes", "out_bytes"),
+    ("gemm_iterations", "gemm_iterations"),
+    ("alu_iterations", "alu_iterations"),
 )
-"""Name and place in the emitter's state of what is counted beside cycles."""
+"""Name and field of `ProgramState` of what is counted beside cycles."""
 NO_PROGRAM = -(1 << 62)
 COUNTER_NAMES = tuple(name for name, _ in COUNTERS)
-COUNTER_SLOTS = tuple(slot for _, slot in COUNTERS)
+COUNTER_FIELDS = tuple(field for _, field in COUNTERS)
 
 
 def time_rows(
@@ -38,10 +38,10 @@ def time_rows(
     values: NDArray[np.int64],
     progress: Callable[[int], None] | None = None,
     every_row: bool = False,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int64], NDArray[np.void], NDArray[np.int64]]:
     """Lower and time a batch of knob *values* (n, knobs) in one pass.
 
-    Returns failure codes (n,), counts (n, STATE_SIZE) and cycles (n,): NO_PROGRAM where lowering
+    Returns failure codes (n,), counts (n,) and cycles (n,): NO_PROGRAM where lowering
     failed, another negative number where the program does not finish (codes of
     `targets.vta.timing.kernel`). `progress` is told the number of rows done, from any thread.
     Rows that are one schedule are lowered and timed once, unless `every_row` is to be.
@@ -51,7 +51,7 @@ def time_rows(
     alike = np.bincount(which, minlength=len(rows))
     chosen = values[rows]
     codes = np.zeros(len(rows), np.int64)
-    states = np.zeros((len(rows), instruction_writer.STATE_SIZE), np.int64)
+    states = new_states(len(rows))
     cycles = np.full(len(rows), NO_PROGRAM, np.int64)
 
     def run(begin: int, end: int) -> None:
@@ -70,7 +70,7 @@ def time_rows(
 def _time_rows(
     kind: int, geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
     values: NDArray[np.int64], stock: bool, begin: int, end: int, sim: Simulator,
-    codes: NDArray[np.int64], states: NDArray[np.int64], cycles: NDArray[np.int64],
+    codes: NDArray[np.int64], states: NDArray[np.void], cycles: NDArray[np.int64],
 ) -> None:  # fmt: skip
     out = np.empty((SCRATCH, 2), np.uint64)
     uops = np.zeros(1 << m.log_uop_depth, np.uint64)
@@ -80,7 +80,7 @@ def _time_rows(
         code, out = lower_whole(kind, geo, m, lay, epilogue, values[r], stock, out, uops, states[r])
         codes[r] = code
         if code == 0:
-            program = out[: states[r, instruction_writer.COUNT]]
+            program = out[: states[r].instructions]
             cycles[r] = simulate(
                 unowned(program), geo.insn_bytes_at, unowned(tokens), unowned(nothing),
                 unowned(nothing), unowned(sim),

@@ -50,6 +50,18 @@ def unowned(_: Any, lent: types.Type) -> Any:
 
 
 @intrinsic
+def set_zero(_: Any, record: Any) -> Any:
+    """Set every byte of a NumPy record to zero."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        size = ir.Constant(ir.IntType(64), record.size)
+        cgutils.memset(builder, arguments[0], size, 0)
+        return context.get_dummy_value()
+
+    return types.void(record), generate
+
+
+@intrinsic
 def rarely(_: Any, condition: types.Type) -> Any:
     """The same truth value; what is done if it holds is kept out of the way of the rest."""
 

@@ -56,8 +56,9 @@ from tilewright.targets.vta.functional.semantics import SemanticsName
 from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
 from tilewright.targets.vta.lowering.failures import FAILURES
 from tilewright.targets.vta.lowering.geometry import tensor_operands
-from tilewright.targets.vta.lowering.program_features import HIDDEN, HIDDEN_SLOTS
-from tilewright.targets.vta.measure import COUNTER_NAMES, COUNTER_SLOTS, time_rows
+from tilewright.targets.vta.lowering.program_features import HIDDEN, HIDDEN_FIELDS
+from tilewright.targets.vta.lowering.program_state import columns
+from tilewright.targets.vta.measure import COUNTER_FIELDS, COUNTER_NAMES, time_rows
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing.batch import simulate_batch
 from tilewright.targets.vta.verify import wrong_rows, wrong_values
@@ -151,7 +152,7 @@ class VtaTarget:
         codes, states, cycles = time_rows(lowering, values, progress)
         lowered = _described(lowering, configs, codes, states)
         rows = np.flatnonzero(lowered.ok)
-        counters = np.where(lowered.ok[:, None], states[:, COUNTER_SLOTS], -1)
+        counters = np.where(lowered.ok[:, None], columns(states, COUNTER_FIELDS), -1)
         measured = self._measurements(lowering, lowered, values[rows], rows, cycles[rows], counters)
         return lowered, measured
 
@@ -345,19 +346,18 @@ class VtaTarget:
 def _lowered(lowering: Lowering, configs: Configs) -> Lowered:
     codes, states, insns, uops = lowering.programs(lowering.space.values(configs))
     made = codes == 0
-    counters = Ragged(
-        states[made][:, COUNTER_SLOTS], np.concatenate([np.zeros(1, np.int64), np.cumsum(made)])
-    )
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(made)])
+    counters = Ragged(columns(states[made], COUNTER_FIELDS), offsets)
     programs = {INSNS: insns, UOPS: uops, COUNTERS: counters}
     return replace(_described(lowering, configs, codes, states), programs=programs)
 
 
 def _described(
-    lowering: Lowering, configs: Configs, codes: NDArray[np.int64], states: NDArray[np.int64]
+    lowering: Lowering, configs: Configs, codes: NDArray[np.int64], states: NDArray[np.void]
 ) -> Lowered:
     """A batch without its programs, from what lowering returned."""
     failed = codes != 0
-    hidden = states[:, HIDDEN_SLOTS].astype(np.float64)
+    hidden = columns(states, HIDDEN_FIELDS).astype(np.float64)
     hidden[failed] = np.nan
     failures = [FAILURES[c].name if c else "" for c in codes.tolist()]
     reasons = [f"{FAILURES[c].stage}: {FAILURES[c].reason}" if c else "" for c in codes.tolist()]

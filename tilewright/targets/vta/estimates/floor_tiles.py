@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tilewright.targets.vta.lowering.geometry import Geometry
 from tilewright.targets.vta.lowering.plan import CHANNELS_OUTER, RESIDENT, Operations
-from tilewright.targets.vta.lowering.template import window
+from tilewright.targets.vta.lowering.template_tiling import window
 from tilewright.targets.vta.lowering.tile_codegen import load_bound, weights_stream
 from tilewright.targets.vta.spec import Machine
 

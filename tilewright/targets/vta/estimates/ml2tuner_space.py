@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tilewright.targets.vta.estimates.columns import FETCH_BEATS, START_CYCLES
 from tilewright.targets.vta.estimates.template import _inside, _load_cycles, _store_cycles
 from tilewright.targets.vta.lowering.geometry import Geometry
-from tilewright.targets.vta.lowering.template import window
+from tilewright.targets.vta.lowering.template_tiling import window
 from tilewright.targets.vta.spec import Machine
 
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.base import Ragged, Space
 from tilewright.targets.vta.isa import Layout, layout_of
-from tilewright.targets.vta.lowering import instruction_writer
 from tilewright.targets.vta.lowering.bias_lifting import (
     lift_of,
     lift_of_shortcut,
@@ -43,6 +42,7 @@ from tilewright.targets.vta.lowering.ml2tuner_space import (
     lower_unchecked,
     unchecked_space,
 )
+from tilewright.targets.vta.lowering.program_state import ProgramState, new_state, new_states
 from tilewright.targets.vta.lowering.stall_features import count_waits
 from tilewright.targets.vta.lowering.template import lower_template, template_space
 from tilewright.targets.vta.njit_args import as_record, unowned
@@ -141,10 +141,10 @@ class Lowering:
 
     def program(
         self, values: NDArray[np.int64]
-    ) -> tuple[int, NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
+    ) -> tuple[int, NDArray[np.uint64], NDArray[np.uint64], ProgramState]:
         """One config by knob *values*, (knobs,) → failure code, instructions (n, 2), micro-ops
-        (m,), counts (STATE_SIZE,)."""
-        state = np.zeros(instruction_writer.STATE_SIZE, np.int64)
+        (m,), counts."""
+        state = new_state()
         uops = np.zeros(1 << self.machine.log_uop_depth, np.uint64)
         size = 4096
         while True:
@@ -154,26 +154,26 @@ class Lowering:
             )  # fmt: skip
             if code != OUT_OF_SPACE:
                 break
-            size = max(size * 4, int(state[instruction_writer.COUNT]) + 64)
-        instructions = out[: state[instruction_writer.COUNT]]
+            size = max(size * 4, int(state.instructions) + 64)
+        instructions = out[: state.instructions]
         if code == 0:
             _, machine, layout = self.records
             count_waits(instructions, layout, machine, state)
-        return code, instructions, uops[: state[instruction_writer.UOPS]], state
+        return code, instructions, uops[: state.uops], state
 
     def cut_program(
         self, values: NDArray[np.int64], groups: int
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """The first groups of tiles of an unchecked program, knob *values* (3,): instructions
         (n, 2), the micro-op scratchpad's image (m,)."""
-        state = np.zeros(instruction_writer.STATE_SIZE, np.int64)
+        state = new_state()
         uops = np.zeros(1 << self.machine.log_uop_depth, np.uint64)
         out = np.zeros((4096, 2), np.uint64)
         arguments = (*self.records, self.epilogue, values)
         if lower_unchecked(*arguments, out, uops, state, groups) == OUT_OF_SPACE:
-            out = np.zeros((state[instruction_writer.COUNT], 2), np.uint64)
+            out = np.zeros((state.instructions, 2), np.uint64)
             lower_unchecked(*arguments, out, uops, state, groups)
-        return out[: state[instruction_writer.COUNT]], uops
+        return out[: state.instructions], uops
 
     def distinct(self, values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Rows of knob *values*, (n, knobs), that stand for all: (rows,), and which of them stands
@@ -186,11 +186,11 @@ class Lowering:
 
     def programs(
         self, values: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], Ragged, Ragged]:
-        """Lower a batch, shape (n, knobs) → codes (n,), counts (n, STATE_SIZE), and a row a config
+    ) -> tuple[NDArray[np.int64], NDArray[np.void], Ragged, Ragged]:
+        """Lower a batch, shape (n, knobs) → codes (n,), counts (n,), and a row a config
         of instructions, words (…, 2), and of micro-ops, words (…,)."""
         codes = np.zeros(len(values), np.int64)
-        states = np.zeros((len(values), instruction_writer.STATE_SIZE), np.int64)
+        states = new_states(len(values))
         kept: dict[int, tuple[NDArray[np.uint64], NDArray[np.uint64]]] = {}
 
         def run(begin: int, end: int) -> None:
@@ -205,16 +205,16 @@ class Lowering:
         return (
             codes,
             states,
-            _ragged([insns for insns, _ in chunks], states[:, instruction_writer.COUNT] * made),
-            _ragged([uops for _, uops in chunks], states[:, instruction_writer.UOPS] * made),
+            _ragged([insns for insns, _ in chunks], states["instructions"] * made),
+            _ragged([uops for _, uops in chunks], states["uops"] * made),
         )
 
     def counts(
         self, values: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
-        """Lower a batch, shape (n, knobs), and keep only codes (n,) and counts (n, STATE_SIZE)."""
+    ) -> tuple[NDArray[np.int64], NDArray[np.void]]:  # fmt: skip
+        """Lower a batch, shape (n, knobs), and keep only codes (n,) and counts (n,)."""
         codes = np.zeros(len(values), np.int64)
-        states = np.zeros((len(values), instruction_writer.STATE_SIZE), np.int64)
+        states = new_states(len(values))
 
         def run(begin: int, end: int) -> None:
             _lower_rows(
@@ -248,11 +248,11 @@ def _ragged(chunks: list[NDArray[np.uint64]], lengths: NDArray[np.int64]) -> Rag
 def lower_one(
     kind: int, geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
     values: NDArray[np.int64], stock: bool, out: NDArray[np.uint64], uops: NDArray[np.uint64],
-    state: NDArray[np.int64],
+    state: ProgramState,
 ) -> int:  # fmt: skip
     """Dispatch to the lowering of a space (or of pools, `Lowering.code`); `values` (knobs,),
     `epilogue` (steps, 3). Returns a failure code; fills `out` (instructions, 2), `uops`
-    (micro-ops,), `state` (STATE_SIZE,)."""
+    (micro-ops,), `state`."""
     if kind == TEMPLATE:
         return lower_template(geo, m, lay, epilogue, values, stock, out, uops, state)
     if kind == EXTENDED:
@@ -270,7 +270,7 @@ def lower_one(
 def lower_whole(
     kind: int, geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
     values: NDArray[np.int64], stock: bool, out: NDArray[np.uint64], uops: NDArray[np.uint64],
-    state: NDArray[np.int64],
+    state: ProgramState,
 ) -> tuple[int, NDArray[np.uint64]]:  # fmt: skip
     """Lower into `out` and count what the program waits for; shapes as in `lower_one`. Returns the
     failure code and `out`, or a larger array where that was too short."""
@@ -281,9 +281,9 @@ def lower_whole(
         )  # fmt: skip
         if code != OUT_OF_SPACE:
             break
-        out = np.empty((state[instruction_writer.COUNT] * 5 // 4, 2), np.uint64)
+        out = np.empty((state.instructions * 5 // 4, 2), np.uint64)
     if code == 0:
-        count_waits(out[: state[instruction_writer.COUNT]], lay, m, state)
+        count_waits(out[: state.instructions], lay, m, state)
     return code, out
 
 
@@ -291,7 +291,7 @@ def lower_whole(
 def _lower_rows(
     kind: int, geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
     values: NDArray[np.int64], stock: bool, begin: int, end: int, codes: NDArray[np.int64],
-    states: NDArray[np.int64], keep: bool,
+    states: NDArray[np.void], keep: bool,
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:  # fmt: skip
     """Lower rows of a batch. Returns the instructions and micro-ops of all of them, one after the
     other; none unless they are to be kept."""
@@ -306,8 +306,8 @@ def _lower_rows(
         if codes[r] != 0 or not keep:
             continue
         more_insns, more_uops = (
-            states[r, instruction_writer.COUNT],
-            states[r, instruction_writer.UOPS],
+            states[r].instructions,
+            states[r].uops,
         )
         if insn_count + more_insns > len(insns):
             grown = np.empty((2 * (insn_count + more_insns), 2), np.uint64)

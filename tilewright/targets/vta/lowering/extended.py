@@ -31,6 +31,7 @@ from tilewright.targets.vta.lowering.plan import (
     plan_of,
     slots_failure,
 )
+from tilewright.targets.vta.lowering.program_state import ProgramState
 from tilewright.targets.vta.lowering.reduction_steps import (
     MAX_KERNELS,
     Cursor,
@@ -94,13 +95,12 @@ def extended_space(geo: Geometry) -> Space:
 @nb.njit(cache=True)
 def lower_extended(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
-    out: NDArray[np.uint64], uops: NDArray[np.uint64], state: NDArray[np.int64],
+    out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
 ) -> int:  # fmt: skip
     """Write the program of one config; `knobs` (knobs,) are the knob *values*, `epilogue`
     (steps, 3) is of `epilogue_steps`. Returns a failure code.
 
-    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` (STATE_SIZE,) holds the
-    counts (see `emit`).
+    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` holds the counts.
     """
     instruction_writer.start(state)
     plan = plan_of(geo, m, lay, unowned(epilogue), knobs)
@@ -124,7 +124,7 @@ def lower_extended(
 
 @nb.njit(cache=True, _nrt=False)
 def _write(
-    plan: LoweringPlan, state: NDArray[np.int64], out: NDArray[np.uint64], uops: NDArray[np.uint64],
+    plan: LoweringPlan, state: ProgramState, out: NDArray[np.uint64], uops: NDArray[np.uint64],
     store_of: NDArray[np.int64], inp_ring: NDArray[np.int64], wgt_ring: NDArray[np.int64],
     reader: NDArray[np.int64], residual: NDArray[np.int64], kernel_keys: NDArray[np.int64],
     kernel_at: NDArray[np.int64],
@@ -148,7 +148,7 @@ def _write(
         if plan.operations.shift:
             fits, cursor = add_residual(plan, program, rings, cursor, tile)
         for k in range(plan.tiling.nk):
-            state[instruction_writer.STEPS] += 1
+            state.steps += 1
             step, cursor = find_slots(plan, program, rings, cursor, tile, k)
             if step.load_inp:
                 load_input(plan, program, tile, step)
@@ -173,7 +173,7 @@ def _write(
         if n_uops == FULL:
             return UOP_CAPACITY
         cursor = with_uops(cursor, cursor.freed, n_uops)
-        if state[instruction_writer.PROBLEM]:
+        if state.problem:
             break
     return finish(plan, program, cursor.n_uops)
 
@@ -182,9 +182,9 @@ def _write(
 def prepare(plan: LoweringPlan, program: GemmProgram, tiles: int) -> None:
     """What precedes the first tile: micro-ops, bias, and the reset of all accumulator slots."""
     geo, m, slots, state, out = plan.geo, plan.m, plan.slots, program.state, program.out
-    state[instruction_writer.INP_USED] = slots.inp * slots.inp_size + slots.res * slots.res_size
-    state[instruction_writer.WGT_USED] = slots.wgt * slots.wgt_size + m.wgt_built - slots.wgt_places
-    state[instruction_writer.ACC_USED] = slots.bias_at
+    state.inp_used = slots.inp * slots.inp_size + slots.res * slots.res_size
+    state.wgt_used = slots.wgt * slots.wgt_size + m.wgt_built - slots.wgt_places
+    state.acc_used = slots.bias_at
     # All micro-ops are loaded by the first instruction; its size is filled in at the end.
     instruction_writer.memory(
         state, out, LOAD, UOP, 0, geo.uop_base, 1, 1, 1, 0, 0, 0, 0, m.uop_bytes
@@ -216,6 +216,6 @@ def finish(plan: LoweringPlan, program: GemmProgram, n_uops: int) -> int:
     instruction_writer.pop(state, out, _S, _C)
     instruction_writer.finish(state, out)
     size_uop_load(out, n_uops)
-    state[instruction_writer.UOPS] = n_uops
-    state[instruction_writer.UOP_BYTES] += (n_uops - 1) * plan.m.uop_bytes
+    state.uops = n_uops
+    state.uop_bytes += (n_uops - 1) * plan.m.uop_bytes
     return instruction_writer.outcome(state, out)

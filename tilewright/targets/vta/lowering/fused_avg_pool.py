@@ -100,7 +100,7 @@ def end_averaged(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uop
     _sum_up(plan, program, tile, at)
     for e in range(plan.behind.shape[0]):
         _each_block(plan, program, tile, at + _FIRST, plan.behind[e, 1], 1, plan.behind[e, 2])
-    instruction_writer.flag(state, out, state[instruction_writer.COUNT] - 1, PUSH_NEXT)
+    instruction_writer.flag(state, out, state.instructions - 1, PUSH_NEXT)
     instruction_writer.pop(state, out, _C, _S)
     stored = stored_blocks(tile, 0, tile.cos)
     if stored > 0:
@@ -111,7 +111,7 @@ def end_averaged(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uop
         )  # fmt: skip
     else:
         instruction_writer.commit_pops(state, out, _S)
-    program.store_of[tile.slot] = state[instruction_writer.COUNT] - 1
+    program.store_of[tile.slot] = state.instructions - 1
     return n_uops
 
 

@@ -34,6 +34,7 @@ from tilewright.targets.vta.lowering.geometry import Geometry
 from tilewright.targets.vta.lowering.max_pool_codegen import MAX_RUNS, UOPS
 from tilewright.targets.vta.lowering.max_pool_codegen import PoolProgram as PoolProgram
 from tilewright.targets.vta.lowering.plan import slots_failure
+from tilewright.targets.vta.lowering.program_state import ProgramState
 from tilewright.targets.vta.lowering.reduction_steps import (
     Cursor,
     Rings,
@@ -87,13 +88,12 @@ def check_pooled(workload: Workload, is_extended: bool) -> None:
 @nb.njit(cache=True)
 def lower_pooled(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
-    out: NDArray[np.uint64], uops: NDArray[np.uint64], state: NDArray[np.int64],
+    out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
 ) -> int:  # fmt: skip
     """Write the program of one config; `knobs` (10,) are the knob *values*, `epilogue` (steps, 3)
     is of `epilogue_steps`, without tensors. Returns a failure code.
 
-    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` (STATE_SIZE,) holds the
-    counts (see `emit`).
+    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` holds the counts.
     """
     instruction_writer.start(state)
     plan = pooled_plan_of(geo, m, lay, unowned(epilogue), knobs)
@@ -127,12 +127,12 @@ def _write(plan: PooledPlan, w: Writing) -> int:
     for number in range(tiles):
         tile = pooled_tile_at(plan, number, tiles)
         if tile.sums.rows < 1 or tile.sums.cols < 1:
-            state[instruction_writer.PROBLEM] = EMPTY_WINDOW
+            state.problem = EMPTY_WINDOW
             break
         if not tile.carried or plan.read_there:
             begin_tile(plan, w, tile)
         for k in range(t.nk):
-            state[instruction_writer.STEPS] += 1
+            state.steps += 1
             step, cursor = find_slots(plan.sums, w.program, w.rings, cursor, tile.sums, k)
             if step.load_inp:
                 load_input(plan.sums, w.program, tile.sums, step)
@@ -144,6 +144,6 @@ def _write(plan: PooledPlan, w: Writing) -> int:
             if following.carried and not plan.read_there:
                 begin_tile(plan, w, following)
         end_tile(plan, w, tile)
-        if state[instruction_writer.PROBLEM]:
+        if state.problem:
             break
     return finish(plan.sums, w.program, w.maxima.counts[UOPS])

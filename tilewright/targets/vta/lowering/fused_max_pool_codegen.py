@@ -52,7 +52,7 @@ def begin_tile(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
     """The accumulators' first value, once the last STORE from their slot is done: zero; where the
     pool's padding is, the least there is; and what is taken over."""
     state, out = w.program.state, w.program.out
-    state[instruction_writer.TILES] += 1
+    state.tiles += 1
     sums, o, sides = tile.sums, tile.out, tile.sides
     if w.program.store_of[sums.slot] >= 0:
         instruction_writer.flag(state, out, w.program.store_of[sums.slot], PUSH_PREV)
@@ -207,14 +207,14 @@ def end_tile(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
             in_place(
                 plan.pool, w.maxima, o, at, o.rows, pitch, o.cols, epilogue[e, 1], epilogue[e, 2]
             )
-    instruction_writer.flag(state, out, state[instruction_writer.COUNT] - 1, PUSH_NEXT)
+    instruction_writer.flag(state, out, state.instructions - 1, PUSH_NEXT)
     instruction_writer.pop(state, out, _C, _S)
     blocks = stored_blocks(tile.sums, 0, o.blocks)
     if blocks > 0:
         store_rows(plan.pool, w.maxima, o, blocks)
     else:
         instruction_writer.commit_pops(state, out, _S)
-    w.program.store_of[tile.sums.slot] = state[instruction_writer.COUNT] - 1
+    w.program.store_of[tile.sums.slot] = state.instructions - 1
 
 
 @nb.njit(cache=True, _nrt=False)

@@ -32,7 +32,7 @@ from tilewright.targets.vta.lowering.plan import (
     operations_of,
     slots_of,
 )
-from tilewright.targets.vta.lowering.template import window
+from tilewright.targets.vta.lowering.template_tiling import window
 from tilewright.targets.vta.lowering.tiles import GemmTile as SumsTile
 from tilewright.targets.vta.lowering.tiles import place_at
 from tilewright.targets.vta.njit_args import stage

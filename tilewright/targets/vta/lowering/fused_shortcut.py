@@ -26,6 +26,7 @@ from tilewright.targets.vta.lowering.fused_shortcut_plan import (
 )
 from tilewright.targets.vta.lowering.geometry import Geometry
 from tilewright.targets.vta.lowering.plan import LoweringPlan, slots_failure
+from tilewright.targets.vta.lowering.program_state import ProgramState
 from tilewright.targets.vta.lowering.reduction_steps import (
     MAX_KERNELS,
     Cursor,
@@ -73,13 +74,12 @@ def check_summed(workload: Workload, is_extended: bool) -> None:
 @nb.njit(cache=True)
 def lower_summed(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
-    out: NDArray[np.uint64], uops: NDArray[np.uint64], state: NDArray[np.int64],
+    out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
 ) -> int:  # fmt: skip
     """Write the program of one config; `knobs` (knobs,) are the knob *values*, `epilogue`
     (steps, 3) is of `epilogue_steps`, the shortcut's first. Returns a failure code.
 
-    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` (STATE_SIZE,) holds the
-    counts (see `emit`).
+    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` holds the counts.
     """
     instruction_writer.start(state)
     plan = summed_plan_of(geo, m, lay, unowned(epilogue), knobs)
@@ -143,7 +143,7 @@ def _write(plan: SummedPlan, program: GemmProgram, rings: Rings, beside_rings: R
         if n_uops == FULL:
             return UOP_CAPACITY
         cursor = with_uops(cursor, cursor.freed, n_uops)
-        if state[instruction_writer.PROBLEM]:
+        if state.problem:
             break
     return finish(own, program, cursor.n_uops)
 
@@ -153,7 +153,7 @@ def _run(
     plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile, k: int
 ) -> tuple[int, Cursor]:
     """A step of one of the two. Returns its kernel, or FULL."""
-    program.state[instruction_writer.STEPS] += 1
+    program.state.steps += 1
     step, cursor = find_slots(plan, program, rings, cursor, tile, k)
     if step.load_inp:
         load_input(plan, program, tile, step)

@@ -1,7 +1,7 @@
 """Writing an instruction stream: dependency tokens, DMA regions, micro-op kernels.
 
-An emitter is two arrays: `state` (STATE_SIZE,) holds the counts named below; `out`
-(instructions, 2) takes the words of instructions, of which those beyond its end are only counted.
+A program is written into two places: `state` is the record that counts it; `out` (instructions, 2)
+takes the words of instructions, of which those beyond its end are only counted.
 The rules by which calls become dependency flags or no-ops are those of the VTA runtime
 (InsnQueue::DepPop / DepPush), so a lowering that makes the calls of the stock compiler gets the
 stock compiler's stream, byte for byte.
@@ -21,7 +21,6 @@ from tilewright.targets.vta.isa import (
     INP,
     LOAD,
     OUT,
-    POP_NEXT,
     POP_PREV,
     PUSH_NEXT,
     PUSH_PREV,
@@ -34,45 +33,8 @@ from tilewright.targets.vta.isa import (
     pack_memory,
 )
 from tilewright.targets.vta.lowering.failures import FIELD, OK, OUT_OF_SPACE
-
-# The emitter's state, one int64 array.
-COUNT = 0  # instructions written
-PENDING = 1  # six entries: (pop_prev, pop_next) of load, compute, store
-CARRIER = 7  # module whose last instruction may take a push; -1 none
-UOPS = 8  # micro-ops written
-PROBLEM = 9  # failure code of something that could not be encoded
-INP_BYTES = 10  # transferred, padding not counted
-WGT_BYTES = 11
-ACC_BYTES = 12
-UOP_BYTES = 13
-OUT_BYTES = 14
-GEMM_ITERATIONS = 15  # without reset
-ALU_ITERATIONS = 16
-RESET_ITERATIONS = 17
-INP_LOADS = 18  # instructions by kind
-WGT_LOADS = 19
-ACC_LOADS = 20
-UOP_LOADS = 21
-STORES = 22
-GEMMS = 23
-ALUS = 24
-NOPS = 25
-TOKENS = 26  # dependency flags set by a push
-INP_ROWS = 27  # DMA rows
-OUT_ROWS = 28
-PADDED = 29  # zero elements written by input loads
-TILES = 30  # output tiles, epilogues, reduction steps: filled by the lowering
-STEPS = 31
-INP_USED = 32  # elements of each scratchpad a program occupies
-WGT_USED = 33
-ACC_USED = 34
-PUSHED = 35  # push flags of the last instruction
-FIRST_LOADED = 36  # bytes: what a program waits for, see `waits`
-EXPOSED_LOADS = 37
-EXPOSED_STORES = 38
-LAST_STORED = 39
-LAST_ITERATIONS = 40
-STATE_SIZE = 41
+from tilewright.targets.vta.lowering.program_state import ProgramState
+from tilewright.targets.vta.njit_args import set_zero
 
 # Compiled without reference counts, whichever kernel compiles it first: what writes one instruction
 # allocates nothing, and counting its arrays would take most of its time.
@@ -83,40 +45,37 @@ _SIZE_LIMIT = 1 << 16
 
 
 @compiled
-def start(state: NDArray[np.int64]) -> None:
+def start(state: ProgramState) -> None:
     """Forget an earlier program."""
-    state[:] = 0
-    state[CARRIER] = -1
+    set_zero(state)
+    state.carrier = -1
 
 
 @compiled
-def append(
-    state: NDArray[np.int64], out: NDArray[np.uint64], lo: int, hi: int, carrier: int
-) -> None:
+def append(state: ProgramState, out: NDArray[np.uint64], lo: int, hi: int, carrier: int) -> None:
     """Write one instruction; `carrier` is the module a following push may ride on, -1 for none."""
-    n = state[COUNT]
+    n = state.instructions
     if n < out.shape[0]:
         out[n, 0] = lo
         out[n, 1] = hi
-    state[COUNT] = n + 1
-    state[CARRIER] = carrier
-    state[PUSHED] = nb.int64(nb.uint64(lo) & nb.uint64(PUSH_PREV | PUSH_NEXT))
+    state.instructions = n + 1
+    state.carrier = carrier
+    state.pushed = nb.int64(nb.uint64(lo) & nb.uint64(PUSH_PREV | PUSH_NEXT))
 
 
 @compiled
-def take_pops(state: NDArray[np.int64], module: int) -> int:
+def take_pops(state: ProgramState, module: int) -> int:
     """The pop flags waiting for a module's next instruction."""
-    k = PENDING + 2 * module
-    flags = state[k] * POP_PREV + state[k + 1] * POP_NEXT
-    state[k] = 0
-    state[k + 1] = 0
-    return flags
+    at = 2 * module
+    waiting = state.pops >> at & 3
+    state.pops ^= waiting << at
+    return waiting * POP_PREV  # POP_NEXT is the next bit
 
 
 @compiled
-def noop(state: NDArray[np.int64], out: NDArray[np.uint64], module: int, flags: int) -> None:
+def noop(state: ProgramState, out: NDArray[np.uint64], module: int, flags: int) -> None:
     """An instruction that only passes tokens: the transfer of zero elements."""
-    state[NOPS] += 1
+    state.nops += 1
     if module == _L:
         lo, hi = pack_memory(LOAD, flags, INP, 0, 0, 0, 0, 0, 0, 0, 0, 0)
         append(state, out, lo, hi, -1)
@@ -129,7 +88,7 @@ def noop(state: NDArray[np.int64], out: NDArray[np.uint64], module: int, flags: 
 
 
 @compiled
-def commit_pops(state: NDArray[np.int64], out: NDArray[np.uint64], module: int) -> None:
+def commit_pops(state: ProgramState, out: NDArray[np.uint64], module: int) -> None:
     """Turn pending pops of a module into a no-op."""
     flags = take_pops(state, module)
     if flags:
@@ -137,22 +96,22 @@ def commit_pops(state: NDArray[np.int64], out: NDArray[np.uint64], module: int) 
 
 
 @compiled
-def pop(state: NDArray[np.int64], out: NDArray[np.uint64], source: int, module: int) -> None:
+def pop(state: ProgramState, out: NDArray[np.uint64], source: int, module: int) -> None:
     """`module`'s next instruction waits for a token of `source`."""
-    k = PENDING + 2 * module + (0 if source < module else 1)
-    if state[k]:
+    waiting = 1 << (2 * module + (0 if source < module else 1))
+    if state.pops & waiting:
         commit_pops(state, out, module)
-    state[k] = 1
+    state.pops |= waiting
 
 
 @compiled
-def push(state: NDArray[np.int64], out: NDArray[np.uint64], module: int, target: int) -> None:
+def push(state: ProgramState, out: NDArray[np.uint64], module: int, target: int) -> None:
     """`module` sends a token to `target` when what it was given so far is done."""
-    state[TOKENS] += 1
+    state.tokens += 1
     flag = PUSH_NEXT if module < target else PUSH_PREV
-    n = state[COUNT]
-    if state[CARRIER] == module and not state[PUSHED] & flag:
-        state[PUSHED] |= flag
+    n = state.instructions
+    if state.carrier == module and not state.pushed & flag:
+        state.pushed |= flag
         if n <= out.shape[0]:  # beyond it instructions are only counted
             out[n - 1, 0] |= nb.uint64(flag)
         return
@@ -161,18 +120,18 @@ def push(state: NDArray[np.int64], out: NDArray[np.uint64], module: int, target:
 
 
 @compiled
-def flag(state: NDArray[np.int64], out: NDArray[np.uint64], at: int, bit: int) -> None:
+def flag(state: ProgramState, out: NDArray[np.uint64], at: int, bit: int) -> None:
     """Let the instruction at index `at`, already written, push one more token."""
-    state[TOKENS] += 1
-    if at == state[COUNT] - 1:
-        state[PUSHED] |= bit
+    state.tokens += 1
+    if at == state.instructions - 1:
+        state.pushed |= bit
     if at < out.shape[0]:
         out[at, 0] |= nb.uint64(bit)
 
 
 @compiled
 def memory(
-    state: NDArray[np.int64], out: NDArray[np.uint64], opcode: int, kind: int, sram: int, dram: int,
+    state: ProgramState, out: NDArray[np.uint64], opcode: int, kind: int, sram: int, dram: int,
     y: int, x: int, stride: int, y0: int, y1: int, x0: int, x1: int, element_bytes: int,
 ) -> None:  # fmt: skip
     """One LOAD or STORE of y rows of x elements; pads in elements."""
@@ -180,31 +139,31 @@ def memory(
         x >= _SIZE_LIMIT or y >= _SIZE_LIMIT or stride >= _SIZE_LIMIT or sram >= _SIZE_LIMIT
         or max(max(y0, y1), max(x0, x1)) > 15 or min(min(y0, y1), min(x0, x1)) < 0
     ):  # fmt: skip
-        state[PROBLEM] = FIELD
+        state.problem = FIELD
     size = x * y * element_bytes
     module = _C
     if opcode == STORE:
         module = _S
-        state[OUT_BYTES] += size
-        state[STORES] += 1
-        state[OUT_ROWS] += y
+        state.out_bytes += size
+        state.stores += 1
+        state.out_rows += y
     elif kind == INP:
         module = _L
-        state[INP_BYTES] += size
-        state[INP_LOADS] += 1
-        state[INP_ROWS] += y
+        state.inp_bytes += size
+        state.inp_loads += 1
+        state.inp_rows += y
         # Where a pad beyond its field is let through, its low four bits are what pads.
-        state[PADDED] += (x + (x0 & 15) + (x1 & 15)) * (y + (y0 & 15) + (y1 & 15)) - x * y
+        state.padded += (x + (x0 & 15) + (x1 & 15)) * (y + (y0 & 15) + (y1 & 15)) - x * y
     elif kind == WGT:
         module = _L
-        state[WGT_BYTES] += size
-        state[WGT_LOADS] += 1
+        state.wgt_bytes += size
+        state.wgt_loads += 1
     elif kind == ACC:
-        state[ACC_BYTES] += size
-        state[ACC_LOADS] += 1
+        state.acc_bytes += size
+        state.acc_loads += 1
     else:
-        state[UOP_BYTES] += size
-        state[UOP_LOADS] += 1
+        state.uop_bytes += size
+        state.uop_loads += 1
     flags = take_pops(state, module)
     lo, hi = pack_memory(opcode, flags, kind, sram, dram, y, x, stride, y0, y1, x0, x1)
     append(state, out, lo, hi, module)
@@ -212,7 +171,7 @@ def memory(
 
 @compiled
 def region(
-    state: NDArray[np.int64], out: NDArray[np.uint64], opcode: int, kind: int, sram: int, dram: int,
+    state: ProgramState, out: NDArray[np.uint64], opcode: int, kind: int, sram: int, dram: int,
     n0: int, s0: int, n1: int, s1: int, n2: int, element_bytes: int,
 ) -> int:  # fmt: skip
     """Transfer a dense scratchpad tile from/to a DRAM region of up to three dimensions.
@@ -247,7 +206,7 @@ def region(
 
 @compiled
 def gemm(
-    state: NDArray[np.int64], out: NDArray[np.uint64], lay: Layout, reset: int, bgn: int, end: int,
+    state: ProgramState, out: NDArray[np.uint64], lay: Layout, reset: int, bgn: int, end: int,
     n0: int, n1: int, d0: int, d1: int, s0: int, s1: int, w0: int, w1: int,
 ) -> None:  # fmt: skip
     """A GEMM (or accumulator reset) over micro-ops bgn … end-1 and two hardware loops."""
@@ -257,12 +216,12 @@ def gemm(
         or max(s0, s1) >= 1 << lay.inp_bits or max(w0, w1) >= 1 << lay.wgt_bits
         or end > 1 << lay.uop_index_bits
     ):  # fmt: skip
-        state[PROBLEM] = FIELD
-    state[GEMMS] += 1
+        state.problem = FIELD
+    state.gemms += 1
     if reset:
-        state[RESET_ITERATIONS] += n0 * n1 * (end - bgn)
+        state.reset_iterations += n0 * n1 * (end - bgn)
     else:
-        state[GEMM_ITERATIONS] += n0 * n1 * (end - bgn)
+        state.gemm_iterations += n0 * n1 * (end - bgn)
     flags = take_pops(state, _C)
     lo, hi = pack_gemm(lay, flags, reset, bgn, end, n0, n1, d0, d1, s0, s1, w0, w1)
     append(state, out, lo, hi, _C)
@@ -270,7 +229,7 @@ def gemm(
 
 @compiled
 def alu(
-    state: NDArray[np.int64], out: NDArray[np.uint64], lay: Layout, bgn: int, end: int,
+    state: ProgramState, out: NDArray[np.uint64], lay: Layout, bgn: int, end: int,
     n0: int, n1: int, d0: int, d1: int, s0: int, s1: int, opcode: int, use_imm: int, imm: int,
 ) -> None:  # fmt: skip
     """An ALU operation over micro-ops bgn … end-1 and two hardware loops."""
@@ -279,26 +238,26 @@ def alu(
         n0 >= limit or n1 >= limit or max(max(d0, d1), max(s0, s1)) >= 1 << lay.acc_bits
         or end > 1 << lay.uop_index_bits
     ):  # fmt: skip
-        state[PROBLEM] = FIELD
-    state[ALUS] += 1
-    state[ALU_ITERATIONS] += n0 * n1 * (end - bgn)
+        state.problem = FIELD
+    state.alus += 1
+    state.alu_iterations += n0 * n1 * (end - bgn)
     flags = take_pops(state, _C)
     lo, hi = pack_alu(lay, flags, bgn, end, n0, n1, d0, d1, s0, s1, opcode, use_imm, imm)
     append(state, out, lo, hi, _C)
 
 
 @compiled
-def finish(state: NDArray[np.int64], out: NDArray[np.uint64]) -> None:
+def finish(state: ProgramState, out: NDArray[np.uint64]) -> None:
     """FINISH, with whatever compute still has to wait for."""
     append(state, out, nb.uint64(FINISH) | nb.uint64(take_pops(state, _C)), nb.uint64(0), -1)
 
 
 @compiled
-def outcome(state: NDArray[np.int64], out: NDArray[np.uint64]) -> int:
+def outcome(state: ProgramState, out: NDArray[np.uint64]) -> int:
     """The failure code of a finished program. Counts are right even if `out` was too short."""
-    if state[PROBLEM]:
-        return state[PROBLEM]
-    return OUT_OF_SPACE if state[COUNT] > out.shape[0] else OK
+    if state.problem:
+        return state.problem
+    return OUT_OF_SPACE if state.instructions > out.shape[0] else OK
 
 
 __all__ = [

@@ -39,7 +39,8 @@ from tilewright.targets.vta.lowering.max_pool_plan import (
     pool_failure,
     pool_plan_of,
 )
-from tilewright.targets.vta.lowering.template import window
+from tilewright.targets.vta.lowering.program_state import ProgramState
+from tilewright.targets.vta.lowering.template_tiling import window
 from tilewright.targets.vta.lowering.tile_codegen import LOAD_LATENCY, load_window, size_uop_load
 from tilewright.targets.vta.njit_args import stage, unowned
 from tilewright.targets.vta.spec import Machine
@@ -82,13 +83,12 @@ def check_pool(workload: Workload) -> None:
 @nb.njit(cache=True)
 def lower_pool(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
-    out: NDArray[np.uint64], uops: NDArray[np.uint64], state: NDArray[np.int64],
+    out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
 ) -> int:  # fmt: skip
     """Write the program of one config; `knobs` (7,) are the knob *values*, `epilogue` (steps, 3) is
     of `epilogue_steps`, constants only. Returns a failure code.
 
-    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` (STATE_SIZE,) holds the
-    counts (see `emit`).
+    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` holds the counts.
     """
     instruction_writer.start(state)
     plan = pool_plan_of(geo, m, lay, unowned(epilogue), knobs)
@@ -116,7 +116,7 @@ def _write(plan: PoolPlan, program: PoolProgram) -> int:
         reset_tile(plan, program, tile)
         instruction_writer.pop(program.state, program.out, _L, _C)
         bring_pixels(plan, program, tile)
-        program.read_by[tile.i_slot] = program.state[instruction_writer.COUNT] - 1
+        program.read_by[tile.i_slot] = program.state.instructions - 1
         lower_padding(plan, program, tile)
         if plan.rows_first:
             maxima_of_rows(plan, program, tile, -1)
@@ -125,7 +125,7 @@ def _write(plan: PoolPlan, program: PoolProgram) -> int:
             maxima_of_columns(plan, program, tile)
             maxima_of_rows(plan, program, tile, -1)
         end_tile(plan, program, tile)
-        if program.state[instruction_writer.PROBLEM]:
+        if program.state.problem:
             break
     return finish(plan, program)
 
@@ -163,9 +163,9 @@ def tile_at(plan: PoolPlan, number: int) -> PoolTile:
 def prepare(plan: PoolPlan, program: PoolProgram) -> None:
     """What precedes the first tile: micro-ops, the identity, and the reset of accumulators."""
     geo, m, slots, state, out = plan.geo, plan.m, plan.slots, program.state, program.out
-    state[instruction_writer.INP_USED] = slots.inp * slots.inp_size
-    state[instruction_writer.WGT_USED] = 1
-    state[instruction_writer.ACC_USED] = slots.acc * slots.acc_size
+    state.inp_used = slots.inp * slots.inp_size
+    state.wgt_used = 1
+    state.acc_used = slots.acc * slots.acc_size
     # All micro-ops are loaded by the first instruction; its size is filled in at the end.
     instruction_writer.memory(
         state, out, LOAD, UOP, 0, geo.uop_base, 1, 1, 1, 0, 0, 0, 0, m.uop_bytes
@@ -199,8 +199,8 @@ def resets_all(plan: PoolPlan) -> bool:
 def load_tile(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
     """The input window of a tile, once the last GEMM that reads its slot is done."""
     geo, state, out = plan.geo, program.state, program.out
-    state[instruction_writer.TILES] += 1
-    state[instruction_writer.STEPS] += 1
+    state.tiles += 1
+    state.steps += 1
     if program.read_by[tile.i_slot] >= 0:
         instruction_writer.flag(state, out, program.read_by[tile.i_slot], PUSH_PREV)
         instruction_writer.pop(state, out, _C, _L)
@@ -236,10 +236,10 @@ def end_tile(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
         in_place(
             plan, program, tile, at, tile.rows, pitch, tile.cols, epilogue[e, 1], epilogue[e, 2]
         )
-    instruction_writer.flag(state, out, state[instruction_writer.COUNT] - 1, PUSH_NEXT)
+    instruction_writer.flag(state, out, state.instructions - 1, PUSH_NEXT)
     instruction_writer.pop(state, out, _C, _S)
     store_rows(plan, program, tile, tile.blocks)
-    program.store_of[tile.a_slot] = state[instruction_writer.COUNT] - 1
+    program.store_of[tile.a_slot] = state.instructions - 1
 
 
 @stage
@@ -250,6 +250,6 @@ def finish(plan: PoolPlan, program: PoolProgram) -> int:
     instruction_writer.pop(state, out, _S, _C)
     instruction_writer.finish(state, out)
     size_uop_load(out, n_uops)
-    state[instruction_writer.UOPS] = n_uops
-    state[instruction_writer.UOP_BYTES] += (n_uops - 1) * plan.m.uop_bytes
+    state.uops = n_uops
+    state.uop_bytes += (n_uops - 1) * plan.m.uop_bytes
     return instruction_writer.outcome(state, out)

@@ -28,6 +28,7 @@ from tilewright.targets.vta.lowering.max_pool_plan import (
     maxima_of,
     numbers,
 )
+from tilewright.targets.vta.lowering.program_state import ProgramState
 from tilewright.targets.vta.njit_args import stage
 
 MAX_RUNS = 512
@@ -36,9 +37,9 @@ RUNS, UOPS = 0, 1  # places of `PoolProgram.counts`
 
 
 class PoolProgram(NamedTuple):
-    """What is written: see `emit`; and what slots and micro-ops are used for."""
+    """What is written: see `instruction_writer`; and what slots and micro-ops are used for."""
 
-    state: NDArray[np.int64]
+    state: ProgramState
     out: NDArray[np.uint64]
     uops: NDArray[np.uint64]
     counts: NDArray[np.int64]  # runs of micro-ops, micro-ops
@@ -91,7 +92,7 @@ def new_run(
     """A place for a run of `size` micro-ops; one without room fails the program."""
     k, at = program.counts[RUNS], program.counts[UOPS]
     if k >= MAX_RUNS or at + size > min(room, program.uops.shape[0]):
-        program.state[instruction_writer.PROBLEM] = UOP_CAPACITY
+        program.state.problem = UOP_CAPACITY
         at = -1
     else:
         keys = program.run_keys

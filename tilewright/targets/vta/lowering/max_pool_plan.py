@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tilewright.targets.vta.isa import Layout
 from tilewright.targets.vta.lowering.failures import ALLOC_ACC, ALLOC_INP, OK
 from tilewright.targets.vta.lowering.geometry import Geometry
-from tilewright.targets.vta.lowering.template import window
+from tilewright.targets.vta.lowering.template_tiling import window
 from tilewright.targets.vta.njit_args import stage
 from tilewright.targets.vta.spec import Machine
 

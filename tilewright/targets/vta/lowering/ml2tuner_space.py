@@ -21,7 +21,8 @@ from tilewright.targets.vta.isa import INP, LOAD, OUT, STORE, UOP, WGT, Layout, 
 from tilewright.targets.vta.lowering import instruction_writer
 from tilewright.targets.vta.lowering.failures import OK, OUT_OF_SPACE
 from tilewright.targets.vta.lowering.geometry import Geometry
-from tilewright.targets.vta.lowering.template import window
+from tilewright.targets.vta.lowering.program_state import ProgramState
+from tilewright.targets.vta.lowering.template_tiling import window
 from tilewright.targets.vta.spec import Machine
 
 KNOBS = ("nthread", "tile_h", "tile_w")
@@ -69,14 +70,14 @@ def stored_blocks(geo: Geometry, knobs: NDArray[np.int64], most_groups: int) -> 
 @nb.njit(cache=True)
 def lower_unchecked(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
-    out: NDArray[np.uint64], uops: NDArray[np.uint64], state: NDArray[np.int64],
+    out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
     most_groups: int,
 ) -> int:  # fmt: skip
     """Write the program of one config; `knobs` (3,) are the knob *values*, `epilogue` (steps, 3) is
     of `epilogue_steps`. Never refuses one; the code it returns is OK or OUT_OF_SPACE.
 
-    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` (STATE_SIZE,) holds the
-    counts (see `emit`). `most_groups` ends the program early, after that many groups of threads.
+    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` holds the counts.
+    `most_groups` ends the program early, after that many groups of threads.
 
     Every epilogue step must have a constant operand.
     """
@@ -84,30 +85,30 @@ def lower_unchecked(
     ih, iw = window(th, geo.sh, geo.kh, geo.dh), window(tw, geo.sw, geo.kw, geo.dw)
     kk = geo.kh * geo.kw
     instruction_writer.start(state)
-    state[instruction_writer.INP_USED] = v * ih * iw
-    state[instruction_writer.WGT_USED] = v * kk
-    state[instruction_writer.ACC_USED] = v * th * tw
+    state.inp_used = v * ih * iw
+    state.wgt_used = v * kk
+    state.acc_used = v * th * tw
     row_tiles, col_tiles = -(-geo.oh // th), -(-geo.ow // tw)
     co_all = geo.out_blocks
     tiles = geo.batches * row_tiles * col_tiles * co_all
     tiles = min(tiles, most_groups * v)
     groups = -(-tiles // v)
     count = _write_kernels(geo, lay, uops, v, th, tw, ih, iw)
-    state[instruction_writer.UOPS] = v * (1 + count)
+    state.uops = v * (1 + count)
     instruction_writer.memory(
         state, out, LOAD, UOP, 0, geo.uop_base, 1, v * (1 + count), v * (1 + count), 0, 0, 0, 0,
         m.uop_bytes,
     )  # fmt: skip
     for group in range(groups):
         threads = min(v, tiles - group * v)
-        state[instruction_writer.TILES] += threads
+        state.tiles += threads
         for t in range(threads):
             if group > 0:
                 instruction_writer.pop(state, out, _S, _C)
             bgn = t * (1 + count)
             instruction_writer.gemm(state, out, lay, 1, bgn, bgn + 1, th, tw, tw, 1, 0, 0, 0, 0)
         for k in range(geo.ci):
-            state[instruction_writer.STEPS] += threads
+            state.steps += threads
             for t in range(threads):
                 n, co, row, col = _place(group * v + t, co_all, row_tiles, col_tiles, th, tw)
                 # Weights beyond an image's last block are zero; any data do.
@@ -153,7 +154,7 @@ def lower_unchecked(
     instruction_writer.push(state, out, _S, _C)
     instruction_writer.pop(state, out, _S, _C)
     instruction_writer.finish(state, out)
-    return OUT_OF_SPACE if state[instruction_writer.COUNT] > out.shape[0] else OK
+    return OUT_OF_SPACE if state.instructions > out.shape[0] else OK
 
 
 @nb.njit(cache=True)
@@ -194,7 +195,7 @@ def _write_kernels(
 
 @nb.njit(cache=True)
 def _load_window(
-    state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, m: Machine, channel: int,
+    state: ProgramState, out: NDArray[np.uint64], geo: Geometry, m: Machine, channel: int,
     row: int, col: int, ih: int, iw: int, sram: int,
 ) -> None:  # fmt: skip
     y0, x0 = row * geo.sh - geo.pad_top, col * geo.sw - geo.pad_left
@@ -209,7 +210,7 @@ def _load_window(
 
 @nb.njit(cache=True)
 def _store(
-    state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, m: Machine, channel: int,
+    state: ProgramState, out: NDArray[np.uint64], geo: Geometry, m: Machine, channel: int,
     row: int, col: int, th: int, tw: int, sram: int,
 ) -> None:  # fmt: skip
     """The part of a tile that lies in the image: one transfer, or one a row if columns are cut."""

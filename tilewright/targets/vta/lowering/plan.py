@@ -18,7 +18,7 @@ from tilewright.targets.vta.lowering.geometry import (
     IDENTITY_BITS,
     Geometry,
 )
-from tilewright.targets.vta.lowering.template import window
+from tilewright.targets.vta.lowering.template_tiling import window
 from tilewright.targets.vta.lowering.tile_codegen import (
     MAX_SLOTS,
     load_bound,

@@ -314,9 +314,7 @@ def run_streamed_step(
         part = min(loaded - first, whole - done)
         gemm_of(plan, program, tile, step, kernel_at + done, kernel_at + done + part, fresh)
         for place in range(first, first + part):
-            rings.reader[place % plan.slots.wgt_places] = (
-                program.state[instruction_writer.COUNT] - 1
-            )
+            rings.reader[place % plan.slots.wgt_places] = program.state.instructions - 1
         done += part
     return Cursor(
         cursor.inp_next,
@@ -345,6 +343,6 @@ def wanted_part(plan: LoweringPlan, tile: GemmTile, left: int) -> int:
 @stage
 def mark_read(program: GemmProgram, rings: Rings, step: ReductionStep) -> None:
     """Both slots were read last by the step's last GEMM."""
-    at = program.state[instruction_writer.COUNT] - 1
+    at = program.state.instructions - 1
     rings.inp[step.i_slot, READER] = at
     rings.wgt[step.w_slot, READER] = at

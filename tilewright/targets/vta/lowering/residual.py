@@ -55,7 +55,7 @@ def add_residual(
             n_uops = add_piece(plan, program, tile, piece, slot, n_uops)
             if n_uops == FULL:
                 break
-            rings.residual[slot] = state[instruction_writer.COUNT] - 1
+            rings.residual[slot] = state.instructions - 1
         number += 1
         r0 += rows
         if r0 == tile.rows:

@@ -27,7 +27,7 @@ from tilewright.targets.vta.isa import (
     get,
     module_of,
 )
-from tilewright.targets.vta.lowering import instruction_writer
+from tilewright.targets.vta.lowering.program_state import ProgramState
 from tilewright.targets.vta.spec import Machine
 
 _RING = 512  # tokens of one queue that are remembered; hardware holds 255
@@ -36,23 +36,13 @@ _TO_COMPUTE, _FROM_STORE = 0, 3
 
 
 @nb.njit(cache=True, nogil=True)
-def count_waits(
-    program: NDArray[np.uint64], lay: Layout, m: Machine, state: NDArray[np.int64]
-) -> None:
-    """Fill the counts of waiting of a `program` (instructions, 2) in an emitter's `state`
-    (STATE_SIZE,), whose other counts are known."""
-    iterations = (
-        state[instruction_writer.GEMM_ITERATIONS]
-        + state[instruction_writer.ALU_ITERATIONS]
-        + state[instruction_writer.RESET_ITERATIONS]
-    )
-    loaded = (
-        state[instruction_writer.INP_BYTES]
-        + state[instruction_writer.WGT_BYTES]
-        + state[instruction_writer.ACC_BYTES]
-    )
+def count_waits(program: NDArray[np.uint64], lay: Layout, m: Machine, state: ProgramState) -> None:
+    """Fill the counts of waiting of a `program` (instructions, 2) in its `state`, whose other
+    counts are known."""
+    iterations = state.gemm_iterations + state.alu_iterations + state.reset_iterations
+    loaded = state.inp_bytes + state.wgt_bytes + state.acc_bytes
     read_cover = loaded / max(1, iterations)  # bytes that an iteration hides
-    write_cover = state[instruction_writer.OUT_BYTES] / max(1, iterations)
+    write_cover = state.out_bytes / max(1, iterations)
 
     # Of every token under way: iterations done when its transfer could start, bytes transferred.
     begun = np.zeros((4, _RING), np.int64)
@@ -81,7 +71,7 @@ def count_waits(
                 if begun[queue, at] > may_start[module]:
                     may_start[module] = begun[queue, at]
                     if module == MODULE_STORE:
-                        state[instruction_writer.LAST_STORED] = 0
+                        state.last_stored = 0
                 continue
             size, cover = moved[queue, at], clock - begun[queue, at]
             if queue == _TO_COMPUTE and size:
@@ -89,7 +79,7 @@ def count_waits(
                 if started:
                     exposed_loads += max(0.0, size - cover * read_cover)
                 else:
-                    state[instruction_writer.FIRST_LOADED] += size
+                    state.first_loaded += size
             elif queue == _FROM_STORE:
                 exposed_stores += max(0.0, size - cover * write_cover)
         if module != MODULE_COMPUTE:
@@ -98,7 +88,7 @@ def count_waits(
                 size *= m.inp_bytes if kind == INP else m.wgt_bytes
             else:
                 size *= m.out_bytes
-                state[instruction_writer.LAST_STORED] += size
+                state.last_stored += size
             bytes_since[module] += size
         elif opcode == GEMM or opcode == ALU:
             started = started or (opcode == GEMM and not get(lo, hi, 7, 1))
@@ -115,6 +105,6 @@ def count_waits(
             begun[queue, at] = clock if module == MODULE_COMPUTE else may_start[module]
             moved[queue, at] = bytes_since[module]
             bytes_since[module] = 0
-    state[instruction_writer.EXPOSED_LOADS] = round(exposed_loads)
-    state[instruction_writer.EXPOSED_STORES] = round(exposed_stores)
-    state[instruction_writer.LAST_ITERATIONS] = clock - arrived
+    state.exposed_loads = round(exposed_loads)
+    state.exposed_stores = round(exposed_stores)
+    state.last_iterations = clock - arrived

@@ -8,6 +8,8 @@ is set; then they fail with the stock stack's class.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numba as nb
 import numpy as np
 from numpy.typing import NDArray
@@ -35,11 +37,49 @@ from tilewright.targets.vta.lowering.geometry import (
     EPILOGUE_TENSOR,
     Geometry,
 )
+from tilewright.targets.vta.lowering.program_state import ProgramState
+from tilewright.targets.vta.lowering.template_kernels import (
+    KernelLoops,
+    LoopNest,
+    gemm_nest,
+    loops_of,
+    reset_nest,
+    write_uops,
+)
+from tilewright.targets.vta.lowering.template_tiling import (
+    TemplateTile,
+    TemplateTiling,
+    ThreadGroup,
+    group_at,
+    tile_of,
+    tiling_of,
+)
+from tilewright.targets.vta.njit_args import stage
 from tilewright.targets.vta.spec import Machine
 
 KNOBS = ("tile_b", "tile_h", "tile_w", "tile_ci", "tile_co", "oc_nthread", "h_nthread")
 
 _L, _C, _S = 0, 1, 2
+
+_RESET, _GEMM, _EPILOGUE = 0, 1, 2
+"""Columns of a thread's micro-op kernels; from the last on, one an epilogue step."""
+_THREADS = 4  # at most
+
+
+class TemplateProgram(NamedTuple):
+    """What is written, and what of."""
+
+    geo: Geometry
+    m: Machine
+    lay: Layout
+    epilogue: NDArray[np.int64]  # (steps, 3)
+    tiling: TemplateTiling
+    reset: KernelLoops
+    gemm: KernelLoops
+    kernels: NDArray[np.int64]  # (threads, 2 + steps): first micro-op, -1: not loaded yet
+    out: NDArray[np.uint64]
+    uops: NDArray[np.uint64]
+    state: ProgramState
 
 
 def divisors(n: int) -> tuple[int, ...]:
@@ -57,337 +97,332 @@ def template_space(geo: Geometry) -> Space:
 
 
 @nb.njit(cache=True)
-def window(tile: int, stride: int, kernel: int, dilation: int) -> int:
-    """Input rows (columns) that `tile` output rows (columns) read."""
-    return (tile - 1) * stride + (kernel - 1) * dilation + 1
-
-
-@nb.njit(cache=True)
-def stock_failure(
-    geo: Geometry, m: Machine, operands: int, th: int, tw: int, tci: int, tco: int, on: int, hn: int
-) -> int:
+def stock_failure(geo: Geometry, m: Machine, t: TemplateTiling) -> int:
     """The stock stack's verdict: the first class that applies, build errors before run errors."""
-    ih, iw = window(th, geo.sh, geo.kh, geo.dh), window(tw, geo.sw, geo.kw, geo.dw)
-    padded = geo.pad_top + geo.pad_left + geo.pad_bottom + geo.pad_right > 0
-    if (on == 2 and (geo.co // tco) % 2) or (hn == 2 and (geo.oh // th) % 2):
+    if (t.on == 2 and t.co_tiles % 2) or (t.hn == 2 and t.row_tiles % 2):
         return MATCH
-    if padded and tci > 1:
+    if t.padded and t.tci > 1:
         return PADINNER
-    if not padded and tci > 1 and ih > 1 and iw != geo.w and ih != geo.h:
+    if not t.padded and t.tci > 1 and t.ih > 1 and t.iw != geo.w and t.ih != geo.h:
         return LOAD2D
-    if tco > 1 and th > 1 and tw != geo.ow and th != geo.oh:
+    if t.tco > 1 and t.th > 1 and t.tw != geo.ow and t.th != geo.oh:
         return STORE2D
-    v = on * hn
-    tile = tco * th * tw
-    acc = v * tile * (4 if v == 4 else 1) + v * tile * operands
-    if v * tci * ih * iw > 1 << m.log_inp_depth:
+    if t.threads * t.inp > 1 << m.log_inp_depth:
         return ALLOC_INP
-    if v * tco * tci * geo.kh * geo.kw > 1 << m.log_wgt_depth:
+    if t.threads * t.wgt > 1 << m.log_wgt_depth:
         return ALLOC_WGT
-    if acc > 1 << m.log_acc_depth:
+    if t.threads * t.tile * ((4 if t.threads == 4 else 1) + t.operands) > 1 << m.log_acc_depth:
         return ALLOC_ACC
-    if v == 4:
+    if t.threads == 4:
         return NBYTES
-    if _repeats_destination(geo, th, tw, tci, tco):
+    if _repeats_destination(gemm_nest(geo, t)):
         return VERIFYDEP
     return OK
 
 
 @nb.njit(cache=True)
-def _repeats_destination(geo: Geometry, th: int, tw: int, tci: int, tco: int) -> bool:
+def _repeats_destination(nest: LoopNest) -> bool:
     """Whether the runtime's check sees one accumulator index twice within two consecutive uops."""
-    extents = (tci, tw, geo.kw, geo.kh, tco, th)
     hardware = 0
     reduction_unrolled = False
     after = 1
     for loop in range(6):
-        extent = extents[loop]
-        if extent == 1:
+        if nest.extents[loop] == 1:
             continue
         if hardware < 2:
             hardware += 1
-        elif loop == 0 or loop == 2 or loop == 3:
+        elif nest.dst[loop] == 0:
             reduction_unrolled = True
             after = 1
         else:
-            after *= extent
+            after *= nest.extents[loop]
     return reduction_unrolled and after < 3
-
-
-@nb.njit(cache=True)
-def _kernel_uops(
-    geo: Geometry, lay: Layout, uops: NDArray[np.uint64], at: int,
-    th: int, tw: int, tci: int, tco: int, thread: int, factors: NDArray[np.int64],
-) -> int:  # fmt: skip
-    """Write a GEMM's micro-ops at `at`; fills `factors` (iterations and six factors); returns
-    count.
-
-    Loop order outermost first: ic, x_j, d_j, d_i, c_o, x_i. The first two loops longer than one
-    become hardware loops, the others are unrolled.
-    """
-    ih, iw = window(th, geo.sh, geo.kh, geo.dh), window(tw, geo.sw, geo.kw, geo.dw)
-    kk = geo.kh * geo.kw
-    n = (tci, tw, geo.kw, geo.kh, tco, th)
-    dst = (0, 1, 0, 0, th * tw, tw)
-    src = (ih * iw, geo.sw, geo.dw, geo.dh * iw, 0, geo.sh * iw)
-    wgt = (kk, 0, 1, geo.kw, tci * kk, 0)
-    factors[:] = 0
-    factors[0] = 1
-    factors[1] = 1
-    found = 0
-    first = -1
-    second = -1
-    for loop in range(6):
-        if n[loop] > 1 and found < 2:
-            factors[found] = n[loop]
-            factors[2 + found] = dst[loop]
-            factors[4 + found] = src[loop]
-            factors[6 + found] = wgt[loop]
-            if found == 0:
-                first = loop
-            else:
-                second = loop
-            found += 1
-    e0 = 1 if first == 0 or second == 0 else tci
-    e1 = 1 if first == 1 or second == 1 else tw
-    e2 = 1 if first == 2 or second == 2 else geo.kw
-    e3 = 1 if first == 3 or second == 3 else geo.kh
-    e4 = 1 if first == 4 or second == 4 else tco
-    e5 = 1 if first == 5 or second == 5 else th
-    d = thread * tco * th * tw
-    s = thread * tci * ih * iw
-    w = thread * tco * tci * kk
-    count = 0
-    for i0 in range(e0):
-        for i1 in range(e1):
-            for i2 in range(e2):
-                for i3 in range(e3):
-                    for i4 in range(e4):
-                        for i5 in range(e5):
-                            if at + count < uops.shape[0]:
-                                uops[at + count] = pack_uop(
-                                    lay,
-                                    d + i1 + i4 * dst[4] + i5 * tw,
-                                    s + i0 * src[0] + i1 * src[1] + i2 * src[2] + i3 * src[3]
-                                    + i5 * src[5],
-                                    w + i0 * kk + i2 + i3 * geo.kw + i4 * wgt[4],
-                                )  # fmt: skip
-                            count += 1
-    return count
-
-
-@nb.njit(cache=True)
-def _reset_uops(
-    lay: Layout, uops: NDArray[np.uint64], at: int, th: int, tw: int, tco: int, thread: int,
-    factors: NDArray[np.int64],
-) -> int:  # fmt: skip
-    """As `_kernel_uops` for the accumulator reset; loop order x_j, c_o, x_i."""
-    n = (tw, tco, th)
-    dst = (1, th * tw, tw)
-    factors[:] = 0
-    factors[0] = 1
-    factors[1] = 1
-    found = 0
-    e0, e1, e2 = tw, tco, th
-    for loop in range(3):
-        if n[loop] > 1 and found < 2:
-            factors[found] = n[loop]
-            factors[2 + found] = dst[loop]
-            found += 1
-            if loop == 0:
-                e0 = 1
-            elif loop == 1:
-                e1 = 1
-            else:
-                e2 = 1
-    base = thread * tco * th * tw
-    count = 0
-    for i0 in range(e0):
-        for i1 in range(e1):
-            for i2 in range(e2):
-                if at + count < uops.shape[0]:
-                    uops[at + count] = pack_uop(lay, base + i0 + i1 * dst[1] + i2 * tw, 0, 0)
-                count += 1
-    return count
 
 
 @nb.njit(cache=True)
 def lower_template(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
-    stock: bool, out: NDArray[np.uint64], uops: NDArray[np.uint64], state: NDArray[np.int64],
+    stock: bool, out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
 ) -> int:  # fmt: skip
     """Write the program of one config; `knobs` (7,) are the knob *values*, `epilogue` (steps, 3) is
     of `epilogue_steps`. Returns a failure code.
 
-    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` (STATE_SIZE,) holds the
-    counts (see `emit`).
+    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` holds the counts.
     """
-    th, tw, tci, tco, on, hn = knobs[1], knobs[2], knobs[3], knobs[4], knobs[5], knobs[6]
-    row_tiles, col_tiles = geo.oh // th, geo.ow // tw
-    co_tiles, nk = geo.co // tco, geo.ci // tci
-    if not stock:
-        # One tile needs no second thread.
-        on, hn = min(on, co_tiles), min(hn, row_tiles)
-    operands = 0
-    for e in range(epilogue.shape[0]):
-        operands += epilogue[e, 0] != EPILOGUE_IMMEDIATE
-    ih, iw = window(th, geo.sh, geo.kh, geo.dh), window(tw, geo.sw, geo.kw, geo.dw)
-    kk = geo.kh * geo.kw
-    padded = geo.pad_top + geo.pad_left + geo.pad_bottom + geo.pad_right > 0
-    tile = tco * th * tw
-    v = on * hn
+    t = tiling_of(geo, epilogue, knobs, stock)
     instruction_writer.start(state)
     if stock:
-        failure = stock_failure(geo, m, operands, th, tw, tci, tco, on, hn)
-        if failure:
+        failure = stock_failure(geo, m, t)
+        if failure != OK:
             return failure
-    if v * tci * ih * iw > m.inp_built:
+    inp_used, wgt_used = t.threads * t.inp, t.threads * t.wgt
+    acc_used = t.threads * t.tile * (1 + t.operands)
+    if inp_used > m.inp_built:
         return ALLOC_INP
-    if v * tco * tci * kk > m.wgt_built:
+    if wgt_used > m.wgt_built:
         return ALLOC_WGT
-    if v * tile * (1 + operands) > m.acc_built:
+    if acc_used > m.acc_built:
         return ALLOC_ACC
+    state.inp_used, state.wgt_used, state.acc_used = inp_used, wgt_used, acc_used
+    # Lent with its owner: an array whose last use is `unowned` is freed before the call.
+    kernels = np.full((_THREADS, _EPILOGUE + epilogue.shape[0]), -1, np.int64)
+    return _write(geo, m, lay, epilogue, t, kernels, out, uops, state)
 
-    state[instruction_writer.INP_USED] = v * tci * ih * iw
-    state[instruction_writer.WGT_USED] = v * tco * tci * kk
-    state[instruction_writer.ACC_USED] = v * tile * (1 + operands)
-    row_groups = -(-row_tiles // hn)
-    co_groups = -(-co_tiles // on)
-    groups = geo.groups * geo.batches * row_groups * col_tiles * co_groups
 
-    # Micro-op kernels: for each thread reset, GEMM, epilogue; each loaded before its first use.
-    f_reset = np.empty(8, np.int64)
-    f_gemm = np.empty(8, np.int64)
-    reset_at = np.zeros(4, np.int64)
-    gemm_at = np.zeros(4, np.int64)
-    alu_at = np.zeros((4, max(1, epilogue.shape[0])), np.int64)
-    loaded = np.zeros((4, 2 + epilogue.shape[0]), np.int64)
-    n_reset = _reset_uops(lay, uops, 0, th, tw, tco, 0, f_reset)
-    n_gemm = _kernel_uops(geo, lay, uops, 0, th, tw, tci, tco, 0, f_gemm)
-    total_uops = v * (n_reset + n_gemm + epilogue.shape[0])
+@nb.njit(cache=True, _nrt=False)
+def _write(
+    geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], t: TemplateTiling,
+    kernels: NDArray[np.int64], out: NDArray[np.uint64], uops: NDArray[np.uint64],
+    state: ProgramState,
+) -> int:  # fmt: skip
+    """The program of a tiling, group by group, step by step."""
+    reset, gemm = loops_of(reset_nest(t)), loops_of(gemm_nest(geo, t))
+    total_uops = t.threads * (reset.uops + gemm.uops + epilogue.shape[0])
     if total_uops > 1 << m.log_uop_depth or total_uops > uops.shape[0]:
         return UOP_CAPACITY
-
-    several = groups > 1
-    if several:
-        for _ in range(v):
+    w = TemplateProgram(geo, m, lay, epilogue, t, reset, gemm, kernels, out, uops, state)
+    if t.groups > 1:
+        for _ in range(t.threads):
             instruction_writer.push(state, out, _S, _C)
+    for number in range(t.groups):
+        group = group_at(geo, t, number)
+        _reset(w, group)
+        for k in range(t.nk):
+            _load(w, group, k)
+            _multiply(w, group)
+        if t.nk > 1:
+            _end_sums(w, group)
+        _store(w, group)
+    return _finish(w)
 
-    # Group loops. One thread: batch, row, co, column. Threads over co: row, co, batch, column.
-    # Threads over rows: row, batch, co, column. Outermost of all: the convolution's groups.
-    outer0, outer1, outer2 = geo.batches, row_groups, co_groups
-    if on == 2:
-        outer0, outer1, outer2 = row_groups, co_groups, geo.batches
-    elif hn == 2:
-        outer0, outer1, outer2 = row_groups, geo.batches, co_groups
-    for g in range(geo.groups):
-        for i0 in range(outer0):
-            for i1 in range(outer1):
-                for i2 in range(outer2):
-                    n, row_group, co_group = i0, i1, i2
-                    if on == 2:
-                        n, row_group, co_group = i2, i0, i1
-                    elif hn == 2:
-                        n, row_group, co_group = i1, i0, i2
-                    for col in range(col_tiles):
-                        # Without the stock restrictions the last group may have fewer threads.
-                        rows_here = min(hn, row_tiles - row_group * hn)
-                        cos_here = min(on, co_tiles - co_group * on)
-                        threads = rows_here * cos_here
-                        state[instruction_writer.TILES] += threads
-                        # Threads without a tile hand their token on, or the next group's first
-                        # reset would take it and overtake this group's store.
-                        for _ in range(v - threads):
-                            instruction_writer.pop(state, out, _S, _C)
-                            instruction_writer.commit_pops(state, out, _C)
-                        for t in range(threads):
-                            if several:
-                                instruction_writer.pop(state, out, _S, _C)
-                            if not loaded[t, 0]:
-                                loaded[t, 0] = 1
-                                reset_at[t] = state[instruction_writer.UOPS]
-                                _reset_uops(lay, uops, reset_at[t], th, tw, tco, t, f_reset)
-                                _load_uops(state, out, m, geo, n_reset)
-                            instruction_writer.gemm(
-                                state, out, lay, 1, reset_at[t], reset_at[t] + n_reset,
-                                f_reset[0], f_reset[1], f_reset[2], f_reset[3], 0, 0, 0, 0,
-                            )  # fmt: skip
-                            instruction_writer.push(state, out, _C, _L)
-                        for k in range(nk):
-                            state[instruction_writer.STEPS] += threads
-                            for t in range(threads):
-                                row = row_group * hn + t // cos_here
-                                co = g * geo.co + (co_group * on + t % cos_here) * tco
-                                instruction_writer.pop(state, out, _C, _L)
-                                _load_window(
-                                    state, out, geo, m, padded, n, g, k * tci, tci,
-                                    row * th * geo.sh - geo.pad_top,
-                                    col * tw * geo.sw - geo.pad_left,
-                                    ih, iw, t * tci * ih * iw,
-                                )  # fmt: skip
-                                instruction_writer.region(
-                                    state, out, LOAD, WGT, t * tco * tci * kk,
-                                    geo.wgt_base + (co * geo.ci + k * tci) * kk,
-                                    1, 0, tco, geo.ci * kk, tci * kk, m.wgt_bytes,
-                                )  # fmt: skip
-                                instruction_writer.push(state, out, _L, _C)
-                            for t in range(threads):
-                                row = row_group * hn + t // cos_here
-                                co = g * geo.co + (co_group * on + t % cos_here) * tco
-                                instruction_writer.pop(state, out, _L, _C)
-                                if not loaded[t, 1]:
-                                    loaded[t, 1] = 1
-                                    gemm_at[t] = state[instruction_writer.UOPS]
-                                    _kernel_uops(
-                                        geo, lay, uops, gemm_at[t], th, tw, tci, tco, t, f_gemm
-                                    )
-                                    _load_uops(state, out, m, geo, n_gemm)
-                                instruction_writer.gemm(
-                                    state, out, lay, 0, gemm_at[t], gemm_at[t] + n_gemm,
-                                    f_gemm[0], f_gemm[1], f_gemm[2], f_gemm[3], f_gemm[4],
-                                    f_gemm[5], f_gemm[6], f_gemm[7],
-                                )  # fmt: skip
-                                if nk > 1:
-                                    instruction_writer.push(state, out, _C, _L)
-                                else:
-                                    _epilogue(
-                                        state, out, lay, uops, geo, m, epilogue, t, v, th, tw, tco,
-                                        n, co, row * th, col * tw, alu_at, loaded,
-                                    )  # fmt: skip
-                                    instruction_writer.push(state, out, _C, _S)
-                        if nk > 1:
-                            for _ in range(threads):
-                                instruction_writer.pop(state, out, _C, _L)
-                            for t in range(threads):
-                                row = row_group * hn + t // cos_here
-                                co = g * geo.co + (co_group * on + t % cos_here) * tco
-                                _epilogue(
-                                    state, out, lay, uops, geo, m, epilogue, t, v, th, tw, tco,
-                                    n, co, row * th, col * tw, alu_at, loaded,
-                                )  # fmt: skip
-                                instruction_writer.push(state, out, _C, _S)
-                        for t in range(threads):
-                            row = row_group * hn + t // cos_here
-                            co = g * geo.co + (co_group * on + t % cos_here) * tco
-                            instruction_writer.pop(state, out, _C, _S)
-                            stored = min(tco, geo.out_blocks - co)
-                            if stored > 0:
-                                instruction_writer.region(
-                                    state, out, STORE, OUT, t * tile,
-                                    geo.out_base
-                                    + ((n * geo.out_blocks + co) * geo.oh + row * th) * geo.ow
-                                    + col * tw,
-                                    stored, geo.oh * geo.ow, th, geo.ow, tw, m.out_bytes,
-                                )  # fmt: skip
-                            else:
-                                instruction_writer.commit_pops(state, out, _S)
-                            if several:
-                                instruction_writer.push(state, out, _S, _C)
-                        for _ in range(v - threads):
-                            instruction_writer.push(state, out, _S, _C)
-    # The stock runtime emits the last pop of a single-threaded program only after FINISH.
-    if several and v >= 2:
-        for _ in range(v):
+
+# -- micro-op kernels --------------------------------------------------------------------------
+
+
+@instruction_writer.compiled
+def _load_uops(
+    state: ProgramState, out: NDArray[np.uint64], m: Machine, geo: Geometry, count: int
+) -> None:
+    """LOAD the micro-ops that follow those loaded before."""
+    instruction_writer.memory(
+        state, out, LOAD, UOP, state.uops, geo.uop_base + state.uops, 1, count, count,
+        0, 0, 0, 0, m.uop_bytes,
+    )  # fmt: skip
+    state.uops += count
+
+
+@stage
+def _load_kernel(
+    w: TemplateProgram, kernel: int, thread: int, nest: LoopNest, loops: KernelLoops, src: int,
+    wgt: int,
+) -> int:  # fmt: skip
+    """The first micro-op of a thread's kernel, which is loaded before its first use; `src` and
+    `wgt` are the first input and weight that it reads."""
+    if w.kernels[thread, kernel] < 0:
+        at = w.state.uops
+        w.kernels[thread, kernel] = at
+        write_uops(
+            w.lay, w.uops, at, nest, loops.first, loops.second, thread * w.tiling.tile, src, wgt
+        )
+        _load_uops(w.state, w.out, w.m, w.geo, loops.uops)
+    return w.kernels[thread, kernel]
+
+
+# -- a group of threads, in order --------------------------------------------------------------
+
+
+@stage
+def _reset(w: TemplateProgram, group: ThreadGroup) -> None:
+    """Set the accumulators to zero once what they held is stored."""
+    t, state, out, loops = w.tiling, w.state, w.out, w.reset
+    state.tiles += group.threads
+    # Threads without a tile hand their token on, or the next group's first reset would take it and
+    # overtake this group's store.
+    for _ in range(t.threads - group.threads):
+        instruction_writer.pop(state, out, _S, _C)
+        instruction_writer.commit_pops(state, out, _C)
+    for thread in range(group.threads):
+        if t.groups > 1:
+            instruction_writer.pop(state, out, _S, _C)
+        at = _load_kernel(w, _RESET, thread, reset_nest(t), loops, 0, 0)
+        instruction_writer.gemm(
+            state, out, w.lay, 1, at, at + loops.uops, loops.n0, loops.n1, loops.d0, loops.d1,
+            0, 0, 0, 0,
+        )  # fmt: skip
+        instruction_writer.push(state, out, _C, _L)
+
+
+@stage
+def _load(w: TemplateProgram, group: ThreadGroup, k: int) -> None:
+    """Load inputs and weights of a reduction step."""
+    t, geo, state, out = w.tiling, w.geo, w.state, w.out
+    state.steps += group.threads
+    for thread in range(group.threads):
+        tile = tile_of(geo, t, group, thread)
+        instruction_writer.pop(state, out, _C, _L)
+        _load_window(w, tile, k * t.tci)
+        weights = (tile.co * geo.ci + k * t.tci) * geo.kh * geo.kw
+        instruction_writer.region(
+            state, out, LOAD, WGT, thread * t.wgt, geo.wgt_base + weights,
+            1, 0, t.tco, geo.ci * geo.kh * geo.kw, t.tci * geo.kh * geo.kw, w.m.wgt_bytes,
+        )  # fmt: skip
+        instruction_writer.push(state, out, _L, _C)
+
+
+@stage
+def _load_window(w: TemplateProgram, tile: TemplateTile, ci: int) -> None:
+    """The input window of a tile from block `ci` on; what lies outside the image is zero-filled by
+    the LOAD."""
+    t, geo, state, out = w.tiling, w.geo, w.state, w.out
+    y0, x0 = tile.row * geo.sh - geo.pad_top, tile.col * geo.sw - geo.pad_left
+    top, left = max(0, -y0), max(0, -x0)
+    bottom, right = max(0, y0 + t.ih - geo.h), max(0, x0 + t.iw - geo.w)
+    rows, cols = t.ih - top - bottom, t.iw - left - right
+    # In place of blocks beyond the image's, whose weights are zero, its last one is loaded.
+    there = geo.inp_blocks - tile.group * geo.ci - ci
+    channel = tile.image * geo.inp_blocks + tile.group * geo.ci + ci
+    sram = tile.thread * t.inp
+    dram = geo.inp_base + (channel * geo.h + max(0, y0)) * geo.w + max(0, x0)
+    one_by_one = 0
+    if not t.padded:
+        one_by_one = max(0, min(t.tci, there))
+        if one_by_one > 0:
+            instruction_writer.region(
+                state, out, LOAD, INP, sram, dram,
+                one_by_one, geo.h * geo.w, t.ih, geo.w, t.iw, w.m.inp_bytes,
+            )  # fmt: skip
+    elif rows <= 0 or cols <= 0:
+        # A window wholly in the padding has no LOAD that fills it: x_size 0 writes nothing.
+        state.problem = EMPTY_WINDOW
+    for c in range(one_by_one, t.tci):
+        instruction_writer.memory(
+            state, out, LOAD, INP, sram + c * t.ih * t.iw,
+            dram + min(c, there - 1) * geo.h * geo.w,
+            rows, cols, geo.w, top, bottom, left, right, w.m.inp_bytes,
+        )  # fmt: skip
+
+
+@stage
+def _multiply(w: TemplateProgram, group: ThreadGroup) -> None:
+    """One GEMM a thread; where one is all, its epilogue follows it at once."""
+    t, state, out, loops = w.tiling, w.state, w.out, w.gemm
+    for thread in range(group.threads):
+        instruction_writer.pop(state, out, _L, _C)
+        nest = gemm_nest(w.geo, t)
+        at = _load_kernel(w, _GEMM, thread, nest, loops, thread * t.inp, thread * t.wgt)
+        instruction_writer.gemm(
+            state, out, w.lay, 0, at, at + loops.uops, loops.n0, loops.n1, loops.d0, loops.d1,
+            loops.s0, loops.s1, loops.w0, loops.w1,
+        )  # fmt: skip
+        if t.nk > 1:
+            instruction_writer.push(state, out, _C, _L)
+        else:
+            _write_epilogue(w, tile_of(w.geo, w.tiling, group, thread))
+            instruction_writer.push(state, out, _C, _S)
+
+
+@stage
+def _end_sums(w: TemplateProgram, group: ThreadGroup) -> None:
+    """The epilogues, behind the last of several reduction steps."""
+    for _ in range(group.threads):
+        instruction_writer.pop(w.state, w.out, _C, _L)
+    for thread in range(group.threads):
+        _write_epilogue(w, tile_of(w.geo, w.tiling, group, thread))
+        instruction_writer.push(w.state, w.out, _C, _S)
+
+
+@stage
+def _write_epilogue(w: TemplateProgram, tile: TemplateTile) -> None:
+    """One ALU instruction an element-wise operation, in place, operands behind the accumulators."""
+    t, state, out = w.tiling, w.state, w.out
+    pixels, accumulators = t.th * t.tw, tile.thread * t.tile
+    operand = t.threads * t.tile + accumulators
+    for e in range(w.epilogue.shape[0]):
+        kind, opcode, immediate = w.epilogue[e, 0], w.epilogue[e, 1], w.epilogue[e, 2]
+        if kind == EPILOGUE_BIAS:
+            bias = w.geo.bias_base + immediate * w.geo.groups * w.geo.co + tile.co
+            instruction_writer.memory(
+                state, out, LOAD, ACC, operand, bias, 1, t.tco, t.tco, 0, 0, 0, 0, w.m.acc_bytes
+            )
+        elif kind == EPILOGUE_TENSOR:
+            _load_tensor(state, out, w.geo, w.m, t.tco, t.th, t.tw, tile, operand)
+        constant = kind == EPILOGUE_IMMEDIATE
+        at = w.kernels[tile.thread, _EPILOGUE + e]
+        if at < 0:
+            at = state.uops
+            w.kernels[tile.thread, _EPILOGUE + e] = at
+            if at < w.uops.shape[0]:
+                source = accumulators if constant else operand
+                w.uops[at] = pack_uop(w.lay, accumulators, source, 0)
+            _load_uops(state, out, w.m, w.geo, 1)
+        if kind == EPILOGUE_BIAS:
+            # One element a channel block, broadcast over the tile's pixels.
+            instruction_writer.alu(
+                state, out, w.lay, at, at + 1, t.tco, pixels, pixels, 1, 1, 0, opcode, 0, 0
+            )
+        else:
+            step = 1 if t.tile > 1 else 0
+            use_imm = 1 if constant else 0
+            instruction_writer.alu(
+                state, out, w.lay, at, at + 1, 1, t.tile, 0, step, 0, step, opcode, use_imm,
+                immediate if constant else 0,
+            )  # fmt: skip
+        if not constant:
+            operand += t.threads * t.tile
+
+
+@instruction_writer.compiled
+def _load_tensor(
+    state: ProgramState, out: NDArray[np.uint64], geo: Geometry, m: Machine, tco: int, th: int,
+    tw: int, tile: TemplateTile, operand: int,
+) -> None:  # fmt: skip
+    """A tile of the tensor that is added; in place of blocks beyond the image's, its last one."""
+    there = geo.out_blocks - tile.co
+    blocks = max(0, min(tco, there))
+    first_block = tile.image * geo.out_blocks + tile.co
+    add = geo.add_base + (first_block * geo.oh + tile.row) * geo.ow + tile.col
+    if blocks > 0:
+        instruction_writer.region(
+            state, out, LOAD, ACC, operand, add,
+            blocks, geo.oh * geo.ow, th, geo.ow, tw, m.acc_bytes,
+        )  # fmt: skip
+    for c in range(blocks, tco):  # not stored
+        instruction_writer.region(
+            state, out, LOAD, ACC, operand + c * th * tw,
+            add + (there - 1) * geo.oh * geo.ow, 1, 0, th, geo.ow, tw, m.acc_bytes,
+        )  # fmt: skip
+
+
+@stage
+def _store(w: TemplateProgram, group: ThreadGroup) -> None:
+    """Store the blocks of each tile that the image has."""
+    t, geo, state, out = w.tiling, w.geo, w.state, w.out
+    for thread in range(group.threads):
+        tile = tile_of(geo, t, group, thread)
+        instruction_writer.pop(state, out, _C, _S)
+        stored = min(t.tco, geo.out_blocks - tile.co)
+        if stored > 0:
+            first_block = tile.image * geo.out_blocks + tile.co
+            first = geo.out_base + (first_block * geo.oh + tile.row) * geo.ow + tile.col
+            instruction_writer.region(
+                state, out, STORE, OUT, thread * t.tile, first,
+                stored, geo.oh * geo.ow, t.th, geo.ow, t.tw, w.m.out_bytes,
+            )  # fmt: skip
+        else:
+            instruction_writer.commit_pops(state, out, _S)
+        if t.groups > 1:
+            instruction_writer.push(state, out, _S, _C)
+    for _ in range(t.threads - group.threads):
+        instruction_writer.push(state, out, _S, _C)
+
+
+@stage
+def _finish(w: TemplateProgram) -> int:
+    """FINISH behind the last STORE and LOAD. Returns a failure code."""
+    state, out = w.state, w.out
+    # The stock runtime writes the last pop of a single-threaded program only after FINISH.
+    if w.tiling.groups > 1 and w.tiling.threads >= 2:
+        for _ in range(w.tiling.threads):
             instruction_writer.pop(state, out, _S, _C)
     instruction_writer.push(state, out, _S, _C)
     instruction_writer.push(state, out, _L, _C)
@@ -396,101 +431,3 @@ def lower_template(
     instruction_writer.commit_pops(state, out, _C)
     instruction_writer.finish(state, out)
     return instruction_writer.outcome(state, out)
-
-
-@nb.njit(cache=True)
-def _load_uops(
-    state: NDArray[np.int64], out: NDArray[np.uint64], m: Machine, geo: Geometry, count: int
-) -> None:
-    at = state[instruction_writer.UOPS]
-    instruction_writer.memory(
-        state, out, LOAD, UOP, at, geo.uop_base + at, 1, count, count, 0, 0, 0, 0, m.uop_bytes
-    )
-    state[instruction_writer.UOPS] = at + count
-
-
-@nb.njit(cache=True)
-def _load_window(
-    state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, m: Machine, padded: bool,
-    n: int, g: int, ci: int, tci: int, y0: int, x0: int, ih: int, iw: int, sram: int,
-) -> None:  # fmt: skip
-    """The input window of a tile; what lies outside the image is zero-filled by the LOAD."""
-    top, left = max(0, -y0), max(0, -x0)
-    bottom, right = max(0, y0 + ih - geo.h), max(0, x0 + iw - geo.w)
-    rows, cols = ih - top - bottom, iw - left - right
-    # In place of blocks beyond the image's, whose weights are zero, its last one is loaded.
-    there = geo.inp_blocks - g * geo.ci - ci
-    channel = n * geo.inp_blocks + g * geo.ci + ci
-    dram = geo.inp_base + (channel * geo.h + max(0, y0)) * geo.w + max(0, x0)
-    one_by_one = 0
-    if not padded:
-        one_by_one = max(0, min(tci, there))
-        if one_by_one > 0:
-            instruction_writer.region(
-                state, out, LOAD, INP, sram, dram,
-                one_by_one, geo.h * geo.w, ih, geo.w, iw, m.inp_bytes,
-            )  # fmt: skip
-    elif rows <= 0 or cols <= 0:
-        # A window wholly in the padding has no LOAD that fills it: x_size 0 writes nothing.
-        state[instruction_writer.PROBLEM] = EMPTY_WINDOW
-    for c in range(one_by_one, tci):
-        instruction_writer.memory(
-            state, out, LOAD, INP, sram + c * ih * iw, dram + min(c, there - 1) * geo.h * geo.w,
-            rows, cols, geo.w, top, bottom, left, right, m.inp_bytes,
-        )  # fmt: skip
-
-
-@nb.njit(cache=True)
-def _epilogue(
-    state: NDArray[np.int64], out: NDArray[np.uint64], lay: Layout, uops: NDArray[np.uint64],
-    geo: Geometry, m: Machine, epilogue: NDArray[np.int64], t: int, v: int,
-    th: int, tw: int, tco: int, n: int, co: int, row: int, col: int,
-    alu_at: NDArray[np.int64], loaded: NDArray[np.int64],
-) -> None:  # fmt: skip
-    """One ALU instruction an element-wise operation, in place, operands behind the accumulators."""
-    tile = tco * th * tw
-    operand = v * tile + t * tile
-    for e in range(epilogue.shape[0]):
-        kind = epilogue[e, 0]
-        if kind == EPILOGUE_BIAS:
-            instruction_writer.memory(
-                state, out, LOAD, ACC, operand,
-                geo.bias_base + epilogue[e, 2] * geo.groups * geo.co + co, 1, tco, tco,
-                0, 0, 0, 0, m.acc_bytes,
-            )  # fmt: skip
-        elif kind == EPILOGUE_TENSOR:
-            there = geo.out_blocks - co
-            blocks = max(0, min(tco, there))
-            add = geo.add_base + ((n * geo.out_blocks + co) * geo.oh + row) * geo.ow + col
-            if blocks > 0:
-                instruction_writer.region(
-                    state, out, LOAD, ACC, operand, add,
-                    blocks, geo.oh * geo.ow, th, geo.ow, tw, m.acc_bytes,
-                )  # fmt: skip
-            for c in range(blocks, tco):  # not stored
-                instruction_writer.region(
-                    state, out, LOAD, ACC, operand + c * th * tw,
-                    add + (there - 1) * geo.oh * geo.ow, 1, 0, th, geo.ow, tw, m.acc_bytes,
-                )  # fmt: skip
-        source = t * tile if kind == EPILOGUE_IMMEDIATE else operand
-        if not loaded[t, 2 + e]:
-            loaded[t, 2 + e] = 1
-            alu_at[t, e] = state[instruction_writer.UOPS]
-            if alu_at[t, e] < uops.shape[0]:
-                uops[alu_at[t, e]] = pack_uop(lay, t * tile, source, 0)
-            _load_uops(state, out, m, geo, 1)
-        at = alu_at[t, e]
-        if kind == EPILOGUE_BIAS:
-            # One element a channel block, broadcast over the tile's pixels.
-            instruction_writer.alu(
-                state, out, lay, at, at + 1, tco, th * tw, th * tw, 1, 1, 0, epilogue[e, 1], 0, 0
-            )
-        else:
-            step = 1 if tile > 1 else 0
-            use_imm = 1 if kind == EPILOGUE_IMMEDIATE else 0
-            instruction_writer.alu(
-                state, out, lay, at, at + 1, 1, tile, 0, step, 0, step, epilogue[e, 1], use_imm,
-                epilogue[e, 2] if use_imm else 0,
-            )  # fmt: skip
-        if kind != EPILOGUE_IMMEDIATE:
-            operand += v * tile

@@ -1,7 +1,7 @@
 """The pieces of a pipelined schedule: window loads, tile transfers, micro-op kernels, GEMM and ALU
 instructions over a tile, and the lookup of what a ring of scratchpad slots holds.
 
-An emitter's `state` (STATE_SIZE,) and `out` (instructions, 2) are those of `emit`; `uops`
+`state` and `out` (instructions, 2) are those of `instruction_writer`; `uops`
 (micro-ops,) is the image of the micro-op scratchpad; `ring` (slots, 2) has the columns named below.
 """
 
@@ -16,6 +16,7 @@ from tilewright.targets.vta.lowering import instruction_writer
 from tilewright.targets.vta.lowering.failures import EMPTY_WINDOW
 from tilewright.targets.vta.lowering.geometry import EPILOGUE_BIAS, EPILOGUE_TENSOR, Geometry
 from tilewright.targets.vta.lowering.instruction_writer import compiled
+from tilewright.targets.vta.lowering.program_state import ProgramState
 from tilewright.targets.vta.spec import Machine
 
 # Columns of a ring: the key a slot holds, the GEMM that read it last.
@@ -64,7 +65,7 @@ def size_uop_load(out: NDArray[np.uint64], n_uops: int) -> None:
 
 @compiled
 def load_window(
-    state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, m: Machine, gather: bool,
+    state: ProgramState, out: NDArray[np.uint64], geo: Geometry, m: Machine, gather: bool,
     channel: int, cis: int, there: int, y0: int, x0: int, ih_here: int, iw: int, ih: int,
     sram: int,
 ) -> None:  # fmt: skip
@@ -78,7 +79,7 @@ def load_window(
     bottom, right = max(0, y0 + reach_h - geo.h), max(0, x0 + iw - geo.w)
     rows, cols = ih_here - top - bottom, iw - left - right
     if rows <= 0 or cols <= 0:
-        state[instruction_writer.PROBLEM] = EMPTY_WINDOW
+        state.problem = EMPTY_WINDOW
         return
     row_stride = geo.sh * geo.w if gather else geo.w
     dram = geo.inp_base + (channel * geo.h + max(0, y0)) * geo.w + max(0, x0)
@@ -99,7 +100,7 @@ def load_window(
 
 @compiled
 def tile_transfer(
-    state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, opcode: int, kind: int,
+    state: ProgramState, out: NDArray[np.uint64], geo: Geometry, opcode: int, kind: int,
     sram: int, dram: int, cos: int, rows: int, cols: int, pitch: int, element_bytes: int,
 ) -> None:  # fmt: skip
     """An accumulator tile from or to DRAM: one transfer if dense, else one an output block."""
@@ -162,7 +163,7 @@ def write_kernel(
 
 @compiled
 def gemm(
-    state: NDArray[np.int64], out: NDArray[np.uint64], lay: Layout, geo: Geometry, bgn: int,
+    state: ProgramState, out: NDArray[np.uint64], lay: Layout, geo: Geometry, bgn: int,
     end: int, hw0: int, hw1: int, rows: int, cols: int, cos: int, cis: int, pitch: int, ih: int,
     iw: int, gather: bool,
 ) -> None:  # fmt: skip
@@ -184,7 +185,7 @@ def gemm(
 
 @compiled
 def alu(
-    state: NDArray[np.int64], out: NDArray[np.uint64], lay: Layout, at: int, cos: int, pixels: int,
+    state: ProgramState, out: NDArray[np.uint64], lay: Layout, at: int, cos: int, pixels: int,
     pitch: int, kind: int, opcode: int, immediate: int,
 ) -> None:  # fmt: skip
     """One element-wise operation over `cos` output blocks of `pixels` each."""
@@ -269,7 +270,7 @@ def wgt_places(geo: Geometry, m: Machine) -> int:
 
 @compiled
 def load_stream(
-    state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, m: Machine,
+    state: ProgramState, out: NDArray[np.uint64], geo: Geometry, m: Machine,
     reader: NDArray[np.int64], loaded: int, size: int, freed: int,
 ) -> int:  # fmt: skip
     """LOAD the `size` weights of a stream that follow the `loaded` first, once the GEMMs that read

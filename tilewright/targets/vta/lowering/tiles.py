@@ -27,7 +27,8 @@ from tilewright.targets.vta.lowering.geometry import (
     EPILOGUE_TENSOR,
 )
 from tilewright.targets.vta.lowering.plan import CHANNELS_OUTER, GemmTiling, LoweringPlan
-from tilewright.targets.vta.lowering.template import window
+from tilewright.targets.vta.lowering.program_state import ProgramState
+from tilewright.targets.vta.lowering.template_tiling import window
 from tilewright.targets.vta.lowering.tile_codegen import alu, epilogue_piece, one_uop, tile_transfer
 from tilewright.targets.vta.njit_args import stage
 
@@ -37,9 +38,9 @@ FULL = -1  # micro-ops do not fit
 
 
 class GemmProgram(NamedTuple):
-    """What is written: see `emit`, and what the accumulator slots are used by."""
+    """What is written: see `instruction_writer`, and what the accumulator slots are used by."""
 
-    state: NDArray[np.int64]
+    state: ProgramState
     out: NDArray[np.uint64]
     uops: NDArray[np.uint64]
     store_of: NDArray[np.int64]  # the last STORE that reads an accumulator slot
@@ -157,7 +158,7 @@ def begin_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops:
     """The accumulators' first value, once the last STORE from their slot is done. Returns the
     number of micro-ops, or FULL."""
     state, out = program.state, program.out
-    state[instruction_writer.TILES] += 1
+    state.tiles += 1
     if program.store_of[tile.slot] >= 0:
         instruction_writer.flag(state, out, program.store_of[tile.slot], PUSH_PREV)
         instruction_writer.pop(state, out, _S, _C)
@@ -236,7 +237,7 @@ def end_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: i
         n_uops = epilogue_of(plan, program, tile, piece, n_uops)
         if n_uops == FULL:
             return FULL
-        instruction_writer.flag(state, out, state[instruction_writer.COUNT] - 1, PUSH_NEXT)
+        instruction_writer.flag(state, out, state.instructions - 1, PUSH_NEXT)
         instruction_writer.pop(state, out, _C, _S)
         stored = stored_blocks(tile, c0, blocks)
         if stored > 0:
@@ -252,7 +253,7 @@ def end_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: i
             c0 += blocks
             r0 = 0
         pieces += 1
-    program.store_of[tile.slot] = state[instruction_writer.COUNT] - 1
+    program.store_of[tile.slot] = state.instructions - 1
     return n_uops
 
 

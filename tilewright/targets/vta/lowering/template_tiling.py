@@ -1,0 +1,145 @@
+"""Cuts a workload into the tiles of a template schedule, and places them: what computes when, on
+which of up to four virtual threads."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.lowering.geometry import EPILOGUE_IMMEDIATE, Geometry
+from tilewright.targets.vta.njit_args import stage
+
+_IMAGES, _ROWS, _CHANNELS = 0, 1, 2
+_GROUP_ORDERS = (
+    (_IMAGES, _ROWS, _CHANNELS),  # one thread
+    (_ROWS, _IMAGES, _CHANNELS),  # threads over rows
+    (_ROWS, _CHANNELS, _IMAGES),  # threads over channels
+)
+"""What the loops over groups of threads walk, outermost first. Outside of all are the convolution's
+groups, inside of all the columns."""
+
+
+class TemplateTiling(NamedTuple):
+    """The tiles of a config, and how many of them there are."""
+
+    th: int  # output rows, output columns, input blocks, output blocks of a tile
+    tw: int
+    tci: int
+    tco: int
+    on: int  # threads over output blocks
+    hn: int  # threads over rows
+    threads: int  # of both
+    row_tiles: int
+    col_tiles: int
+    co_tiles: int
+    nk: int  # reduction steps of a tile
+    ih: int  # input rows and columns that a tile reads
+    iw: int
+    padded: bool
+    tile: int  # accumulators of a tile
+    inp: int  # input elements of a tile's step
+    wgt: int  # weight elements of a tile's step
+    operands: int  # epilogue steps with an operand in the accumulators
+    images_step: int  # groups of threads from one image, row or output block to the next
+    rows_step: int
+    channels_step: int
+    row_groups: int  # of threads, a column of tiles
+    co_groups: int
+    groups: int  # of threads, all
+
+
+class ThreadGroup(NamedTuple):
+    """Tiles that threads compute side by side."""
+
+    group: int  # of the convolution
+    image: int
+    row_group: int
+    co_group: int
+    col: int  # tiles before it
+    cos: int  # threads over output blocks that have a tile
+    threads: int  # that have a tile
+
+
+class TemplateTile(NamedTuple):
+    """Where a thread's tile lies."""
+
+    thread: int
+    group: int
+    image: int
+    co: int  # first output block
+    row: int  # first pixel
+    col: int
+
+
+@nb.njit(cache=True)
+def window(tile: int, stride: int, kernel: int, dilation: int) -> int:
+    """Input rows (columns) that `tile` output rows (columns) read."""
+    return (tile - 1) * stride + (kernel - 1) * dilation + 1
+
+
+@stage
+def tiling_of(
+    geo: Geometry, epilogue: NDArray[np.int64], knobs: NDArray[np.int64], stock: bool
+) -> TemplateTiling:
+    """Of knob values (7,)."""
+    th, tw, tci, tco, on, hn = knobs[1], knobs[2], knobs[3], knobs[4], knobs[5], knobs[6]
+    row_tiles, col_tiles, co_tiles = geo.oh // th, geo.ow // tw, geo.co // tco
+    if not stock:
+        # One tile needs no second thread.
+        on, hn = min(on, co_tiles), min(hn, row_tiles)
+    operands = 0
+    for e in range(epilogue.shape[0]):
+        operands += epilogue[e, 0] != EPILOGUE_IMMEDIATE
+    ih, iw = window(th, geo.sh, geo.kh, geo.dh), window(tw, geo.sw, geo.kw, geo.dw)
+    row_groups, co_groups = -(-row_tiles // hn), -(-co_tiles // on)
+    order = _GROUP_ORDERS[2 if on == 2 else 1 if hn == 2 else 0]
+    extents = (geo.batches, row_groups, co_groups)
+    return TemplateTiling(
+        th, tw, tci, tco, on, hn, on * hn, row_tiles, col_tiles, co_tiles, geo.ci // tci, ih, iw,
+        geo.pad_top + geo.pad_left + geo.pad_bottom + geo.pad_right > 0,
+        tco * th * tw, tci * ih * iw, tco * tci * geo.kh * geo.kw, operands,
+        col_tiles * _iterations_inside(order, extents, _IMAGES),
+        col_tiles * _iterations_inside(order, extents, _ROWS),
+        col_tiles * _iterations_inside(order, extents, _CHANNELS),
+        row_groups, co_groups, geo.groups * geo.batches * row_groups * col_tiles * co_groups,
+    )  # fmt: skip
+
+
+@nb.njit(cache=True)
+def _iterations_inside(
+    order: tuple[int, int, int], extents: tuple[int, int, int], walked: int
+) -> int:
+    """Iterations of the loops inside the one that walks images, rows or channels."""
+    inside = 1
+    for place in range(2, -1, -1):
+        if order[place] == walked:
+            break
+        inside *= extents[order[place]]
+    return inside
+
+
+@stage
+def group_at(geo: Geometry, t: TemplateTiling, number: int) -> ThreadGroup:
+    """The threads that compute after `number` other groups of them."""
+    row_group = number // t.rows_step % t.row_groups
+    co_group = number // t.channels_step % t.co_groups
+    # Without the stock restrictions the last group may have fewer threads.
+    rows, cos = min(t.hn, t.row_tiles - row_group * t.hn), min(t.on, t.co_tiles - co_group * t.on)
+    return ThreadGroup(
+        number // (t.groups // geo.groups), number // t.images_step % geo.batches, row_group,
+        co_group, number % t.col_tiles, cos, rows * cos,
+    )  # fmt: skip
+
+
+@stage
+def tile_of(geo: Geometry, t: TemplateTiling, group: ThreadGroup, thread: int) -> TemplateTile:
+    """The tile that a thread computes."""
+    row_tile = group.row_group * t.hn + thread // group.cos
+    co_tile = group.co_group * t.on + thread % group.cos
+    return TemplateTile(
+        thread, group.group, group.image, group.group * geo.co + co_tile * t.tco,
+        row_tile * t.th, group.col * t.tw,
+    )  # fmt: skip
