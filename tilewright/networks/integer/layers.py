@@ -207,7 +207,7 @@ class Layers:
         factors = [view.known.step / call.output.step for view in (one, two)]
         weight = np.concatenate([np.eye(c) * factor for factor in factors], axis=1)
         n, _, h, w = whole.shape
-        workload = Workload("conv2d", n, 2 * c, h, w, c, epilogue=())
+        workload = Workload("conv2d", n, 2 * c, h, w, c, post=())
         product = MatmulLayer(workload, whole.name, Scale(call.output.step), call.product.shape)
         zeros = -sum(view.known.zero_point * view.known.step for view in (one, two))
         joined = replace(call, product=product, bias=np.full(c, zeros), residual=None)
@@ -262,7 +262,7 @@ class Layers:
         residual: str | None = None, *, name: str = "", macs: int | None = None,
     ) -> None:  # fmt: skip
         product, node, unfold = call.product, call.match.anchor.node, None
-        workload = replace(product.workload, epilogue=finished.epilogue)
+        workload = product.workload.with_steps(finished.epilogue)
         if call.match.operator == "conv2d" and product.data in self._t.host and weight is not None:
             unfold = self._unfold(workload)
             if unfold is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.core.errors import WorkloadError
+from tilewright.targets.anchor import DType
 from tilewright.targets.base import Space
 from tilewright.targets.cpu.compile import llvm_target, scheduled
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
@@ -16,7 +17,7 @@ from tilewright.targets.cpu.pipeline import lowering
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.kernels import KernelCode
-from tilewright.targets.workload import DType, Workload
+from tilewright.targets.workload import Workload
 
 FASTEST_FIRST, SHARING_CORES = 1, -3
 """TVM's ways to choose cores: one a thread, the fastest first; all for each thread."""
