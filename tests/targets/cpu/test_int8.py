@@ -41,6 +41,7 @@ EPILOGUES = (
     "+ 128, >> 8, min 100, max -100",
     "add, residual 31, >> channel 5, min 127, max 0",
     "bias 32, << 3, min 127",
+    "bias, leaky 3, + 128, >> 8, min 127, max -128",
     "",
 )
 LAYERS = (
