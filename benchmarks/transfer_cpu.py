@@ -88,7 +88,7 @@ def _learned(folder: Path, rows: int) -> tuple[Path, Transferred]:
 
 
 def _shape(workload: Workload) -> Workload:
-    return replace(workload, epilogue=())
+    return replace(workload, post=())
 
 
 def _runs(target: Target, name: str, seed: int, model: Transferred) -> dict[str, Any]:

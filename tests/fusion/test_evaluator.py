@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from tilewright.fusion.run import fitting
 from tilewright.fusion.schedules import FusionSchedules, NoSchedule
 from tilewright.networks.artifact.build import layer_graph
 from tilewright.targets.capabilities import Blocks, Builds, capability
+from tilewright.targets.patterns.shortcut import Shortcut
 from tilewright.targets.registry import make_target
 
 
@@ -165,7 +165,7 @@ def test_the_figures_of_a_shortcut_are_among_its_layer_s() -> None:
     own = timed.problem
     summed = next(w for w in own.workloads(own.all) if w.shortcut is not None)
     figures = Figures(own, timed)
-    alone = replace(summed, shortcut=None)
+    alone = summed.without(Shortcut)
     beside = summed.of_shortcut
     assert beside is not None
     for name in ("data", "weight"):

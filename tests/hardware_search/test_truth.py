@@ -75,7 +75,7 @@ def test_more_proofs_never_widen_what_is_known() -> None:
 
 def test_a_target_without_floors_is_refused() -> None:
     with pytest.raises(TruthError, match="name a VTA"):
-        solve(make_target("cpu"), replace(LAYER, dtype="float32", epilogue=()), OPTIONS)
+        solve(make_target("cpu"), replace(LAYER, dtype="float32", post=()), OPTIONS)
 
 
 def test_every_layer_of_every_machine_is_there(built: tuple[Path, Truth]) -> None:

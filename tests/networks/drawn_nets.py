@@ -28,13 +28,16 @@ class Tensor(NamedTuple):
     shape: tuple[int, int, int, int]
 
 
-def drawn_network(seed: int, batch: int, block: int | None) -> onnx.ModelProto:
+def drawn_network(
+    seed: int, batch: int, block: int | None, slope: float | None = None
+) -> onnx.ModelProto:
     """Convolutions, plain, in groups and depthwise, of odd channel counts and strides.
 
     Where the machine's blocks are square, of `block` channels, also residuals, max-pools and
-    concatenations. Some networks end in a matrix product, some have several outputs.
+    concatenations. Some networks end in a matrix product, some have several outputs. With a slope,
+    a power of two, relus leak by it.
     """
-    net = _Drawn(seed)
+    net = _Drawn(seed, slope)
     x = net.conv(net.start(batch), groups=1, channels=net.draw(8, 20, 24, 40, 48, 72))
     for _ in range(int(net.random.integers(2, 5))):
         x = net.step(x, block)
@@ -50,9 +53,10 @@ def drawn_network(seed: int, batch: int, block: int | None) -> onnx.ModelProto:
 class _Drawn(Graph):
     """A network under construction."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, slope: float | None) -> None:
         super().__init__(seed)
         self.count = 0
+        self.slope = slope
 
     def draw(self, *among: T) -> T:
         """One of several."""
@@ -103,7 +107,10 @@ class _Drawn(Graph):
         if added is not None:
             y = self.op("Add", self._name("add"), [y, added.name])
         if self.draw(False, True):
-            y = self.op("Relu", self._name("relu"), [y])
+            if self.slope is None:
+                y = self.op("Relu", self._name("relu"), [y])
+            else:
+                y = self.op("LeakyRelu", self._name("leaky"), [y], alpha=self.slope)
         if exponent is None:
             exponent = x.exponent + WEIGHT + _shift(c // groups * kernel * kernel)
         rows, cols = ((size - 1) // stride + 1 for size in (h, w))

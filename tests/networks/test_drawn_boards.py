@@ -13,7 +13,9 @@ from integer_nets import session
 from tests.board.graphs import some_pick
 from tilewright.networks import artifact
 from tilewright.networks.integer.extraction import integer_graph
+from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.targets.capabilities import blocks_of
+from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
 
@@ -47,12 +49,26 @@ def machine(batch: int, block_in: int, block_out: int) -> VtaSpec:
 def test_the_board_computes_what_onnxruntime_does(
     shape: tuple[int, int, int], seed: int, tmp_path: Path
 ) -> None:
-    spec = machine(*shape)
-    batch = 1 + seed % 3
+    _check_board(machine(*shape), 1000 * MACHINES.index(shape) + seed, tmp_path)
+
+
+@pytest.mark.parametrize("shape", MACHINES[:4], ids=lambda shape: "x".join(map(str, shape)))
+@pytest.mark.parametrize("seed", range(3))
+def test_relus_may_leak(shape: tuple[int, int, int], seed: int, tmp_path: Path) -> None:
+    number = 1000 * MACHINES.index(shape) + seed
+    graph = _check_board(machine(*shape), number, tmp_path, 2.0 ** -(1 + seed))
+    steps = [op for layer in graph.layers for op in layer.workload.epilogue]
+    assert EpilogueOp("leaky", 1 + seed) in steps
+    assert not any("leaky" in name for name in graph.left)
+
+
+def _check_board(
+    spec: VtaSpec, number: int, tmp_path: Path, slope: float | None = None
+) -> IntegerGraph:
+    """Build the drawn network of that number and run it. Returns its layers."""
+    seed = number % 1000
     square = spec.block_in == spec.block_out
-    model = drawn_network(
-        1000 * MACHINES.index(shape) + seed, batch, spec.block_in if square else None
-    )
+    model = drawn_network(number, 1 + seed % 3, spec.block_in if square else None, slope)
     target = VtaTarget(spec)
     graph = integer_graph(model, blocks_of(target))
     picks = [some_pick(layer.workload, seed, spec) for layer in graph.layers]
@@ -64,3 +80,4 @@ def test_the_board_computes_what_onnxruntime_does(
     for (name, ours), theirs in zip(built.infer(inputs).items(), expected, strict=True):
         np.testing.assert_array_equal(ours, theirs, err_msg=name)
     assert [check.wrong for check in built.verify()] == [0] * len(graph.layers)
+    return graph

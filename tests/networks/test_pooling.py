@@ -18,8 +18,9 @@ from tilewright.networks.pooling import pooled, together
 from tilewright.networks.rewrites import padded
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import Layer
+from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.registry import make_target
-from tilewright.targets.workload import Pool, Workload, canonical, parse_workload
+from tilewright.targets.workload import Workload, canonical, parse_workload
 from tilewright.tuning.build_artifact import integer_network
 from tilewright.tuning.build_options import BuildOptions
 from tilewright.tuning.schedule_lookup import pool_rule
@@ -28,7 +29,7 @@ BLOCKS = Blocks(1, 16, 16)
 USUAL = "bias, >> 8, min 127, max 0"
 CONVOLUTION = parse_workload("conv2d:n=1,c=32,h=28,w=28,o=64,k=3,s=1,p=1", USUAL)
 POOL = parse_workload("max_pool:n=1,c=64,h=28,w=28,k=3,s=2,p=1")
-BOTH = replace(CONVOLUTION, pool=Pool(3, 3, 2, 2, 1, 1, 1, 1))
+BOTH = CONVOLUTION.with_patterns(Pool(3, 3, 2, 2, 1, 1, 1, 1))
 
 
 def taking(one: float, two: float) -> Accelerator:

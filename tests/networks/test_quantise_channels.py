@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import onnx
 from hypothesis import given, settings
@@ -157,13 +155,13 @@ def test_a_layer_rounds_what_its_channels_count(
     made = finish(Requantisation(shifts, None, (low, 127)), [np.ldexp(bias, finer)], len(channels))
     epilogue = made.epilogue
     assert made.bias is not None
-    w = Workload("dense", len(data), 1, 1, 1, len(channels), epilogue=())
+    w = Workload("dense", len(data), 1, 1, 1, len(channels), post=())
     tensors = {
         "data": np.array(data, np.int8).reshape(-1, 1, 1, 1),
         "weight": weight.astype(np.int8).reshape(-1, 1, 1, 1),
         "bias": made.bias, "shr_channel": shifts,
     }  # fmt: skip
-    found = reference(replace(w, epilogue=epilogue), tensors)[:, :, 0, 0]
+    found = reference(w.with_steps(epilogue), tensors)[:, :, 0, 0]
     steps: NDArray[np.float64] = np.ldexp(np.array(data)[:, None] * weight + 0.0, -finer)
     steps = steps + np.ldexp(np.rint(np.ldexp(bias, finer)), -finer)
     wanted = np.floor(np.ldexp(steps, -shift) + 0.5)

@@ -112,7 +112,7 @@ def test_the_rewritten_layer_computes_the_same(
 ) -> None:
     workload = Workload(
         "conv2d", 1, channels, size, size + 1, 8, kernel_h, kernel_w, stride, stride,
-        pad, pad, pad, pad, epilogue=(),
+        pad, pad, pad, pad, post=(),
     )  # fmt: skip
     unfold = best_unfold(workload, Blocks(1, 8, 8))
     if unfold is None:

@@ -3,8 +3,6 @@ streams, a true bound, and what the two layers would give apart."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -17,6 +15,8 @@ from tilewright.core.errors import WorkloadError
 from tilewright.targets.display_names import shape
 from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.integer_average import average_weights, total_taps
+from tilewright.targets.patterns.average import Average
+from tilewright.targets.patterns.shortcut import Shortcut
 from tilewright.targets.reference import reference
 from tilewright.targets.vta.bounds import bounds
 from tilewright.targets.vta.lowering.batch import Lowering
@@ -25,7 +25,7 @@ from tilewright.targets.vta.lowering.tensors import random_tensors
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.vta.verify import mismatches
-from tilewright.targets.workload import Average, Shortcut, Workload, canonical, parse_workload
+from tilewright.targets.workload import Workload, canonical, parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")
 PRESETS = [*SPECS, VtaSpec.load("huge")]
@@ -58,15 +58,15 @@ def averaged(draw: st.DrawFn) -> Workload:
         draw(st.integers(kernel[0], 12)), draw(st.integers(kernel[1], 12)),
         draw(st.integers(1, 3 if groups > 2 else 40)) * groups, *kernel,
         *draw(st.tuples(st.integers(1, 2), st.integers(1, 2))), *pads, groups=groups,
-        epilogue=parse_epilogue(draw(st.sampled_from(BEFORE))),
+        post=parse_epilogue(draw(st.sampled_from(BEFORE))),
     )  # fmt: skip
     behind = parse_epilogue(draw(st.sampled_from(BEHIND)))
     tensors = any(op.kind in ("add", "residual") for op in own.epilogue)
     if groups == 1 and not tensors and draw(st.booleans()):
         first = parse_epilogue("bias, >> 8, min 127, max -128, << 3")
         size = own.out_height, own.out_width
-        own = replace(own, shortcut=Shortcut(draw(st.integers(1, 40)), *size, epilogue=first))
-    return replace(own, average=Average(own.out_height, own.out_width, behind))
+        own = own.with_patterns(Shortcut(draw(st.integers(1, 40)), *size, epilogue=first))
+    return own.with_patterns(Average(own.out_height, own.out_width, behind))
 
 
 @settings(max_examples=200)
@@ -107,13 +107,13 @@ def test_the_average_is_that_of_a_depthwise_convolution(workload: Workload, seed
     """As a layer of its own has it, behind results that are cut to eight bits."""
     assert workload.average is not None
     cut = parse_epilogue(">> 9, min 127, max -128")
-    together = replace(workload, epilogue=(*workload.epilogue, *cut))
+    together = workload.with_steps((*workload.epilogue, *cut))
     tensors = random_tensors(together, PYNQ.machine, seed)
-    data = reference(replace(together, average=None), tensors)
+    data = reference(together.without(Average), tensors)
     n, c, h, w = data.shape
     taps, _ = average_weights(h, w)
     apart = Workload(
-        "conv2d", n, c, h, w, c, h, w, groups=c, epilogue=workload.average.epilogue
+        "conv2d", n, c, h, w, c, h, w, groups=c, post=workload.average.epilogue
     )  # fmt: skip
     weight = np.broadcast_to(taps, (c, 1, h, w))
     expected = reference(apart, {"data": data, "weight": weight})
@@ -184,7 +184,7 @@ def test_texts_and_json_round_trip() -> None:
     assert shape(workload).endswith(" avg")
     assert canonical(workload).average != workload.average
     assert canonical(canonical(workload)) == canonical(workload)
-    assert "average" not in replace(workload, average=None).to_json()
+    assert "average" not in workload.without(Average).to_json()
 
 
 def test_with_a_shortcut_there_are_three_epilogues() -> None:

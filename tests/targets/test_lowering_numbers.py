@@ -61,7 +61,7 @@ def workloads(draw: st.DrawFn) -> Workload:
     return Workload(
         "conv2d", draw(st.integers(1, 3)), draw(st.integers(1, 40)) * groups, height, width,
         draw(st.integers(1, 40)) * groups, *kernel, *stride, *pads, dilation, dilation, groups,
-        parse_epilogue(draw(st.sampled_from(EPILOGUES))),
+        post=parse_epilogue(draw(st.sampled_from(EPILOGUES))),
     )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def batched_dense(draw: st.DrawFn) -> Workload:
     """Rows that fill the machine's batch or do not."""
     return Workload(
         "dense", draw(st.integers(2, 70)), draw(st.integers(1, 130)), 1, 1,
-        draw(st.integers(1, 130)), epilogue=parse_epilogue(draw(st.sampled_from(EPILOGUES))),
+        draw(st.integers(1, 130)), post=parse_epilogue(draw(st.sampled_from(EPILOGUES))),
     )  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def test_weights_that_do_not_fit_pass_through_as_a_stream(
 ) -> None:
     workload = Workload(
         "conv2d", 1, channels[0], size, size, channels[1], *kernel, 1, 1,
-        epilogue=parse_epilogue(epilogue),
+        post=parse_epilogue(epilogue),
     )  # fmt: skip
     lowering = Lowering.of(workload, SCANT, "extended")
     values = _draw_values(lowering, seed)
@@ -152,7 +152,7 @@ def test_weights_of_a_batched_dense_pass_through_as_a_stream_too(
     rows: int, channels: tuple[int, int], epilogue: str, seed: int
 ) -> None:
     workload = Workload(
-        "dense", rows, channels[0], 1, 1, channels[1], epilogue=parse_epilogue(epilogue)
+        "dense", rows, channels[0], 1, 1, channels[1], post=parse_epilogue(epilogue)
     )
     lowering = Lowering.of(workload, SCANT, "extended")
     values = _draw_values(lowering, seed)

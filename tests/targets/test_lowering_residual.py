@@ -53,7 +53,7 @@ def layers(draw: st.DrawFn) -> Workload:
     )
     if draw(st.integers(0, 3)) == 0:
         rows, c, o = draw(st.tuples(st.integers(1, 60), st.integers(1, 130), st.integers(1, 130)))
-        return Workload("dense", rows, c, 1, 1, o, epilogue=epilogue)
+        return Workload("dense", rows, c, 1, 1, o, post=epilogue)
     kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     size = draw(st.tuples(st.integers(kernel[0], 15), st.integers(kernel[1], 15)))
     pads = draw(st.tuples(*[st.integers(0, kernel[a % 2] - 1) for a in range(4)]))
@@ -120,7 +120,7 @@ def test_beside_weights_that_pass_through_as_a_stream(
     rows: int, channels: tuple[int, int], scale: int, seed: int
 ) -> None:
     epilogue = parse_epilogue(f"bias, residual {scale}, >> 8")
-    workload = Workload("dense", rows, channels[0], 1, 1, channels[1], epilogue=epilogue)
+    workload = Workload("dense", rows, channels[0], 1, 1, channels[1], post=epilogue)
     lowering = Lowering.of(workload, SCANT, "extended")
     space = lowering.space
     values = space.values(space.unravel(np.arange(space.size)))

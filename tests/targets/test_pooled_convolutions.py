@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -14,13 +12,14 @@ from tests.targets.test_lowering_numbers import SPECS, complaints
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.display_names import shape
 from tilewright.targets.epilogue import parse_epilogue
+from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.reference import reference
 from tilewright.targets.vta.bounds import bounds
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.vta.verify import mismatches
-from tilewright.targets.workload import Pool, Workload, canonical, parse_workload
+from tilewright.targets.workload import Workload, canonical, parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")
 EPILOGUES = [
@@ -54,7 +53,7 @@ def pooled(draw: st.DrawFn) -> tuple[Workload, Pool]:
         "conv2d", draw(st.integers(1, 2)), draw(st.integers(1, 40)) * groups, height, width,
         draw(st.integers(1, 40)) * groups, *kernel,
         *draw(st.tuples(st.integers(1, 2), st.integers(1, 2))), *pads, dilation, dilation, groups,
-        parse_epilogue(draw(st.sampled_from(EPILOGUES))),
+        post=parse_epilogue(draw(st.sampled_from(EPILOGUES))),
     ), Pool(*window, *stride, *behind)  # fmt: skip
 
 
@@ -69,7 +68,7 @@ def accepted(lowering: Lowering, seed: int, count: int = 24) -> np.ndarray:
 def with_pool(convolution: Workload, pool: Pool) -> Workload:
     """One of them; strides may leave fewer sums than a window has."""
     try:
-        return replace(convolution, pool=pool)
+        return convolution.with_patterns(pool)
     except WorkloadError:
         assume(False)
         raise
@@ -118,13 +117,13 @@ def test_the_reference_is_that_of_two_layers(drawn: tuple[Workload, Pool], seed:
     """A maximum in front of shift and clips is one behind them."""
     convolution, pool = drawn
     epilogue = parse_epilogue("bias, >> 7, min 127, max 0")
-    both = with_pool(replace(convolution, epilogue=epilogue), pool)
-    first = replace(both, pool=None)
+    both = with_pool(convolution.with_steps(epilogue), pool)
+    first = both.without(Pool)
     second = Workload(
         "max_pool", first.batch, first.out_channels, first.out_height, first.out_width,
         first.out_channels, pool.kernel_h, pool.kernel_w, pool.stride_h, pool.stride_w,
         pool.pad_top, pool.pad_left, pool.pad_bottom, pool.pad_right, groups=first.out_channels,
-        epilogue=(),
+        post=(),
     )  # fmt: skip
     rng = np.random.default_rng(seed)
     tensors = {
@@ -148,7 +147,7 @@ def test_its_text_is_read_back(pads: str) -> None:
     assert str(workload) == text
     assert Workload.from_json(workload.to_json()) == workload
     assert canonical(workload).pool == workload.pool
-    assert workload.id != replace(workload, pool=None).id
+    assert workload.id != workload.without(Pool).id
     assert parse_workload(text.replace("ms=2", "ms=2x2")) == workload
 
 
@@ -172,7 +171,7 @@ def test_the_bound_counts_sums_and_maxima() -> None:
         "compute": 4 * (112 * 112 * 17 + 2 * (2 * 56 * 112 + 2 * 56 * 56) + 4 * 56 * 56),
         "read": (115 * 115 * 16 + 4 * 16 * 256 + 4 * 64) // 8, "write": 4 * 56 * 56 * 16 // 8,
     }  # fmt: skip
-    assert first.macs == replace(first, pool=None).macs
+    assert first.macs == first.without(Pool).macs
 
 
 def config(lowering: Lowering, **knobs: int) -> np.ndarray:
@@ -256,7 +255,7 @@ def test_what_has_no_lowering_is_refused_with_the_reason() -> None:
     with pytest.raises(WorkloadError, match="'add' adds a tensor"):
         Lowering.of(parse_workload(text + ",mk=2,ms=2", "add"), PYNQ, "extended")
     with pytest.raises(WorkloadError, match="only the sums of a conv2d"):
-        replace(parse_workload("dense:n=1,c=16,o=16"), pool=Pool(1, 1))
+        parse_workload("dense:n=1,c=16,o=16").with_patterns(Pool(1, 1))
     with pytest.raises(WorkloadError, match="smaller than its window"):
         parse_workload(text + ",mk=2,mp=2")
     with pytest.raises(WorkloadError, match="lacks mk"):

@@ -52,7 +52,7 @@ def pools(draw: st.DrawFn) -> Workload:
     channels = draw(st.integers(1, 70))
     return Workload(
         "max_pool", draw(st.integers(1, 3)), channels, height, width, channels, *kernel, *stride,
-        *pads, groups=channels, epilogue=parse_epilogue(draw(st.sampled_from(EPILOGUES))),
+        *pads, groups=channels, post=parse_epilogue(draw(st.sampled_from(EPILOGUES))),
     )  # fmt: skip
 
 

@@ -16,14 +16,15 @@ from tests.targets.test_pooled_convolutions import accepted
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.display_names import shape
 from tilewright.targets.epilogue import EpilogueOp, parse_epilogue
-from tilewright.targets.reference import of_shortcut, reference
+from tilewright.targets.patterns.shortcut import Shortcut, shortcut_tensors
+from tilewright.targets.reference import reference
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.fused_shortcut_plan import beside_of
 from tilewright.targets.vta.lowering.tensors import packed_vectors, random_tensors, unpacked_vectors
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.vta.verify import mismatches
-from tilewright.targets.workload import Shortcut, Workload, canonical, parse_workload
+from tilewright.targets.workload import Workload, canonical, parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")
 BEFORE = [
@@ -56,7 +57,7 @@ def summed(draw: st.DrawFn) -> Workload:
         draw(st.integers(kernel[0], 14)), draw(st.integers(kernel[1], 14)),
         draw(st.integers(1, 70)), *kernel,
         *draw(st.tuples(st.integers(1, 2), st.integers(1, 2))), *pads,
-        epilogue=parse_epilogue(draw(st.sampled_from(BEHIND))),
+        post=parse_epilogue(draw(st.sampled_from(BEHIND))),
     )  # fmt: skip
     steps = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     sizes = [
@@ -64,7 +65,7 @@ def summed(draw: st.DrawFn) -> Workload:
         for out, step in zip((own.out_height, own.out_width), steps, strict=True)
     ]
     epilogue = parse_epilogue(draw(st.sampled_from(BEFORE)))
-    return replace(own, shortcut=Shortcut(draw(st.integers(1, 70)), *sizes, *steps, epilogue))
+    return own.with_patterns(Shortcut(draw(st.integers(1, 70)), *sizes, *steps, epilogue))
 
 
 @settings(max_examples=150)
@@ -86,13 +87,13 @@ def test_the_sum_is_that_of_a_residual(workload: Workload, scale: int, seed: int
     assert workload.shortcut is not None
     int8 = parse_epilogue("bias, >> 8, min 127, max -128")
     shifted = (*int8, EpilogueOp("shl", scale))
-    together = replace(workload, shortcut=replace(workload.shortcut, epilogue=shifted))
+    together = workload.with_patterns(replace(workload.shortcut, epilogue=shifted))
     tensors = random_tensors(together, PYNQ.machine, seed)
-    before = replace(together, shortcut=replace(workload.shortcut, epilogue=int8)).of_shortcut
+    before = together.with_patterns(replace(workload.shortcut, epilogue=int8)).of_shortcut
     assert before is not None
-    residual = reference(before, of_shortcut(tensors))
-    apart = replace(
-        workload, shortcut=None, epilogue=(EpilogueOp("residual", scale), *workload.epilogue)
+    residual = reference(before, shortcut_tensors(tensors))
+    apart = workload.without(Shortcut).with_steps(
+        (EpilogueOp("residual", scale), *workload.epilogue)
     )
     expected = reference(apart, tensors | {"residual": residual})
     np.testing.assert_array_equal(reference(together, tensors), expected)
@@ -199,7 +200,7 @@ def _block(bias: str) -> Workload:
     workload = parse_workload(BLOCK, "bias, >> 9, min 127, max 0")
     assert workload.shortcut is not None
     epilogue = parse_epilogue(f"{bias}, >> 9, min 127, max -128, << 3")
-    return replace(workload, shortcut=replace(workload.shortcut, epilogue=epilogue))
+    return workload.with_patterns(replace(workload.shortcut, epilogue=epilogue))
 
 
 def _configs(lowering: Lowering, values: np.ndarray) -> np.ndarray:

@@ -75,7 +75,7 @@ def candidate(
         return OffloadDecision(call, None, 0, 0.0, *found)
     blocks = accelerator.blocks
     epilogue = int8.epilogue(call, accelerator.epilogue)
-    written_plainly = replace(workload_of(call, blocks), epilogue=epilogue)
+    written_plainly = workload_of(call, blocks).with_steps(epilogue)
     if image is not None and math.prod(image[2:]) > 1:  # it reads the blocks as they lie
         whole = -(-image[1] // blocks.in_channels) * blocks.in_channels
         written_plainly = replace(written_plainly, in_channels=whole * math.prod(image[2:]))
@@ -103,7 +103,7 @@ def _without_passing(workload: Workload, blocks: Blocks) -> Workload:
     if blocks.in_channels == blocks.out_channels:
         return workload
     steps = (EpilogueOp("add") if op.kind in RESIDUALS else op for op in workload.epilogue)
-    return replace(workload, epilogue=tuple(steps))
+    return workload.with_steps(tuple(steps))
 
 
 def _as_it_is(call: FusedCall, accelerator: Accelerator) -> OffloadDecision:
@@ -124,12 +124,12 @@ def _as_it_is(call: FusedCall, accelerator: Accelerator) -> OffloadDecision:
 def float_workload(call: FusedCall, mode: EpilogueMode = "full") -> Workload:
     """One of its calls in float32, with the model's channels; the heads of a product of two
     activations are a batch."""
-    return replace(_shape(call), dtype="float32", epilogue=float32.epilogue(call, mode))
+    return replace(_shape(call), dtype="float32", post=float32.epilogue(call, mode))
 
 
 def int8_workload(call: FusedCall, mode: EpilogueMode = "full") -> Workload:
     """The same of a quantised call, in int8."""
-    return canonical(replace(_shape(call), epilogue=int8.epilogue(call, mode)))
+    return canonical(_shape(call).with_steps(int8.epilogue(call, mode)))
 
 
 def _shape(call: FusedCall) -> Workload:

@@ -38,6 +38,8 @@ def steps_of(call: FusedCall) -> tuple[FusedStep, ...]:
     """The fused steps that its kernel does; those behind them are left."""
     for place, step in enumerate(call.steps):
         upper = step.upper
+        if step.step is not None:
+            return call.steps[:place]
         if upper is not None and (upper != int(upper) or upper > LARGEST_BOUND):
             return call.steps[:place]
     return call.steps

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-StepKind = Literal["bias", "add", "relu", "clip", "quantise", "dequantise"]
+from tilewright.targets.epilogue import EpilogueOp
+
+StepKind = Literal["bias", "add", "relu", "clip", "activation", "quantise", "dequantise"]
 CallOperator = Literal[
     "conv2d", "dense", "matmul", "max_pool", "average_pool", "add", "elementwise"
 ]
@@ -29,14 +31,15 @@ class FusedStep:
     """One operation fused behind the convolution or product, in order of execution.
 
     `bias` adds a constant a channel, `add` a tensor of the output's shape; `clip` cuts at 0 below
-    and at `upper` above. `quantisation` is what a `quantise` writes, a `dequantise` reads, and the
-    tensor of an `add` comes in.
+    and at `upper` above. An `activation` is a `step` of an epilogue. `quantisation` is what a
+    `quantise` writes, a `dequantise` reads, and the tensor of an `add` comes in.
     """
 
     kind: StepKind
     node: str
     quantisation: Quantisation | None = None
     upper: float | None = None
+    step: EpilogueOp | None = None
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,8 @@ class FusedCall:
     `conv2d` (NCHW, weights OIHW) and `dense` (x·W with W of shape (in, out)) have constant weights;
     the second operand of a `matmul`, (…, in, out), is an activation and its shape `weight_shape`.
     `max_pool` and `average_pool` read windows of `kernel` pixels, the whole image where the pool is
-    global. An `add` is a sum of two tensors of one shape that follows nothing, an `elementwise` a
-    relu, clip or requantisation alone: `steps` says which, and begins with the anchor itself.
+    global. An `add` is a sum of two tensors of one shape that follows nothing, an `elementwise` an
+    activation or requantisation alone: `steps` says which, and begins with the anchor itself.
 
     `node` names the operator in the source model. The quantisations are None in a float model.
     `inputs` are the activations it reads: data, then a matmul's other operand or the tensor that is

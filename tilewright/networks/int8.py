@@ -14,6 +14,9 @@ is 8. A quantised model's shift is log2(s_out / (s_data · s_weight)), exact whe
 number; where output channels have scales of their own and no residual is added, it is
 `>> channel`, and there is a bias in any case.
 
+An activation of the model that is a step by itself (`targets.steps`) comes behind what is added,
+and the offset that rounds behind that.
+
 Schedules depend on none of the constants, so what is tuned is the canonical form
 (`targets.workload.canonical`). Three ways to write it down:
 
@@ -47,22 +50,25 @@ def epilogue(call: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...]:
     if call.operator == "max_pool":
         return (EpilogueOp("max", low),) if low > -128 else ()
     shift, _ = requantise_shift(call)
-    if _is_by_channel(call, mode, "add" in kinds):
+    activations = [step.step for step in call.steps if step.step is not None]
+    if _is_by_channel(call, mode, bool({"add", "activation"} & kinds)):
         steps = (EpilogueOp("bias"), EpilogueOp("shr_channel", FLOAT_SHIFT))
         return (*steps, EpilogueOp("min", 127), EpilogueOp("max", low))
-    has_bias = "bias" in kinds or bool(_data_zero(call) or _out_zero(call))
+    zeros = _data_zero(call) or (_out_zero(call) and not activations)
+    has_bias = "bias" in kinds or bool(zeros)
     first = [EpilogueOp("bias")] if has_bias else []
     if "add" in kinds:
         first.append(EpilogueOp("residual", RESIDUAL_SHIFT))
-    if not has_bias:
+    first += activations
+    if activations or not has_bias:
         first.append(EpilogueOp("offset", 1 << max(shift - 1, 0)))
     return (*first, EpilogueOp("shr", shift), EpilogueOp("min", 127), EpilogueOp("max", low))
 
 
-def _is_by_channel(call: FusedCall, mode: EpilogueMode, has_residual: bool) -> bool:
+def _is_by_channel(call: FusedCall, mode: EpilogueMode, counts_alike: bool) -> bool:
     """Whether output channels are shifted by amounts of their own."""
     given = call.weight_quantisation
-    if call.operator not in PRODUCTS or has_residual:
+    if call.operator not in PRODUCTS or counts_alike:
         return False
     return mode == "per-channel" if given is None else len(set(given.scale)) > 1
 
@@ -101,6 +107,8 @@ def notes(call: FusedCall) -> list[str]:
     if not requantise_shift(call)[1]:
         found.append("its scales are no powers of two apart: two passes")
     weight, kinds = call.weight_quantisation, {step.kind for step in call.steps}
+    if weight and len(set(weight.scale)) > 1 and "activation" in kinds:
+        found.append("its weights get one scale, for its sums are told apart by sign and size")
     if weight and len(set(weight.scale)) > 1 and "add" in kinds:
         found.append("its weights get one scale, for a tensor is added to its sums")
     if _data_zero(call) or _out_zero(call):

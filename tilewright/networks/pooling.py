@@ -9,13 +9,12 @@ estimates, of all three layers.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tilewright.core.errors import WorkloadError
 from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.rewrites import padded
 from tilewright.targets.epilogue import NEAR_BIAS
-from tilewright.targets.workload import Pool, Workload, canonical
+from tilewright.targets.patterns.max_pool import Pool
+from tilewright.targets.workload import Workload, canonical
 
 _MONOTONE = {"bias", "offset", "shr", "shr_channel", "min", "max"}
 _CLIPS = {"min", "max"}
@@ -51,7 +50,7 @@ def together(convolution: Workload, pool: Workload) -> Workload | None:
         pool.kernel_h, pool.kernel_w, pool.stride_h, pool.stride_w, pool.pad_top, pool.pad_left,
         pool.pad_bottom, pool.pad_right,
     )  # fmt: skip
-    return replace(convolution, pool=window, epilogue=(*convolution.epilogue, *pool.epilogue))
+    return convolution.with_patterns(window).with_steps((*convolution.epilogue, *pool.epilogue))
 
 
 def _keeps_order(w: Workload) -> bool:

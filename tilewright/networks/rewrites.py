@@ -13,7 +13,8 @@ from dataclasses import replace
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.im2col import Unfold
-from tilewright.targets.workload import Shortcut, Workload
+from tilewright.targets.patterns.shortcut import Shortcut
+from tilewright.targets.workload import Workload
 
 Cost = Callable[[Workload, Unfold | None], float]
 """What a layer takes as it is written, padded to whole blocks; infinite where it cannot run."""
@@ -26,13 +27,13 @@ def padded(workload: Workload, blocks: Blocks) -> Workload:
     w = workload
     batch = _up(w.batch, blocks.batch)
     if w.groups == 1 and w.operator != "max_pool":
-        return replace(
+        whole = replace(
             w,
             batch=batch,
             in_channels=_up(w.in_channels, blocks.in_channels),
             out_channels=_up(w.out_channels, blocks.out_channels),
-            shortcut=_padded_shortcut(w.shortcut, blocks),
         )
+        return whole.with_patterns(*_padded_shortcut(w.shortcut, blocks))
     group_in, group_out = w.in_channels // w.groups, w.out_channels // w.groups
     groups = _up(w.groups, groups_together(w, blocks))
     return replace(
@@ -41,10 +42,10 @@ def padded(workload: Workload, blocks: Blocks) -> Workload:
     )  # fmt: skip
 
 
-def _padded_shortcut(shortcut: Shortcut | None, blocks: Blocks) -> Shortcut | None:
+def _padded_shortcut(shortcut: Shortcut | None, blocks: Blocks) -> tuple[Shortcut, ...]:
     if shortcut is None:
-        return None
-    return replace(shortcut, in_channels=_up(shortcut.in_channels, blocks.in_channels))
+        return ()
+    return (replace(shortcut, in_channels=_up(shortcut.in_channels, blocks.in_channels)),)
 
 
 def groups_together(workload: Workload, blocks: Blocks) -> int:

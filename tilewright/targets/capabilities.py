@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.files import Json
+from tilewright.targets.anchor import DType
 from tilewright.targets.artifact_types import Built, BuiltProgram, LayerGraph, Pick, StreamTimer
 from tilewright.targets.base import (
     Capabilities,
@@ -27,7 +28,7 @@ from tilewright.targets.base import (
 )
 from tilewright.targets.features import Features
 from tilewright.targets.kernels import KernelCode
-from tilewright.targets.workload import DType, Workload
+from tilewright.targets.workload import Workload
 
 C = TypeVar("C")
 

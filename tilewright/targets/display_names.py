@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.core.sanitize import printable
+from tilewright.targets.patterns.max_pool import stride_title
 from tilewright.targets.workload import Workload
 
 
@@ -40,21 +41,11 @@ def shape(workload: Workload) -> str:
     if w.operator == "dense":
         return f"dense {w.in_channels}→{w.out_channels}{batch}"
     image = str(w.height) if w.height == w.width else f"{w.height}×{w.width}"
-    stride = _stride(w.stride_h, w.stride_w)
+    stride = stride_title(w.stride_h, w.stride_w)
     extra = f" d={w.dilation_h}" if (w.dilation_h, w.dilation_w) != (1, 1) else ""
     if w.operator == "max_pool":
         return f"max {w.kernel_h}×{w.kernel_w}/{stride} {w.in_channels} @{image}{extra}{batch}"
     extra += f" g={w.groups}" if w.groups > 1 else ""
-    if w.pool is not None:
-        extra += f" max {w.pool.kernel_h}×{w.pool.kernel_w}/"
-        extra += _stride(w.pool.stride_h, w.pool.stride_w)
-    if w.shortcut is not None:
-        own = _stride(w.shortcut.stride_h, w.shortcut.stride_w)
-        extra += f" + 1×1/{own} {w.shortcut.in_channels}"
-    extra += "" if w.average is None else " avg"
+    extra += "".join(f" {each.title}" for each in w.patterns)
     channels = f"{w.in_channels}→{w.out_channels}"
     return f"{w.kernel_h}×{w.kernel_w}/{stride} {channels} @{image}{extra}{batch}"
-
-
-def _stride(rows: int, columns: int) -> str:
-    return str(rows) if rows == columns else f"{rows}×{columns}"

@@ -4,7 +4,6 @@ baselines, or by the closed-form estimate."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -134,18 +133,7 @@ def _same_programs(workload: Workload, blocks: Blocks) -> Workload:
 def _same_kinds(workload: Workload, blocks: Blocks) -> Workload:
     """Workloads that are equal in this can be run by the same schedules. A float network, as it is
     tuned, does not say at which scale a residual comes or how large a bias is."""
-    whole = padded(workload, blocks)
-    if whole.shortcut is not None:
-        own = replace(whole.shortcut, epilogue=_kinds(whole.shortcut.epilogue))
-        whole = replace(whole, shortcut=own)
-    if whole.average is not None:
-        behind = replace(whole.average, epilogue=_kinds(whole.average.epilogue))
-        whole = replace(whole, average=behind)
-    return replace(whole, epilogue=_kinds(whole.epilogue))
-
-
-def _kinds(epilogue: tuple[EpilogueOp, ...]) -> tuple[EpilogueOp, ...]:
-    return tuple(EpilogueOp(op.kind) for op in epilogue)
+    return padded(workload, blocks).with_each_step(lambda op: EpilogueOp(op.kind))
 
 
 def _hint(missing: Sequence[Workload]) -> str:
@@ -162,7 +150,7 @@ def _by_channel(workload: Workload) -> Workload:
         EpilogueOp("shr_channel") if op.kind == "shr" else op
         for op in workload.epilogue if op.kind not in ("offset", "bias")
     ]  # fmt: skip
-    return replace(workload, epilogue=(EpilogueOp("bias"), *steps))
+    return workload.with_steps((EpilogueOp("bias"), *steps))
 
 
 def pick_without_trials(

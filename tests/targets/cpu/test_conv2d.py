@@ -67,7 +67,7 @@ def convolutions(draw: st.DrawFn) -> Workload:
         pad_right=pads[3],
         dilation_h=dilation[0],
         dilation_w=dilation[1],
-        epilogue=parse_epilogue(draw(st.sampled_from(EPILOGUES))),
+        post=parse_epilogue(draw(st.sampled_from(EPILOGUES))),
         dtype="float32",
     )
 

@@ -41,6 +41,7 @@ EPILOGUES = (
     "+ 128, >> 8, min 100, max -100",
     "add, residual 31, >> channel 5, min 127, max 0",
     "bias 32, << 3, min 127",
+    "bias, leaky 3, + 128, >> 8, min 127, max -128",
     "",
 )
 LAYERS = (
@@ -73,8 +74,8 @@ def workloads(draw: st.DrawFn) -> Workload:
         rows, outputs = draw(st.sampled_from([1, 2, 5, 13])), draw(st.integers(1, 70))
         inputs = draw(st.one_of(st.integers(1, 70), st.sampled_from([140, 300, 301])))
         if draw(st.booleans()):
-            return Workload("dense", rows, inputs, 1, 1, outputs, epilogue=epilogue)
-        return Workload("batch_matmul", 2, inputs, rows, 1, outputs, epilogue=epilogue)
+            return Workload("dense", rows, inputs, 1, 1, outputs, post=epilogue)
+        return Workload("batch_matmul", 2, inputs, rows, 1, outputs, post=epilogue)
     small, pad = st.integers(1, 3), st.integers(0, 2)
     kernel, stride, dilation = (
         draw(st.one_of(st.just((1, 1)), st.tuples(small, small))) for _ in range(3)
@@ -88,7 +89,7 @@ def workloads(draw: st.DrawFn) -> Workload:
         inputs *= draw(st.sampled_from([1, 1, 4]))
     return Workload(
         "conv2d", draw(st.integers(1, 2)), inputs, draw(image), draw(image), outputs,
-        *kernel, *stride, *pads, *dilation, groups, epilogue=epilogue,
+        *kernel, *stride, *pads, *dilation, groups, post=epilogue,
     )  # fmt: skip
 
 

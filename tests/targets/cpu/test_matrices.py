@@ -101,7 +101,7 @@ def test_the_reference_adds_a_bias_by_column_and_a_residual_by_number() -> None:
     bias, residual = np.array([10, 1], np.float32), np.array([[0, 0], [0, 20]], np.float32)
     found = reference(workload, data, weights, bias, residual)
     assert found.tolist() == [[13, 0], [16, 11]]
-    plain = replace(workload, epilogue=parse_epilogue(""))
+    plain = replace(workload, post=parse_epilogue(""))
     assert reference(plain, data, weights, bias, residual).tolist() == [[3, -5], [6, -10]]
 
 

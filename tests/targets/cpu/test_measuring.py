@@ -83,7 +83,7 @@ def test_a_broken_kernel_costs_itself_alone(broken: Callable[[str], np.ndarray])
 
 def test_wrong_numbers_say_how_wrong() -> None:
     lowered = _compiled(1)
-    other = replace(WORK, epilogue=WORK.epilogue[:1])  # the same arguments, without the clip
+    other = replace(WORK, post=WORK.epilogue[:1])  # the same arguments, without the clip
     space = SHARED.space(other)
     wrong = SHARED.lower(other, lowered.configs)
     assert space == SHARED.space(WORK)

@@ -50,7 +50,7 @@ def convolutions(draw: st.DrawFn) -> Workload:
         "conv2d", draw(st.integers(1, 2)), each_in * groups, draw(st.integers(5, 13)),
         draw(st.integers(5, 13)), each_out * groups, kernel_h, kernel_w, stride_h, stride_w, *pads,
         dilation_h, dilation_w, groups, dtype="float32",
-        epilogue=parse_epilogue(draw(st.sampled_from(EPILOGUES))),
+        post=parse_epilogue(draw(st.sampled_from(EPILOGUES))),
     )  # fmt: skip
 
 

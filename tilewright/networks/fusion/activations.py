@@ -49,11 +49,11 @@ def apart(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
         steps += [
             replace(
                 step, output=before.name,
-                workload=replace(step.workload, epilogue=(*own, *_WHOLE)),
+                workload=step.workload.with_steps((*own, *_WHOLE)),
             ),
             Layer(
                 f"{step.name}.activation", step.names[-1:], "Clip",
-                replace(workload, epilogue=clips), before.name, step.output,
+                workload.with_steps(clips), before.name, step.output,
                 weight=np.ones((workload.out_channels, 1, 1, 1), np.int8),
             ),
         ]  # fmt: skip

@@ -18,7 +18,8 @@ from tilewright.networks.integer.graph import IntegerGraph, Step
 from tilewright.networks.integer.reference import is_image_of
 from tilewright.targets.integer_average import average_weights
 from tilewright.targets.layer import ChannelSlice, Layer
-from tilewright.targets.workload import Average, Workload
+from tilewright.targets.patterns.average import Average
+from tilewright.targets.workload import Workload
 
 
 def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
@@ -163,8 +164,7 @@ def _averaged(convolution: Layer, average: Layer) -> Layer:
 
 def _together(convolution: Workload, average: Workload) -> Workload:
     """One workload for both. Raises `WorkloadError` where there is none."""
-    own = Average(average.height, average.width, average.epilogue)
-    return replace(convolution, average=own)
+    return convolution.with_patterns(Average(average.height, average.width, average.epilogue))
 
 
 def _reason(graph: IntegerGraph, average: Layer, convolution: Layer) -> str:

@@ -72,7 +72,7 @@ def _groups(graph: IntegerGraph, outputs: Collection[str]) -> list[list[Layer]]:
     by_key: dict[_Key, list[Layer]] = {}
     for layer in graph.layers:
         if layer.output in outputs and _can_join(layer):
-            key = layer.data, replace(layer.workload, out_channels=1, epilogue=()), _clips(layer)
+            key = layer.data, replace(layer.workload, out_channels=1).with_steps(()), _clips(layer)
             by_key.setdefault(key, []).append(layer)
     return [group[k : k + MOST] for group in by_key.values() for k in range(0, len(group), MOST)
             if len(group[k : k + MOST]) > 1]  # fmt: skip
@@ -176,7 +176,7 @@ def _layer(graph: IntegerGraph, layers: Sequence[Layer], whole: Value) -> Layer:
         return np.concatenate(filled)
 
     epilogue, bias, shifts = _epilogue(layers, stacked)
-    workload = replace(layers[0].workload, out_channels=sum(widths), epilogue=epilogue)
+    workload = replace(layers[0].workload, out_channels=sum(widths)).with_steps(epilogue)
     weights = [layer.weight for layer in layers if layer.weight is not None]
     return Layer(
         name=" + ".join(layer.name for layer in layers),

@@ -17,7 +17,8 @@ from tilewright.networks.integer.graph import IntegerGraph, Step
 from tilewright.networks.integer.reference import is_image_of
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.layer import Layer, LayerShortcut
-from tilewright.targets.workload import Shortcut, Workload
+from tilewright.targets.patterns.shortcut import Shortcut
+from tilewright.targets.workload import Workload
 
 _ADDED = {"bias", "offset"}
 """What may be added before or after a residual, as good as the other way round."""
@@ -74,14 +75,12 @@ def _together(shortcut: Workload, last: Workload) -> Workload:
     """One workload for both. Raises `WorkloadError` where there is none."""
     scale = next(op.value for op in last.epilogue if op.kind == "residual")
     shifted = (EpilogueOp("shl", scale),) if scale else ()
-    return replace(
-        last,
-        epilogue=tuple(op for op in last.epilogue if op.kind != "residual"),
-        shortcut=Shortcut(
-            shortcut.in_channels, shortcut.height, shortcut.width, shortcut.stride_h,
-            shortcut.stride_w, (*shortcut.epilogue, *shifted),
-        ),
+    own = Shortcut(
+        shortcut.in_channels, shortcut.height, shortcut.width, shortcut.stride_h,
+        shortcut.stride_w, (*shortcut.epilogue, *shifted),
     )  # fmt: skip
+    left = tuple(op for op in last.epilogue if op.kind != "residual")
+    return last.with_steps(left).with_patterns(own)
 
 
 def _reason(graph: IntegerGraph, shortcut: Layer, last: Layer) -> str:

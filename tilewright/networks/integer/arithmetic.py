@@ -128,16 +128,21 @@ class Finished:
 
 
 def finish(
-    r: Requantisation, constants: Sequence[Real], channels: int, *, has_bias: bool = False
-) -> Finished:
+    r: Requantisation, constants: Sequence[Real], channels: int, *, has_bias: bool = False,
+    activation: EpilogueOp | None = None, zero: int = 0,
+) -> Finished:  # fmt: skip
     """The epilogue that adds `constants`, each (o,) or (1, o, oh, ow) in steps of the sums, and
     requantises; the constant that rounds a shift is added to them. A layer that `has_bias` adds a
-    value a channel, be all of them 0. Raises `SumsOverflow` for constants beyond 32 bits."""
+    value a channel, be all of them 0. An `activation` comes behind what is added; behind it `zero`
+    is, with the constant that rounds. Raises `SumsOverflow` for constants beyond 32 bits."""
     steps: list[EpilogueOp] = []
     shifts = r.shifts if r.by_channel else r.shifts[:1]
     half = np.where(shifts > 0, 1 << np.maximum(shifts - 1, 0), 0)
     by_pixel = any(each.ndim == 4 for each in constants)
     bias = add = None
+    after = zero + int(half[0])
+    if activation is not None:
+        half = np.zeros_like(half)
     if constants or has_bias or r.by_channel or int(half.max()) >= 1 << MAX_OFFSET_SHIFT:
         total = np.zeros(channels)[_AS_IMAGE] if by_pixel else np.zeros(channels)
         for each in constants:
@@ -155,7 +160,9 @@ def finish(
             steps.append(EpilogueOp("bias", 0 if near else 32))
     if r.residual is not None:
         steps.append(r.residual)
-    if bias is None and add is None and int(half[0]):
+    if activation is not None:
+        steps += [activation, *([EpilogueOp("offset", after)] if after else [])]
+    elif bias is None and add is None and int(half[0]):
         steps.append(EpilogueOp("offset", int(half[0])))
     if r.by_channel:
         steps.append(shift_of_channels(r.shifts))

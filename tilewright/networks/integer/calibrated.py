@@ -121,7 +121,7 @@ def _first_pass(layer: Layer, shift: int | None) -> Layer:
     if shift is None or shift >= own:
         return layer
     made = finish(Requantisation(np.array([FINE_BITS + shift])), (), layer.workload.out_channels)
-    workload = replace(layer.workload, epilogue=made.epilogue)
+    workload = layer.workload.with_steps(made.epilogue)
     return replace(layer, workload=workload, bias=made.bias)
 
 
@@ -133,4 +133,4 @@ def _second_pass(layer: Layer, shift: int | None) -> Layer:
         EpilogueOp("residual", shift) if op.kind == "residual" else op
         for op in layer.workload.epilogue
     )
-    return replace(layer, workload=replace(layer.workload, epilogue=tuple(steps)))
+    return replace(layer, workload=layer.workload.with_steps(tuple(steps)))

@@ -18,6 +18,7 @@ from tilewright.networks.integer.arithmetic import (
 from tilewright.networks.integer.matmul_layers import MatmulLayer, NotALayer
 from tilewright.networks.integer.multipliers import FINE_BITS
 from tilewright.networks.integer.qdq_propagation import View
+from tilewright.networks.relax.activations import step_of
 from tilewright.networks.relax.op_patterns import Match, quantisation, upper_bound
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.layer import Scale
@@ -29,7 +30,8 @@ FAR_APART = "its scales are too far apart for shifts"
 @dataclass(frozen=True, eq=False)
 class IntegerCall:
     """A call on its way to layers: what multiplies, the scale and bounds of what it writes, the
-    constants that are added, (o,) real numbers, and the int8 tensor that is."""
+    constants that are added, (o,) real numbers, the int8 tensor that is, and the activation behind
+    them."""
 
     match: Match
     product: MatmulLayer
@@ -40,6 +42,7 @@ class IntegerCall:
     layer_name: str
     value_name: str
     parts: int = 1
+    activation: EpilogueOp | None = None
 
     @property
     def ratios(self) -> Real:
@@ -92,25 +95,28 @@ def of_zero_point(product: MatmulLayer, weight: Real | Integers | None) -> Real:
         return np.asarray(-zero * weight.sum(axis=(1, 2, 3)), np.float64)
     ones = np.ones((1, w.in_channels, w.height, w.width), np.int8)
     fine = np.rint(weight * (1 << FINE_BITS))  # the reference sums integers
-    alone = replace(w, batch=1, epilogue=())
+    alone = replace(w, batch=1, post=())
     sums = reference(alone, {"data": ones, "weight": fine}, acc_bits=62, out_bits=62)
     return -zero * sums / (1 << FINE_BITS)
 
 
 class Behind:
     """What follows the sums of a call: the scale it is written with, None where nothing says,
-    whether a relu cuts it and where it is cut above."""
+    whether a relu cuts it and where it is cut above, and another activation."""
 
     def __init__(self, match: Match) -> None:
         self.output: Scale | None = None
         self.relu = False
         self.upper: float | None = None
+        self.activation: EpilogueOp | None = None
         for link in match.links:
             if link.kind in ("relu", "clip"):
                 self.relu = True
                 bound = upper_bound(link.binding)
                 known = [each for each in (self.upper, bound) if each is not None]
                 self.upper = min(known, default=None)
+            elif link.kind == "activation":
+                self.activation = step_of(link.binding)
             elif link.kind == "quantise":
                 found = quantisation(link.binding)
                 assert found is not None

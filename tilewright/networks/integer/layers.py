@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright.networks.integer.arithmetic import (
     INT8,
+    MAX_OFFSET_SHIFT,
     Finished,
     Integers,
     Real,
@@ -131,7 +132,9 @@ class Layers:
         bounds = bounds_of(output, steps.relu, steps.upper)
         own, value = name or match.anchor.node, name or match.result.node
         return self._requantised(
-            IntegerCall(match, product, output, bounds, bias, residual, own, value, parts)
+            IntegerCall(
+                match, product, output, bounds, bias, residual, own, value, parts, steps.activation
+            )
         )
 
     def _requantised(self, call: IntegerCall) -> Value:
@@ -207,7 +210,7 @@ class Layers:
         factors = [view.known.step / call.output.step for view in (one, two)]
         weight = np.concatenate([np.eye(c) * factor for factor in factors], axis=1)
         n, _, h, w = whole.shape
-        workload = Workload("conv2d", n, 2 * c, h, w, c, epilogue=())
+        workload = Workload("conv2d", n, 2 * c, h, w, c, post=())
         product = MatmulLayer(workload, whole.name, Scale(call.output.step), call.product.shape)
         zeros = -sum(view.known.zero_point * view.known.step for view in (one, two))
         joined = replace(call, product=product, bias=np.full(c, zeros), residual=None)
@@ -228,8 +231,11 @@ class Layers:
             raise NotALayer(FAR_APART)
         steps = call.output.step * np.exp2(-r.shifts.astype(np.float64))
         zero = None if residual or call.residual is None else call.residual.known.zero_point
+        zeros, activates = call.output.zero_point * np.exp2(r.shifts), call.activation is not None
+        if activates:
+            _check_behind(r, zeros)
         constants = [
-            np.broadcast_to(call.output.zero_point * np.exp2(r.shifts), (call.channels,)),
+            np.broadcast_to(0 * zeros if activates else zeros, (call.channels,)),
             call.bias / steps if call.bias is not None else np.zeros(0),
             -(zero or 0) * times(r.residual) * np.ones(call.channels),
             of_zero_point(call.product, weight if stands_for is None else stands_for),
@@ -239,6 +245,8 @@ class Layers:
             [each for each in constants if each.any()],
             call.channels,
             has_bias=call.bias is not None,
+            activation=call.activation,
+            zero=int(zeros[0]) if activates else 0,
         )
         made = None if weight is None else weight.astype(np.int8)
         if made is not None:
@@ -262,7 +270,7 @@ class Layers:
         residual: str | None = None, *, name: str = "", macs: int | None = None,
     ) -> None:  # fmt: skip
         product, node, unfold = call.product, call.match.anchor.node, None
-        workload = replace(product.workload, epilogue=finished.epilogue)
+        workload = product.workload.with_steps(finished.epilogue)
         if call.match.operator == "conv2d" and product.data in self._t.host and weight is not None:
             unfold = self._unfold(workload)
             if unfold is not None:
@@ -332,3 +340,12 @@ class Layers:
             call = IntegerCall(match, product, behind.output, bounds, None, None, own, name)
             value = self._requantised(call)
         self._bind(match, value)
+
+
+def _check_behind(r: Requantisation, zeros: Real) -> None:
+    """Raises `NotALayer` where what follows an activation is no single immediate."""
+    if r.by_channel:
+        raise NotALayer("its activation needs sums that count alike in all channels")
+    half = 1 << max(int(r.shifts[0]) - 1, 0)
+    if abs(zeros[0]) + half >= 1 << MAX_OFFSET_SHIFT:
+        raise NotALayer("what rounds behind its activation is more than an immediate holds")

@@ -120,7 +120,7 @@ class Products:
             stride_h=int(attrs.strides[0]), stride_w=int(attrs.strides[1]),
             pad_top=top, pad_left=left, pad_bottom=bottom, pad_right=right,
             dilation_h=int(attrs.dilation[0]), dilation_w=int(attrs.dilation[1]),
-            groups=int(attrs.groups), epilogue=(),
+            groups=int(attrs.groups), post=(),
         )  # fmt: skip
         shape = match.anchor.shape or ()
         return MatmulLayer(workload, view.value, view.known, shape, weight, steps)
@@ -139,7 +139,7 @@ class Products:
         elif own[-1] != channels:
             view = self._t.in_shape(view, view.shape)
         outputs, inputs = weight.shape[:2]
-        workload = Workload("dense", rows, inputs, 1, 1, outputs, epilogue=())
+        workload = Workload("dense", rows, inputs, 1, 1, outputs, post=())
         shape = match.anchor.shape or ()
         shape = shape if len(shape) != 4 else (rows, outputs)
         return MatmulLayer(workload, view.value, view.known, shape, weight, steps)
@@ -184,7 +184,7 @@ class Products:
         )
         if one.known.zero_point or two.known.zero_point:
             raise NotALayer("it multiplies two activations, and one has a zero point")
-        workload = Workload("dense", rows, channels, 1, 1, outputs, epilogue=())
+        workload = Workload("dense", rows, channels, 1, 1, outputs, post=())
         for i in range(heads):
             data, weight = (
                 self._t.derived(
@@ -241,5 +241,5 @@ def depthwise(
     return Workload(
         "conv2d", n, c, h, w, c, kernel_h=kernel[0], kernel_w=kernel[1],
         stride_h=strides[0], stride_w=strides[1],
-        pad_top=top, pad_left=left, pad_bottom=bottom, pad_right=right, groups=c, epilogue=(),
+        pad_top=top, pad_left=left, pad_bottom=bottom, pad_right=right, groups=c, post=(),
     )  # fmt: skip

@@ -141,7 +141,7 @@ def sums_of(layer: Layer, values: Mapping[str, Array], block: int) -> Array:
     tensors: dict[str, Array] = {
         "data": packed(layer, values[layer.data], block), "weight": layer.weight
     }  # fmt: skip
-    return reference(replace(layer.workload, epilogue=()), tensors, out_bits=32)
+    return reference(replace(layer.workload, post=()), tensors, out_bits=32)
 
 
 def of_shortcut(

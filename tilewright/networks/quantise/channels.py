@@ -38,7 +38,7 @@ def by_channel(normal: NormalGraph, plan: QuantisationPlan, exponents: Exponents
     tensors, nodes = normal.tensors(), {node.name: node for node in normal.graph.node}
     weights, finer = dict(exponents.weights), {}
     for group in plan.groups:
-        if group.weight is None or group.residual is not None:
+        if group.weight is None or group.counts_alike:
             continue
         values = numpy_helper.to_array(tensors[group.weight])
         slices = np.moveaxis(values, channel_axis(nodes[group.nodes[0]]), 0)

@@ -17,6 +17,7 @@ from tilewright.core.errors import UnknownName
 from tilewright.networks.fused_calls import PRODUCTS, FusedCall
 from tilewright.networks.graph import NormalGraph, data_inputs
 from tilewright.networks.quantise.bn_folding import attribute
+from tilewright.targets.steps.registry import STEP_KINDS
 
 RESHAPES = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
 MOVES = frozenset((*RESHAPES, "Transpose", "Slice", "Concat"))
@@ -28,7 +29,9 @@ ANCHORS: Mapping[str, frozenset[str]] = {
     "max_pool": frozenset(("MaxPool",)),
     "average_pool": frozenset(("AveragePool", "GlobalAveragePool", "ReduceMean")),
     "add": frozenset(("Add",)),
-    "elementwise": frozenset(("Relu", "Clip")),
+    "elementwise": frozenset(
+        ("Relu", "Clip", *(k.activation.onnx for k in STEP_KINDS.values() if k.activation))
+    ),
 }
 AS_ASKED = "kept in float as asked"
 
@@ -39,7 +42,8 @@ class Group:
 
     `operands` are the activations that the anchor reads, `residual` is the one that is added to its
     sums of products, None where there is none. `weight` is the constant it multiplies by, and
-    `biases` are (operator, place among its inputs) of constants a channel.
+    `biases` are (operator, place among its inputs) of constants a channel. Where the sums of all
+    channels have to count alike (`counts_alike`), channels have no scales of their own.
     """
 
     nodes: tuple[str, ...]
@@ -49,6 +53,7 @@ class Group:
     biases: tuple[tuple[str, int], ...] = ()
     residual: str | None = None
     keeps_scale: bool = False
+    counts_alike: bool = False
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -128,6 +133,7 @@ class _Planner:
         if not self._is_float(value) or (call.operator == "average_pool" and _is_ragged(call)):
             raise _NoGroup("it is no product of float32 tensors")
         nodes, biases, residual = [anchor.name], [], None
+        activation = any(step.kind == "activation" for step in call.steps)
         if weighted:
             self._check_product(anchor)
             biases += [(anchor.name, 2)] if len(anchor.input) > 2 and anchor.input[2] else []
@@ -154,6 +160,7 @@ class _Planner:
         return Group(
             tuple(nodes), tuple(operands), value, anchor.input[1] if weighted else None,
             tuple(biases), residual, keeps_scale=call.operator == "max_pool",
+            counts_alike=residual is not None or activation,
         )  # fmt: skip
 
     def _check_product(self, anchor: onnx.NodeProto) -> None:

@@ -12,6 +12,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from tilewright.networks.fused_calls import CallOperator, Quantisation, StepKind
+from tilewright.networks.relax.activations import step_of
 from tilewright.networks.relax.bindings import Binding, FlatGraph, is_per_channel, shape_of
 
 CONV2D, MATMUL = "relax.nn.conv2d", "relax.matmul"
@@ -24,7 +25,7 @@ MOVES = frozenset(("relax.permute_dims", "relax.concat", "relax.strided_slice"))
 QUANTISE, DEQUANTISE = "relax.quantize", "relax.dequantize"
 
 # the order an accumulator can take them in; quantisation may stand between two, but before no bias
-RANK: Mapping[StepKind, int] = {"bias": 1, "add": 2, "relu": 3, "clip": 3}
+RANK: Mapping[StepKind, int] = {"bias": 1, "add": 2, "relu": 3, "clip": 3, "activation": 3}
 BEHIND: Mapping[CallOperator, int] = {
     "conv2d": 0, "dense": 0, "matmul": 2, "max_pool": 2, "average_pool": 2, "add": 2,
     "elementwise": 3,
@@ -75,11 +76,11 @@ Signature = tuple[tuple[str, int], ...]
 
 
 def own_kind(anchor: Binding) -> StepKind | None:
-    """The step that an anchor is itself: a sum, relu, clip or requantisation that stands alone."""
+    """The step that an anchor is itself: a sum, activation or requantisation that stands alone."""
     kinds: Mapping[str, StepKind] = {
         ADD: "add", RELU: "relu", CLIP: "clip", QUANTISE: "quantise"
     }  # fmt: skip
-    return kinds.get(anchor.op)
+    return "activation" if step_of(anchor) is not None else kinds.get(anchor.op)
 
 
 def matches(flat: FlatGraph) -> list[Match]:
@@ -126,6 +127,8 @@ def anchor_kind(flat: FlatGraph, binding: Binding) -> CallOperator | None:
         same = shape_of(one) == shape_of(two) == binding.shape
         return "add" if same and not flat.is_constant(two) else None
     if binding.op == RELU or (binding.op == CLIP and _bounds(binding) is not None):
+        return "elementwise"
+    if step_of(binding) is not None:
         return "elementwise"
     if binding.op == QUANTISE and _is_constant_scale(flat, binding):
         source = flat.by_var.get(binding.args[0])
@@ -213,6 +216,8 @@ def chain_behind(flat: FlatGraph, anchor: Binding, operator: CallOperator) -> tu
         link = _link(flat, head, user, channel_axis)
         if link is None or not _follows(link, chain, BEHIND[operator]):
             break
+        if operator == "max_pool" and link.kind == "activation":
+            break  # nothing sums in a max-pool
         if integer and link.kind == "add" and not is_int8(flat, user.args[1 - link.position]):
             break
         chain.append(link)
@@ -281,6 +286,8 @@ def _link(flat: FlatGraph, head: Binding, user: Binding, channel_axis: int) -> L
         return Link(user, 0, "relu")
     if user.op == CLIP:
         return Link(user, 0, "clip") if _bounds(user) is not None else None
+    if step_of(user) is not None:
+        return Link(user, 0, "activation")
     if user.op in (QUANTISE, DEQUANTISE) and _is_constant_scale(flat, user):
         return Link(user, 0, "quantise" if user.op == QUANTISE else "dequantise")
     return None

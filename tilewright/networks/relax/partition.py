@@ -16,6 +16,7 @@ from tvm.relax.dpl import is_op, wildcard
 
 from tilewright.networks.errors import ImportFailedError
 from tilewright.networks.fused_calls import FusedCall, FusedStep, Partitioned
+from tilewright.networks.relax.activations import step_of
 from tilewright.networks.relax.bindings import FlatGraph, shape_of
 from tilewright.networks.relax.macs import macs_by_node
 from tilewright.networks.relax.op_patterns import (
@@ -140,7 +141,8 @@ def _step(flat: FlatGraph, link: Link) -> FusedStep:
     found = quantisation(link.binding)
     if link.kind == "add":
         found = quantisation_of(flat, link.binding.args[1 - link.position])
-    return FusedStep(link.kind, link.binding.node, found, upper_bound(link.binding))
+    upper, own = upper_bound(link.binding), step_of(link.binding)
+    return FusedStep(link.kind, link.binding.node, found, upper, own)
 
 
 def _constant_nodes(flat: FlatGraph) -> frozenset[str]:

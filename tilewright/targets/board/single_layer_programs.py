@@ -18,7 +18,7 @@ from tilewright.targets.artifact_types import LayerGraph
 from tilewright.targets.base import Lowered
 from tilewright.targets.board import EXPECTED, INPUT
 from tilewright.targets.layer import Layer, LayerShortcut, Scale, Value
-from tilewright.targets.reference import of_shortcut
+from tilewright.targets.patterns.shortcut import shortcut_tensors
 from tilewright.targets.vta.board.build import linked
 from tilewright.targets.vta.board.layouts import data_packing, output_packing
 from tilewright.targets.vta.board.lower import LayerProgram, packed_constants
@@ -117,7 +117,7 @@ def _layer(workload: Workload, tensors: Tensors) -> Layer:
         weight=None if weight is None else weight.astype(np.int8),
         bias=None if bias is None else bias.astype(np.int32),
         shifts=None if shifts is None else shifts.astype(np.int32),
-        shortcut=_shortcut(of_shortcut(tensors)),
+        shortcut=_shortcut(shortcut_tensors(tensors)),
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tilewright.core.errors import WorkloadError
 from tilewright.core.lazy_module import lazy_module
+from tilewright.targets.anchor import DType
 from tilewright.targets.base import Space
 from tilewright.targets.cpu.compile import llvm_target, scheduled
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
@@ -17,7 +18,7 @@ from tilewright.targets.cpu.pipeline import lowering
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.kernels import KernelCode
-from tilewright.targets.workload import DType, Workload
+from tilewright.targets.workload import Workload
 
 tvm = lazy_module("tvm")
 

@@ -50,12 +50,17 @@ from tilewright.targets.vta.bounds import bound_cycles, roofline_cycles, shifted
 from tilewright.targets.vta.code_digest import simulator_version
 from tilewright.targets.vta.cycle_breakdown import breakdown
 from tilewright.targets.vta.design_space import DESIGNS, redesigned
-from tilewright.targets.vta.estimates import ESTIMATES, estimator
+from tilewright.targets.vta.estimates import ESTIMATES
+from tilewright.targets.vta.estimates.choice import estimator
 from tilewright.targets.vta.estimates.floor import floor_extended
 from tilewright.targets.vta.functional.semantics import SemanticsName
 from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
 from tilewright.targets.vta.lowering.failures import FAILURES
-from tilewright.targets.vta.lowering.geometry import tensor_operands
+from tilewright.targets.vta.lowering.geometry import (
+    alu_operations,
+    composed_rows,
+    tensor_operands,
+)
 from tilewright.targets.vta.lowering.program_features import HIDDEN, HIDDEN_FIELDS
 from tilewright.targets.vta.lowering.program_state import columns
 from tilewright.targets.vta.measure import COUNTER_FIELDS, COUNTER_NAMES, time_rows
@@ -160,7 +165,7 @@ class VtaTarget:
         lowering = self.lowering(workload)
         values = lowering.space.values(configs)
         tensors = tensor_operands(workload)
-        operations = len(workload.epilogue) + shifted_residuals(workload)
+        operations = alu_operations(workload) + shifted_residuals(workload)
         table = estimator(workload, self.space_name)(
             lowering.geometry, lowering.machine, operations, tensors, values
         )
@@ -195,11 +200,11 @@ class VtaTarget:
 
     def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
         """See `targets.vta.estimates.floor`; what bounds every schedule bounds each, and is all
-        that is known of other spaces, of pools, of shortcuts and of averages."""
+        that is known of other spaces, of pools, of patterns and of steps that are made up."""
         bound, lowering = float(bound_cycles(workload, self.spec)), self.lowering(workload)
-        w = workload
-        plain = w.operator != "max_pool" and not (w.pool or w.shortcut or w.average)
-        if self.space_name != "extended" or not plain:
+        plain = workload.operator != "max_pool" and not workload.patterns
+        composed = any(composed_rows(op) for op in workload.epilogue)
+        if self.space_name != "extended" or not plain or composed:
             return np.full(len(configs), bound)
         values = lowering.space.values(configs)
         geometry, machine = lowering.geometry, lowering.machine

@@ -12,6 +12,7 @@ from tilewright.targets.cpu.kernels.dense_int8 import DenseInt8
 from tilewright.targets.cpu.kernels.depthwise import Depthwise
 from tilewright.targets.cpu.kernels.grouped import Grouped
 from tilewright.targets.cpu.kernels.kernel import Kernel
+from tilewright.targets.cpu.kernels.shared import computes
 from tilewright.targets.workload import Workload
 
 KERNELS: tuple[Kernel, ...] = (
@@ -23,7 +24,7 @@ KERNELS: tuple[Kernel, ...] = (
 def kernel_for(workload: Workload) -> Kernel:
     """The kernel that computes a workload. Raises `WorkloadError` if there is none."""
     for kernel in KERNELS:
-        alone = not (workload.pool or workload.shortcut or workload.average)
+        alone = not workload.patterns and all(map(computes, workload.epilogue))
         if alone and kernel.serves(workload):
             return kernel
     raise WorkloadError(

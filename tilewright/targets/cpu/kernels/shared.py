@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.epilogue import EpilogueOp
+from tilewright.targets.steps.registry import STEP_KINDS
+from tilewright.targets.steps.step import AluOperation
 from tilewright.targets.workload import Workload
 
 te = lazy_module("tvm.te")
@@ -44,8 +48,15 @@ def widened(w: Workload, number: Any) -> Any:
 
 A_CHANNEL = frozenset({"bias", "shr_channel"})
 """Steps whose tensors have one value an output channel; those of others are like the output."""
+_STEPS = {"bias", "add", "residual", "offset", "shr", "shr_channel", "shl", "min", "max"}
 _FLOATS = {"bias": "float32", "residual": "float32"}
 _INTEGERS = {"bias": "int32", "shr_channel": "int32", "add": "int32", "residual": "int8"}
+
+
+def computes(step: EpilogueOp) -> bool:
+    """Whether kernels compute a step: those known by name, and those that ALU operations make
+    up."""
+    return step.kind in _STEPS or bool(STEP_KINDS[step.kind].operations(step.value))
 
 
 def epilogue_tensors(w: Workload) -> dict[str, str]:
@@ -103,9 +114,30 @@ def _in_integers(w: Workload, tensors: dict[str, Any], found: Any) -> Any:
         elif step.kind in ("shr", "shl"):
             shift = tirx.shift_right if step.kind == "shr" else tirx.shift_left
             found = shift(found, constant)
-        else:
+        elif step.kind in ("min", "max"):
             found = (tirx.max if step.kind == "max" else tirx.min)(found, constant)
+        else:
+            found = _composed(STEP_KINDS[step.kind].operations(step.value), found)
     return tirx.Cast("int8", found)
+
+
+def _composed(operations: Sequence[AluOperation], found: Any) -> Any:
+    """A step on an int32 sum that ALU operations make up."""
+    from tvm import tirx
+
+    of = {
+        "add": wrapping_sum, "min": tirx.min, "max": tirx.max, "shr": tirx.shift_right
+    }  # fmt: skip
+    copy = found
+    for each in operations:
+        constant = tirx.const(each.value, "int32")
+        if each.place == "take":
+            copy = found
+        elif each.place == "aside":
+            copy = of[each.operation](copy, constant)
+        else:
+            found = of[each.operation](found, copy if each.place == "back" else constant)
+    return found
 
 
 def registers(spec: CpuSpec) -> int:

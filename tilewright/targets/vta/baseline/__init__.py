@@ -19,7 +19,7 @@ so; it is what the layer costs there, and no schedule of ours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from itertools import product
@@ -30,9 +30,14 @@ from numpy.typing import NDArray
 from tilewright.core.errors import WorkloadError
 from tilewright.core.files import as_int, as_list, as_object, as_text, read_json
 from tilewright.targets.epilogue import RESIDUALS, EpilogueOp
-from tilewright.targets.vta.estimates import CYCLES, SHARES, estimate_template, estimator
+from tilewright.targets.vta.estimates import CYCLES, SHARES, estimate_template
+from tilewright.targets.vta.estimates.choice import estimator
 from tilewright.targets.vta.lowering.batch import Lowering
-from tilewright.targets.vta.lowering.geometry import tensor_operands
+from tilewright.targets.vta.lowering.geometry import (
+    alu_operations,
+    composed_rows,
+    tensor_operands,
+)
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import Workload
 
@@ -102,7 +107,7 @@ def fallback_of(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
 
 def _is_ours(workload: Workload) -> bool:
     """Whether only our schedules do all of it at once."""
-    return any((workload.pool, workload.shortcut, workload.average))
+    return bool(workload.patterns) or any(composed_rows(op) for op in workload.epilogue)
 
 
 def _first_that_lowers(lowering: Lowering, values: NDArray[np.int64]) -> NDArray[np.int64] | None:
@@ -127,7 +132,7 @@ def _estimated(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
         flat = np.random.default_rng(0).choice(space.size, SAMPLED, replace=False)
     values = space.values(space.unravel(flat))
     estimates = estimator(workload, "extended")(
-        lowering.geometry, lowering.machine, len(workload.epilogue), tensor_operands(workload),
+        lowering.geometry, lowering.machine, alu_operations(workload), tensor_operands(workload),
         values,
     )  # fmt: skip
     order = np.lexsort((estimates[:, CYCLES], (estimates[:, SHARES] > 1).any(axis=1)))
@@ -153,7 +158,7 @@ def _stock_form(workload: Workload) -> tuple[Workload, str]:
     """The workload as the stock compiler would run it, and what that changes."""
     steps = [EpilogueOp("add") if op.kind in RESIDUALS else op for op in workload.epilogue]
     changed = tuple(steps) != workload.epilogue
-    return replace(workload, epilogue=tuple(steps)), WIDE_RESIDUAL * changed
+    return workload.with_steps(tuple(steps)), WIDE_RESIDUAL * changed
 
 
 def _no_schedule(workload: Workload, spec: VtaSpec) -> WorkloadError:

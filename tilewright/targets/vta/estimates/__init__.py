@@ -4,7 +4,7 @@ Nothing here knows whether a schedule can be compiled: a share above 1 only says
 unlikely.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,30 +18,20 @@ from tilewright.targets.vta.estimates.ml2tuner_space import estimate_unchecked
 from tilewright.targets.vta.estimates.template import estimate_template
 from tilewright.targets.vta.lowering.geometry import Geometry
 from tilewright.targets.vta.spec import Machine
-from tilewright.targets.workload import Workload
 
 Estimator = Callable[[Geometry, Machine, int, int, NDArray[np.int64]], NDArray[np.float64]]
 
-_OF_SPACE: dict[str, Estimator] = {
+OF_SPACE: Mapping[str, Estimator] = {
     "template": estimate_template,
     "extended": estimate_extended,
     "unchecked": estimate_unchecked,
 }
 
 
-def estimator(workload: Workload, space: str) -> Estimator:
-    """What estimates the schedules of a workload in the space of that name: a function of knob
-    values, shape (n, knobs), that gives shape (n, columns)."""
-    if workload.operator == "max_pool":
-        return estimate_pool
-    if workload.shortcut is not None:
-        return estimate_summed
-    return _OF_SPACE[space] if workload.pool is None else estimate_pooled
-
-
 __all__ = [
     "CYCLES",
     "ESTIMATES",
+    "OF_SPACE",
     "SHARES",
     "estimate_extended",
     "estimate_pool",
@@ -49,5 +39,4 @@ __all__ = [
     "estimate_summed",
     "estimate_template",
     "estimate_unchecked",
-    "estimator",
 ]

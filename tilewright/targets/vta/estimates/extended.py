@@ -132,7 +132,7 @@ def estimate_extended(
             wgt_elements * m.wgt_bytes,
             inp_share,
             np.where(streamed, 1.0, wgt_share),
-            knob["acc_slots"] * tco * (th * tw + held) * (1 + adds) / m.acc_built,
+            knob["acc_slots"] * tco * (th * tw + held) * (1 + adds + geo.copies) / m.acc_built,
         ],
         axis=1,
     )

@@ -15,23 +15,25 @@ from numpy.typing import NDArray
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.base import Ragged, Space
 from tilewright.targets.vta.isa import Layout, layout_of
-from tilewright.targets.vta.lowering.bias_lifting import (
-    lift_of,
-    lift_of_shortcut,
-    lifted_epilogue,
-    lifted_geometry,
-    lifted_shortcut,
-)
+from tilewright.targets.vta.lowering.bias_lifting import lift_of, lifted_epilogue, lifted_geometry
 from tilewright.targets.vta.lowering.canonical_configs import distinct, set_alike
+from tilewright.targets.vta.lowering.codes import (
+    EXTENDED,
+    POOL,
+    POOLED,
+    SUMMED,
+    TEMPLATE,
+    UNCHECKED,
+)
 from tilewright.targets.vta.lowering.extended import extended_space, lower_extended
 from tilewright.targets.vta.lowering.failures import OUT_OF_SPACE
-from tilewright.targets.vta.lowering.fused_avg_pool import check_averaged
-from tilewright.targets.vta.lowering.fused_max_pool import check_pooled, lower_pooled, pooled_space
-from tilewright.targets.vta.lowering.fused_shortcut import check_summed, lower_summed
+from tilewright.targets.vta.lowering.fused_max_pool import lower_pooled
+from tilewright.targets.vta.lowering.fused_shortcut import lower_summed
 from tilewright.targets.vta.lowering.geometry import (
     EPILOGUE_IMMEDIATE,
     Geometry,
     beside_geometry,
+    check_composed,
     check_residual,
     epilogue_steps,
     geometry_of,
@@ -46,11 +48,11 @@ from tilewright.targets.vta.lowering.program_state import ProgramState, new_stat
 from tilewright.targets.vta.lowering.stall_features import count_waits
 from tilewright.targets.vta.lowering.template import lower_template, template_space
 from tilewright.targets.vta.njit_args import as_record, unowned
+from tilewright.targets.vta.patterns.registry import patterns_of, pipeline_of
 from tilewright.targets.vta.spec import Machine, VtaSpec
 from tilewright.targets.workload import Workload
 
 SpaceName = Literal["template", "extended", "unchecked"]
-TEMPLATE, EXTENDED, UNCHECKED, POOL, POOLED, SUMMED = 0, 1, 2, 3, 4, 5
 _CODES: dict[SpaceName, int] = {"template": TEMPLATE, "extended": EXTENDED, "unchecked": UNCHECKED}
 _CHUNK = 64  # configs a thread takes at a time
 SCRATCH = 1 << 15  # instructions: a longer program is written twice
@@ -81,9 +83,10 @@ class Lowering:
         if workload.operator == "max_pool":
             check_pool(workload)
         check_residual(workload, kind == "extended")
-        check_pooled(workload, kind == "extended")
-        check_summed(workload, kind == "extended")
-        check_averaged(workload, kind == "extended")
+        check_composed(workload, kind == "extended")
+        patterns, pipeline = patterns_of(workload), pipeline_of(workload)
+        for pattern in patterns:
+            pattern.check(workload, kind == "extended")
         if workload.operator == "max_pool":
             if kind == "unchecked":
                 raise WorkloadError(
@@ -92,19 +95,14 @@ class Lowering:
             space = pool_space(geometry, kind)
         elif kind == "template":
             space = template_space(geometry)
-        elif workload.pool is not None:
-            space = pooled_space(geometry)
         elif kind == "extended":
-            space = extended_space(geometry)
+            own_space = None if pipeline is None else pipeline.space
+            space = (own_space or extended_space)(geometry)
             lift = lift_of(workload, spec.machine)
             geometry = lifted_geometry(geometry, lift)
             epilogue = lifted_epilogue(epilogue, lift, geometry.average_steps)
-            if workload.shortcut is not None:
-                own, left = lift_of_shortcut(workload, spec.machine)
-                geometry = lifted_shortcut(geometry, own, left)
-                steps = geometry.beside_steps
-                first = lifted_epilogue(epilogue[:steps], own)
-                epilogue = np.concatenate([first, epilogue[steps:]])
+            for pattern in patterns:
+                geometry, epilogue = pattern.lifted(workload, spec.machine, geometry, epilogue)
         else:
             space = unchecked_space()
             if (epilogue[:, 0] != EPILOGUE_IMMEDIATE).any():
@@ -133,11 +131,9 @@ class Lowering:
         knows it."""
         if self.workload.operator == "max_pool":
             return POOL
-        if self.workload.pool is not None:
-            return POOLED
-        if self.workload.shortcut is not None:
-            return SUMMED
-        return _CODES[self.kind]
+        pipeline = pipeline_of(self.workload)
+        own = None if pipeline is None else pipeline.code
+        return _CODES[self.kind] if own is None else own
 
     def program(
         self, values: NDArray[np.int64]

@@ -10,7 +10,6 @@ averaged, their sums begin with it, taken back as often as it is added.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -46,8 +45,8 @@ NONE = Lift(0, 0, 0)
 def lift_of(workload: Workload, m: Machine) -> Lift:
     """The lift of a workload's bias: additions, a right shift, a clip on either side."""
     ops, kinds = workload.epilogue, [op.kind for op in workload.epilogue]
-    if workload.shortcut is not None:
-        return NONE  # of the shortcut, whose sums come first
+    if workload.shortcut is not None or workload.pool is not None:
+        return NONE  # of the shortcut, whose sums come first; pooled sums begin with a reset
     if EpilogueOp("bias") not in ops or "add" in kinds or m.inp_bits != 8:
         return NONE
     at = next((i for i, kind in enumerate(kinds) if kind in ("shr", "shr_channel")), -1)
@@ -88,7 +87,7 @@ def lift_of_shortcut(workload: Workload, m: Machine) -> tuple[Lift, int]:
         return NONE, 0
     steps = shortcut.epilogue
     scale = steps[-1].value if steps and steps[-1].kind == "shl" else 0
-    lift = lift_of(replace(shortcut, epilogue=steps[: len(steps) - (scale > 0)]), m)
+    lift = lift_of(shortcut.with_steps(steps[: len(steps) - (scale > 0)]), m)
     return lift, lift.clips << scale
 
 

@@ -49,6 +49,7 @@ def beside_of(geo: Geometry) -> Geometry:
         geo.beside_bias_base, geo.add_base, geo.out_base, geo.uop_base, False, geo.beside_lift,
         geo.beside_lowest, geo.insn_bytes_at, 0, 0, 0, 0, 0, geo.res_base, 0, -1, geo.oh, geo.ow,
         1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, geo.beside_ci, geo.out_blocks,
+        0,
     )  # fmt: skip
 
 

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.epilogue import RESIDUALS, EpilogueOp, weight_and_shift
 from tilewright.targets.integer_average import total_taps
+from tilewright.targets.patterns.max_pool import Pool
+from tilewright.targets.steps.registry import STEP_KINDS
 from tilewright.targets.vta.isa import ALU_ADD, ALU_MAX, ALU_MIN, ALU_SHR
 from tilewright.targets.vta.spec import Machine
-from tilewright.targets.workload import Pool, Workload
+from tilewright.targets.workload import Workload
 
 PAGE_BYTES = 4096
 
@@ -22,6 +24,21 @@ EPILOGUE_IMMEDIATE, EPILOGUE_BIAS, EPILOGUE_TENSOR, EPILOGUE_RESIDUAL = 0, 1, 2,
 """What an epilogue step's second operand is: a constant, one value a channel (its immediate says in
 which of `channel_vectors`), a whole tensor, or an int8 tensor that comes through the GEMM core (its
 immediate is the power of two it is scaled by)."""
+EPILOGUE_TAKE, EPILOGUE_ASIDE, EPILOGUE_BACK = 4, 5, 6
+"""Rows of a step that ALU operations make up (`targets.steps.step`): the accumulators are copied,
+the copy is changed by a constant, the accumulators are changed by the copy."""
+
+_ROW_OF = {
+    "results": EPILOGUE_IMMEDIATE, "take": EPILOGUE_TAKE, "aside": EPILOGUE_ASIDE,
+    "back": EPILOGUE_BACK,
+}  # fmt: skip
+_ALU = {"add": ALU_ADD, "min": ALU_MIN, "max": ALU_MAX, "shr": ALU_SHR}
+_CYCLES = {
+    EPILOGUE_IMMEDIATE: (1, 1), EPILOGUE_TAKE: (2, 3), EPILOGUE_ASIDE: (1, 1),
+    EPILOGUE_BACK: (1, 2),
+}  # fmt: skip
+"""Instructions a tile and cycles an accumulator of such a row: an operand from the accumulators
+takes two, and a copy begins with a reset."""
 
 IDENTITY_BITS = 6
 """The largest power of two that an int8 weight can be."""
@@ -122,6 +139,7 @@ class Geometry(NamedTuple):
     average_lift: int  # what a lift of the bias leaves in each result, over 256
     inp_blocks: int  # of an image in memory
     out_blocks: int
+    copies: int  # 1 where a step works on a copy of the accumulators, which takes as many, else 0
 
     @property
     def output(self) -> tuple[int, int]:
@@ -224,6 +242,7 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
         average_taps=0 if w.average is None else total_taps(w.average.height, w.average.width),
         average_steps=0 if w.average is None else len(w.average.epilogue), average_lift=0,
         inp_blocks=inp_blocks, out_blocks=out_blocks,
+        copies=int(any(row[0] == EPILOGUE_TAKE for op in w.epilogue for row in composed_rows(op))),
     )  # fmt: skip
 
 
@@ -256,8 +275,11 @@ def epilogue_steps(workload: Workload) -> NDArray[np.int64]:
 def _steps(epilogue: Sequence[EpilogueOp], vectors: Sequence[str]) -> NDArray[np.int64]:
     operand = {"bias": EPILOGUE_BIAS, "add": EPILOGUE_TENSOR, "residual": EPILOGUE_RESIDUAL,
                "weighted": EPILOGUE_RESIDUAL, "shr_channel": EPILOGUE_BIAS}  # fmt: skip
-    rows = []
+    rows: list[tuple[int, int, int]] = []
     for op in epilogue:
+        if op.kind not in _ALU_OF:
+            rows += composed_rows(op)
+            continue
         immediate = -op.value if op.kind == "shl" else op.value
         if op.kind == "weighted":
             shift = weight_and_shift(op.value)[1]
@@ -270,6 +292,47 @@ def _steps(epilogue: Sequence[EpilogueOp], vectors: Sequence[str]) -> NDArray[np
     return np.array(rows, dtype=np.int64).reshape(-1, 3)
 
 
+def composed_rows(op: EpilogueOp) -> list[tuple[int, int, int]]:
+    """The rows of `epilogue_steps` of a step that ALU operations make up; none of any other."""
+    return [
+        (_ROW_OF[each.place], _ALU[each.operation], each.value)
+        for each in STEP_KINDS[op.kind].operations(op.value)
+    ]
+
+
+def composed_cycles(op: EpilogueOp) -> int:
+    """Cycles an accumulator that the ALU operations of a step take; 0 of a basic one."""
+    return sum(_CYCLES[row][1] for row, _, _ in composed_rows(op))
+
+
+def alu_operations(workload: Workload) -> int:
+    """Instructions a tile that the epilogue's steps are."""
+    composed = [row for op in workload.epilogue for row, _, _ in composed_rows(op)]
+    plain = sum(op.kind in _ALU_OF for op in workload.epilogue)
+    return plain + sum(_CYCLES[row][0] for row in composed)
+
+
+def check_composed(workload: Workload, is_extended: bool) -> None:
+    """Raises `WorkloadError` for steps that ALU operations make up where nothing writes these: in
+    another space than the extended one, behind a pool, in a shortcut."""
+    step = next((op for op in workload.epilogue if op.kind not in _ALU_OF), None)
+    if step is not None and not (is_extended and workload.operator != "max_pool"):
+        raise WorkloadError(
+            f"{workload}: only the extended space has '{step}', and no max_pool does; use it, or "
+            "leave the step to the CPU"
+        )
+    if step is not None and workload.pool is not None:
+        raise WorkloadError(
+            f"{workload}: '{step}' is no step of pooled sums; make the max-pool a layer of its own"
+        )
+    own = workload.of_shortcut
+    if own is not None and any(op.kind not in _ALU_OF for op in own.epilogue):
+        raise WorkloadError(
+            f"{workload}: a shortcut's own epilogue has the basic steps alone; make the shortcut a "
+            "layer of its own"
+        )
+
+
 def channel_vectors(workload: Workload) -> tuple[str, ...]:
     """The epilogue's steps that read a value a channel, in the order in which these lie in memory.
     Raises `WorkloadError` for two of a kind."""
@@ -278,7 +341,9 @@ def channel_vectors(workload: Workload) -> tuple[str, ...]:
 
 def tensor_operands(workload: Workload) -> int:
     """The epilogue's steps whose second operand the ALU reads from the accumulators."""
-    return sum(op.kind in (*CHANNEL_VECTORS, "add") for op in workload.epilogue)
+    rows = [row for op in workload.epilogue for row, _, _ in composed_rows(op)]
+    from_copies = sum(row in (EPILOGUE_TAKE, EPILOGUE_BACK) for row in rows)
+    return from_copies + sum(op.kind in (*CHANNEL_VECTORS, "add") for op in workload.epilogue)
 
 
 def check_residual(workload: Workload, has_residuals: bool) -> None:

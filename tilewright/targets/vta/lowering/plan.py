@@ -14,6 +14,7 @@ from tilewright.targets.vta.lowering.failures import ALLOC_ACC, ALLOC_INP, ALLOC
 from tilewright.targets.vta.lowering.geometry import (
     EPILOGUE_BIAS,
     EPILOGUE_RESIDUAL,
+    EPILOGUE_TAKE,
     EPILOGUE_TENSOR,
     IDENTITY_BITS,
     Geometry,
@@ -60,7 +61,7 @@ class Operations(NamedTuple):
 
     vectors: int  # of a value a channel: bias, shifts
     starts_with_tensor: bool  # a residual that can be the accumulators' first value
-    tensors: int  # others
+    tensors: int  # others, and the copy that steps work on, which is the last of them
     in_place: int  # ALU operations a tile
     residual: int  # GEMMs by the identity that bring it, 0: none
     shift: int  # left shift of the residual behind them, before anything is added to it
@@ -148,7 +149,7 @@ def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
     starts_with_tensor = False
     tensors = 0
     in_place = 0
-    residual, shift = 0, 0
+    residual, shift, copies = 0, 0, 0
     for e in range(epilogue.shape[0]):
         if epilogue[e, 0] == EPILOGUE_RESIDUAL:
             residual, shift = gemms_of_residual(epilogue[e, 2])
@@ -165,6 +166,9 @@ def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
         elif epilogue[e, 0] == EPILOGUE_RESIDUAL:
             in_place -= 1
         else:
+            if epilogue[e, 0] == EPILOGUE_TAKE:
+                in_place += 1
+                copies = 1
             if epilogue[e, 0] == EPILOGUE_TENSOR:
                 # A shift of the residual would shift what the accumulators begin with.
                 starts_with_tensor = first and shift == 0
@@ -173,7 +177,9 @@ def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
                 else:
                     tensors += 1
             first = False
-    return Operations(vectors, starts_with_tensor, tensors, in_place, residual, shift, lifted)
+    return Operations(
+        vectors, starts_with_tensor, tensors + copies, in_place, residual, shift, lifted
+    )
 
 
 @nb.njit(cache=True)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.epilogue import RESIDUALS, EpilogueOp, weight_and_shift
-from tilewright.targets.reference import of_shortcut
+from tilewright.targets.patterns.shortcut import shortcut_tensors
 from tilewright.targets.reference import reference as integers
 from tilewright.targets.vta.lowering.bias_lifting import SUMS
 from tilewright.targets.vta.lowering.geometry import (
@@ -91,7 +91,7 @@ def pack_image(
         put(geo.res_base, m.inp_bytes, residual, m.inp_bits)
     beside = beside_geometry(w, m, geo)
     if beside is not None and w.of_shortcut is not None:
-        own = of_shortcut(tensors)
+        own = shortcut_tensors(tensors)
         data = packed_image(own["data"], m, beside, beside.inp_blocks, m.block_in)
         put(beside.inp_base, m.inp_bytes, data, m.inp_bits)
         weights = packed_weights(w.of_shortcut, m, beside, own)

@@ -21,9 +21,12 @@ from tilewright.targets.vta.isa import (
 )
 from tilewright.targets.vta.lowering import instruction_writer
 from tilewright.targets.vta.lowering.geometry import (
+    EPILOGUE_ASIDE,
+    EPILOGUE_BACK,
     EPILOGUE_BIAS,
     EPILOGUE_IMMEDIATE,
     EPILOGUE_RESIDUAL,
+    EPILOGUE_TAKE,
     EPILOGUE_TENSOR,
 )
 from tilewright.targets.vta.lowering.plan import CHANNELS_OUTER, GemmTiling, LoweringPlan
@@ -271,8 +274,20 @@ def epilogue_of(
             continue
         if kind == EPILOGUE_BIAS and epilogue[e, 1] == ALU_ADD and plan.operations.lifted:
             continue
-        source = tile.acc + piece.offset
-        if kind == EPILOGUE_BIAS:
+        target = source = tile.acc + piece.offset
+        form = kind
+        if kind >= EPILOGUE_TAKE:
+            copy = slots.acc * slots.acc_size * plan.operations.tensors + source
+            form = EPILOGUE_IMMEDIATE if kind == EPILOGUE_ASIDE else EPILOGUE_TENSOR
+            if kind == EPILOGUE_TAKE:
+                n_uops = reset_copy(plan, program, tile, piece, copy, n_uops)
+                if n_uops == FULL:
+                    return FULL
+            else:
+                source = copy
+            if kind != EPILOGUE_BACK:
+                target = copy
+        elif kind == EPILOGUE_BIAS:
             source = vector_of(plan, tile, epilogue[e, 2]) + piece.block
         elif kind == EPILOGUE_TENSOR:
             source = slots.acc * slots.acc_size + tile.slot * slots.acc_size + piece.offset
@@ -280,11 +295,28 @@ def epilogue_of(
                 load_tensor(plan, program, tile, source)
         at = tile.slot  # the slot's own micro-op
         if kind != EPILOGUE_IMMEDIATE or piece.offset > 0:
-            at, n_uops = uop_of(plan, program, tile.acc + piece.offset, source, n_uops)
+            at, n_uops = uop_of(plan, program, target, source, n_uops)
             if n_uops == FULL:
                 return FULL
         alu(
             program.state, program.out, plan.lay, at, piece.blocks, piece.rows * tile.cols,
-            tile.pitch, kind, epilogue[e, 1], epilogue[e, 2],
+            tile.pitch, form, epilogue[e, 1], epilogue[e, 2],
+        )  # fmt: skip
+    return n_uops
+
+
+@stage
+def reset_copy(
+    plan: LoweringPlan, program: GemmProgram, tile: GemmTile, piece: TilePiece, copy: int,
+    n_uops: int,
+) -> int:  # fmt: skip
+    """Set the accumulators from `copy` on to 0, to which a piece's are then added. Returns the
+    number of micro-ops, or FULL."""
+    at, n_uops = uop_of(plan, program, copy, copy, n_uops)
+    pixels = piece.rows * tile.cols
+    if n_uops != FULL:
+        instruction_writer.gemm(
+            program.state, program.out, plan.lay, 1, at, at + 1, piece.blocks, pixels,
+            tile.pitch if piece.blocks > 1 else 0, 1 if pixels > 1 else 0, 0, 0, 0, 0,
         )  # fmt: skip
     return n_uops

@@ -1,0 +1,200 @@
+"""Describes the operator that a workload begins with: what is multiplied or compared, in shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, cast
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.workload_text import Sizes, pads, pair
+
+Operator = Literal["conv2d", "dense", "max_pool", "batch_matmul"]
+DType = Literal["int8", "float32"]
+
+KEYS: Mapping[str, tuple[str, str]] = {
+    "conv2d": ("c h w o k", "n s p d g"),
+    "dense": ("c o", "n"),
+    "max_pool": ("c h w k", "n s p d"),
+    "batch_matmul": ("h c o", "n"),
+}
+"""By operator what its text must have and may have."""
+
+
+class Windows(Protocol):
+    """Windows of an image: a kernel, its strides, and pixels of padding around the image."""
+
+    @property
+    def kernel_h(self) -> int:
+        """Rows of a window."""
+
+    @property
+    def kernel_w(self) -> int:
+        """Columns of a window."""
+
+    @property
+    def stride_h(self) -> int:
+        """Rows from a window to the next."""
+
+    @property
+    def stride_w(self) -> int:
+        """Columns from a window to the next."""
+
+    @property
+    def pad_top(self) -> int:
+        """Rows above the image."""
+
+    @property
+    def pad_left(self) -> int:
+        """Columns before the image."""
+
+    @property
+    def pad_bottom(self) -> int:
+        """Rows below the image."""
+
+    @property
+    def pad_right(self) -> int:
+        """Columns behind the image."""
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """An operator with static shapes, without what follows it. Sizes in elements, NCHW/OIHW.
+
+    A `dense` is a `conv2d` with 1×1 image and kernel: `in_channels` × `out_channels`. A
+    `batch_matmul` multiplies `batch` pairs of matrices, `height` × `in_channels` by `in_channels` ×
+    `out_channels`. A `max_pool` takes the maximum of each window of a channel; pixels in the
+    padding do not count. Raises `WorkloadError` for sizes that make no sense.
+    """
+
+    operator: Operator
+    batch: int
+    in_channels: int
+    height: int
+    width: int
+    out_channels: int
+    kernel_h: int = 1
+    kernel_w: int = 1
+    stride_h: int = 1
+    stride_w: int = 1
+    pad_top: int = 0
+    pad_left: int = 0
+    pad_bottom: int = 0
+    pad_right: int = 0
+    dilation_h: int = 1
+    dilation_w: int = 1
+    groups: int = 1
+    dtype: DType = field(default="int8", kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name in (
+            "batch", "in_channels", "height", "width", "out_channels", "kernel_h", "kernel_w",
+            "stride_h", "stride_w", "dilation_h", "dilation_w", "groups",
+        ):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise WorkloadError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_pads(self)
+        if self.in_channels % self.groups or self.out_channels % self.groups:
+            raise WorkloadError(
+                f"groups={self.groups} must divide both channel counts "
+                f"({self.in_channels} in, {self.out_channels} out)"
+            )
+        if self.operator == "max_pool":
+            if self.in_channels != self.out_channels or self.groups != self.in_channels:
+                raise WorkloadError("a max_pool does not mix channels: c, o and g must be the same")
+            check_windows(self)
+        if self.operator == "batch_matmul" and self.width != 1:
+            raise WorkloadError("a batch_matmul has rows (height) and no width")
+        if self.sums_height < 1 or self.sums_width < 1:
+            raise WorkloadError(
+                f"the kernel ({self.kernel_h}×{self.kernel_w}) is larger than the padded image"
+            )
+
+    @property
+    def sums_height(self) -> int:
+        """Rows of the sums of products, or of a max_pool's output."""
+        reach = self.dilation_h * (self.kernel_h - 1) + 1
+        return (self.height + self.pad_top + self.pad_bottom - reach) // self.stride_h + 1
+
+    @property
+    def sums_width(self) -> int:
+        """Columns of the sums of products, or of a max_pool's output."""
+        reach = self.dilation_w * (self.kernel_w - 1) + 1
+        return (self.width + self.pad_left + self.pad_right - reach) // self.stride_w + 1
+
+    @property
+    def macs_of_sums(self) -> int:
+        """Multiply-accumulates of the unpadded operator alone; a maximum counts none."""
+        if self.operator == "max_pool":
+            return 0
+        return (
+            self.batch * self.out_channels * self.sums_height * self.sums_width
+            * (self.in_channels // self.groups) * self.kernel_h * self.kernel_w
+        )  # fmt: skip
+
+    @property
+    def sizes_text(self) -> str:
+        """As it stands in a workload's text, without its type."""
+        sizes = (
+            f"n={self.batch},c={self.in_channels},h={self.height},w={self.width}"
+            f",o={self.out_channels}"
+        )
+        if self.operator == "dense":
+            return f"dense:n={self.batch},c={self.in_channels},o={self.out_channels}"
+        if self.operator == "batch_matmul":
+            return (
+                f"batch_matmul:n={self.batch},h={self.height},c={self.in_channels}"
+                f",o={self.out_channels}"
+            )
+        if self.operator == "max_pool":
+            sizes = sizes.rpartition(",")[0]
+        around = pads(self.pad_top, self.pad_left, self.pad_bottom, self.pad_right)
+        text = (
+            f"{self.operator}:{sizes},k={pair(self.kernel_h, self.kernel_w)}"
+            f",s={pair(self.stride_h, self.stride_w)},p={around}"
+        )
+        if (self.dilation_h, self.dilation_w) != (1, 1):
+            text += f",d={pair(self.dilation_h, self.dilation_w)}"
+        grouped = self.groups > 1 and self.operator != "max_pool"
+        return text + (f",g={self.groups}" if grouped else "")
+
+
+def anchor_of(operator: str, sizes: Sizes, dtype: DType) -> Anchor:
+    """The operator of a workload's text. Raises `WorkloadError`."""
+    pool = operator == "max_pool"
+    kernel, stride, dilation = sizes.two("k", 1), sizes.two("s", 1), sizes.two("d", 1)
+    top, left, bottom, right = sizes.four("p")
+    return Anchor(
+        operator=cast(Operator, operator),
+        batch=sizes.one("n", 1),
+        in_channels=sizes.one("c", 1),
+        height=sizes.one("h", 1),
+        width=sizes.one("w", 1),
+        out_channels=sizes.one("c" if pool else "o", 1),
+        kernel_h=kernel[0],
+        kernel_w=kernel[1],
+        stride_h=stride[0],
+        stride_w=stride[1],
+        pad_top=top,
+        pad_left=left,
+        pad_bottom=bottom,
+        pad_right=right,
+        dilation_h=dilation[0],
+        dilation_w=dilation[1],
+        groups=sizes.one("c" if pool else "g", 1),
+        dtype=dtype,
+    )
+
+
+def check_pads(windows: Windows) -> None:
+    """Raises `WorkloadError` for padding that makes no sense."""
+    if min(windows.pad_top, windows.pad_left, windows.pad_bottom, windows.pad_right) < 0:
+        raise WorkloadError("padding must not be negative")
+
+
+def check_windows(windows: Windows) -> None:
+    """Raises `WorkloadError` for windows of padding only."""
+    around = (windows.pad_top, windows.pad_bottom, windows.pad_left, windows.pad_right)
+    sizes = (windows.kernel_h, windows.kernel_h, windows.kernel_w, windows.kernel_w)
+    if any(pad >= size for pad, size in zip(around, sizes, strict=True)):
+        raise WorkloadError("a max_pool's padding must be smaller than its window")

@@ -1,0 +1,72 @@
+"""A global average of a convolution's results, while they are accumulators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.epilogue import CLIPPED_TO_INT8, CONSTANTS, EpilogueOp
+from tilewright.targets.integer_average import average_weights
+from tilewright.targets.integer_operators import behind
+from tilewright.targets.patterns.max_pool import Pool
+from tilewright.targets.patterns.pattern import Integers, Pattern
+from tilewright.targets.workload_text import Sizes, pair
+
+if TYPE_CHECKING:
+    from tilewright.targets.workload import Workload
+
+
+@dataclass(frozen=True)
+class Average(Pattern):
+    """The sum of all results of a channel of a convolution, `height` × `width`, each times a tap
+    (`targets.integer_average`), and an epilogue of its own, of constants alone."""
+
+    name: ClassVar[str] = "average"
+    keys: ClassVar[tuple[str, ...]] = ("avg",)
+    called: ClassVar[str] = "an average (avg)"
+    is_behind: ClassVar[bool] = True
+    has_steps: ClassVar[bool] = True
+
+    height: int
+    width: int
+    epilogue: tuple[EpilogueOp, ...] = CLIPPED_TO_INT8
+
+    @classmethod
+    def parse(cls, sizes: Sizes) -> Self | None:
+        return cls(*sizes.two("avg", 1)) if "avg" in sizes.values else None
+
+    def __str__(self) -> str:
+        return f"avg={pair(self.height, self.width)}"
+
+    @property
+    def title(self) -> str:
+        return "avg"
+
+    def check(self, workload: Workload) -> None:
+        w = workload
+        if w.operator != "conv2d" or w.part(Pool) is not None or w.dtype != "int8":
+            raise WorkloadError("only a conv2d in int8, without a pool, has an average (avg)")
+        if (self.height, self.width) != (w.results_height, w.results_width):
+            raise WorkloadError(
+                f"its average is of {self.height}×{self.width} pixels, and it has "
+                f"{w.results_height}×{w.results_width}"
+            )
+        wrong = next((op for op in self.epilogue if op.kind not in CONSTANTS), None)
+        if wrong is not None:
+            raise WorkloadError(f"'{wrong}': an average's epilogue has constants alone")
+
+    def size(self, height: int, width: int) -> tuple[int, int]:
+        return 1, 1
+
+    def computed(
+        self, workload: Workload, total: Integers, tensors: Mapping[str, NDArray[Any]],
+        acc_bits: int,
+    ) -> Integers:  # fmt: skip
+        taps, _ = average_weights(self.height, self.width)
+        averaged = (total * taps).sum(axis=(2, 3), keepdims=True).astype(np.int64)
+        return behind(self.epilogue, averaged, {}, acc_bits)

@@ -1,0 +1,80 @@
+"""A max-pool of a convolution's sums, while they are accumulators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from numpy.typing import NDArray
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.anchor import check_pads, check_windows
+from tilewright.targets.integer_operators import maxima
+from tilewright.targets.patterns.pattern import Integers, Pattern
+from tilewright.targets.workload_text import Sizes, pads, pair
+
+if TYPE_CHECKING:
+    from tilewright.targets.workload import Workload
+
+
+@dataclass(frozen=True)
+class Pool(Pattern):
+    """A max-pool of a convolution's sums: the maximum of each window of a channel, of which pixels
+    in the padding do not count."""
+
+    name: ClassVar[str] = "pool"
+    keys: ClassVar[tuple[str, ...]] = ("mk", "ms", "mp")
+    called: ClassVar[str] = "a pool (mk)"
+
+    kernel_h: int
+    kernel_w: int
+    stride_h: int = 1
+    stride_w: int = 1
+    pad_top: int = 0
+    pad_left: int = 0
+    pad_bottom: int = 0
+    pad_right: int = 0
+
+    @classmethod
+    def parse(cls, sizes: Sizes) -> Self | None:
+        if "mk" in sizes.values:
+            return cls(*sizes.two("mk", 1), *sizes.two("ms", 1), *sizes.four("mp"))
+        if set(cls.keys) & set(sizes.values):
+            raise WorkloadError(f"'{sizes.text}' pools its sums (ms, mp) and lacks mk, the window")
+        return None
+
+    def __str__(self) -> str:
+        around = pads(self.pad_top, self.pad_left, self.pad_bottom, self.pad_right)
+        kernel, stride = (self.kernel_h, self.kernel_w), (self.stride_h, self.stride_w)
+        return f"mk={pair(*kernel)},ms={pair(*stride)},mp={around}"
+
+    @property
+    def title(self) -> str:
+        return f"max {self.kernel_h}×{self.kernel_w}/{stride_title(self.stride_h, self.stride_w)}"
+
+    def check(self, workload: Workload) -> None:
+        if workload.operator != "conv2d":
+            raise WorkloadError("only the sums of a conv2d are pooled (mk)")
+        if min(self.kernel_h, self.kernel_w, self.stride_h, self.stride_w) < 1:
+            raise WorkloadError("a pool's window and stride must be at least 1")
+        check_pads(self)
+        check_windows(self)
+        if min(self.size(workload.sums_height, workload.sums_width)) < 1:
+            raise WorkloadError("the pool's window is larger than its padded image")
+
+    def size(self, height: int, width: int) -> tuple[int, int]:
+        rows = height + self.pad_top + self.pad_bottom - self.kernel_h
+        columns = width + self.pad_left + self.pad_right - self.kernel_w
+        return rows // self.stride_h + 1, columns // self.stride_w + 1
+
+    def computed(
+        self, workload: Workload, total: Integers, tensors: Mapping[str, NDArray[Any]],
+        acc_bits: int,
+    ) -> Integers:  # fmt: skip
+        return maxima(self, total)
+
+
+def stride_title(rows: int, columns: int) -> str:
+    """Strides in a short name: `2`, `2×1`."""
+    return str(rows) if rows == columns else f"{rows}×{columns}"

@@ -1,0 +1,93 @@
+"""A shortcut whose sums another convolution's begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from numpy.typing import NDArray
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.epilogue import CLIPPED_TO_INT8, RESIDUALS, EpilogueOp
+from tilewright.targets.integer_operators import behind, sums
+from tilewright.targets.patterns.max_pool import Pool, stride_title
+from tilewright.targets.patterns.pattern import Integers, Pattern
+from tilewright.targets.workload_text import Sizes, pair
+
+if TYPE_CHECKING:
+    from tilewright.targets.workload import Workload
+
+PREFIX = "shortcut_"
+"""Stands before the names of a shortcut's tensors."""
+
+
+@dataclass(frozen=True)
+class Shortcut(Pattern):
+    """A 1×1 convolution of an image of its own into the sums of another convolution. Its sums pass
+    its own epilogue, which reads nothing but a value a channel, before the other's are added."""
+
+    name: ClassVar[str] = "shortcut"
+    keys: ClassVar[tuple[str, ...]] = ("xc", "xi", "xs")
+    called: ClassVar[str] = "a shortcut (xc)"
+    has_steps: ClassVar[bool] = True
+
+    in_channels: int
+    height: int
+    width: int
+    stride_h: int = 1
+    stride_w: int = 1
+    epilogue: tuple[EpilogueOp, ...] = CLIPPED_TO_INT8
+
+    @classmethod
+    def parse(cls, sizes: Sizes) -> Self | None:
+        given = set(cls.keys) & set(sizes.values)
+        if given and not {"xc", "xi"} <= given:
+            raise WorkloadError(
+                f"'{sizes.text}' has a shortcut and lacks xc, its channels, or xi, its image"
+            )
+        return cls(sizes.one("xc", 1), *sizes.two("xi", 1), *sizes.two("xs", 1)) if given else None
+
+    def __str__(self) -> str:
+        image, stride = (self.height, self.width), (self.stride_h, self.stride_w)
+        return f"xc={self.in_channels},xi={pair(*image)},xs={pair(*stride)}"
+
+    @property
+    def title(self) -> str:
+        return f"+ 1×1/{stride_title(self.stride_h, self.stride_w)} {self.in_channels}"
+
+    def check(self, workload: Workload) -> None:
+        w = workload
+        if w.operator != "conv2d" or w.part(Pool) is not None or w.groups != 1:
+            raise WorkloadError("only a conv2d in one group, without a pool, has a shortcut (xc)")
+        if w.dtype != "int8":
+            raise WorkloadError("a shortcut (xc) is of integers")
+        if any(op.kind in ("add", *RESIDUALS) for op in self.epilogue):
+            raise WorkloadError("a shortcut's epilogue reads no tensor of the output's size")
+        own, size = self.beside(w), (w.results_height, w.results_width)
+        if (own.out_height, own.out_width) != size:
+            raise WorkloadError(
+                f"its shortcut gives {own.out_height}×{own.out_width} pixels, and it "
+                f"{size[0]}×{size[1]}"
+            )
+
+    def beside(self, workload: Workload) -> Workload:
+        return replace(
+            workload, in_channels=self.in_channels, height=self.height, width=self.width,
+            kernel_h=1, kernel_w=1, stride_h=self.stride_h, stride_w=self.stride_w,
+            pad_top=0, pad_left=0, pad_bottom=0, pad_right=0, dilation_h=1, dilation_w=1,
+            post=self.epilogue,
+        )  # fmt: skip
+
+    def computed(
+        self, workload: Workload, total: Integers, tensors: Mapping[str, NDArray[Any]],
+        acc_bits: int,
+    ) -> Integers:  # fmt: skip
+        own = shortcut_tensors(tensors)
+        return total + behind(self.epilogue, sums(self.beside(workload), own), own, acc_bits)
+
+
+def shortcut_tensors(tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The tensors of a shortcut alone, named and shaped as those of a workload: data (n, c, h, w),
+    weight (o, c, 1, 1), bias and shifts (o,)."""
+    return {k.removeprefix(PREFIX): each for k, each in tensors.items() if k.startswith(PREFIX)}

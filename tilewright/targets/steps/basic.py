@@ -1,0 +1,117 @@
+"""The steps that targets know by name: constants, values a channel, tensors that are added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.steps.step import Apply, Integers, StepKind
+
+RESIDUALS = ("residual", "weighted")
+"""Steps that add an int8 tensor of the output's shape; an epilogue has one at the most."""
+CONSTANTS = ("offset", "shr", "shl", "min", "max")
+"""Steps that read no tensor."""
+MAX_WEIGHT = 127
+"""The largest factor of a `weighted` residual that an int8 weight holds; a larger one is such a
+factor times a power of two (`weight_and_shift`)."""
+NEAR_BIAS = 1 << 19
+"""A `bias` of value 0 lies closer to zero."""
+NEAR_SHIFTS = 5, 20
+"""Right shifts that leave room for a `bias` near zero beside the sums."""
+CHANNEL_SPREAD = 8
+"""Bits that the shifts of a layer's channels may be apart for that."""
+_IDENTITY_BITS = 6  # the largest power of two that one int8 weight is
+
+
+def weight_and_shift(factor: int) -> tuple[int, int]:
+    """The weight, 1 to `MAX_WEIGHT`, that a factor has, and by how many bits that is shifted to the
+    left."""
+    shift = max(0, factor.bit_length() - MAX_WEIGHT.bit_length())
+    return factor >> shift, shift
+
+
+def check_shift(item: str, value: int) -> None:
+    """Raises `WorkloadError` for an amount that 32 bits cannot be shifted by."""
+    if not 0 <= value <= 31:
+        raise WorkloadError(f"'{item}': a shift amount lies between 0 and 31")
+
+
+def _check_weight(item: str, value: int) -> None:
+    if value < 1 or value % (1 << weight_and_shift(value)[1]):
+        raise WorkloadError(f"'{item}': a weight is 1 to {MAX_WEIGHT}, or that times a power of 2")
+
+
+def _check_channel_shift(item: str, value: int) -> None:
+    if not NEAR_SHIFTS[0] <= value <= NEAR_SHIFTS[1]:
+        raise WorkloadError(
+            f"'{item}': the least amount lies between {NEAR_SHIFTS[0]} and {NEAR_SHIFTS[1]}; "
+            "write '>> channel' for any"
+        )
+
+
+def _usual_shift(value: int) -> tuple[str, int]:
+    least, most = NEAR_SHIFTS
+    return "shr", least - 1 if value < least else most + 1 if value > most else 8
+
+
+def _usual_residual(value: int) -> tuple[str, int]:
+    return "residual", 0 if value <= _IDENTITY_BITS else min(value, _IDENTITY_BITS + 2)
+
+
+def _usual_weighted(value: int) -> tuple[str, int]:
+    return _usual_residual(_IDENTITY_BITS + weight_and_shift(value)[1])
+
+
+def _adds_tensor(name: str, a_channel: bool) -> Apply:
+    def apply(total: Integers, value: int, tensors: Mapping[str, NDArray[Any]]) -> Integers:
+        return total + (_each_channel(tensors[name]) if a_channel else tensors[name])
+
+    return apply
+
+
+def _each_channel(values: NDArray[Any]) -> Integers:
+    return values[None, :, None, None].astype(np.int64)
+
+
+BASIC: tuple[StepKind, ...] = (
+    StepKind(
+        "shr", ">>", lambda total, value, _: total >> value, check=check_shift, usual=_usual_shift
+    ),
+    StepKind(
+        "shl", "<<", lambda total, value, _: total << value, check=check_shift,
+        usual=lambda _: ("shr", 4),
+    ),
+    StepKind(
+        "min", "min", lambda total, value, _: np.minimum(total, value),
+        usual=lambda _: ("min", 127),
+    ),
+    StepKind(
+        "max", "max", lambda total, value, _: np.maximum(total, value), {"relu": 0},
+        usual=lambda _: ("max", 0),
+    ),
+    StepKind("bias", "bias", _adds_tensor("bias", True), {"bias": 0, "bias 32": 32}, False),
+    StepKind("add", "add", _adds_tensor("add", False), {"add": 0}, False),
+    StepKind(
+        "residual", "residual",
+        lambda total, value, tensors: total + (tensors["residual"].astype(np.int64) << value),
+        check=check_shift, usual=_usual_residual,
+    ),
+    StepKind(
+        "weighted", "weighted",
+        lambda total, value, tensors: total + tensors["residual"].astype(np.int64) * value,
+        check=_check_weight, usual=_usual_weighted,
+    ),
+    StepKind(
+        "offset", "+", lambda total, value, _: total + value, usual=lambda _: ("offset", 128)
+    ),
+    StepKind(
+        "shr_channel", ">> channel",
+        lambda total, _, tensors: total >> _each_channel(tensors["shr_channel"]),
+        {">> channel": 0}, check=_check_channel_shift,
+        usual=lambda value: ("shr_channel", 8 if value else 0),
+    ),
+)  # fmt: skip
