@@ -22,7 +22,7 @@ from tilewright.tuning.build_artifact import build_artifact
 from tilewright.tuning.build_options import BuildOptions
 
 
-@pytest.mark.slow(seconds=45)
+@pytest.mark.slow(seconds=9)
 @settings(
     max_examples=15, deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
