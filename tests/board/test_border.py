@@ -108,7 +108,7 @@ def drawn(seed: int, shape: tuple[int, ...] = SHAPE) -> Array:
     return np.random.default_rng(seed).integers(-128, 128, shape).astype(np.int8)
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=4)
 def test_inputs_and_outputs_of_one_shape_are_in_the_order_of_the_manifest(
     tmp_path: Path, sanitized: Path
 ) -> None:
@@ -161,7 +161,7 @@ def test_inputs_that_nothing_reads_are_taken_and_ignored(tmp_path: Path, sanitiz
     ]  # fmt: skip
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=0.5)
 def test_float_and_uint8_tensors_with_zero_points(tmp_path: Path, sanitized: Path) -> None:
     """A float input and a uint8 one, an output of each."""
     scales = {"a": scale(0.0371, 5), "b": scale(0.5, -100), "u": scale(0.0113, -128),

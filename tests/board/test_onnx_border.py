@@ -80,7 +80,7 @@ def model() -> onnx.ModelProto:
 STEPS = {"rf": 0.0173, "nf": 0.211, "lf": 0.037}
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow(seconds=1)
 def test_a_model_keeps_its_inputs_and_outputs(tmp_path: Path, plain: Path) -> None:
     source, out = tmp_path / "border.onnx", tmp_path / "art"
     onnx.save(model(), source)

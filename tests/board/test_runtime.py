@@ -37,7 +37,7 @@ def stem() -> Made:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.slow(seconds=7)
+@pytest.mark.slow(seconds=0.5)
 def test_the_runtime_computes_what_the_reference_does(
     name: str, tmp_path: Path, sanitized: Path
 ) -> None:

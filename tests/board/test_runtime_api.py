@@ -24,7 +24,7 @@ def dense() -> Made:
     return one_layer("dense:n=1,c=40,o=24", PYNQ)
 
 
-@pytest.mark.slow(seconds=6)
+@pytest.mark.slow(seconds=0.5)
 def test_every_function_rightly_and_wrongly(dense: Made, tmp_path: Path, sanitized: Path) -> None:
     out = Scale(float(np.float32(3.3)), -7)
     artifact = write_artifact(tmp_path / "art", with_ports(dense, Scale(0.0625), out))

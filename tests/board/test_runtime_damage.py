@@ -99,7 +99,7 @@ def accepted(files: Files) -> bool:
     return True
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=0.5)
 def test_every_changed_byte_is_noticed(opener: Opener, program: BoardProgram) -> None:
     files = image_files(program)
     assert opener.open(files)[0] == 0

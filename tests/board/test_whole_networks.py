@@ -66,7 +66,7 @@ def test_python_and_c_compute_the_integer_reference(
     assert done.output == outputs[graph.outputs[0].name].tobytes()
 
 
-@pytest.mark.slow(seconds=20)
+@pytest.mark.slow(seconds=11)
 def test_attention_computes_the_integer_reference(tmp_path: Path) -> None:
     graph, built = made("vit_tiny", tmp_path / "art")
     inputs = drawn(graph, 3)

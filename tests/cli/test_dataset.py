@@ -12,7 +12,7 @@ import pytest
 from tests.cli.conftest import Place
 from tilewright.evaluation.datasets.folder import digest_of, read_table
 
-pytestmark = pytest.mark.slow(seconds=40)
+pytestmark = pytest.mark.slow(seconds=12)
 
 BUILD = ("dataset", "build", "--rows", "640", "--cpu-rows", "0", "--seed", "3")
 
@@ -25,24 +25,30 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_build_shows_in_prefect_and_equals_a_bare_one(guest: Place) -> None:
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """Where a bare build is, in the folder `bare`."""
+    place = Place(tmp_path_factory.mktemp("built"))
+    done = place.run(*BUILD, "--out", "bare", "--bare")
+    assert done.returncode == 0, done.stderr
+    return place
+
+
+def test_a_build_shows_in_prefect_and_equals_a_bare_one(guest: Place, bare: Place) -> None:
     done = guest.run(*BUILD, "--out", "watched")
     assert done.returncode == 0, done.stderr
     assert "640 rows" in done.stdout
-    bare = guest.run(*BUILD, "--out", "bare", "--bare")
-    assert bare.returncode == 0, bare.stderr
-    assert files(guest.folder / "watched") == files(guest.folder / "bare")
+    assert files(guest.folder / "watched") == files(bare.folder / "bare")
     table = read_table(guest.folder / "watched")
     assert len(table) == 640
     assert digest_of(guest.folder / "watched")[:16] in done.stdout
-    other = guest.run("dataset", "build", "--rows", "650", "--out", "bare", "--bare")
+    other = bare.run("dataset", "build", "--rows", "650", "--out", "bare", "--bare")
     assert other.returncode == 2
     assert "other options" in other.stderr
 
 
-def test_a_killed_build_goes_on_to_the_same_bytes(place: Place) -> None:
+def test_a_killed_build_goes_on_to_the_same_bytes(place: Place, bare: Place) -> None:
     """640 rows are a file for each of some forty accelerators: it is killed after a few."""
-    assert place.run(*BUILD, "--out", "whole", "--bare").returncode == 0
     killed = place.fork(*BUILD, "--out", "killed", "--bare")
     folder = place.folder / "killed"
     deadline = time.monotonic() + 300
@@ -57,7 +63,7 @@ def test_a_killed_build_goes_on_to_the_same_bytes(place: Place) -> None:
     assert again.returncode == 0, again.stderr
     assert "rows kept" in again.stderr
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert files(folder) == files(place.folder / "whole")
+    assert files(folder) == files(bare.folder / "bare")
 
 
 def test_a_build_is_refused_where_it_cannot_be(place: Place) -> None:

@@ -92,7 +92,7 @@ def _measured(bench: BoardBench, workload: Workload, count: int) -> tuple[Lowere
     return rows, checked_measurements(len(rows), bench.measure(sent, found.blobs))
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=0.5)
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_board_measures_what_the_simulator_does(bench: BoardBench, name: str) -> None:
     lowered, measured = _measured(bench, WORKLOADS[name], 2)

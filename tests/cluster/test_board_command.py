@@ -88,7 +88,7 @@ def boards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boards]:
         yield found
 
 
-@pytest.mark.slow(seconds=25)
+@pytest.mark.slow(seconds=9)
 def test_each_board_is_tuned_by_what_it_measures(
     tmp_path: Path, prefect_server: Login, boards: Boards
 ) -> None:
@@ -131,7 +131,7 @@ def test_each_board_is_tuned_by_what_it_measures(
     assert "board:slow" in place.run("board", "list", "--cluster", address).stdout
 
 
-@pytest.mark.slow(seconds=20)
+@pytest.mark.slow(seconds=5)
 def test_a_worker_beside_a_board_may_be_started_again(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, boards: Boards
 ) -> None:

@@ -28,7 +28,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.slow(seconds=20)
+@pytest.mark.slow(seconds=11)
 def test_a_tracked_run_leaves_the_bytes_of_one_machine(
     tmp_path: Path, prefect_server: Login, cluster: Cluster, tuned: Tuned
 ) -> None:
@@ -40,7 +40,7 @@ def test_a_tracked_run_leaves_the_bytes_of_one_machine(
         assert (tmp_path / "out" / name).read_bytes() == (tuned.out / name).read_bytes(), name
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=2)
 def test_workloads_beside_each_other_leave_the_bytes_of_one_after_the_other(
     tmp_path: Path, tuned: Tuned
 ) -> None:
@@ -50,7 +50,7 @@ def test_workloads_beside_each_other_leave_the_bytes_of_one_after_the_other(
         assert (tmp_path / "out" / name).read_bytes() == (tuned.out / name).read_bytes(), name
 
 
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow(seconds=4)
 def test_a_worker_killed_in_the_middle_changes_no_byte(tmp_path: Path, tuned: Tuned) -> None:
     place = Place(tmp_path)
     with Cluster(tmp_path) as own:

@@ -33,7 +33,7 @@ def _environment(folder: Path) -> dict[str, str]:
     return kept | {"PATH": path, "PYTHONPATH": str(ROOT), "TILEWRIGHT_HOME": home}
 
 
-@pytest.mark.slow(seconds=20)
+@pytest.mark.slow(seconds=10)
 def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     start, run, *_ = BLOCKS
     port = str(free_port())
@@ -46,7 +46,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     assert "every schedule timed again and verified bit for bit" in done.stdout
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=1)
 def test_with_tls_only_holders_of_a_certificate_get_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

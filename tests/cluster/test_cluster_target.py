@@ -27,7 +27,7 @@ from tilewright.targets.workload import parse_workload
 
 CONV = parse_workload("conv2d:n=1,c=16,h=28,w=28,o=32,k=3,s=1,p=1")
 FACTORY = "tilewright.targets.fault_injection:make_target"
-pytestmark = pytest.mark.slow(seconds=25)
+pytestmark = pytest.mark.slow(seconds=1.5)
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-pytestmark = pytest.mark.slow(seconds=20)
+pytestmark = pytest.mark.slow(seconds=1)
 
 
 def test_the_summary_says_what_was_decided_and_what_it_takes(folders: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_changed_file_is_refused(
         build_artifact(LocalRunner(), options)
 
 
-@pytest.mark.slow(seconds=60)
+@pytest.mark.slow(seconds=31)
 def test_a_tracked_run_equals_a_bare_one_and_goes_on_from_its_cache(
     folders: Path, guest: Place
 ) -> None:

@@ -66,29 +66,34 @@ def _brief(
     return searched(name, trials, seed, evaluator, first=16, plan=16, **BRIEF[name], **more)
 
 
+@cache
+def _whole(name: str, trials: int) -> object:
+    """What a search with usual options and the seed 0 measured."""
+    return told(_brief(name, trials))
+
+
 # -- whole searches ------------------------------------------------------------------------------
 
 
-@pytest.mark.slow(seconds=5)
+@pytest.mark.slow(seconds=3)
 @pytest.mark.parametrize("name", RIVALS)
 def test_the_same_seed_measures_the_same_and_another_something_else(name):
     first = _brief(name, 60)
-    assert told(first) == told(_brief(name, 60))
+    assert told(first) == _whole(name, 60)
     assert told(first) != told(_brief(name, 60, seed=1))
     assert first.spent == first.compiled == 60
     rows = {each.design.row for each in first.log}
     assert rows <= set(range(len(small_problem().hardware.points)))
 
 
-@pytest.mark.slow(seconds=5)
+@pytest.mark.slow(seconds=0.5)
 @pytest.mark.parametrize("name", RIVALS)
 def test_a_search_that_was_cut_off_comes_to_the_same_log(name, tmp_path: Path):
-    whole = _brief(name, 60)
     with Ledger(tmp_path / "ledger") as ledger:
         _brief(name, 37, evaluator=BudgetedEvaluator(37, ledger, "a run"))
     with Ledger(tmp_path / "ledger") as ledger:
         again = _brief(name, 60, evaluator=BudgetedEvaluator(60, ledger, "a run"))
-    assert told(again) == told(whole)
+    assert told(again) == _whole(name, 60)
 
 
 @pytest.mark.slow(seconds=8)
@@ -105,18 +110,18 @@ def test_what_was_learned_measures_faster_layers_than_chance(name):
 
 @pytest.mark.slow(seconds=4)
 def test_estimates_are_asked_only_on_demand_and_change_what_is_measured():
-    plain, informed = _brief("autotvm", 60), _brief("autotvm", 60, estimates=True)
-    assert told(informed)[:12] == told(plain)[:12]  # at random
-    assert told(informed) != told(plain)
+    plain, informed = _whole("autotvm", 60), _brief("autotvm", 60, estimates=True)
+    assert told(informed)[:12] == plain[:12]  # at random
+    assert told(informed) != plain
     assert told(informed) == told(_brief("autotvm", 60, estimates=True))
 
 
-@pytest.mark.slow(seconds=4)
+@pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize(
     "options", [{"confidence": False}, {"agents": 1}, {"critic": False}, {"elite": 0.0}]
 )
 def test_ablations_of_dcoc_search_otherwise(options):
-    assert told(_brief("dcoc", 48, **options)) != told(_brief("dcoc", 48))
+    assert told(_brief("dcoc", 48, **options)) != _whole("dcoc", 48)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +196,7 @@ def test_a_move_redraws_one_knob_and_the_machine_s_as_often_as_asked():
 # -- scores --------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow(seconds=6)
+@pytest.mark.slow(seconds=0.5)
 def test_what_overflows_by_its_tiles_is_never_built():
     large = CodesignProblem(read_networks(["alexnet"]), small_problem().hardware)
     points, evaluator, seen = Points(large), BudgetedEvaluator(10_000), Seen()

@@ -120,7 +120,7 @@ def test_a_longer_run_goes_on_with_a_shorter_one(
     ]
 
 
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow(seconds=4)
 def test_a_run_that_is_killed_goes_on_to_the_same_front(
     finished: tuple[Path, CodesignOutcome], place: Place
 ) -> None:
@@ -176,7 +176,7 @@ for module, name, counts in killed:
 its files."""
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow(seconds=6)
 def test_a_run_that_is_killed_while_it_proves_and_writes_comes_to_the_same_files(
     finished: tuple[Path, CodesignOutcome], place: Place
 ) -> None:

@@ -37,7 +37,7 @@ def test_without_noise_it_interpolates_and_knows_where_it_has_been() -> None:
 
 
 @pytest.mark.parametrize("nominal", [0.5, 0.8, 0.95])
-@pytest.mark.slow(seconds=4)
+@pytest.mark.slow(seconds=2)
 def test_intervals_cover_held_out_points_about_as_often_as_they_say(nominal: float) -> None:
     """Mean over 8 draws of the data; the interval is that of a noisy observation."""
     covered = []

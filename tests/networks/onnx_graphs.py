@@ -47,16 +47,22 @@ def with_typed_output(source: onnx.ModelProto) -> onnx.ModelProto:
 
 def reference(source: onnx.ModelProto, x: NDArray[Any]) -> NDArray[Any]:
     """The first output by onnxruntime, without its graph optimisations."""
+    return references(source, [x])[0]
+
+
+def references(source: onnx.ModelProto, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """`reference` of each input, by one session."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = 1  # threads that wait take the processor from other tests
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(
         with_typed_output(source).SerializeToString(),
         options,
         providers=["CPUExecutionProvider"],
     )
-    result: NDArray[Any] = session.run(None, {session.get_inputs()[0].name: x})[0]
-    return result
+    name = session.get_inputs()[0].name
+    return [session.run(None, {name: x})[0] for x in inputs]
 
 
 def normal(*shape: int, seed: int = 0) -> NDArray[np.float32]:

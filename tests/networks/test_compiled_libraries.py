@@ -109,7 +109,7 @@ def close(ours: NDArray[Any], theirs: NDArray[Any]) -> bool:
     return float(np.abs(ours - theirs).max()) <= TOLERANCE * float(np.abs(theirs).max())
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow(seconds=0.5)
 def test_the_digits_network_gives_what_onnxruntime_gives(digits: Path) -> None:
     artifact = load(digits)
     assert isinstance(artifact, CompiledArtifact)
@@ -119,7 +119,7 @@ def test_the_digits_network_gives_what_onnxruntime_gives(digits: Path) -> None:
     assert close(ours, reference(zoo.build("digits_cnn"), image))
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow(seconds=0.5)
 def test_every_kernel_and_the_whole_are_held_against_references(digits: Path) -> None:
     artifact = load(digits)
     assert isinstance(artifact, CompiledArtifact)
@@ -129,7 +129,7 @@ def test_every_kernel_and_the_whole_are_held_against_references(digits: Path) ->
     assert 0 < artifact.output_error() < TOLERANCE
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow(seconds=0.5)
 def test_a_profile_has_a_time_for_each_layer(digits: Path) -> None:
     artifact = load(digits)
     assert isinstance(artifact, CompiledArtifact)
@@ -139,7 +139,7 @@ def test_a_profile_has_a_time_for_each_layer(digits: Path) -> None:
     assert profile.seconds > 0
 
 
-@pytest.mark.slow(seconds=25)
+@pytest.mark.slow(seconds=1.5)
 @pytest.mark.parametrize("size", [(17, 19), (32, 32)])
 def test_a_small_mobile_network_gives_what_onnxruntime_gives(
     size: tuple[int, int], tmp_path: Path
@@ -154,7 +154,7 @@ def test_a_small_mobile_network_gives_what_onnxruntime_gives(
     assert close(ours, reference(model, image))
 
 
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow(seconds=1)
 def test_a_transformer_gives_what_onnxruntime_gives(tmp_path: Path) -> None:
     net = Builder("small", (1, 9), 2, True, "tokens", TensorProto.INT64)
     model = net.model(small_transformer(net))
@@ -165,7 +165,7 @@ def test_a_transformer_gives_what_onnxruntime_gives(tmp_path: Path) -> None:
     assert close(ours, reference(model, tokens))
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow(seconds=0.5)
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_a_changed_byte_is_refused(copy: Path, name: str) -> None:
     content = bytearray((copy / name).read_bytes())
@@ -196,7 +196,7 @@ def without_layers(manifest: dict[str, Any]) -> None:
     manifest["layers"] = 3
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow(seconds=0.5)
 @pytest.mark.parametrize("change", [without_library, for_no_processor, without_layers])
 def test_a_manifest_that_fits_nothing_is_refused(
     copy: Path, change: Callable[[dict[str, Json]], None]
@@ -209,13 +209,13 @@ def by_another_tvm(manifest: dict[str, Any]) -> None:
     manifest["tvm"] = "0.1"
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow(seconds=0.5)
 def test_what_another_tvm_compiled_does_not_run(copy: Path) -> None:
     with pytest.raises(ArtifactError, match=r"TVM 0\.1"):
         load(spoiled(copy, by_another_tvm)).infer({"input": normal(1, 1, 8, 8)})
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow(seconds=0.5)
 @pytest.mark.parametrize("inputs", [{}, {"input": normal(1, 1, 8, 9)}, {"x": normal(1, 1, 8, 8)}])
 def test_arrays_that_do_not_fit_are_refused(
     digits: Path, inputs: dict[str, NDArray[np.float32]]

@@ -26,7 +26,7 @@ def network() -> Network:
     return networks.load("digits_cnn")
 
 
-@pytest.mark.slow(seconds=6)
+@pytest.mark.slow(seconds=1.5)
 def test_the_digits_network_agrees_on_every_held_out_image(network: Network) -> None:
     model = zoo.build("digits_cnn")
     images, labels = digits.held_out()
@@ -60,7 +60,7 @@ def test_a_network_on_small_images_agrees(build: Callable[[Builder], str], tmp_p
     np.testing.assert_allclose(ours, theirs, atol=2e-5 * float(np.abs(theirs).max()))
 
 
-@pytest.mark.slow(seconds=6)
+@pytest.mark.slow(seconds=2.5)
 @pytest.mark.parametrize("name", ["bert_tiny", "vit_tiny"])
 def test_a_transformer_agrees(name: str) -> None:
     model, built = zoo.build(name), networks.load(name)

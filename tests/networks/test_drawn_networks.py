@@ -81,7 +81,7 @@ def test_a_nudge_of_half_a_step_moves_what_is_rounded_by_a_step_at_most() -> Non
     assert all(0 < each.relative < 0.2 for each in found)
 
 
-@pytest.mark.slow(seconds=40)
+@pytest.mark.slow(seconds=3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_drawn_network_computes_what_onnxruntime_does_or_is_refused(
     seed: int, tmp_path: Path

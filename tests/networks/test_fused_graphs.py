@@ -126,7 +126,7 @@ class Drawn(Graph):
         self.found.append(Tensor(self.quantise(y, piece.exponent), shape, piece.exponent))
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=4)
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(pieces, min_size=2, max_size=9),

@@ -104,7 +104,7 @@ def test_any_labelling_computes_the_same(labels: list[bool]) -> None:
             np.testing.assert_array_equal(values[layer.output], expected[layer.output])
 
 
-@pytest.mark.slow(seconds=20)
+@pytest.mark.slow(seconds=0.5)
 @pytest.mark.parametrize(
     ("spec", "which"), [("vta-pynq", "none"), ("vta-pynq", "some"), ("large", "all")]
 )
@@ -352,7 +352,7 @@ def test_an_average_of_results_that_are_not_cut_is_refused() -> None:
     assert reason == "the result of end is not cut to eight bits"
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow(seconds=0.5)
 @pytest.mark.parametrize(("spec", "which"), [("vta-pynq", "all"), ("huge", "first")])
 def test_averages_of_joined_tensors_run_on_the_board(spec: str, which: str, tmp_path: Path) -> None:
     """Of a convolution, of two in a concatenation of their own, of a pool: each has its average;

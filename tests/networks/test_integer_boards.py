@@ -21,7 +21,7 @@ from tilewright.targets.capabilities import blocks_of
 from tilewright.targets.registry import kind_of, make_target
 
 
-@pytest.mark.slow(seconds=3)
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("net", [attention_net, depthwise_net])
 def test_a_network_runs_on_the_board_as_on_paper(
     net: Callable[[Graph], onnx.ModelProto], tmp_path: Path

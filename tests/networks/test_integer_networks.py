@@ -215,7 +215,7 @@ def test_attention_is_a_dense_layer_a_head_between_islands() -> None:
     assert [len(segment) for segment in graph.segments()] == [3, 2, 2, 2]
 
 
-@pytest.mark.slow(seconds=7)
+@pytest.mark.slow(seconds=2)
 def test_islands_are_written_to_a_library_and_run_from_it(tmp_path: Path) -> None:
     graph = integer_graph(attention_net(Graph()), BLOCKS)
     library.write(graph, tmp_path / "cpu.so")
@@ -225,7 +225,7 @@ def test_islands_are_written_to_a_library_and_run_from_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow(seconds=0.5)
 def test_digits_are_read_as_onnxruntime_reads_them() -> None:
     """All held-out images: equal predictions, and logits that differ by a step at most."""
     model = quantise(zoo.build("digits_cnn")).model
@@ -244,7 +244,7 @@ def test_digits_are_read_as_onnxruntime_reads_them() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.slow(seconds=25)
+@pytest.mark.slow(seconds=3.5)
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
 def test_a_network_of_the_zoo_is_one_segment(name: str) -> None:
     sample = np.random.default_rng(1).standard_normal((1, 3, 224, 224), np.float32)
@@ -371,7 +371,7 @@ def test_what_is_kept_in_float_runs_on_the_cpu() -> None:
     np.testing.assert_allclose(ours, session(model).run(None, inputs)[0], atol=1e-6)
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=0.5)
 def test_a_float_network_has_islands_only() -> None:
     graph = integer_graph(zoo.build("digits_cnn"), BLOCKS)
     assert not graph.layers

@@ -87,7 +87,7 @@ def integers(model: onnx.ModelProto, arrays: list[Array]) -> list[Array]:
 @pytest.mark.parametrize(
     ("name", "layers", "step"), [("digits_cnn", 4, 0.25), ("residual", 9, 0.25)]
 )
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=2)
 def test_numbers_are_tvms_up_to_ties(name: str, layers: int, step: float) -> None:
     model = int8(name)
     module = from_onnx(model)
@@ -141,7 +141,7 @@ def attention(g: Graph) -> onnx.ModelProto:
     return g.model((g.op("Softmax", "softmax", [scores]), (1, 10, 10)), (q, (1, 10, 32)))
 
 
-@pytest.mark.slow(seconds=5)
+@pytest.mark.slow(seconds=1)
 def test_what_stays_with_tvm_is_called_between_and_all_results_come() -> None:
     model = attention(Graph())
     module = from_onnx(model)

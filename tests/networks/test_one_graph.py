@@ -23,7 +23,7 @@ from tilewright.targets.workload import canonical, parse_workload
 from tilewright.tuning.build_options import BuildOptions
 
 
-@pytest.mark.slow(seconds=45)
+@pytest.mark.slow(seconds=9)
 @settings(
     max_examples=15, deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -115,7 +115,7 @@ def test_a_bias_beside_which_sums_overflow_keeps_them_apart() -> None:
     assert len(with_pools([far, pool], {"a": {"x"}, "b": {"a"}}, {"b"}, always)) == 2
 
 
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow(seconds=2.5)
 @pytest.mark.parametrize("name", ["digits_cnn", "resnet18"])
 def test_tuning_and_building_agree(name: str, tmp_path: Path) -> None:
     target = make_target("vta-pynq")

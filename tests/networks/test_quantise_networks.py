@@ -64,7 +64,7 @@ def test_the_digits_network_loses_at_most_half_a_point_of_accuracy() -> None:
     assert abs(right[0] - right[1]) <= 0.005
 
 
-@pytest.mark.slow(seconds=20)
+@pytest.mark.slow(seconds=4)
 def test_resnet18_keeps_its_logits() -> None:
     model = zoo.build("resnet18")
     made = quantise(model)
@@ -211,7 +211,7 @@ def test_quantising_twice_gives_the_same_bytes() -> None:
     assert first.report == second.report
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=1.5)
 @pytest.mark.parametrize("build", [residual_net, attention_net])
 def test_the_importer_computes_what_onnxruntime_does(build: Callable[[], onnx.ModelProto]) -> None:
     made = quantise(build())

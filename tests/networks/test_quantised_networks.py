@@ -54,7 +54,7 @@ def _quantise(folder: Path, form: QuantFormat, symmetric: bool) -> Path:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("form", [QuantFormat.QDQ, QuantFormat.QOperator])
-@pytest.mark.slow(seconds=12)
+@pytest.mark.slow(seconds=1.5)
 def test_a_quantised_network_is_bit_equal_and_offloaded(form: QuantFormat, tmp_path: Path) -> None:
     path = _quantise(tmp_path, form, symmetric=True)
     network = networks.load(path)

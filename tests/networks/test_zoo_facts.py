@@ -35,7 +35,7 @@ def test_parameters_are_the_published_ones(name: str) -> None:
     assert facts(name).parameters == PUBLISHED[name]
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=0.5)
 def test_parameters_are_what_a_model_with_weights_holds() -> None:
     model = build("digits_cnn")
     read = {name for node in model.graph.node if node.op_type != "Reshape" for name in node.input}

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import onnx
 import pytest
-from onnx_graphs import reference
+from onnx_graphs import references
 
 from tilewright import networks
 from tilewright.core.errors import UnknownName
@@ -174,11 +174,11 @@ def test_an_unknown_network_is_refused_with_the_known_names() -> None:
 
 @pytest.mark.slow(seconds=4)
 def test_the_digits_network_is_trained_and_the_same_every_time() -> None:
-    model = zoo.build("digits_cnn", seed=1)
+    model = zoo.build("digits_cnn")  # another test may have had it trained
     digits.train.cache_clear()
-    assert model == zoo.build("digits_cnn", seed=1)
+    assert model == zoo.build("digits_cnn")
     images, labels = digits.held_out()
-    answers = [int(reference(model, image[None]).argmax()) for image in images]
+    answers = [int(each.argmax()) for each in references(model, [image[None] for image in images])]
     assert np.mean(np.array(answers) == labels) >= 0.95
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.cli.conftest import TILEWRIGHT, Place
 from tilewright.networks import zoo
 
-pytestmark = [pytest.mark.attack, pytest.mark.slow(seconds=4)]
+pytestmark = [pytest.mark.attack, pytest.mark.slow(seconds=2)]
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
 HEAD = "tile_b,tile_h,tile_w,tile_ci,tile_co,oc_nthread,h_nthread,status,failure,reason,cycles_pynq"
@@ -168,7 +168,7 @@ def _cut(kept: int) -> Callable[[Path], None]:
     return cut
 
 
-@pytest.mark.slow(seconds=40)
+@pytest.mark.slow(seconds=11)
 @pytest.mark.parametrize("name", ["mlflow", "prefect"])
 def test_a_truncated_database_is_named_and_nothing_is_lost(place: Place, name: str) -> None:
     tune = ("tune", "digits_cnn", "--layers", "conv3", "--trials", "2", "--batch", "2")

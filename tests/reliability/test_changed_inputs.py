@@ -18,7 +18,7 @@ from tests.cli.conftest import Place
 from tests.reliability.commands import ROOT
 from tilewright.services.prefect_server import Login
 
-pytestmark = pytest.mark.slow(seconds=5)
+pytestmark = pytest.mark.slow(seconds=2.5)
 
 WORKLOADS, ROUNDS = 2, 2
 IMPORT = {"import_model": 1, "extract_subgraphs": 1}

@@ -64,7 +64,7 @@ def test_isolation_alone_changes_no_answer() -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow(seconds=6)
 def test_every_fault_is_typed_and_every_other_config_is_measured(isolated: IsolatedTarget) -> None:
     space = isolated.space(WORK)
     flat = np.arange(40)

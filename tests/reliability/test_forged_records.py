@@ -78,7 +78,7 @@ ABSURD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", ABSURD)
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow(seconds=0.5)
 def test_a_trial_with_absurd_fields_is_set_aside_told_once_and_measured_again(
     what: str, tmp_path: Path, whole: bytes
 ) -> None:
@@ -267,7 +267,7 @@ def test_a_forged_winner_is_timed_again_and_set_aside(
     assert all(row["timed_again"] >= 1 for row in rows)
 
 
-@pytest.mark.slow(seconds=6)
+@pytest.mark.slow(seconds=0.5)
 def test_a_forged_winner_of_processes_that_share_a_run_is_set_aside(tmp_path: Path) -> None:
     run = RUN | {"model": "", "workload": str(WORK), "workers": 2, "out": str(tmp_path / "out")}
     honest = tune_bare(**run)["workloads"][0]

@@ -96,7 +96,7 @@ SEED = os.environ.get("FUZZ_SEED", "0")
 
 
 @pytest.mark.attack
-@pytest.mark.slow(seconds=30)
+@pytest.mark.slow(seconds=13)
 @pytest.mark.parametrize("kind", ["all"] if FEW else sorted(FORMATS))
 def test_files_of_every_format(kind: str) -> None:
     count = 20 if FEW else EXAMPLES
@@ -145,7 +145,7 @@ def test_specifications(tmp_path: Path, data: bytes) -> None:
         assert VtaSpec.load(str(path)).machine
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=1.5)
 @fuzzed
 @given(
     st.binary(max_size=16 * 24)

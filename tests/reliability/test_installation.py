@@ -59,7 +59,7 @@ def built(folder: Path, kind: str, *, sources: Path | None = None) -> Path:
 
 
 @pytest.mark.attack
-@pytest.mark.slow(seconds=6)
+@pytest.mark.slow(seconds=1)
 def test_modules_are_found_in_folders_of_the_installation_alone(tmp_path: Path) -> None:
     site = tmp_path / "site"
     with zipfile.ZipFile(built(tmp_path, "editable")) as wheel:
@@ -78,7 +78,7 @@ def test_modules_are_found_in_folders_of_the_installation_alone(tmp_path: Path) 
     assert list((tmp_path / "marks").iterdir()) == []
 
 
-@pytest.mark.slow(seconds=6)
+@pytest.mark.slow(seconds=1.5)
 def test_a_wheel_has_all_that_is_read_at_run_time(tmp_path: Path) -> None:
     with zipfile.ZipFile(built(tmp_path, "wheel")) as wheel:
         names = set(wheel.namelist())

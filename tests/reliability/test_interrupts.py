@@ -61,7 +61,7 @@ def test_at_the_first_imports(tmp_path: Path, wait: float) -> None:
     assert stopped(Place(tmp_path), imports, wait).startswith("error: stopped; ")
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow(seconds=2.5)
 @pytest.mark.parametrize("wait", [0.2, 2.0])
 def test_while_servers_start_and_libraries_are_imported(tmp_path: Path, wait: float) -> None:
     found = KEPT.fullmatch(stopped(Place(tmp_path), servers_start, wait))
@@ -79,7 +79,7 @@ def test_in_the_middle_of_rounds(tmp_path: Path, prefect_server: Login) -> None:
     assert int(found[1]) > 0
 
 
-@pytest.mark.slow(seconds=6)
+@pytest.mark.slow(seconds=0.5)
 def test_a_second_one_ends_at_once(tmp_path: Path) -> None:
     """Of a command whose end in order takes for ever."""
     program = (

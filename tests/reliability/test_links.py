@@ -181,7 +181,7 @@ def test_a_command_refuses_the_folder_before_any_work(name: str, out: Path, vict
     _assert_untouched(victim)
 
 
-@pytest.mark.slow(seconds=4)
+@pytest.mark.slow(seconds=0.5)
 @pytest.mark.parametrize(
     "name",
     ["summary.json", "schedules.json", "trials.parquet", "ledger.jsonl", "ledger.jsonl.lease"],
@@ -249,7 +249,7 @@ def test_readers_neither_wait_nor_read_without_end(plant: str, out: Path, victim
             call()
 
 
-@pytest.mark.slow(seconds=12)
+@pytest.mark.slow(seconds=4)
 @pytest.mark.parametrize("plant", ["a pipe", "a symbolic link to /dev/zero"])
 def test_commands_that_look_at_a_folder_say_so_in_one_message(
     plant: str, out: Path, victim: Path
@@ -316,7 +316,7 @@ def test_a_home_with_links_in_it_is_refused(name: str, tmp_path: Path, victim: P
             check_home(home)
 
 
-@pytest.mark.slow(seconds=5)
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("name", ["mlflow/mlflow.db", "prefect/prefect.db-journal"])
 def test_a_command_opens_no_database_behind_a_link(name: str, tmp_path: Path, victim: Path) -> None:
     place = Place(tmp_path)

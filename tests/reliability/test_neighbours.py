@@ -130,7 +130,7 @@ def ports(pid: int) -> set[int]:
 
 
 @AS_ANOTHER
-@pytest.mark.slow(seconds=20)
+@pytest.mark.slow(seconds=11)
 def test_another_user_gets_nothing_from_the_pages(public: Place) -> None:
     prefect, mlflow = free_port(), free_port()
     pages = public.start("ui", "--prefect-port", str(prefect), "--mlflow-port", str(mlflow))
@@ -231,7 +231,7 @@ def test_a_folder_from_a_stranger_names_neither_secret_nor_server(
     assert "Authorization" not in seen
 
 
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow(seconds=2.5)
 def test_a_server_that_the_user_names_is_told_no_secret(tmp_path: Path, place: Place) -> None:
     with listener(tmp_path / "seen") as port:
         named = {"PREFECT_API_URL": f"http://{LOOPBACK}:{port}/api",

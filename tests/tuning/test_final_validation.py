@@ -426,7 +426,7 @@ def test_a_ledger_that_processes_share_holds_the_choice(tmp_path: Path) -> None:
     assert record.fresh("one") == []
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow(seconds=2)
 def test_a_loop_that_is_really_timed_is_tuned(tmp_path: Path) -> None:
     """Blocks of one element take several times as long as large ones, by any clock."""
     with registered(TimedProduct()) as name:

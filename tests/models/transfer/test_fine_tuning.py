@@ -31,7 +31,7 @@ MORE: dict[str, dict[str, object]] = {
     "xgboost": {}, "lightgbm": {},
     "mlp": {"learning_rate": 1e-3}, "attention": {"learning_rate": 1e-2},
 }  # fmt: skip
-SECONDS = {"mlp": 9, "attention": 27}
+SECONDS = {"mlp": 4, "attention": 7}
 KINDS = [
     pytest.param(kind, marks=pytest.mark.slow(seconds=SECONDS[kind]) if kind in SECONDS else ())
     for kind in QUICK

@@ -32,7 +32,7 @@ QUICK: dict[str, dict[str, object]] = {
     "mlp": {"epochs": 40, "units": 32, "batch": 64},
     "attention": {"epochs": 10, "units": 8, "layers": 1, "unroll": 1},
 }
-KINDS = [pytest.param(kind, marks=pytest.mark.slow(seconds=8)) for kind in QUICK]
+KINDS = [pytest.param(kind, marks=pytest.mark.slow(seconds=0.7)) for kind in QUICK]
 
 
 @cache

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -50,15 +51,28 @@ def broken(tmp_path: Path) -> Callable[[str], np.ndarray]:
     return made
 
 
+MOST = 5
+"""Configs that a test takes."""
+
+
+@cache
+def _all_compiled() -> Lowered:
+    """Configs that compile, and no more than a few others compiled for them."""
+    space = SHARED.space(WORK)
+    flat = np.random.default_rng(0).permutation(space.size)
+    tried = 2 * MOST
+    while (lowered := SHARED.lower(WORK, space.unravel(flat[:tried]))).ok.sum() < MOST:
+        tried *= 2
+    return lowered.rows(np.flatnonzero(lowered.ok)[:MOST])
+
+
 def _compiled(count: int) -> Lowered:
     """So many configs that compile."""
-    space = SHARED.space(WORK)
-    flat = np.random.default_rng(0).permutation(space.size)[: 16 * count]
-    lowered = SHARED.lower(WORK, space.unravel(flat))
-    return lowered.rows(np.flatnonzero(lowered.ok)[:count])
+    assert count <= MOST
+    return _all_compiled().rows(np.arange(count))
 
 
-@pytest.mark.slow(seconds=3)
+@pytest.mark.slow(seconds=1.5)
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_cpu_keeps_the_contract(check: str, dtype: str) -> None:

@@ -13,7 +13,7 @@ from tilewright.targets.cpu.store_features import store_features, summed
 INTRINSICS = "tvm.s_tir.tensor_intrin"
 
 
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow(seconds=20)
 def test_store_features_match_tvms_own_context() -> None:
     before = INTRINSICS in sys.modules  # their import takes ten seconds
     target = llvm_target(SPEC)
@@ -49,4 +49,6 @@ def _applying(count: int) -> list[dict[str, int]]:
         except Exception:  # TVM raises many kinds
             continue
         found.append(dict(values))
-    return found[:count]
+        if len(found) == count:
+            break
+    return found
