@@ -11,9 +11,10 @@ import pytest
 from tests.cli.conftest import Place
 from tests.tune_bare import tune_bare
 from tilewright.services.prefect_server import Login
+from tilewright.targets.epilogue import DEFAULT_EPILOGUE, parse_epilogue
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.network import Extracted, Subgraph, UnknownLayer, those_of
-from tilewright.tuning.options import OptionsError, parse_options
+from tilewright.tuning.options import PLAIN_STEPS, OptionsError, parse_options
 
 RUN = {"tuner": "ml2tuner", "trials": 8, "batch": 4, "seed": 3}
 FLAGS = ("--tuner", "ml2tuner", "--trials", "8", "--batch", "4", "--seed", "3")
@@ -105,3 +106,8 @@ def test_an_unknown_layer_comes_with_the_nearest_ones() -> None:
         those_of(found, ["layer1.0.con"])
     with pytest.raises(UnknownLayer, match="tilewright inspect"):
         those_of(Extracted((), {"total": 1, "offloaded": 0}), ["x"])
+
+
+def test_the_plain_steps_are_the_default_epilogue() -> None:
+    """Options name them as text, so that reading options loads no numpy."""
+    assert parse_epilogue(PLAIN_STEPS) == DEFAULT_EPILOGUE

@@ -14,9 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from tilewright.core.errors import TilewrightError
 from tilewright.core.sanitize import printable
 from tilewright.core.working_folder import as_typed
-from tilewright.targets.epilogue import DEFAULT_EPILOGUE
 
-PLAIN_STEPS = ", ".join(map(str, DEFAULT_EPILOGUE))
+PLAIN_STEPS = ">> 8, min 127, max 0"
 AS_IN_NETWORK, PER_CHANNEL, PLAIN = "network", "per-channel", "plain"
 _LONGEST_NAME = 60  # characters of a default folder
 
