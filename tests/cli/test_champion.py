@@ -16,7 +16,7 @@ from tilewright.services.prefect_server import Login
 from tilewright.targets import make_target
 from tilewright.targets.workload import parse_workload
 
-pytestmark = pytest.mark.slow(seconds=8)
+pytestmark = pytest.mark.slow(seconds=3.5)
 
 TUNERS = ("ml2tuner", "random")
 SEEDS = (0, 1)
