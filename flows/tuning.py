@@ -48,6 +48,7 @@ from tilewright.search.round_steps import (
     filter_candidates,
     generate_candidates,
     lower_candidates,
+    retrain_models,
     simulate_batch,
 )
 from tilewright.search.session import Stopwatch, rows_of_batch
@@ -454,7 +455,7 @@ def learn(session: Session) -> Result[ExplorerState]:
     state = session.state or run.begin(session.setting, session.start)
     histories = [run.keep(history) for history in session.unlearned]
     if histories:
-        state = run.retrain(session.setting, state, histories)
+        state = run.after_each(retrain_models, session.setting, state, histories)
         session.learning += time.perf_counter() - begun
     session.learned(state, histories)
     return state

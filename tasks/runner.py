@@ -254,8 +254,9 @@ class WorkloadRunner(PrefectRunner):
         _, manifest = find_or_do(self.cache, key, work)
         return Result(round_tasks.read_state(self.cache, manifest), manifest)
 
-    def retrain(
+    def after_each(
         self,
+        step: Callable[[Setting, ExplorerState, History], ExplorerState],
         setting: Setting,
         state: Result[ExplorerState],
         histories: Sequence[Result[History]],
@@ -264,7 +265,7 @@ class WorkloadRunner(PrefectRunner):
         held = self._held(state, histories)
         if held is not None:
             return Result(round_tasks.read_state(self.cache, held), held)
-        return super().retrain(setting, state, histories)
+        return super().after_each(step, setting, state, histories)
 
     def _held(
         self, state: Result[ExplorerState], histories: Sequence[Result[History]]

@@ -58,15 +58,16 @@ class LocalRunner:
         """`round_steps.begin`, which is part of the first round."""
         return Result(round_steps.begin(setting, state))
 
-    def retrain(
+    def after_each(
         self,
+        step: Callable[[Setting, ExplorerState, History], ExplorerState],
         setting: Setting,
         state: Result[ExplorerState],
         histories: Sequence[Result[History]],
     ) -> Result[ExplorerState]:
-        """The state after several rounds: `retrain_models` on the history after each."""
+        """The state that a step gives after the last of several rounds, called after each."""
         for history in histories:
-            state = self(round_steps.retrain_models, setting, state, history)
+            state = self(step, setting, state, history)
         return state
 
 
