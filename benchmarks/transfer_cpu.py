@@ -88,7 +88,7 @@ def _learned(folder: Path, rows: int) -> tuple[Path, Transferred]:
 
 
 def _shape(workload: Workload) -> Workload:
-    return replace(workload, post=())
+    return workload.with_steps(())
 
 
 def _runs(target: Target, name: str, seed: int, model: Transferred) -> dict[str, Any]:

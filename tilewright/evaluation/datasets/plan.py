@@ -188,7 +188,7 @@ def fitted(workload: Workload, target: Target) -> Workload:
 def shape_of(workload: Workload) -> Workload:
     """What workloads have in common that differ in what is done to their sums, or in the numbers
     they compute with: who knows one knows most of the others."""
-    return replace(workload, post=(), dtype="int8")
+    return replace(workload.with_steps(()), dtype="int8")
 
 
 # -- drawing -----------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def of_zero_point(product: MatmulLayer, weight: Real | Integers | None) -> Real:
         return np.asarray(-zero * weight.sum(axis=(1, 2, 3)), np.float64)
     ones = np.ones((1, w.in_channels, w.height, w.width), np.int8)
     fine = np.rint(weight * (1 << FINE_BITS))  # the reference sums integers
-    alone = replace(w, batch=1, post=())
+    alone = replace(w, batch=1).with_steps(())
     sums = reference(alone, {"data": ones, "weight": fine}, acc_bits=62, out_bits=62)
     return -zero * sums / (1 << FINE_BITS)
 

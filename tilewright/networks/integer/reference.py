@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -141,7 +140,7 @@ def sums_of(layer: Layer, values: Mapping[str, Array], block: int) -> Array:
     tensors: dict[str, Array] = {
         "data": packed(layer, values[layer.data], block), "weight": layer.weight
     }  # fmt: skip
-    return reference(replace(layer.workload, post=()), tensors, out_bits=32)
+    return reference(layer.workload.with_steps(()), tensors, out_bits=32)
 
 
 def of_shortcut(
