@@ -25,7 +25,6 @@ from benchmarks.fusion_beyond import border, order_gain, recomputed
 from benchmarks.fusion_pairs import NETWORKS, TARGETS, problem_of
 from tilewright.fusion.problem import FusionProblem, Labelling
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import capability
 from tilewright.targets.vta.board.stream_bound import Needs, needs, stream_bound
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload
@@ -86,9 +85,8 @@ class Needed:
     """What the layers of one target need, each workload looked at once."""
 
     def __init__(self, target: Target) -> None:
-        made = capability(target, VtaTarget)
-        assert made is not None, "only a VTA's streams are known"
-        self.spec = made.spec
+        assert isinstance(target, VtaTarget), "only a VTA's streams are known"
+        self.spec = target.spec
         self._known: dict[Workload, Needs] = {}
 
     def of(self, workload: Workload) -> Needs:

@@ -160,7 +160,7 @@ def _refuses_changed_files(model: str, load: Callable[[], object]) -> None:
     file.write_bytes(crafted)
     client.set_model_version_tag(model, version.version, DIGEST, digest_of(about, crafted))
     with pytest.raises(
-        ChampionError, match=r"damaged .*(no tree|not those of its modules|not belong together)"
+        ChampionError, match=r"damaged .*(malformed|not those of its modules|not belong together)"
     ):
         load()
     file.write_bytes(good)
