@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from tilewright.core.errors import TilewrightError
-from tilewright.fusion.run import decide_fusion
+from tilewright.fusion.step import decide_fusion
 from tilewright.search import (
     Explorer,
     ExplorerState,

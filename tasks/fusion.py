@@ -4,15 +4,17 @@ the result under what decides it, and records its curves in MLflow."""
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json
-from tilewright.fusion import run
-from tilewright.fusion.evaluator import Evaluation
-from tilewright.fusion.learned.pretrained import shipped_digest
+from tilewright.fusion.step import decide_fusion as decide_fusion_now
 from tilewright.tasks import tracking
 from tilewright.tasks.artifact_store import CacheUse, Manifest
 from tilewright.tasks.cached_task import Done, Key, Result, reuse_or_do, stage
 from tilewright.tuning.fusion_interface import Decided, FusionDecision, ToDecide
+
+if TYPE_CHECKING:
+    from tilewright.fusion.evaluator import Evaluation
 
 VERSION = 2
 EVERY = "fusion/evaluations"
@@ -21,7 +23,7 @@ EVERY = "fusion/evaluations"
 
 def decide_fusion(cache: CacheUse, asked: ToDecide, model: str, run_id: str) -> Done:
     """What is fused: from the cache if it was decided under the same conditions, `model` being what
-    the model was imported to. Raises as `fusion.run.decide_fusion`."""
+    the model was imported to. Raises as `fusion.step.decide_fusion`."""
     key = _key(asked, model)
     decided = None
     if cache.refresh or cache.store.find(key.stage, key.text) is None:
@@ -86,7 +88,7 @@ def _decided(asked: ToDecide, run_id: str) -> Decided:
                 },
             )  # fmt: skip
 
-        return run.decide_fusion(asked, heard)
+        return decide_fusion_now(asked, heard)
 
 
 def _key(asked: ToDecide, model: str) -> Key:
@@ -109,7 +111,7 @@ def _key(asked: ToDecide, model: str) -> Key:
         "tuner_options": dict(options.tuner_options),
         "space": options.space,
         "starts": list[Json]([each.study.start for each in asked.tuned]),
-        "models": shipped_digest() if options.fusion == "learned" else "",
+        "models": _models(options.fusion),
         "schedules": schedules,
     }
     return Key("decide_fusion", VERSION, asked.target.fingerprint, about)
@@ -125,3 +127,12 @@ def _decision(row: dict[str, Json]) -> FusionDecision:
         "dram_bytes_saved": None if size is None else as_int(size),
         "estimated": row["estimated"] is True,
     }
+
+
+def _models(mode: str) -> str:
+    """The digest of the models that guide a search; "" of modes that have none."""
+    if mode != "learned":
+        return ""
+    from tilewright.fusion.learned.pretrained import shipped_digest  # loads TVM
+
+    return shipped_digest()

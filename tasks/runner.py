@@ -14,7 +14,7 @@ from prefect.runtime import flow_run
 
 from tilewright.core.files import Json
 from tilewright.flows.tuning import learn
-from tilewright.fusion.run import decide_fusion
+from tilewright.fusion.step import decide_fusion
 from tilewright.search import (
     ExplorerState,
     History,

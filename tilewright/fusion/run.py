@@ -28,7 +28,7 @@ from tilewright.tuning.options import PER_CHANNEL
 from tilewright.tuning.results import TunedWorkload
 
 
-def decide_fusion(asked: ToDecide, heard: Heard | None = None) -> Decided:
+def decide(asked: ToDecide, heard: Heard | None = None) -> Decided:
     """What is fused, by the mode that was asked for. Raises `FusionError` for a target that runs no
     programs of ours, and what quantising and tuning raise."""
     problem = problem_of(asked)
