@@ -19,7 +19,7 @@ from tilewright.networks.cpu_costs import SECONDS, operator_seconds
 from tilewright.networks.network import Network
 from tilewright.networks.report import ModelReport
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import Blocks, Latency
+from tilewright.targets.capabilities import Blocks, HasHost, Latency, offers
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload
 
@@ -171,6 +171,7 @@ def test_a_target_says_how_slow_its_host_is_and_what_layers_take_at_least() -> N
 
         def __init__(self, target: Target) -> None:
             self._target = target
+            self.capabilities = {**target.capabilities, **offers(self, HasHost)}
 
         def __getattr__(self, name: str) -> object:
             return getattr(self._target, name)

@@ -62,7 +62,7 @@ def layers(draw: st.DrawFn) -> Workload:
     channels = draw(st.tuples(st.integers(1, 40 // groups), st.integers(1, 60 // groups)))
     return Workload(
         "conv2d", draw(st.integers(1, 3)), channels[0] * groups, *size, channels[1] * groups,
-        *kernel, *stride, *pads, 1, 1, groups, epilogue,
+        *kernel, *stride, *pads, 1, 1, groups, post=epilogue,
     )  # fmt: skip
 
 
