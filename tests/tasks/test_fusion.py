@@ -40,7 +40,7 @@ def test_other_shipped_models_decide_anew_where_they_guide(
 ) -> None:
     model = write(tmp_path)
     before = {mode: fusion._key(asked(model, fusion=mode), "m").text for mode in ("learned", "all")}
-    monkeypatch.setattr("tilewright.tasks.fusion.shipped_digest", lambda: "others")
+    monkeypatch.setattr("tilewright.fusion.learned.pretrained.shipped_digest", lambda: "others")
     after = {mode: fusion._key(asked(model, fusion=mode), "m").text for mode in ("learned", "all")}
     assert after["learned"] != before["learned"]
     assert after["all"] == before["all"]
