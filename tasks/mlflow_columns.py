@@ -13,7 +13,7 @@ from tilewright.core.files import Json
 from tilewright.services.mlflow_server import VIEW_KEY
 
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
-_PARAMS = ("tuner", "seed", "trials", "network", "target")
+_PARAMS = ("tuner", "seed", "trials")
 _METRICS = ("tuned_ms", "gain", "bound_ms", "tuned_cycles")
 _CURVES = ("cycles/best", "cycles/baseline", "cycles/bound")
 
