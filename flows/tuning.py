@@ -136,7 +136,9 @@ def tune_network(run: LocalRunner, options: TuningOptions) -> TunedNetwork:
         tasks = [tuning_task_of(options, each.workload) for each in network.subgraphs]
         starts = run.log(load_starts, options, network, tasks)
         run.log(log_parameters, options, network, [task for task, _ in starts], run.emit)
-        tuned, sharing = tune_workloads(run, options, network.subgraphs, starts, trials)
+        tuned, sharing = tune_workloads(
+            run, options, network.subgraphs, starts, trials, options.stop_gain
+        )
         decided = fuse_network(run, options, network, tuned, trials) if options.fusion else None
         wall = time.perf_counter() - begin
         return run.log(log_network, options, network, tuned, wall, sharing, decided)
@@ -170,10 +172,10 @@ def tune_workloads(
     subgraphs: Sequence[Subgraph],
     starts: Sequence[Start],
     trials: FolderTrials,
+    share: float | None,
 ) -> tuple[list[TunedWorkload], StopGain | None]:
-    """Tune workloads, each with its own trials; or with a share of all trials, and what became of
-    these. Raises as `tune_network`."""
-    share = options.stop_gain
+    """Tune workloads, each with its own trials; or, with the `share` of the latency that a round
+    has to save, with part of all trials, and what became of these. Raises as `tune_network`."""
     rules = None if share is None else SharingRules(options.trials, options.batch, share)
     most = options.trials * (len(subgraphs) if rules else 1)
     jobs = [
@@ -207,9 +209,8 @@ def fuse_network(
         tasks = [tuning_task_of(options, each.workload) for each in subgraphs]
         starts = run.log(load_starts, options, network, tasks)
         run.log(log_workloads_added, subgraphs, run.emit)
-        return tune_workloads(run, own_trials, subgraphs, starts, trials)[0]
+        return tune_workloads(run, options, subgraphs, starts, trials, None)[0]
 
-    own_trials = options.model_copy(update={"stop_gain": None})
     asked = ToDecide(options, network.target, network.model.name, tuned, tune_more, run.emit)
     return run(decide_fusion, asked).value
 
