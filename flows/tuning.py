@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tilewright.core.blas_threads import BLAS_ON_ONE_THREAD
 from tilewright.core.errors import TilewrightError
 from tilewright.fusion.step import decide_fusion
 from tilewright.search import (
@@ -43,7 +44,6 @@ from tilewright.search import (
     setting_of,
     shared_key,
 )
-from tilewright.search.blas_threads import BLAS_ON_ONE_THREAD
 from tilewright.search.round_steps import (
     filter_candidates,
     generate_candidates,

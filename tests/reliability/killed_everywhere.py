@@ -22,10 +22,11 @@ import tilewright.models.counter_regression
 import tilewright.models.gaussian
 import tilewright.models.validity  # noqa: F401
 from tests.reliability.boundaries import NEVER, Boundaries, report_unwatched_writers
+from tilewright.core import blas_threads
 from tilewright.core.files import write_atomically
 from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
-from tilewright.search import Ledger, blas_threads, read
+from tilewright.search import Ledger, read
 from tilewright.targets.base import Lowered, Measurements
 from tilewright.targets.fault_injection import FaultyTarget
 from tilewright.targets.workload import parse_workload

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
+from tilewright.core.blas_threads import one_thread
 from tilewright.evaluation.tuner_conformance import WORKLOAD, ToyTarget
 from tilewright.flows.tuning import learn, measure_batch, propose_batch, tune, tune_round
 from tilewright.models import make_explorer
@@ -23,7 +24,6 @@ from tilewright.search import (
     read,
     setting_of,
 )
-from tilewright.search.blas_threads import one_thread
 from tilewright.search.round_steps import Batch, retrain_models, simulate_batch
 from tilewright.search.runner import Result, values
 from tilewright.targets.base import Lowered, Measurements, Ragged

@@ -12,10 +12,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.blas_threads import one_thread
 from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.zoo.builder import Builder
 
-threadpoolctl = lazy_module("threadpoolctl")
 datasets = lazy_module("sklearn.datasets")
 
 INPUT = (1, 1, 8, 8)
@@ -52,15 +52,9 @@ def training_set() -> tuple[Array, NDArray[np.int64]]:
 
 
 @lru_cache(maxsize=4)
+@one_thread  # the products are small, and several threads would sum in another order
 def train(seed: int) -> Parameters:
     """Trained weights by tensor name: OIHW of convolutions, (10, 128) of `fc`; biases (n,)."""
-    with threadpoolctl.threadpool_limits(
-        1
-    ):  # the products are small, and one thread sums in one order
-        return _train(seed)
-
-
-def _train(seed: int) -> Parameters:
     images, labels = training_set()
     random = np.random.default_rng(seed)
     parameters = _initial(random)
