@@ -29,7 +29,7 @@ WORKERS = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile \
 	--no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: help setup setup-dev tune deploy worker check test release-check attack fuzz matrix docs browser-test team-test \
+.PHONY: help setup setup-dev tune deploy worker check test test-all release-check attack fuzz matrix docs browser-test team-test \
 	lint lock clean
 
 help: ## Show the targets
@@ -53,6 +53,9 @@ check: setup setup-dev lint ## Lint, type-check and run the quick half of the te
 	@$(PYTEST) -m "not slow and not release"
 
 test: setup setup-dev lint ## Lint, type-check and run the test-suite
+	@$(PYTEST) -m "not nightly and not release"
+
+test-all: setup setup-dev lint ## The test-suite with its nightly tests, which take half an hour
 	@$(PYTEST) -m "not release"
 
 matrix: ## The quick half of the tests on every other Python of the range that the machine has

@@ -4,7 +4,7 @@
 
 Under `pytest -n 3 --dist loadfile --no-loadscope-reorder`, as `make test` calls it, a worker takes
 whole files, so that what a module makes once is made once; the longest files come first, by what
-their tests marked `slow` say. A test marked `alone` runs while no other test does. (Groups of
+their tests marked `slow` or `nightly` say. A test marked `alone` runs while no other test does. (Groups of
 `--dist loadgroup` go unheard: pytest 9.2 keeps names of tests where pytest-xdist 3.8 cannot write.)
 
 No property is timed: a first example may compile, and machines are busy.
@@ -74,7 +74,11 @@ OF_OWN_TARGETS = ("browser", "team")
 """Marks of tests that want what few machines have; `make browser-test` and `make team-test`."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` is applied
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if (nightly := item.get_closest_marker("nightly")) is not None:
+            item.add_marker(pytest.mark.slow(**nightly.kwargs))
     unasked = [mark for mark in OF_OWN_TARGETS if mark not in str(config.getoption("markexpr"))]
     left = [item for item in items if any(map(item.get_closest_marker, unasked))]
     if left:
@@ -84,8 +88,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     seconds: defaultdict[Path, float] = defaultdict(float)
     for item in items:
-        mark = item.get_closest_marker("slow")
-        seconds[item.path] += 0.1 if mark is None else float(mark.kwargs["seconds"])
+        seconds[item.path] += max(
+            (float(mark.kwargs["seconds"]) for mark in item.iter_markers("slow")), default=0.1
+        )
     items.sort(key=lambda item: -seconds[item.path])
 
 

@@ -45,7 +45,7 @@ def test_no_module_takes_the_place_of_a_function(room: str) -> None:
     assert room not in tilewright.__all__
 
 
-@pytest.mark.slow(seconds=60)
+@pytest.mark.nightly(seconds=60)
 def test_the_examples_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of the module: later ones use what earlier ones wrote."""
     monkeypatch.chdir(tmp_path)

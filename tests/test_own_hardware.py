@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "own-hardware.md"
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
-@pytest.mark.slow(seconds=40)
+@pytest.mark.nightly(seconds=40)
 def test_the_commands_run_and_the_note_is_the_one_shown(tmp_path: Path) -> None:
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     shown = re.findall(r"^    (note: .*?)…$", PAGE.read_text(), re.MULTILINE)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PROGRAM = "tests.warm_program"
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.nightly(seconds=8)
 @pytest.mark.parametrize(
     "more",
     [

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.conftest import Place
 from tilewright.evaluation.datasets.folder import digest_of, read_table
 
-pytestmark = pytest.mark.slow(seconds=12)
+pytestmark = pytest.mark.nightly(seconds=12)
 
 BUILD = ("dataset", "build", "--rows", "640", "--cpu-rows", "0", "--seed", "3")
 

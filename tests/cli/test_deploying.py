@@ -17,7 +17,7 @@ from tests import warm
 from tests.cli.conftest import Place
 from tests.sharing import ANSWER_SECONDS, prefect_beside
 
-pytestmark = pytest.mark.slow(seconds=7)
+pytestmark = pytest.mark.nightly(seconds=7)
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "deployments"

@@ -27,7 +27,7 @@ def _train(place: Place, *more: str) -> dict[str, object]:
     return found
 
 
-@pytest.mark.slow(seconds=6)
+@pytest.mark.nightly(seconds=6)
 def test_a_model_is_trained_judged_and_judged_again_on_other_rows(place: Place) -> None:
     found = _train(place, "--split", "by_task", "--bare")
     assert found.keys() >= FIGURES
@@ -117,7 +117,7 @@ def test_a_mistake_is_one_message(arguments: tuple[str, ...], hint: str, place: 
 FINE = ("model", "train", "--dataset", str(SLICE), "--rows", "400", "--threads", "1")
 
 
-@pytest.mark.slow(seconds=9)
+@pytest.mark.nightly(seconds=9)
 def test_a_model_is_fine_tuned_from_another(place: Place) -> None:
     _train(place, "--split", "by_target", "--bare")
     before = {path.name: path.read_bytes() for path in (place.folder / "model").iterdir()}
@@ -139,7 +139,7 @@ def test_a_model_is_fine_tuned_from_another(place: Place) -> None:
     assert before == {path.name: path.read_bytes() for path in (place.folder / "model").iterdir()}
 
 
-@pytest.mark.slow(seconds=6)
+@pytest.mark.nightly(seconds=6)
 def test_what_cannot_be_gone_on_with_is_one_message(place: Place) -> None:
     _train(place, "--split", "by_target", "--bare")
     (place.folder / "empty").mkdir()
@@ -161,7 +161,7 @@ def test_what_cannot_be_gone_on_with_is_one_message(place: Place) -> None:
 LAYER = ("--workload", "dense:n=1,c=256,o=64", "--bare", "--trials", "24", "--batch", "8")
 
 
-@pytest.mark.slow(seconds=12)
+@pytest.mark.nightly(seconds=12)
 def test_a_tuner_starts_from_a_model_and_goes_on_where_it_was(place: Place) -> None:
     _train(place, "--split", "by_target", "--bare")
     blind = (*LAYER, "--tuner", "default-blind")

@@ -13,7 +13,7 @@ from tests import warm
 from tests.cli.conftest import Place
 from tilewright.services.prefect_server import Login
 
-pytestmark = pytest.mark.slow(seconds=8)
+pytestmark = pytest.mark.nightly(seconds=8)
 
 RUN = """
 import json, os, sys

@@ -107,7 +107,7 @@ found = [[model_text(text) for text in models], [target_text(text) for text in t
     ]  # fmt: skip
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.nightly(seconds=8)
 def test_files_and_folders_of_a_command_are_those_of_the_user(place: Place) -> None:
     """A specification by its path, and the usual output folder."""
     folder = place.folder / "mine"

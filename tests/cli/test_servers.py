@@ -22,7 +22,7 @@ from tests.processes import listening
 from tests.sharing import ANSWER_SECONDS, free_port
 from tilewright.services.server_process import LOOPBACK, answers
 
-pytestmark = pytest.mark.slow(seconds=30)
+pytestmark = pytest.mark.nightly(seconds=30)
 
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 900  # a machine that compiles and serves others meanwhile is slow

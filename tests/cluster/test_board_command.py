@@ -88,7 +88,7 @@ def boards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boards]:
         yield found
 
 
-@pytest.mark.slow(seconds=9)
+@pytest.mark.nightly(seconds=9)
 def test_each_board_is_tuned_by_what_it_measures(
     tmp_path: Path, prefect_server: Login, boards: Boards
 ) -> None:
@@ -131,7 +131,7 @@ def test_each_board_is_tuned_by_what_it_measures(
     assert "board:slow" in place.run("board", "list", "--cluster", address).stdout
 
 
-@pytest.mark.slow(seconds=5)
+@pytest.mark.nightly(seconds=5)
 def test_a_worker_beside_a_board_may_be_started_again(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, boards: Boards
 ) -> None:
@@ -176,7 +176,7 @@ def test_workers_with_a_board_do_nothing_else(
     worker.kill()
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.nightly(seconds=8)
 def test_what_is_wrong_is_one_sentence(tmp_path: Path, boards: Boards) -> None:
     place, address = Place(tmp_path), boards.cluster.address
     for more, message in [

@@ -33,7 +33,7 @@ def _environment(folder: Path) -> dict[str, str]:
     return kept | {"PATH": path, "PYTHONPATH": str(ROOT), "TILEWRIGHT_HOME": home}
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.nightly(seconds=10)
 def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     start, run, *_ = BLOCKS
     port = str(free_port())

@@ -70,7 +70,7 @@ def test_a_layer_is_tuned_from_python(tmp_path: Path) -> None:
     assert "tile_h" in printed
 
 
-@pytest.mark.slow(seconds=12)
+@pytest.mark.nightly(seconds=12)
 def test_a_tvm_script_uses_the_accelerator(tmp_path: Path) -> None:
     printed = run(tmp_path, sys.executable, str(EXAMPLES / "offload_in_tvm.py")).splitlines()
     layers = [line for line in printed if line.endswith("cycles")]
@@ -122,7 +122,7 @@ def test_a_target_of_another_package_is_tuned(
     assert summary["verified"] is False
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.nightly(seconds=8)
 def test_tuners_are_compared_on_a_target_without_cycles(tmp_path: Path) -> None:
     """In seconds: regret is against the fastest of the whole space, which is measured first."""
     packages = installed("roofline", tmp_path)

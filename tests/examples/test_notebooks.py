@@ -28,7 +28,7 @@ def test_it_is_kept_without_outputs(path: Path) -> None:
     assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.nightly(seconds=8)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(OURS)]:

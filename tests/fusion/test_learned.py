@@ -28,7 +28,7 @@ from tilewright.fusion.objective import Objective
 from tilewright.fusion.problem import Labelling
 from tilewright.targets.features import Features
 
-KINDS = [Trees, pytest.param(GraphNetwork, marks=pytest.mark.slow(seconds=8))]
+KINDS = [Trees, pytest.param(GraphNetwork, marks=pytest.mark.nightly(seconds=8))]
 
 
 @pytest.fixture(scope="module")

@@ -279,7 +279,7 @@ def test_a_changed_file_is_refused(
         build_artifact(LocalRunner(), options)
 
 
-@pytest.mark.slow(seconds=31)
+@pytest.mark.nightly(seconds=31)
 def test_a_tracked_run_equals_a_bare_one_and_goes_on_from_its_cache(
     folders: Path, guest: Place
 ) -> None:

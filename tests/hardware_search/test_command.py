@@ -16,7 +16,7 @@ from tests.hardware_search.runs import TRIALS, words
 from tilewright.hardware_search import folder
 from tilewright.search import read
 
-pytestmark = pytest.mark.slow(seconds=9)
+pytestmark = pytest.mark.nightly(seconds=9)
 
 LONG = 160
 """Measurements of a run that is killed in the middle."""

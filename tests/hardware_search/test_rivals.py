@@ -96,7 +96,7 @@ def test_a_search_that_was_cut_off_comes_to_the_same_log(name, tmp_path: Path):
     assert told(again) == _whole(name, 60)
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.nightly(seconds=8)
 @pytest.mark.parametrize("name", ["autotvm", "dcoc"])
 def test_what_was_learned_measures_faster_layers_than_chance(name):
     evaluator = searched(name, 256, first=64)
@@ -275,7 +275,7 @@ def test_every_knob_belongs_to_one_agent():
     np.testing.assert_array_equal(own, np.arange(len(points.cardinalities)))
 
 
-@pytest.mark.slow(seconds=12)
+@pytest.mark.nightly(seconds=12)
 @pytest.mark.parametrize(
     "options", [{}, {"agents": 1}, {"critic": False}], ids=["three", "one", "no critic"]
 )
@@ -305,7 +305,7 @@ def _end(agent: Agent, start: np.ndarray, height) -> float:
     return float(height(agent.explore(start, height)[-len(start) :]).mean())
 
 
-@pytest.mark.slow(seconds=5)
+@pytest.mark.nightly(seconds=5)
 def test_a_critic_learns_what_is_to_come_and_none_expects_nothing():
     points = _points()
     for critic in (True, False):

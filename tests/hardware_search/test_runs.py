@@ -176,7 +176,7 @@ for module, name, counts in killed:
 its files."""
 
 
-@pytest.mark.slow(seconds=6)
+@pytest.mark.nightly(seconds=6)
 def test_a_run_that_is_killed_while_it_proves_and_writes_comes_to_the_same_files(
     finished: tuple[Path, CodesignOutcome], place: Place
 ) -> None:

@@ -202,7 +202,7 @@ def test_a_truth_of_other_layers_has_no_such_figure() -> None:
         operators_of(replace(truth, table=table))
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.nightly(seconds=8)
 def test_the_benchmark_runs_methods_beside_a_truth_and_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "runs.json"
     command = [

@@ -33,7 +33,7 @@ def vgg19() -> ModelReport:
     return network.report(16, 16)
 
 
-@pytest.mark.slow(seconds=55)
+@pytest.mark.nightly(seconds=55)
 def test_models_whose_weights_are_also_inputs_load(vgg19: ModelReport) -> None:
     """As IR version 3 demands and later ones allow."""
     layers = [case for case in SHIPPED if case.kind.startswith("pytorch")]
@@ -56,7 +56,7 @@ def test_vgg19_has_its_published_macs(vgg19: ModelReport) -> None:
 @pytest.mark.parametrize(
     ("name", "total"),
     [
-        pytest.param("resnet50", 4_089_184_256, marks=pytest.mark.slow(seconds=7)),
+        pytest.param("resnet50", 4_089_184_256, marks=pytest.mark.nightly(seconds=7)),
         ("squeezenet", 349_151_936),
     ],
 )
@@ -64,7 +64,7 @@ def test_published_networks_have_their_published_macs(name: str, total: int) -> 
     assert networks.load(BY_TITLE[f"light/light_{name}"].path).report(16, 16).total_macs == total
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.nightly(seconds=8)
 def test_no_answer_to_a_shipped_model_is_false() -> None:
     quick = [case for case in SHIPPED if case.kind == "simple"]
     quick += [case for case in SHIPPED if case.kind.startswith("pytorch")][::4]

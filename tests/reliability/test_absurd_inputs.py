@@ -168,7 +168,7 @@ def _cut(kept: int) -> Callable[[Path], None]:
     return cut
 
 
-@pytest.mark.slow(seconds=11)
+@pytest.mark.nightly(seconds=11)
 @pytest.mark.parametrize("name", ["mlflow", "prefect"])
 def test_a_truncated_database_is_named_and_nothing_is_lost(place: Place, name: str) -> None:
     tune = ("tune", "digits_cnn", "--layers", "conv3", "--trials", "2", "--batch", "2")

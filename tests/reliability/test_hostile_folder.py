@@ -20,7 +20,7 @@ from tests.cli.test_servers import read_until, stop
 from tests.reliability.hostile_folder import ZEN, plant, watching
 from tests.sharing import free_port
 
-pytestmark = [pytest.mark.slow(seconds=15), pytest.mark.attack]
+pytestmark = [pytest.mark.nightly(seconds=15), pytest.mark.attack]
 
 TUNE = ("tune", "digits_cnn", "--layers", "conv2,fc", "--tuner", "ml2tuner", "--batch", "8")
 

@@ -44,7 +44,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-@pytest.mark.slow(seconds=11)
+@pytest.mark.nightly(seconds=11)
 def test_names_of_a_model_are_shown_escaped_everywhere(
     tmp_path: Path, prefect_server: Login
 ) -> None:

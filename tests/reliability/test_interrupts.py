@@ -154,7 +154,7 @@ def test_who_has_it_ignored_is_left_alone(tmp_path: Path) -> None:
     assert (place.folder / "out" / "summary.json").is_file()
 
 
-@pytest.mark.slow(seconds=6)
+@pytest.mark.nightly(seconds=6)
 def test_a_suite_in_the_background_ends(tmp_path: Path) -> None:
     """Its commands hear Ctrl-C though the shell has it ignored."""
     test = f"{__file__}::test_at_the_first_imports"

@@ -18,7 +18,7 @@ from tilewright.targets import make_target
 from tilewright.targets.vta.fault_injection import make_vta
 from tilewright.targets.workload import parse_workload
 
-pytestmark = pytest.mark.slow(seconds=15)
+pytestmark = pytest.mark.nightly(seconds=15)
 
 FAULTY = """
 import sys

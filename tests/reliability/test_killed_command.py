@@ -32,7 +32,7 @@ from tests.reliability.commands import (
 )
 from tests.sharing import free_port, prefect_beside
 
-pytestmark = pytest.mark.slow(seconds=45)
+pytestmark = pytest.mark.nightly(seconds=45)
 
 KILLS = (65, 99, 205, 120)
 """After how many write boundaries each of the killed commands dies: the first before a rename, the

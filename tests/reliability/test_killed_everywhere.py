@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow(seconds=20)
+pytestmark = pytest.mark.nightly(seconds=20)
 
 CALLS = {"open", "pwrite", "write", "fsync", "ftruncate", "replace"}
 

@@ -15,7 +15,7 @@ from tests.tune_bare import tune_bare
 
 
 @pytest.mark.attack
-@pytest.mark.slow(seconds=35)
+@pytest.mark.nightly(seconds=35)
 def test_a_folder_is_complete_only_with_the_results_of_the_run_it_holds(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.reliability.killed_replacement", str(tmp_path)],

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.conftest import Place
 from tests.reliability.commands import Whole, killed, left
 
-pytestmark = pytest.mark.slow(seconds=23)
+pytestmark = pytest.mark.nightly(seconds=23)
 
 SHARED = ("tune", "digits_cnn", "--tuner", "ml2tuner", "--trials", "12", "--batch", "4", "--seed",
         "7", "--stop-gain", "0.0005", "--bare", "--out", "out")  # fmt: skip

@@ -92,7 +92,7 @@ def test_a_file_that_takes_too_long_or_too_much_is_given_up(tmp_path: Path) -> N
         _ = starved.examined
 
 
-@pytest.mark.slow(seconds=28)
+@pytest.mark.nightly(seconds=28)
 def test_modules_lying_in_the_folder_are_not_imported(
     tmp_path: Path, prefect_server: Login
 ) -> None:

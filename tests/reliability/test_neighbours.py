@@ -130,7 +130,7 @@ def ports(pid: int) -> set[int]:
 
 
 @AS_ANOTHER
-@pytest.mark.slow(seconds=11)
+@pytest.mark.nightly(seconds=11)
 def test_another_user_gets_nothing_from_the_pages(public: Place) -> None:
     prefect, mlflow = free_port(), free_port()
     pages = public.start("ui", "--prefect-port", str(prefect), "--mlflow-port", str(mlflow))
@@ -208,7 +208,7 @@ def listener(seen: Path) -> Iterator[int]:
             process.kill()
 
 
-@pytest.mark.slow(seconds=15)
+@pytest.mark.nightly(seconds=15)
 def test_a_folder_from_a_stranger_names_neither_secret_nor_server(
     tmp_path: Path, place: Place
 ) -> None:

@@ -37,7 +37,7 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr
 
 
-@pytest.mark.slow(seconds=14)
+@pytest.mark.nightly(seconds=14)
 def test_a_run_in_a_folder_of_odd_letters_leaves_nothing_beside_it(tmp_path: Path) -> None:
     """An empty TILEWRIGHT_HOME is as good as none. Nor has the user a home, where libraries keep
     caches of fonts: pictures are drawn without."""
@@ -76,7 +76,7 @@ def test_a_user_without_a_name(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("/\n", 0), done.stderr
 
 
-@pytest.mark.slow(seconds=5)
+@pytest.mark.nightly(seconds=5)
 def test_homes_that_cannot_be_are_one_message_before_anything_is_written(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 200) / ("e" * 200) / ("f" * 100)
     assert "too long for a database" in refused(run(tmp_path, "ui", home=str(deep)))

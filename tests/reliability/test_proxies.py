@@ -16,7 +16,7 @@ from tests.sharing import free_port
 from tilewright.services.prefect_server import Login
 from tilewright.services.server_process import LOOPBACK
 
-pytestmark = [pytest.mark.slow(seconds=12), pytest.mark.attack]
+pytestmark = [pytest.mark.nightly(seconds=12), pytest.mark.attack]
 
 TUNE = ("tune", "digits_cnn", "--layers", "fc", "--tuner", "random", "--trials", "2", "--out",
         "out")  # fmt: skip

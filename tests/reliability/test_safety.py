@@ -20,7 +20,7 @@ from tilewright.tasks.artifact_store import Store
 DAMAGES = ("truncated", "flipped", "replaced")
 
 
-@pytest.mark.slow(seconds=15)
+@pytest.mark.nightly(seconds=15)
 @pytest.mark.parametrize("turn", range(len(DAMAGES)))
 def test_every_edited_file_of_a_run_is_noticed_and_made_anew(
     tmp_path: Path, whole: Whole, turn: int, prefect_server: Login
@@ -66,7 +66,7 @@ SECRETS = {
 }
 
 
-@pytest.mark.slow(seconds=25)
+@pytest.mark.nightly(seconds=25)
 def test_no_file_of_a_run_holds_a_variable_of_the_environment(tmp_path: Path) -> None:
     """A run that ends, and one that fails with a trace in its log."""
     place = Place(tmp_path)

@@ -34,13 +34,13 @@ from tilewright.search import read
 from tilewright.services.mlflow_database import provide_mlflow_database
 from tilewright.services.prefect_server import Login
 
-pytestmark = pytest.mark.slow(seconds=20)
+pytestmark = pytest.mark.nightly(seconds=20)
 
 STEPS_KIB = range(1000, 40000, 2000)
 """Sizes of a disk that grows until the run fits; it needs some ten megabytes."""
 
 
-@pytest.mark.slow(seconds=50)
+@pytest.mark.nightly(seconds=50)
 def test_a_disk_that_fills_stops_the_command_until_there_is_room(
     tmp_path: Path, whole: Whole
 ) -> None:

@@ -21,7 +21,7 @@ from tests.sharing import free_port
 from tilewright.services.prefect_server import Login
 from tilewright.services.server_process import LOOPBACK
 
-pytestmark = [pytest.mark.slow(seconds=20), pytest.mark.attack]
+pytestmark = [pytest.mark.nightly(seconds=20), pytest.mark.attack]
 
 TUNE = ("tune", "digits_cnn", "--layers", "conv2", "--trials", "8", "--batch", "8")
 COMPARE = (

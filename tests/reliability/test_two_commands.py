@@ -22,7 +22,7 @@ from tests.reliability.test_ledger_faults import _whole
 from tilewright.search import read
 from tilewright.services.prefect_server import Login
 
-pytestmark = [pytest.mark.attack, pytest.mark.slow(seconds=8)]
+pytestmark = [pytest.mark.attack, pytest.mark.nightly(seconds=8)]
 
 CONTAINER = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 """Where every process has a number that others have elsewhere; the host's name is the same."""
@@ -144,7 +144,7 @@ OTHER = [*TUNE, "--tuner", "random", "--trials", "2", "--batch", "2", "--seed"]
 
 
 @pytest.mark.alone  # nine processes at once
-@pytest.mark.slow(seconds=40)
+@pytest.mark.nightly(seconds=40)
 def test_eight_commands_at_once_keep_records_apart(tmp_path: Path, prefect_server: Login) -> None:
     """Three that are equal but for their folders, five with other seeds, on a home that none of
     them finds."""

@@ -65,7 +65,7 @@ def test_the_largest_stores_are_counted_in_full(place: Place) -> None:
     assert json.loads(done.stdout)["write_beats"] == 200 * each
 
 
-@pytest.mark.slow(seconds=9)
+@pytest.mark.nightly(seconds=9)
 def test_ctrl_c_ends_a_simulation_at_once(place: Place) -> None:
     written(place, loads(200))
     command = place.start("vta", "cycles", *OPTIONS, "--limit", str(1 << 60))

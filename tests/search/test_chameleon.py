@@ -49,7 +49,7 @@ def _explored(seed: int) -> tuple[list[list[int]], dict[str, list[float]]]:
     return met, {name: vector.tolist() for name, vector in agent.arrays().items()}
 
 
-@pytest.mark.slow(seconds=6)
+@pytest.mark.nightly(seconds=6)
 def test_the_agent_learns_to_walk_uphill_and_goes_on_from_its_arrays() -> None:
     climbed, arrays = [], {}
     for episode in range(16):

@@ -84,7 +84,7 @@ def _regrets(sign: float, seed: int) -> list[float]:
     return [2 ** (b - optimum) - 1 for b in best]
 
 
-@pytest.mark.slow(seconds=5)
+@pytest.mark.nightly(seconds=5)
 def test_a_right_one_is_used_at_once_and_a_wrong_one_is_got_over() -> None:
     right, wrong = _regrets(1.0, 0), _regrets(-1.0, 0)
     assert right[0] < 0.01

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow(seconds=8)
+pytestmark = pytest.mark.nightly(seconds=8)
 
 PROVIDE = """
 import sys

@@ -15,7 +15,7 @@ from tilewright.services.server_process import LOOPBACK
 from tilewright.services.workspace import Home
 from tilewright.tasks.mlflow_columns import VIEW_TAG
 
-pytestmark = pytest.mark.slow(seconds=15)
+pytestmark = pytest.mark.nightly(seconds=15)
 
 FIRST_RUN = """
 import sys

@@ -44,7 +44,7 @@ def test_layers_get_the_schedules_they_get_in_the_whole_network(
     assert [row["reused_trials"] for row in grown["workloads"]] == [0, 8, 0, 8]
 
 
-@pytest.mark.slow(seconds=40)
+@pytest.mark.nightly(seconds=40)
 def test_the_commands_do_what_the_library_call_does(
     whole: list[dict[str, object]], tmp_path: Path, prefect_server: Login
 ) -> None:

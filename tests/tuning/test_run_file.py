@@ -91,7 +91,7 @@ def test_more_trials_and_other_tuners_go_on_and_other_tuners_are_named(out: Path
     assert "stay in the ledger" in note
 
 
-@pytest.mark.slow(seconds=25)
+@pytest.mark.nightly(seconds=25)
 def test_a_file_is_known_by_its_place_or_by_what_is_in_it(tmp_path: Path) -> None:
     model, board, out = tmp_path / "mine.onnx", tmp_path / "board.json", tmp_path / "out"
     model.write_bytes(zoo.build("digits_cnn").SerializeToString())

@@ -53,7 +53,7 @@ def test_the_bare_command_and_the_flow_leave_what_the_library_call_does(
         assert ("tilewright ui" in done.stdout) == (not flags)
 
 
-@pytest.mark.slow(seconds=12)
+@pytest.mark.nightly(seconds=12)
 def test_a_bare_run_loads_neither_prefect_nor_mlflow(tmp_path: Path) -> None:
     program = (
         "import sys, tilewright\n"

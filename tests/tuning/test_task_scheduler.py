@@ -333,7 +333,7 @@ def test_workers_have_no_part_in_it() -> None:
             tuning.parse_options(stop_gain=share)
 
 
-@pytest.mark.slow(seconds=20)
+@pytest.mark.nightly(seconds=20)
 def test_the_bare_command_and_the_flow_schedule_as_the_library_call(
     small: Path, tmp_path: Path, prefect_server: Login
 ) -> None:

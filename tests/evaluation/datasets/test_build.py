@@ -165,7 +165,7 @@ def test_the_digest_changes_with_the_seed(dataset: Path, tmp_path: Path) -> None
 NAMED = DatasetOptions(rows=64, cpu_rows=0, workloads=3, targets=("vta-de10", "vta-pynq"))
 
 
-@pytest.mark.slow(seconds=15)
+@pytest.mark.nightly(seconds=15)
 def test_named_hardware_is_what_a_build_is_of(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     about = build(one, NAMED)

@@ -48,7 +48,7 @@ def _saved(folder: Path) -> Transferred:
     return model
 
 
-@pytest.mark.slow(seconds=6)
+@pytest.mark.nightly(seconds=6)
 def test_it_is_asked_without_jax_and_goes_on_learning_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

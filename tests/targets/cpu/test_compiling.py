@@ -31,7 +31,7 @@ def _batch(count: int) -> list[Mapping[str, int]]:
     return [space.describe(config) for config in space.unravel(flat)]
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.nightly(seconds=8)
 def test_equal_configs_give_equal_bytes_in_any_process() -> None:
     batch = _batch(24)
     here = shared_pool().compile(WORK, SPEC, batch)
@@ -42,7 +42,7 @@ def test_equal_configs_give_equal_bytes_in_any_process() -> None:
     other.close()
 
 
-@pytest.mark.slow(seconds=12)
+@pytest.mark.nightly(seconds=12)
 def test_a_compiler_that_dies_or_hangs_costs_one_config() -> None:
     batch = [{"dies": 0}, {"dies": 1}, {"dies": 0, "again": 1}, {"dies": 2}, {"dies": 0, "more": 1}]
     pool = CompilePool(2, seconds=2.0, module=BROKEN)

@@ -81,7 +81,7 @@ def test_cpu_keeps_the_contract(check: str, dtype: str) -> None:
     CHECKS[check](lambda: SHARED, WORK if dtype == "float32" else INT8)
 
 
-@pytest.mark.slow(seconds=15)  # three processes that load TVM
+@pytest.mark.nightly(seconds=15)  # three processes that load TVM
 def test_a_broken_kernel_costs_itself_alone(broken: Callable[[str], np.ndarray]) -> None:
     lowered = _compiled(5)
     libraries = [lowered.programs["library"][row] for row in range(5)]
@@ -116,7 +116,7 @@ def test_repeats_are_what_the_median_is_of() -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.slow(seconds=8)
+@pytest.mark.nightly(seconds=8)
 def test_a_background_load_hardly_changes_a_time() -> None:
     """Naively timed, a call takes several times as long while every core has another process."""
     target, lowered = CpuTarget(SHARED.spec), _compiled(1)

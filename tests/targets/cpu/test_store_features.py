@@ -13,7 +13,7 @@ from tilewright.targets.cpu.store_features import store_features, summed
 INTRINSICS = "tvm.s_tir.tensor_intrin"
 
 
-@pytest.mark.slow(seconds=20)
+@pytest.mark.nightly(seconds=20)
 def test_store_features_match_tvms_own_context() -> None:
     before = INTRINSICS in sys.modules  # their import takes ten seconds
     target = llvm_target(SPEC)
