@@ -43,24 +43,30 @@ DRAM_BYTES = 4096
 
 
 def warm_up() -> None:
-    """Compile all of it, on two cores where there are two."""
+    """Compile all of it, on two cores where there are two; each half takes about as long."""
     command = [sys.executable, "-P", "-m", __name__]
     paths = os.pathsep.join(path for path in sys.path if path)
     with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": paths}) as beside:
-        time_schedules()
+        estimate_schedules()
         beside.wait()
     run_streams()  # what the other process compiled; what it could not, if it died
+    time_schedules()
     check_schedules()
 
 
-def time_schedules() -> None:
-    """Lower and time one small layer in every space, batches and whole spaces."""
+def estimate_schedules() -> None:
+    """Lower one small layer in every space and estimate its cycles."""
     spec, workload = VtaSpec.load(PRESET), parse_workload(WORKLOAD)
     for name in get_args(SpaceName):
         target = VtaTarget(spec, name)
         configs = np.zeros((1, len(target.space(workload).knobs)), np.int32)
         target.lower(workload, configs)
         target.estimate(workload, configs)
+
+
+def time_schedules() -> None:
+    """Time schedules of layers and pools, single ones and whole spaces."""
+    spec, workload = VtaSpec.load(PRESET), parse_workload(WORKLOAD)
     target = VtaTarget(spec, "template")
     target.baseline(workload)
     target.baseline(parse_workload(POOLED))
@@ -68,16 +74,18 @@ def time_schedules() -> None:
     target.bound(parse_workload(POOL))
     target.baseline(parse_workload(POOL))
     target.enumerate(parse_workload("dense:n=1,c=16,o=16"))
-    simulate_program(assemble(LISTING, spec), spec)
 
 
 def run_streams() -> None:
-    """Run, lint and list an instruction stream on data."""
+    """Time, run, lint and list an instruction stream, and lower a layer with a shortcut."""
     spec = VtaSpec.load(PRESET)
+    simulate_program(assemble(LISTING, spec), spec)
     program = Program(assemble(LISTING, spec), np.zeros(DRAM_BYTES, np.uint8))
     simulate(program, spec)
     lint(program, spec)
     disassemble(program.insns, spec)
+    target, summed = VtaTarget(spec, "template"), parse_workload(SUMMED)
+    target.lower(summed, np.zeros((1, len(target.space(summed).knobs)), np.int32))
 
 
 def check_schedules() -> None:
