@@ -91,13 +91,7 @@ from tilewright.tuning.results import (
     mean_errors,
 )
 from tilewright.tuning.schedulability import check_fits
-from tilewright.tuning.task_scheduler import (
-    Flow,
-    SharingRules,
-    StopGain,
-    TaskScheduler,
-    TaskState,
-)
+from tilewright.tuning.task_scheduler import Flow, SharingRules, StopGain, TaskScheduler, TaskState
 from tilewright.tuning.tuning_task import TuningTask, target_of, tuning_task_of
 from tilewright.tuning.verification import (
     baseline_again,

@@ -11,11 +11,7 @@ from tilewright.core.errors import WorkloadError
 from tilewright.hardware_search.method import generator
 from tilewright.hardware_search.pareto import undominated
 from tilewright.hardware_search.problem import CodesignProblem, Design
-from tilewright.targets.capabilities import (
-    Estimates,
-    bound_of,
-    capability,
-)
+from tilewright.targets.capabilities import Estimates, bound_of, capability
 from tilewright.targets.workload import Workload
 
 

@@ -75,8 +75,7 @@ class TorchSource:
 
         program = self._program
         refuse_unsupported(
-            self.name,
-            {name: (f"no operator {op}", "") for name, op in program.unsupported.items()},
+            self.name, {name: (f"no operator {op}", "") for name, op in program.unsupported.items()}
         )
         flat = program.flat(weights_as_parameters=False)
         inputs, outputs = tuple(program.inputs), tuple(program.outputs)

@@ -60,12 +60,7 @@ class Surrogate(CostModel, Protocol):
         ...
 
     def propose(
-        self,
-        x: Features,
-        offset: Floats,
-        best: float,
-        log_chance: Floats,
-        n: int,
+        self, x: Features, offset: Floats, best: float, log_chance: Floats, n: int
     ) -> NDArray[np.int64]:
         """`n` row numbers of `x`, shape (n,), by expected improvement on `best` (lower is better)
         plus the log chance of being valid, shape (rows,); `offset`, shape (rows,), is added to the

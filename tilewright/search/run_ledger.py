@@ -230,10 +230,7 @@ def _complete(closing: RoundEntry, trials: Mapping[int, TrialEntry]) -> bool:
 
 
 def _misfit(
-    record: Entry,
-    space: Space,
-    sizes: NDArray[np.int64],
-    listed: NDArray[np.int64] | None,
+    record: Entry, space: Space, sizes: NDArray[np.int64], listed: NDArray[np.int64] | None
 ) -> str:
     """Why a record cannot be of the space; empty if it can."""
     if record["kind"] == "settled":

@@ -18,14 +18,7 @@ from numpy.typing import NDArray
 from tilewright.core.files import Json
 from tilewright.targets.anchor import DType
 from tilewright.targets.artifact_types import Built, BuiltProgram, LayerGraph, Pick, StreamTimer
-from tilewright.targets.base import (
-    Capabilities,
-    Configs,
-    Lowered,
-    Measurements,
-    Space,
-    Target,
-)
+from tilewright.targets.base import Capabilities, Configs, Lowered, Measurements, Space, Target
 from tilewright.targets.features import Features
 from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import Workload

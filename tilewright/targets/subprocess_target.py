@@ -23,18 +23,8 @@ from typing import TypeVar
 from tilewright.core.child_process import Arrays, Frame, Header, Limits, RpcFailed, RpcProcess
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.core.files import Json, as_number, as_object
-from tilewright.targets.base import (
-    Capabilities,
-    Configs,
-    Space,
-    Target,
-)
-from tilewright.targets.capabilities import (
-    Enumerates,
-    Estimates,
-    MeasuresInOnePass,
-    without,
-)
+from tilewright.targets.base import Capabilities, Configs, Space, Target
+from tilewright.targets.capabilities import Enumerates, Estimates, MeasuresInOnePass, without
 from tilewright.targets.features import Features, read_columns
 from tilewright.targets.remote_target import RemoteTarget, TargetRaised
 from tilewright.targets.worker import read_space
@@ -127,8 +117,7 @@ class IsolatedTarget(RemoteTarget):
         if not self._process.running:
             self._must({"call": "describe"})
         header, arrays = self._process.call(
-            {"call": call, "workload": workload.to_json()},
-            {"configs": configs, **(programs or {})},
+            {"call": call, "workload": workload.to_json()}, {"configs": configs, **(programs or {})}
         )
         if "error" in header:
             raise TargetRaised(f"{header['error']}: {header.get('message', '')}")

@@ -24,14 +24,7 @@ from tilewright.targets.registry import kind_of
 from tilewright.tuning.fusion_interface import Decided, FusionSummary
 from tilewright.tuning.network_totals import Macs, Total, totals
 from tilewright.tuning.options import OptionValue, TuningOptions
-from tilewright.tuning.output_dir import (
-    FUSION,
-    FUSION_PAGE,
-    LEDGER,
-    SCHEDULES,
-    SUMMARY,
-    TRIALS,
-)
+from tilewright.tuning.output_dir import FUSION, FUSION_PAGE, LEDGER, SCHEDULES, SUMMARY, TRIALS
 from tilewright.tuning.results import ScheduleRow, TunedWorkload, WorkloadRow
 from tilewright.tuning.run_metadata import run_key
 from tilewright.tuning.task_scheduler import StopGain

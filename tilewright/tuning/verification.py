@@ -20,13 +20,7 @@ from tilewright.search.run_ledger import TRIAL
 from tilewright.search.session import latency_at
 from tilewright.targets import capabilities
 from tilewright.targets.base import Lowered, Target
-from tilewright.targets.capabilities import (
-    Baseline,
-    Fallback,
-    Latency,
-    Verifies,
-    capability,
-)
+from tilewright.targets.capabilities import Baseline, Fallback, Latency, Verifies, capability
 from tilewright.tuning.results import Baselines, Schedule
 from tilewright.tuning.tuning_task import TuningTask, state_of
 

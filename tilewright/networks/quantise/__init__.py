@@ -23,21 +23,7 @@ from tilewright.networks.quantise.samples import Input, Samples, read_samples, s
 from tilewright.networks.quantise.sqnr import LayerNoise, OutputNoise, QuantisationReport
 
 __all__ = [
-    "Existing",
-    "Input",
-    "LayerNoise",
-    "OutputNoise",
-    "QuantisationReport",
-    "QuantiseOptions",
-    "Quantised",
-    "Samples",
-    "as_it_is",
-    "calibration_inputs",
-    "int8_model",
-    "is_quantised",
-    "model_with_weights",
-    "quantise",
-    "read_samples",
-    "samples_for",
-    "seeded_samples",
+    "Existing", "Input", "LayerNoise", "OutputNoise", "QuantisationReport", "QuantiseOptions",
+    "Quantised", "Samples", "as_it_is", "calibration_inputs", "int8_model", "is_quantised",
+    "model_with_weights", "quantise", "read_samples", "samples_for", "seeded_samples",
 ]  # fmt: skip

@@ -13,14 +13,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.child_process import Arrays, Frame
 from tilewright.core.files import Json, as_number
-from tilewright.targets.base import (
-    Capabilities,
-    Configs,
-    Lowered,
-    Measurements,
-    Space,
-    Target,
-)
+from tilewright.targets.base import Capabilities, Configs, Lowered, Measurements, Space, Target
 from tilewright.targets.capabilities import (
     Enumerates,
     HasSpecification,
@@ -102,12 +95,7 @@ class ClusterTarget(RemoteTarget):
         return header, {name: np.require(array, None, "W") for name, array in arrays.items()}
 
     def answers(
-        self,
-        call: str,
-        workload: Workload,
-        ask: Ask[T],
-        failed: Failed[T],
-        rows: NDArray[np.int64],
+        self, call: str, workload: Workload, ask: Ask[T], failed: Failed[T], rows: NDArray[np.int64]
     ) -> list[tuple[NDArray[np.int64], T]]:
         """In one call, or in several at once where it takes long; what comes back is the same."""
         parts = self._parts(call, workload, rows)

@@ -56,11 +56,7 @@ from tilewright.targets.vta.estimates.floor import floor_extended
 from tilewright.targets.vta.functional.semantics import SemanticsName
 from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
 from tilewright.targets.vta.lowering.failures import FAILURES
-from tilewright.targets.vta.lowering.geometry import (
-    alu_operations,
-    composed_rows,
-    tensor_operands,
-)
+from tilewright.targets.vta.lowering.geometry import alu_operations, composed_rows, tensor_operands
 from tilewright.targets.vta.lowering.program_features import HIDDEN, HIDDEN_FIELDS
 from tilewright.targets.vta.lowering.program_state import columns
 from tilewright.targets.vta.measure import COUNTER_FIELDS, COUNTER_NAMES, time_rows
