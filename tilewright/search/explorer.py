@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from tilewright.search.noise import figure_variance
 from tilewright.search.problem import Problem
 from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Space, latency_of
 from tilewright.targets.features import Features
+
+OptionsT = TypeVar("OptionsT", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -270,10 +272,11 @@ class Explorer(Protocol):
         ...
 
 
-class BaseExplorer:
-    """The plain behaviour of every stage but `generate`: nothing vetoed, measured in order."""
+class BaseExplorer(Generic[OptionsT]):
+    """The plain behaviour of every stage but `generate`: nothing vetoed, measured in order.
+    `OptionsT` is the class of its option table."""
 
-    def __init__(self, name: str, options: BaseModel, learners: Learners) -> None:
+    def __init__(self, name: str, options: OptionsT, learners: Learners) -> None:
         self.name = name
         self.options = options
         self.learners = learners

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tilewright.search import candidates
-from tilewright.search.cost_model_protocols import CostModel, Learners
+from tilewright.search.cost_model_protocols import CostModel
 from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, History
 from tilewright.search.ppo import Agent, Places
 from tilewright.search.problem import Problem
@@ -53,36 +53,32 @@ class ChameleonOptions(Options):
     greed: float = Field(0.05, ge=0, le=1, description="last share of a plan that is random")
 
 
-class Chameleon(BaseExplorer):
+class Chameleon(BaseExplorer[ChameleonOptions]):
     """CHAMELEON: PPO walks on AutoTVM's cost model, one measurement a cluster of what they met."""
-
-    def __init__(self, name: str, options: ChameleonOptions, learners: Learners) -> None:
-        super().__init__(name, options, learners)
-        self.table = options
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
         space, tried = problem.space, history.tried(problem.space)
         plan = state.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
-        plan = plan[: len(plan) - int(self.table.greed * len(plan))]
+        plan = plan[: len(plan) - int(self.options.greed * len(plan))]
         fresh = plan[~np.isin(plan, tried)][:n]
         rng = problem.rng(history.round, "generate")
         lucky = candidates.sample(space, n - len(fresh), np.union1d(tried, fresh), rng)
         return Candidates(space.unravel(np.concatenate([fresh, lucky])))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        due = int(state.arrays.get("due", np.array([self.table.first]))[0])
+        due = int(state.arrays.get("due", np.array([self.options.first]))[0])
         if len(history) < due or not history.valid.any():
             return state
         space, rng = problem.space, problem.rng(history.round, "learn")
         model = self._model(space, history, int(rng.integers(1 << 31)))
         agent = Agent(
-            self.table, space.cardinalities, int(rng.integers(1 << 31)), state.arrays
+            self.options, space.cardinalities, int(rng.integers(1 << 31)), state.arrays
         )  # fmt: skip
         tried = history.tried(space)
         met = self._walks(space, agent, model, tried, rng)
-        plan = adaptive_sample(space, met, tried, self.table.others, self.table.knee, rng)
+        plan = adaptive_sample(space, met, tried, self.options.others, self.options.knee, rng)
         # An empty plan is no end: random trials until as many as the fewest clusters are known.
         wait = max(len(plan), _CLUSTERS.start)
         arrays = agent.arrays() | {"plan": plan, "due": np.array([len(history) + wait])}
@@ -110,15 +106,15 @@ class Chameleon(BaseExplorer):
             return score(space.ravel(places.astype(np.int32)))
 
         met = []
-        for _ in range(self.table.episodes):
-            start = candidates.sample(space, self.table.starts, np.empty(0, np.int64), rng)
+        for _ in range(self.options.episodes):
+            start = candidates.sample(space, self.options.starts, np.empty(0, np.int64), rng)
             met.append(agent.explore(space.unravel(start).astype(np.int64), earned))
         flat, times = np.unique(
             space.ravel(np.concatenate(met).astype(np.int32)), return_counts=True
         )
         fresh = ~np.isin(flat, tried)
         flat, times = flat[fresh], times[fresh]
-        best = np.sort(np.argsort(-score(flat), kind="stable")[: self.table.kept])
+        best = np.sort(np.argsort(-score(flat), kind="stable")[: self.options.kept])
         return np.repeat(flat[best], times[best])
 
 
