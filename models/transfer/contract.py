@@ -77,12 +77,9 @@ class TransferModel(Protocol):
     def fit(self, table: TrainingTable, validation: TrainingTable | None = None) -> Training:
         """Learn from a table. `validation` tells when to stop; without one some tasks are kept back
         for that. Raises `TransferError` for a table without valid rows."""
-        ...
 
     def predict(self, features: Features, chance: bool = True) -> Prediction:
         """What is expected of each row. Without `chance` nobody asks for that: it is 1."""
-        ...
 
     def save(self, folder: Path) -> None:
         """Write it in native formats. Raises `OSError` and `UnsafeFile`."""
-        ...

@@ -34,7 +34,6 @@ class CodesignMethod(Protocol):
 
     def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
         """Measure what tells most. Raises `BudgetSpent` when nothing is left to measure with."""
-        ...
 
 
 _METHODS: Mapping[str, tuple[str, str]] = {

@@ -32,62 +32,50 @@ class PPOOptions(Protocol):
     @property
     def steps(self) -> int:
         """Steps of an episode at most."""
-        ...
 
     @property
     def clip(self) -> float:
         """PPO's clip of the probability ratio."""
-        ...
 
     @property
     def discount(self) -> float:
         """γ."""
-        ...
 
     @property
     def trace(self) -> float:
         """λ of the advantage estimates."""
-        ...
 
     @property
     def entropy(self) -> float:
         """Weight of the policy's entropy."""
-        ...
 
     @property
     def value(self) -> float:
         """Weight of the critic's error."""
-        ...
 
     @property
     def learning_rate(self) -> float:
         """Of Adam."""
-        ...
 
     @property
     def temperature(self) -> float:
         """Of the softmax over down, stay, up."""
-        ...
 
     @property
     def epochs(self) -> int:
         """Passes over the steps of an episode."""
-        ...
 
     @property
     def minibatch(self) -> int:
         """Steps an update."""
-        ...
 
     @property
     def held(self) -> float:
         """Share of knobs not moving that ends a walk."""
-        ...
 
     @property
     def learned(self) -> int:
         """Steps of an episode to learn from."""
-        ...
 
 
 @dataclass(frozen=True)

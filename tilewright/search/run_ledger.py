@@ -123,20 +123,16 @@ class Writable(Protocol):
     @property
     def records(self) -> list[Entry]:
         """All there are."""
-        ...
 
     @property
     def problems(self) -> list[str]:
         """What was found wrong with it so far."""
-        ...
 
     def append(self, records: Iterable[Entry]) -> None:
         """Add records in one write. Raises `LedgerError` or `LeaseHeld`."""
-        ...
 
     def exchange(self, changes: Sequence[tuple[Entry, Entry | None]]) -> None:
         """Set records aside, with others in their place or none. Raises as `append`."""
-        ...
 
 
 class RunLedger(RunRecords):

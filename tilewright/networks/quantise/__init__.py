@@ -9,8 +9,6 @@
 neither onnxruntime nor TVM.
 """
 
-from __future__ import annotations
-
 from tilewright.networks.quantise.is_quantized import Existing, as_it_is, is_quantised
 from tilewright.networks.quantise.prepare import int8_model, model_with_weights, samples_for
 from tilewright.networks.quantise.quantise import (

@@ -75,26 +75,21 @@ class Taps(Protocol):
     @property
     def tasks(self) -> int:
         """Of output channels."""
-        ...
 
     @property
     def blocks(self) -> int:
         """Of input channels, read by one task."""
-        ...
 
     @property
     def sums(self) -> int:
         """Blocks of output channels of a tile, each a vector a pixel."""
-        ...
 
     @property
     def unrolled(self) -> int:
         """Multiply-adds of a tap, pixel and vector that are written out."""
-        ...
 
     def first_block(self, task: Any) -> Any:
         """Of input channels."""
-        ...
 
     def add(
         self,
@@ -108,7 +103,6 @@ class Taps(Protocol):
         """Adds one tap, (kernel row, kernel column), to a row of the tile: `sums` a buffer a vector
         of output channels; `pixels` the image row, the image column of a pixel of the tile, and
         which of its pixels there are."""
-        ...
 
 
 class Windows:
