@@ -13,7 +13,6 @@ from tilewright.networks.onnx_source import refuse_unsupported
 from tilewright.networks.torch_file import read_exported
 
 if TYPE_CHECKING:
-    from tilewright.networks.relax.execute import CompiledModule
     from tilewright.networks.relax.torch_importer import TorchProgram
 
 
@@ -62,15 +61,8 @@ class TorchSource:
             found=found,
         )
 
-    def compile(self) -> CompiledModule:
-        """Build the whole network for this machine's CPU; raises `UnsupportedOperatorError`."""
-        from tilewright.networks.relax.execute import CompiledModule
-
-        whole = self.whole()
-        return CompiledModule(whole.flat.module, whole.inputs, whole.outputs)
-
     def whole(self) -> Whole:
-        """All of it, with TVM's own compilation as the reference; raises as `compile`."""
+        """All of it, compiled by TVM alone as the reference; raises `UnsupportedOperatorError`."""
         from tilewright.networks.relax.execute import CompiledModule
 
         program = self._program

@@ -350,6 +350,12 @@ class HasSpecification(Protocol):
         """As JSON."""
 
 
+def specification_of(target: Target) -> dict[str, Json] | None:
+    """That of a target; None where it has none."""
+    offered = capability(target, HasSpecification)
+    return None if offered is None else offered.specification
+
+
 def offers(target: object, *kinds: type[Any]) -> Capabilities:
     """The map of a target that implements these protocols itself. Raises `TypeError` where it lacks
     a method of one."""

@@ -20,9 +20,9 @@ from tilewright.targets.capabilities import (
     Baseline,
     Blocks,
     Estimates,
-    HasSpecification,
     blocks_of,
     capability,
+    specification_of,
 )
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.workload import Workload, canonical, parse_workload
@@ -44,9 +44,9 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
     Raises `PickError` where it holds none, those of another target, or not all of them."""
     path = _path(folder)
     found = _read(path)
-    spec = capability(target, HasSpecification)
+    spec = specification_of(target)
     row = as_object(found["target"])
-    if "spec" in row and spec is not None and _machine(row["spec"]) != _machine(spec.specification):
+    if "spec" in row and spec is not None and _machine(row["spec"]) != _machine(spec):
         raise PickError(
             f"{path} holds schedules for {printable(as_text(row['name']))}, which is another "
             f"machine than {target.name}; tune for this target, or build for that"

@@ -16,9 +16,8 @@ from tilewright.core.files import Json, as_number
 from tilewright.targets.base import Capabilities, Configs, Lowered, Measurements, Space, Target
 from tilewright.targets.capabilities import (
     Enumerates,
-    HasSpecification,
     MeasuresInOnePass,
-    capability,
+    specification_of,
     without,
 )
 from tilewright.targets.cluster.connection import ClusterError, connect
@@ -118,11 +117,11 @@ def recipe_of(here: Target, name: str, space: str, isolate: float) -> dict[str, 
     """How a worker makes the target that `name` and `space` make here: by them, or where the name
     is that of a file by what is in it. `isolate` is how many seconds a batch may take there in a
     process of its own, 0 for none."""
-    written = capability(here, HasSpecification) if Path(name).is_file() else None
+    written = specification_of(here) if Path(name).is_file() else None
     if written is None:
         return {"factory": NAMED, "arguments": {"text": name, "space": space}, "isolate": isolate}
     arguments: dict[str, Json] = {
-        "kind": kind_of(name)[0].name, "specification": written.specification, "space": space
+        "kind": kind_of(name)[0].name, "specification": written, "space": space
     }  # fmt: skip
     return {
         "factory": "tilewright.targets.cluster.remote_worker:rebuilt",
