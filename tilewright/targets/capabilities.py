@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.errors import WorkloadError
 from tilewright.core.files import Json
 from tilewright.targets.anchor import DType
 from tilewright.targets.artifact_types import Built, BuiltProgram, LayerGraph, Pick, StreamTimer
@@ -348,6 +349,40 @@ class HasSpecification(Protocol):
     @property
     def specification(self) -> dict[str, Json]:
         """As JSON."""
+
+
+def baseline_schedule(target: Target, workload: Workload) -> BaselineSchedule | None:
+    """What a user has without tuning; None where the target has none that runs."""
+    offered = capability(target, Baseline)
+    return None if offered is None else _one_that_runs(offered.baseline, workload)
+
+
+def fallback_schedule(target: Target, workload: Workload) -> BaselineSchedule | None:
+    """What the stock compiler makes of it without a log; None where the target has none that
+    runs."""
+    offered = capability(target, Fallback)
+    return None if offered is None else _one_that_runs(offered.fallback, workload)
+
+
+def _one_that_runs(
+    ask: Callable[[Workload], BaselineSchedule], workload: Workload
+) -> BaselineSchedule | None:
+    try:
+        found = ask(workload)
+    except WorkloadError:
+        return None
+    return found if found.measured.valid[0] else None
+
+
+def least_estimate(
+    known: Estimates, workload: Workload, space: Space, most: int, rng: np.random.Generator
+) -> float | None:
+    """The lowest latency, as estimated, of the schedules that fit: of all, or of so many drawn from
+    a larger space. None where none fits."""
+    flat = np.arange(space.size) if space.size <= most else rng.integers(0, space.size, most)
+    table = known.estimate(workload, space.unravel(flat))
+    latency = table.total("latency")[table.fits]
+    return float(latency.min()) if len(latency) else None
 
 
 def specification_of(target: Target) -> dict[str, Json] | None:
