@@ -18,7 +18,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
 
 from tilewright.core.child_process import Arrays, Frame, Header, Limits, RpcFailed, RpcProcess
 from tilewright.core.errors import TilewrightError, WorkloadError
@@ -33,7 +32,6 @@ from tilewright.targets.workload import Workload
 START_SECONDS = 600.0
 """For a process to start and describe itself: it may have to compile first."""
 _ABOUT = {"name", "fingerprint", "deterministic", "hardware", "estimates"}
-C = TypeVar("C")
 NAMED = "tilewright.targets.worker:make_warm"
 """Makes a target from its name (`text`) and its space."""
 

@@ -31,7 +31,6 @@ CALL_SECONDS = 0.1
 """What a call shall take at least, so that sending it is little of that. Longer ones are made into
 several, as far as there are workers."""
 
-C = TypeVar("C")
 T = TypeVar("T", Lowered, Measurements)
 
 
