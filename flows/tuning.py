@@ -313,16 +313,9 @@ def _measure_leaders(
 
 
 def tune(
-    target: Target,
-    workload: Workload,
-    explorer: Explorer,
-    *,
-    trials: int,
-    batch: int = 8,
-    seed: int = 0,
-    ledger: Ledger | None = None,
-    state: ExplorerState | None = None,
-) -> Iterator[Round]:
+    target: Target, workload: Workload, explorer: Explorer, *, trials: int, batch: int = 8,
+    seed: int = 0, ledger: Ledger | None = None, state: ExplorerState | None = None,
+) -> Iterator[Round]:  # fmt: skip
     """Tune one workload; yields each round when it is done, those a ledger already holds first.
 
     Stops after `trials` measurements or when the explorer has nothing left. `state` warm-starts
@@ -336,16 +329,9 @@ def tune(
 
 
 def tune_shared(
-    target: Target,
-    workload: Workload,
-    explorer: Explorer,
-    path: Path,
-    *,
-    trials: int,
-    batch: int = 8,
-    seed: int = 0,
-    claim_seconds: float = CLAIM_SECONDS,
-) -> Iterator[Round]:
+    target: Target, workload: Workload, explorer: Explorer, path: Path, *, trials: int,
+    batch: int = 8, seed: int = 0, claim_seconds: float = CLAIM_SECONDS,
+) -> Iterator[Round]:  # fmt: skip
     """Add trials to the ledger at `path`, beside others that call this with the same arguments,
     until it holds `trials` of them together or nothing is left to propose. Yields each round of
     any of them, in order. Which trials are made depends on who is faster. Raises `LeaseHeld` if the

@@ -23,17 +23,10 @@ if TYPE_CHECKING:
 
 
 def build(
-    graph: IntegerGraph,
-    schedules: Sequence[Pick],
-    target: Target,
-    target_kind: str,
-    out: Path,
-    *,
-    notes: Mapping[str, Json] | None = None,
-    bare: bool = False,
-    check: Check | None = None,
+    graph: IntegerGraph, schedules: Sequence[Pick], target: Target, target_kind: str, out: Path, *,
+    notes: Mapping[str, Json] | None = None, bare: bool = False, check: Check | None = None,
     tolerance: float = OF_FLOAT,
-) -> Mapping[str, Json]:
+) -> Mapping[str, Json]:  # fmt: skip
     """Write an artifact to `out` and return its manifest; `schedules` has one for each of
     `graph.layers`, `target_kind` is what `targets.registry.rebuild` knows the target by, and
     `notes` are further entries of the manifest, such as how the model was quantised. The artifact

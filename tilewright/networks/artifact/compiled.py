@@ -61,16 +61,9 @@ class KernelError:
 
 
 def build(
-    whole: Whole,
-    layers: Sequence[KernelLayer],
-    picks: Mapping[Workload, Pick],
-    target: Target,
-    target_kind: str,
-    out: Path,
-    *,
-    name: str,
-    total_macs: int,
-) -> Mapping[str, Json]:
+    whole: Whole, layers: Sequence[KernelLayer], picks: Mapping[Workload, Pick], target: Target,
+    target_kind: str, out: Path, *, name: str, total_macs: int,
+) -> Mapping[str, Json]:  # fmt: skip
     """Write a folder to `out` and return its manifest; `picks` has a schedule of each workload.
 
     Raises `ArtifactError` for a target that compiles no kernels and a folder with other files,

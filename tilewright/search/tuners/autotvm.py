@@ -121,14 +121,10 @@ def anneal(
 
 
 def cooled(
-    points: Points,
-    score: Callable[[Points], NDArray[np.float64]],
-    move: Callable[[Points], Points],
-    keep: Callable[[Points, NDArray[np.float64]], bool],
-    steps: int,
-    patience: int,
-    rng: np.random.Generator,
-) -> Points:
+    points: Points, score: Callable[[Points], NDArray[np.float64]],
+    move: Callable[[Points], Points], keep: Callable[[Points, NDArray[np.float64]], bool],
+    steps: int, patience: int, rng: np.random.Generator,
+) -> Points:  # fmt: skip
     """Where chains of simulated annealing end that begin at `points`, shape (chains, …). `keep` is
     told all points met with their scores, and says whether that changed the best set; after
     `patience` steps without a change, or `steps`, all is over."""

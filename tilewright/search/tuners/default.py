@@ -118,14 +118,9 @@ class Default(BaseExplorer[DefaultOptions]):
         return configs, beliefs.prior(configs)
 
     def _first(
-        self,
-        problem: Problem,
-        configs: Configs,
-        rows: NDArray[np.int64],
-        value: NDArray[np.float64],
-        wanted: int,
-        rng: np.random.Generator,
-    ) -> NDArray[np.int64]:
+        self, problem: Problem, configs: Configs, rows: NDArray[np.int64],
+        value: NDArray[np.float64], wanted: int, rng: np.random.Generator,
+    ) -> NDArray[np.int64]:  # fmt: skip
         """The first batch on estimates: some are believed, the others find out where they err."""
         near = rows[value > value[0] - _NEAR]
         spread = near[
