@@ -14,35 +14,24 @@ from pydantic import Field
 from tilewright.search import candidates
 from tilewright.search.cost_model_protocols import CostModel
 from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, History
-from tilewright.search.ppo import Agent, Places
+from tilewright.search.ppo import Agent, Places, PPOOptions
 from tilewright.search.problem import Problem
-from tilewright.search.registry import Options, register
+from tilewright.search.registry import register
 from tilewright.search.tuners.autotvm import knob_features, scorer
 from tilewright.targets.base import Space
 
 _CLUSTERS = range(8, 65, 8)
 
 
-class ChameleonOptions(Options):
+class ChameleonOptions(PPOOptions):
     """CHAMELEON's parameters; what paper and code leave open is said so."""
 
     first: int = Field(64, ge=1, description="random trials before the first fit of the cost model")
     starts: int = Field(128, ge=1, description="random configs the agent walks from")
-    steps: int = Field(500, ge=1, description="steps of an episode at most")
-    held: float = Field(0.75, gt=0, description="share of knobs not moving that ends a walk")
     episodes: int = Field(2, ge=1, description="episodes between two fits (open in the paper)")
-    learned: int = Field(
-        1024, ge=2, description="steps of an episode, drawn at random, to learn from (open there)"
-    )
     clip: float = Field(0.2, gt=0, description="PPO's clip of the probability ratio (paper: 0.3)")
-    discount: float = Field(0.9, ge=0, le=1, description="γ")
-    trace: float = Field(0.99, ge=0, le=1, description="λ of the advantage estimates")
     entropy: float = Field(0.3, ge=0, description="weight of the policy's entropy (paper: 0.1)")
-    value: float = Field(1.0, ge=0, description="weight of the critic's error")
-    learning_rate: float = Field(1e-3, gt=0, description="of Adam")
     temperature: float = Field(0.1, gt=0, description="of the softmax over down, stay, up")
-    epochs: int = Field(3, ge=1, description="passes over the steps of an episode")
-    minibatch: int = Field(32, ge=1, description="steps an update")
     kept: int = Field(
         64, ge=1, description="untried configs met that are clustered, best first (open there)"
     )
