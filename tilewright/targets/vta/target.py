@@ -312,14 +312,9 @@ class VtaTarget:
         return Latency(cycles / (self.spec.clock_mhz * 1e6), cycles)
 
     def _measurements(
-        self,
-        lowering: Lowering,
-        lowered: Lowered,
-        values: NDArray[np.int64],
-        rows: NDArray[np.int64],
-        cycles: NDArray[np.int64],
-        counters: NDArray[np.int64],
-    ) -> Measurements:
+        self, lowering: Lowering, lowered: Lowered, values: NDArray[np.int64],
+        rows: NDArray[np.int64], cycles: NDArray[np.int64], counters: NDArray[np.int64],
+    ) -> Measurements:  # fmt: skip
         """`rows` (p,) are those with a program, `values` (p, knobs) their knob values, `cycles`
         (p,) theirs, negative where a program hangs; `counters` (n, counters) those of all."""
         status = np.array(["compile_error"] * len(lowered), dtype=object)

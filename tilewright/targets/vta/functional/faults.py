@@ -183,6 +183,9 @@ class Fault:
     limit: int = 0
 
 
+FAULT_NAMES = {code: wording.name for code, wording in _WORDINGS.items()}
+
+
 def fault_of(
     code: int, instruction: int, opcode: int, value: int, limit: int, extra: int, detail: str = ""
 ) -> Fault:

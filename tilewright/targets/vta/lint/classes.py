@@ -124,3 +124,8 @@ def severity_of(code: int) -> Severity:
     if code in FLAG_CLASSES:
         return FLAG_CLASSES[code].severity
     return "flag" if code in _FLAGGED_FAULTS else "error"
+
+
+def name_of(code: int) -> str:
+    """The class name of a code."""
+    return FLAG_CLASSES[code].name if code in FLAG_CLASSES else f.FAULT_NAMES[code]
