@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.evaluation.datasets.plans import small_plan
-from tilewright.core.errors import TilewrightError
+from tilewright.core.errors import TilewrightError, UnknownName
 from tilewright.core.files import digest
 from tilewright.evaluation.datasets.errors import DatasetError
 from tilewright.evaluation.datasets.folder import read_table
@@ -74,6 +74,19 @@ def test_the_whole_table_is_numbered_as_it_is_listed(dataset: Path) -> None:
     assert np.isfinite(table.features.matrix[:, always]).all()
 
 
+def test_a_part_has_the_numbers_and_columns_of_the_whole(dataset: Path) -> None:
+    whole = read_table(dataset)
+    name, workload = PLAN.hardware[1].name, PLAN.workload(2).id
+    part = read_table(dataset, hardware=[name], workloads=[workload])
+    same = whole.rows((whole.hardware == 1) & (whole.workload == 2))
+    assert len(part) == 40
+    assert part.features.names == whole.features.names
+    np.testing.assert_array_equal(part.features.matrix, same.features.matrix)
+    np.testing.assert_array_equal(part.log_latency, same.log_latency)
+    np.testing.assert_array_equal(part.task, same.task)
+    assert len(read_table(dataset, hardware=[PLAN.hardware[1].id])) == 120
+
+
 def test_some_rows_are_drawn_by_seed(dataset: Path) -> None:
     whole = read_table(dataset)
     some = [read_table(dataset, rows=50, seed=seed) for seed in (0, 0, 1)]
@@ -93,6 +106,13 @@ def test_workloads_that_differ_in_epilogue_alone_are_one_group(copy: Path) -> No
     table = read_table(copy)
     assert np.array_equal(np.unique(table.workload), [0, 2])
     assert len(np.unique(table.task)) == 6
+
+
+def test_unknown_names_are_refused_with_what_is_known(dataset: Path) -> None:
+    with pytest.raises(UnknownName, match="did you mean"):
+        read_table(dataset, hardware=[PLAN.hardware[0].name + "x"])
+    with pytest.raises(UnknownName, match="workload"):
+        read_table(dataset, workloads=["conv"])
 
 
 def test_rows_may_come_from_elsewhere(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ plan.json                             of a build: what there was to make
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -14,6 +15,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.errors import UnknownName
 from tilewright.core.files import digest
 from tilewright.core.safe_files import LARGEST, read_plain
 from tilewright.evaluation.datasets.errors import DatasetError
@@ -34,15 +36,29 @@ class _Found:
     workload: NDArray[np.int32]
 
 
-def read_table(folder: Path, *, rows: int | None = None, seed: int = 0) -> TrainingTable:
-    """Rows of the dataset in a folder: all, or `rows` of them, drawn by `seed`.
+def read_table(
+    folder: Path,
+    *,
+    hardware: Sequence[str] | None = None,
+    workloads: Sequence[str] | None = None,
+    rows: int | None = None,
+    seed: int = 0,
+) -> TrainingTable:
+    """Rows of the dataset in a folder: those of some hardware (by id or name) and some workloads
+    (by id) if they are named, at most `rows` of them, drawn by `seed`.
 
     Hardware and workloads are numbered as `dataset.json` lists them, whatever is read; workloads
     that differ in nothing but epilogue and type of number have the number of the first. All columns
-    of the dataset are there, in float32. Raises `DatasetError`, `UnsafeFile` and `OSError`.
+    of the dataset are there, in float32. Raises `DatasetError`, `UnknownName` for hardware or
+    workloads that the dataset does not have, `UnsafeFile` and `OSError`.
     """
     about = read_about(folder)
-    found = _drawn([_rows_of(folder, about, file) for file in about.files], rows, seed)
+    of = _places(about, hardware)
+    only = None if workloads is None else _workloads(about, workloads)
+    found = [
+        _rows_of(folder, about, file, only) for file in about.files if of[file.hardware] is not None
+    ]
+    found = _drawn(found, rows, seed)
     if not found:
         raise DatasetError(f"{folder} has no rows of what was asked for; ask for more")
     return _table(folder, about, found)
@@ -54,13 +70,37 @@ def digest_of(folder: Path) -> str:
     return read_about(folder).digest
 
 
-def _rows_of(folder: Path, about: DatasetMetadata, file: FileRecord) -> _Found:
+def _places(about: DatasetMetadata, wanted: Sequence[str] | None) -> dict[str, int | None]:
+    """By id the place of hardware that is asked for, None for other. Raises `UnknownName`."""
+    known = {each.id for each in about.hardware} | {each.name for each in about.hardware}
+    for name in wanted or ():
+        if name not in known:
+            raise UnknownName("hardware", name, sorted(known))
+    return {
+        each.id: place if wanted is None or {each.id, each.name} & set(wanted) else None
+        for place, each in enumerate(about.hardware)
+    }
+
+
+def _workloads(about: DatasetMetadata, wanted: Sequence[str]) -> NDArray[np.bool_]:
+    """Which are asked for, shape (workloads,). Raises `UnknownName`."""
+    known = [workload.id for workload in about.parsed]
+    for name in wanted:
+        if name not in known:
+            raise UnknownName("workload", name, known)
+    return np.isin(known, list(wanted))
+
+
+def _rows_of(
+    folder: Path, about: DatasetMetadata, file: FileRecord, only: NDArray[np.bool_] | None
+) -> _Found:
     reader = _reader(folder, about, file)
     try:
         workload = reader.workloads(len(about.workloads))
     except ValueError as error:
         raise _damaged(folder, file, error) from None
-    return _Found(file, np.arange(file.rows), workload)
+    which = np.arange(file.rows) if only is None else np.flatnonzero(only[workload])
+    return _Found(file, which, workload[which])
 
 
 def _drawn(found: list[_Found], rows: int | None, seed: int) -> list[_Found]:
