@@ -25,6 +25,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.vta_programs import program_with_data
 from tilewright.targets.vta.baseline import baseline_of
 from tilewright.targets.vta.functional import FUNCTIONAL, allocate, clear, outcome, rules_of, run
 from tilewright.targets.vta.functional.execution_order import QUEUES_OF_FLAGS
@@ -35,7 +36,6 @@ from tilewright.targets.vta.lowering.tensors import random_tensors
 from tilewright.targets.vta.njit_args import as_record
 from tilewright.targets.vta.program import Program
 from tilewright.targets.vta.spec import VtaSpec
-from tilewright.targets.vta.verify import program_with_data
 from tilewright.targets.workload import Workload
 
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from benchmarks.stream_bound import Needs, stream_bound
 from tilewright.fusion.problem import FusionProblem
 from tilewright.fusion.report_rows import rows_read
 from tilewright.networks import load
 from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.fusion.tensor_graph import read_by
 from tilewright.networks.integer.graph import IntegerGraph
-from tilewright.targets.vta.board.stream_bound import Needs, stream_bound
 from tilewright.targets.vta.bounds import bounds, shifted_residuals
 from tilewright.targets.vta.lowering.geometry import geometry_of
 from tilewright.targets.vta.spec import VtaSpec

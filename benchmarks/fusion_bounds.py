@@ -6,7 +6,7 @@
 Nothing is tuned, and no program is made: a minute a pair at most.
 
 Of one labelling: what its streams take at least by what their layers need, with any schedules
-(`targets.vta.board.stream_bound`). Of all labellings: a lower figure, no lower than the least of
+(`benchmarks.stream_bound`). Of all labellings: a lower figure, no lower than the least of
 them. Each layer is counted either by what it takes in a stream whatever is around it, or, in
 stretches of layers that wait for memory, by its reads alone, of which nothing but the first
 layer's can be early. Either is a sum over layers, so the labels of one segment change their own
@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 from benchmarks.fusion_beyond import border, order_gain, recomputed
 from benchmarks.fusion_pairs import NETWORKS, TARGETS, problem_of
+from benchmarks.stream_bound import Needs, needs, stream_bound
 from tilewright.fusion.problem import FusionProblem, Labelling
 from tilewright.targets.base import Target
-from tilewright.targets.vta.board.stream_bound import Needs, needs, stream_bound
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload
 

@@ -21,11 +21,11 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from tilewright.networks.integer import library
+from benchmarks.integer_graphs import in_memory, run
 from tilewright.networks.integer.calibrated import calibrated
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.integer.graph import IntegerGraph
-from tilewright.networks.integer.reference import layer_reference, run
+from tilewright.networks.integer.reference import layer_reference
 from tilewright.networks.quantise import as_it_is, model_with_weights, samples_for, seeded_samples
 from tilewright.networks.quantise.quantise import calibration_inputs
 from tilewright.networks.quantise.session import runs
@@ -60,7 +60,7 @@ def layer_steps(
         if node.op_type == "QuantizeLinear" and node.name in graph.values
     }  # fmt: skip
     rows: dict[str, LayerSteps] = {}
-    island = library.in_memory(graph)
+    island = in_memory(graph)
     for feed, theirs in zip(feeds, runs(model, list(written.values()), feeds), strict=True):
         ours = run(graph, feed, island)
         known = {name: to_int8(theirs[tensor], None) for name, tensor in written.items()}

@@ -31,9 +31,7 @@ def dataset_flow(listen: Listener = ignore) -> Flow[[DatasetOptions, str], Datas
 
 
 @flow(
-    name="build_dataset",
-    flow_run_name="{options.rows} rows to {options.out}",
-    persist_result=False,
+    name="build_dataset", flow_run_name="{options.rows} rows to {options.out}", persist_result=False
 )
 def build_dataset(options: DatasetForm) -> DatasetMetadata:
     """What a deployment serves: build what the folder lacks of a dataset."""

@@ -28,8 +28,7 @@ def drop_waiting_runs(deployment: str) -> int:
             return 0
         dropped = 0
         while runs := client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(state=waiting),
-            deployment_filter=DeploymentFilter(id=of),
+            flow_run_filter=FlowRunFilter(state=waiting), deployment_filter=DeploymentFilter(id=of)
         ):
             for run in runs:
                 client.delete_flow_run(run.id)

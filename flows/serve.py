@@ -46,15 +46,9 @@ def check_cron(cron: str) -> None:
 
 
 def serve_tuning(
-    options: TuningOptions,
-    watch: WatchOptions,
-    *,
-    root: Path,
-    cron: str,
-    every_seconds: float | None,
-    port: int,
-    emit: Callable[[str], None],
-) -> None:
+    options: TuningOptions, watch: WatchOptions, *, root: Path, cron: str,
+    every_seconds: float | None, port: int, emit: Callable[[str], None],
+) -> None:  # fmt: skip
     """Register the deployment and run what is due, one at a time, until Ctrl-C; a run writes its
     results below `root` or fails.
 

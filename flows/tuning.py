@@ -55,6 +55,7 @@ from tilewright.search.session import Stopwatch, rows_of_batch
 from tilewright.search.shared_ledger import CLAIM_SECONDS
 from tilewright.search.validation_records import ValidationMeasurement
 from tilewright.targets.base import Configs, Measurements, Target
+from tilewright.targets.capabilities import bound_of, roofline_of
 from tilewright.targets.cluster.connection import connect
 from tilewright.targets.registry import kind_of, target_remarks
 from tilewright.targets.workload import Workload
@@ -91,19 +92,11 @@ from tilewright.tuning.results import (
     mean_errors,
 )
 from tilewright.tuning.schedulability import check_fits
-from tilewright.tuning.task_scheduler import (
-    Flow,
-    SharingRules,
-    StopGain,
-    TaskScheduler,
-    TaskState,
-)
+from tilewright.tuning.task_scheduler import Flow, SharingRules, StopGain, TaskScheduler, TaskState
 from tilewright.tuning.tuning_task import TuningTask, target_of, tuning_task_of
 from tilewright.tuning.verification import (
     baseline_again,
-    bound_of,
     measure_baseline,
-    roofline_of,
     verify_schedule,
     wrong_winners,
 )
@@ -230,11 +223,12 @@ def tune_workload(run: LocalRunner, job: WorkloadJob) -> Flow[TunedWorkload]:
     """Tune one workload: rounds until the trials are spent, the winner timed again, the proof.
     Raises as `tune_network`."""
     begin, task, subgraph = time.perf_counter(), job.study, job.subgraph
-    repeats, waits = task.target.deterministic, list[float]()
-    found, roofline = run(measure_baseline, task).value, roofline_of(task)
+    target, workload = task.target, task.workload
+    repeats, waits = target.deterministic, list[float]()
+    found, roofline = run(measure_baseline, task).value, roofline_of(target, workload)
     baseline = found.baseline
     before = None if baseline is None else baseline.latency
-    run.emit(WorkloadBegan(task.workload.id, before, roofline))
+    run.emit(WorkloadBegan(workload.id, before, roofline))
     timed: dict[int, Trial] = {}
     session, done = yield from _rounds(run, job, baseline, waits)
     final = None if repeats else held_choice(_choice(job, session, baseline), timed, run.emit)
@@ -260,7 +254,7 @@ def tune_workload(run: LocalRunner, job: WorkloadJob) -> Flow[TunedWorkload]:
         fallback=found.fallback,
         chosen=chosen,
         roofline=roofline,
-        bound=bound_of(task),
+        bound=bound_of(target, workload),
         trials=len(session.history),
         invalid_trials=int((~session.history.valid).sum()),
         lowered=sum(each.lowered for each in done),
@@ -319,16 +313,9 @@ def _measure_leaders(
 
 
 def tune(
-    target: Target,
-    workload: Workload,
-    explorer: Explorer,
-    *,
-    trials: int,
-    batch: int = 8,
-    seed: int = 0,
-    ledger: Ledger | None = None,
-    state: ExplorerState | None = None,
-) -> Iterator[Round]:
+    target: Target, workload: Workload, explorer: Explorer, *, trials: int, batch: int = 8,
+    seed: int = 0, ledger: Ledger | None = None, state: ExplorerState | None = None,
+) -> Iterator[Round]:  # fmt: skip
     """Tune one workload; yields each round when it is done, those a ledger already holds first.
 
     Stops after `trials` measurements or when the explorer has nothing left. `state` warm-starts
@@ -342,16 +329,9 @@ def tune(
 
 
 def tune_shared(
-    target: Target,
-    workload: Workload,
-    explorer: Explorer,
-    path: Path,
-    *,
-    trials: int,
-    batch: int = 8,
-    seed: int = 0,
-    claim_seconds: float = CLAIM_SECONDS,
-) -> Iterator[Round]:
+    target: Target, workload: Workload, explorer: Explorer, path: Path, *, trials: int,
+    batch: int = 8, seed: int = 0, claim_seconds: float = CLAIM_SECONDS,
+) -> Iterator[Round]:  # fmt: skip
     """Add trials to the ledger at `path`, beside others that call this with the same arguments,
     until it holds `trials` of them together or nothing is left to propose. Yields each round of
     any of them, in order. Which trials are made depends on who is faster. Raises `LeaseHeld` if the

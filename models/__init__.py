@@ -16,15 +16,9 @@ from tilewright.search.explorer import Explorer
 from tilewright.search.registry import create
 
 __all__ = [
-    "LEARNERS",
-    "StoreError",
-    "gp_features",
-    "kinds",
-    "load_state",
-    "make_explorer",
-    "save_state",
+    "LEARNERS", "StoreError", "gp_features", "kinds", "load_state", "make_explorer", "save_state",
     "tree_features",
-]
+]  # fmt: skip
 
 
 def make_explorer(name: str, options: Mapping[str, Any] | None = None) -> Explorer:

@@ -153,10 +153,7 @@ def _reference(
     if view is _gp_columns and len(names) > 1:
         alike = np.abs(np.atleast_2d(np.corrcoef(kept.T))) > _ALIKE
         own = np.array([not column.any() for column in np.triu(alike, 1).T])
-        names, kept = (
-            [name for name, keep in zip(names, own, strict=True) if keep],
-            kept[:, own],
-        )
+        names, kept = ([name for name, keep in zip(names, own, strict=True) if keep], kept[:, own])
     deviation = kept.std(axis=0)
     return tuple(names), kept.mean(axis=0), np.where(deviation > 0, deviation, 1.0)
 

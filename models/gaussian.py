@@ -99,12 +99,7 @@ class GaussianProcess(FittedModel):
         return np.asarray(np.sqrt(self._posterior(scaled)[0]) * self.scale, dtype=np.float64)
 
     def propose(
-        self,
-        x: Features,
-        offset: Vector,
-        best: float,
-        log_chance: Vector,
-        n: int,
+        self, x: Features, offset: Vector, best: float, log_chance: Vector, n: int
     ) -> NDArray[np.int64]:
         """`n` rows of `x` to measure together, each the best by log expected improvement on `best`
         plus `log_chance` once the means of those before it are believed (kriging believer;

@@ -6,11 +6,7 @@ Problems and evaluators hold many machines: Prefect does not search them for fut
 from __future__ import annotations
 
 from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
-from prefect.artifacts import (
-    create_link_artifact,
-    create_markdown_artifact,
-    create_table_artifact,
-)
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
@@ -22,7 +18,6 @@ from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.outputs import CodesignOutcome
 from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.hardware_search.progress import Prepared, SearchProgress
-from tilewright.hardware_search.results import ProvenDesign
 from tilewright.reports.codesign.drawing import draw_front
 from tilewright.reports.codesign.notes import front_note, front_rows, run_note
 from tilewright.reports.markdown import plain
@@ -45,10 +40,11 @@ class CodesignRunner(TrackedRunner):
     was: finished, failed, or stopped by a person."""
 
     def __init__(self, emit: Listener) -> None:
+        prove = step("proof of the front")(steps.prove_front)
         own: dict[Step, Step] = {
-            steps.pose_problem: _pose_problem,
+            steps.pose_problem: step("networks: {options.subject}")(steps.pose_problem),
             steps.search_designs: self._search_designs,
-            steps.prove_front: lambda evaluator: _prove_front(unsearched(evaluator)),
+            steps.prove_front: lambda evaluator: prove(unsearched(evaluator)),
             steps.log_parameters: self._log_parameters,
             steps.log_codesign: self._log_codesign,
         }
@@ -94,12 +90,6 @@ def logged(listen: Listener) -> Listener:
     return hear
 
 
-@step("networks: {options.subject}")
-def _pose_problem(options: CodesignOptions) -> CodesignProblem:
-    """Read the networks, and see what of them there is to offload."""
-    return steps.pose_problem(options)
-
-
 @step("{options.trials} measurements by {options.method}")
 def _search_designs(
     options: CodesignOptions,
@@ -121,12 +111,6 @@ def _search_designs(
         evaluator = steps.search_designs(options, problem, ledger, hear)
     shown.end()
     return evaluator
-
-
-@step("proof of the front")
-def _prove_front(evaluator: BudgetedEvaluator) -> list[ProvenDesign] | int:
-    """Lower and measure every schedule of the front anew, and run it on data."""
-    return steps.prove_front(evaluator)
 
 
 @step("files in {options.folder}")

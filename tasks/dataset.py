@@ -13,7 +13,7 @@ from prefect.artifacts import create_markdown_artifact
 
 from tilewright.evaluation.datasets.build import measure_part
 from tilewright.evaluation.datasets.metadata import DatasetMetadata
-from tilewright.evaluation.datasets.plan import DatasetOptions, DatasetPlan, PlanPart, make_plan
+from tilewright.evaluation.datasets.plan import DatasetPlan, PlanPart, make_plan
 from tilewright.evaluation.datasets.rows import Progress
 from tilewright.reports.datasets import dataset_line
 from tilewright.reports.markdown import plain
@@ -26,18 +26,14 @@ class DatasetRunner(TrackedRunner):
     """Performs the steps of building a dataset."""
 
     def __init__(self, emit: Listener) -> None:
-        super().__init__(emit, {make_plan: _make_plan, measure_part: _part})
+        super().__init__(
+            emit, {make_plan: step("plan of {options.rows} rows")(make_plan), measure_part: _part}
+        )
 
 
 def _part(plan: DatasetPlan, part: PlanPart, tell: Progress) -> bytes:
     title = f"{plan.hardware[part.hardware].name}, {part.number}"
     return _measure_part(title, part.rows, unsearched(plan), unsearched(part), unsearched(tell))
-
-
-@step("plan of {options.rows} rows")
-def _make_plan(options: DatasetOptions) -> DatasetPlan:
-    """Draw hardware, workloads, and how many rows of each pair."""
-    return make_plan(options)
 
 
 @step("{title}: {rows} rows")

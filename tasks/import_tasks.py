@@ -29,14 +29,9 @@ def import_model(cache: CacheUse, source: str, input_shapes: InputShapes) -> Res
 
 @stage("subgraphs of {model.values[name]}")
 def extract_subgraphs(
-    cache: CacheUse,
-    model: Manifest,
-    target: Target,
-    epilogue: EpilogueMode,
-    max_waste: float,
-    input_shapes: InputShapes,
-    calibration: str = "",
-) -> Result:
+    cache: CacheUse, model: Manifest, target: Target, epilogue: EpilogueMode, max_waste: float,
+    input_shapes: InputShapes, calibration: str = "",
+) -> Result:  # fmt: skip
     """The workloads of the network that the target gets, with their multiplicity."""
 
     def work() -> Made:

@@ -10,11 +10,7 @@ from statistics import fmean
 
 import pandas as pd
 from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
-from prefect.artifacts import (
-    create_link_artifact,
-    create_markdown_artifact,
-    create_table_artifact,
-)
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.runtime import flow_run
 
 from tilewright.core.files import Json, write_atomically
@@ -89,10 +85,7 @@ def open_workload_run(job: WorkloadJob, parent: str, params: Mapping[str, Json])
         fresh=options.fresh,
     )
     title = title_of(params)
-    links = {
-        title: tracking.run_url(parent),
-        PREFECT_LINK: flow_run_url(str(flow_run.id)),
-    }
+    links = {title: tracking.run_url(parent), PREFECT_LINK: flow_run_url(str(flow_run.id))}
     note = run_description.workload_note(
         names, workload, job.subgraph.count, title, command_of(options), links
     )

@@ -48,8 +48,7 @@ def flavoured_booster(kind: str, booster: object) -> Flavoured:
 
     needs = [f"xgboost-cpu=={xgboost.__version__}"]
     return Flavoured(
-        mlflow.xgboost,
-        {"xgb_model": booster, "model_format": "ubj", "pip_requirements": needs},
+        mlflow.xgboost, {"xgb_model": booster, "model_format": "ubj", "pip_requirements": needs}
     )
 
 

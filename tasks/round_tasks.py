@@ -46,14 +46,9 @@ def generate_candidates(
 
 @stage("round {round_index}: filter")
 def filter_candidates(
-    cache: CacheUse,
-    study: TuningTask,
-    round_index: int,
-    state: Manifest,
-    history: Manifest,
-    named: Manifest,
-    n: int,
-) -> Result:
+    cache: CacheUse, study: TuningTask, round_index: int, state: Manifest, history: Manifest,
+    named: Manifest, n: int,
+) -> Result:  # fmt: skip
     """Model V's veto."""
 
     def work() -> Made:
@@ -72,14 +67,9 @@ def filter_candidates(
 
 @stage("round {round_index}: lower")
 def lower_candidates(
-    cache: CacheUse,
-    study: TuningTask,
-    round_index: int,
-    state: Manifest,
-    history: Manifest,
-    kept: Manifest,
-    n: int,
-) -> Result:
+    cache: CacheUse, study: TuningTask, round_index: int, state: Manifest, history: Manifest,
+    kept: Manifest, n: int,
+) -> Result:  # fmt: skip
     """Compile what is left and let Model A choose the batch."""
 
     def work() -> Made:

@@ -26,7 +26,7 @@ from tilewright.search import (
     round_steps,
 )
 from tilewright.search.validation_records import ValidationMeasurement
-from tilewright.targets.capabilities import Latency
+from tilewright.targets.capabilities import Latency, bound_of, roofline_of
 from tilewright.tasks import (
     fusion,
     import_tasks,
@@ -56,7 +56,7 @@ from tilewright.tuning.results import Baselines, Schedule, TunedWorkload
 from tilewright.tuning.run_metadata import is_complete
 from tilewright.tuning.task_scheduler import Flow, StopGain
 from tilewright.tuning.tuning_task import TuningTask, tuning_task_of
-from tilewright.tuning.verification import bound_of, measure_baseline, roofline_of, verify_schedule
+from tilewright.tuning.verification import measure_baseline, verify_schedule
 from tilewright.tuning.workload_job import WorkloadJob
 
 T = TypeVar("T")
@@ -309,8 +309,8 @@ class WorkloadRunner(PrefectRunner):
     def _lines(self, found: Baselines) -> dict[str, Latency | None]:
         return {
             "baseline": None if found.baseline is None else found.baseline.latency,
-            "bound": bound_of(self.study),
-            "roofline": roofline_of(self.study),
+            "bound": bound_of(self.study.target, self.study.workload),
+            "roofline": roofline_of(self.study.target, self.study.workload),
         }
 
     def _flush(self) -> None:

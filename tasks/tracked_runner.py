@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tilewright.search.events import Listener, StageBegan
@@ -27,12 +26,7 @@ class TrackedRunner(LocalRunner):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self.run_id:
             tracking.close_run(self.run_id, tracking.ended_by(error))
 

@@ -26,8 +26,7 @@ from prefect.runtime import flow_run
 
 from tilewright.core.files import Json
 from tilewright.evaluation.datasets import training
-from tilewright.evaluation.datasets.training import FittedCostModel, Say, TrainingOptions
-from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.evaluation.datasets.training import TrainingOptions
 from tilewright.reports.markdown import code, plain
 from tilewright.reports.run_description import listed, paragraphs
 from tilewright.reports.run_table import markdown_table
@@ -63,14 +62,14 @@ class TrainingRunner(TrackedRunner):
 
     def __init__(self, emit: Listener) -> None:
         own: dict[Step, Step] = {
-            training.read_dataset: _read_dataset,
-            training.fit_model: lambda options, table, say: _fit_model(
+            training.read_dataset: step("rows of {options.dataset}")(training.read_dataset),
+            training.fit_model: lambda options, table, say: _fit(
                 options, unsearched(table), unsearched(say)
             ),
-            training.judge_model: lambda options, fitted, digest: _judge_model(
+            training.judge_model: lambda options, fitted, digest: _judge(
                 options, unsearched(fitted), digest
             ),
-            training.store_model: lambda options, fitted, metrics: _store_model(
+            training.store_model: lambda options, fitted, metrics: _store(
                 options, unsearched(fitted), metrics
             ),
             training.log_model: self._log_model,
@@ -85,30 +84,9 @@ class TrainingRunner(TrackedRunner):
         say_trained(options, metrics, self.registered)
 
 
-@step("rows of {options.dataset}")
-def _read_dataset(options: TrainingOptions) -> tuple[TrainingTable, str]:
-    """Read the rows of a dataset."""
-    return training.read_dataset(options)
-
-
-@step("{options.kind}")
-def _fit_model(options: TrainingOptions, table: TrainingTable, say: Say) -> FittedCostModel:
-    """Train on part of them."""
-    return training.fit_model(options, table, say)
-
-
-@step("{options.split}")
-def _judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) -> dict[str, Json]:
-    """Judge the model on the rest."""
-    return training.judge_model(options, fitted, digest)
-
-
-@step("{options.out}")
-def _store_model(
-    options: TrainingOptions, fitted: FittedCostModel, metrics: Mapping[str, Json]
-) -> Path:
-    """Write the model's folder."""
-    return training.store_model(options, fitted, metrics)
+_fit = step("{options.kind}")(training.fit_model)
+_judge = step("{options.split}")(training.judge_model)
+_store = step("{options.out}")(training.store_model)
 
 
 @step("{options.kind} in the registry")

@@ -12,7 +12,6 @@ import numpy as np
 from pydantic import Field
 
 from tilewright.search import candidates
-from tilewright.search.cost_model_protocols import Learners
 from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, History
 from tilewright.search.problem import Problem
 from tilewright.search.registry import Options, register
@@ -25,12 +24,8 @@ class GreedyOptions(Options):
     around: int = Field(3, ge=1, description="best trials whose neighbours are measured")
 
 
-class Greedy(BaseExplorer):
+class Greedy(BaseExplorer[GreedyOptions]):
     """Neighbours of the fastest trials, in random order; learns nothing."""
-
-    def __init__(self, name: str, options: GreedyOptions, learners: Learners) -> None:
-        super().__init__(name, options, learners)
-        self.table = options
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
@@ -38,8 +33,8 @@ class Greedy(BaseExplorer):
         space, tried = problem.space, history.tried(problem.space)
         rng = problem.rng(history.round, "generate")
         near = np.empty(0, np.int64)
-        if len(history) >= self.table.first:
-            best = history.configs[history.fastest(self.table.around)]
+        if len(history) >= self.options.first:
+            best = history.configs[history.fastest(self.options.around)]
             near = candidates.without(candidates.neighbours(space, best), tried)
         near = rng.permutation(near)[:n]
         rest = candidates.sample(space, n - len(near), np.union1d(tried, near), rng)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from tilewright.core.errors import TilewrightError
-from tilewright.models.transfer.training_table import TrainingTable
-from tilewright.targets.features import Features
 
 
 class TransferError(TilewrightError):
@@ -64,25 +60,3 @@ class CommonOptions(BaseModel):
     held: float = Field(
         default=0.05, gt=0, le=0.5, description="share of tasks that tell when to stop"
     )
-
-
-class TransferModel(Protocol):
-    """A cost model of programs on hardware. Columns are known by name: their order says nothing,
-    those it was not trained with are passed over, those that are missing or NaN are masked."""
-
-    kind: str
-    columns: tuple[str, ...]
-    """Those it was trained with."""
-
-    def fit(self, table: TrainingTable, validation: TrainingTable | None = None) -> Training:
-        """Learn from a table. `validation` tells when to stop; without one some tasks are kept back
-        for that. Raises `TransferError` for a table without valid rows."""
-        ...
-
-    def predict(self, features: Features, chance: bool = True) -> Prediction:
-        """What is expected of each row. Without `chance` nobody asks for that: it is 1."""
-        ...
-
-    def save(self, folder: Path) -> None:
-        """Write it in native formats. Raises `OSError` and `UnsafeFile`."""
-        ...

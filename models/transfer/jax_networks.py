@@ -28,11 +28,9 @@ class JaxNetwork(Protocol):
 
     def shapes(self) -> Shapes:
         """The weights by name."""
-        ...
 
     def __call__(self, weights: _Params, x: jax.Array) -> jax.Array:
         """Rows (rows, columns) to labels (rows,)."""
-        ...
 
 
 def begin(network: JaxNetwork, seed: int) -> NamedWeights:

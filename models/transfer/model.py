@@ -72,7 +72,8 @@ class LearningOutcome:
 
 
 class Transferred(ABC):
-    """Keeps `models.transfer.contract.TransferModel`."""
+    """A cost model of programs on hardware. Columns are known by name: their order says nothing,
+    those it was not trained with are passed over, those that are missing or NaN are masked."""
 
     kind: ClassVar[str]
     file: ClassVar[str]
@@ -117,9 +118,10 @@ class Transferred(ABC):
         say: Say = lambda text: None,
         start: Self | None = None,
     ) -> Training:
-        """As `TransferModel.fit`; `say` hears how it goes. With `start`, a model of the same kind
+        """Learn from a table. `validation` tells when to stop; without one some tasks are kept back
+        for that. `say` hears how it goes. With `start`, a model of the same kind
         (`models.transfer.registry.refined`), its columns and what it has learned are gone on
-        from."""
+        from. Raises `TransferError` for a table without valid rows."""
         begun = time.monotonic()
         if start is not None:
             _check_rows(table)
@@ -143,7 +145,7 @@ class Transferred(ABC):
         return Training(rows, taken, round(learned.epochs, 2), full, learned.stopped)
 
     def predict(self, features: Features, chance: bool = True) -> Prediction:
-        """As `TransferModel.predict`."""
+        """What is expected of each row. Without `chance` nobody asks for that: it is 1."""
         x = aligned(features, self.columns)
         half = half_known(x, self.columns)
         x = uncompiled(x, self.columns, half)
@@ -171,7 +173,7 @@ class Transferred(ABC):
         return np.asarray(each[task], dtype=np.float64)
 
     def save(self, folder: Path) -> None:
-        """As `TransferModel.save`."""
+        """Write it in native formats. Raises `OSError` and `UnsafeFile`."""
         index = {
             "kind": self.kind,
             "seed": self.seed,

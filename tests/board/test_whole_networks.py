@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.integer_graphs import in_memory
+from benchmarks.integer_graphs import run as run_graph
 from tests.board.boards import run
 from tilewright.flows.build import tuned_picks
 from tilewright.networks import artifact
 from tilewright.networks.artifact import Artifact
-from tilewright.networks.integer import library, reference
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.zoo import digits
 from tilewright.targets import make_target
@@ -55,7 +56,7 @@ def test_python_and_c_compute_the_integer_reference(
     graph, built = made(name, tmp_path / "art", per_channel)
     assert per_channel == any(layer.shifts is not None for layer in graph.layers)
     inputs = drawn(graph, 3)
-    expected = reference.run(graph, inputs, library.in_memory(graph))
+    expected = run_graph(graph, inputs, in_memory(graph))
     outputs = built.infer(inputs)
     for value in graph.outputs:
         assert (outputs[value.name] == expected[value.name]).all()
@@ -70,7 +71,7 @@ def test_python_and_c_compute_the_integer_reference(
 def test_attention_computes_the_integer_reference(tmp_path: Path) -> None:
     graph, built = made("vit_tiny", tmp_path / "art")
     inputs = drawn(graph, 3)
-    expected = reference.run(graph, inputs, library.in_memory(graph))
+    expected = run_graph(graph, inputs, in_memory(graph))
     outputs = built.infer(inputs)
     for value in graph.outputs:
         assert (outputs[value.name] == expected[value.name]).all()

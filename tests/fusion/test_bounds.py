@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from benchmarks.fusion_beyond import order_gain, recomputed
 from benchmarks.fusion_bounds import Needed, Sums, bound, changes, least_bound
 from benchmarks.fusion_pairs import problem_of
+from benchmarks.stream_bound import Needs, stream_bound
 from tests.fusion.nets import problem
 from tilewright.flows.build import tuned_picks
 from tilewright.fusion.evaluator import Evaluator
@@ -19,7 +20,6 @@ from tilewright.fusion.schedules import FusionSchedules
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import blocks_of
-from tilewright.targets.vta.board.stream_bound import Needs, stream_bound
 from tilewright.targets.workload import Workload
 
 DRAWN = 32

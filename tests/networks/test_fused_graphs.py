@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from integer_nets import BLOCKS, random_inputs
 from quantised_graphs import Graph
 
+from benchmarks.integer_graphs import in_memory, run
 from tilewright.networks.fusion import choices, fused
-from tilewright.networks.integer import library
 from tilewright.networks.integer.extraction import integer_graph
-from tilewright.networks.integer.reference import run
 
 Shape = tuple[int, int, int, int]
 
@@ -152,10 +151,10 @@ def test_any_labelling_of_any_network_computes_the_same(
     graph = integer_graph(net.model(*results), BLOCKS)
     found = choices(graph)
     inputs = random_inputs(graph, seed)
-    expected = run(graph, inputs, library.in_memory(graph))
+    expected = run(graph, inputs, in_memory(graph))
     for each in ([True] * len(found), labels[: len(found)]):
         network = fused(graph, each, found)
         assert network.macs == graph.macs
-        values = run(network, inputs, library.in_memory(network))
+        values = run(network, inputs, in_memory(network))
         for name in {output.name for output in graph.outputs} | (set(expected) & set(values)):
             np.testing.assert_array_equal(values[name], expected[name])

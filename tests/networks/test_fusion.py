@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from integer_nets import BLOCKS, random_inputs
 from quantised_graphs import Graph
 
+from benchmarks.integer_graphs import in_memory, run
 from tilewright.flows.build import tuned_picks
 from tilewright.networks import artifact
 from tilewright.networks.fusion import Choices, choices, fused
-from tilewright.networks.integer import library
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.integer.graph import IntegerGraph
-from tilewright.networks.integer.reference import run
 from tilewright.networks.quantise import quantise
 from tilewright.networks.zoo.builder import Builder
 from tilewright.targets.capabilities import Blocks, blocks_of
@@ -74,7 +73,7 @@ def _base(blocks: Blocks = BLOCKS) -> tuple[IntegerGraph, Choices]:
 def _expected() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     graph, _ = _base()
     inputs = random_inputs(graph)
-    return inputs, run(graph, inputs, library.in_memory(graph))
+    return inputs, run(graph, inputs, in_memory(graph))
 
 
 def test_what_is_offered_and_what_is_not() -> None:
@@ -96,7 +95,7 @@ def test_any_labelling_computes_the_same(labels: list[bool]) -> None:
     inputs, expected = _expected()
     other = fused(graph, labels, found)
     assert other.macs == graph.macs
-    values = run(other, inputs, library.in_memory(other))
+    values = run(other, inputs, in_memory(other))
     for output in graph.outputs:
         np.testing.assert_array_equal(values[output.name], expected[output.name])
     for layer in graph.layers:  # whatever both have in between, too
@@ -177,7 +176,7 @@ def test_a_block_computes_the_same_with_its_shortcut_summed(
     assert own.epilogue[-1:] == (EpilogueOp("shl", scale),) or scale == 0
     assert len(apart.layers) == len(together.layers) + 1
     inputs = random_inputs(graph, seed)
-    ours, theirs = (run(each, inputs, library.in_memory(each)) for each in (together, apart))
+    ours, theirs = (run(each, inputs, in_memory(each)) for each in (together, apart))
     np.testing.assert_array_equal(ours[layer.output], theirs[layer.output])
 
 
@@ -239,7 +238,7 @@ def test_the_average_of_a_block_runs_on_the_board(spec: str, block: str, tmp_pat
     graph = integer_graph(quantise(net.model(net.dense(x, "fc", 10))).model, blocks_of(target))
     found = choices(graph)
     inputs = random_inputs(graph)
-    expected = run(graph, inputs, library.in_memory(graph))
+    expected = run(graph, inputs, in_memory(graph))
     for apart in ("", "shortcut", "activation"):
         network = fused(graph, [choice.kind != apart for choice in found.offered], found)
         (layer,) = (each for each in network.layers if each.workload.average is not None)
@@ -315,7 +314,7 @@ def test_a_convolution_computes_the_same_with_its_average(
     (layer,) = (layer for layer in together.layers if layer.workload.average is not None)
     assert (layer.shortcut is not None) == (labels[0] and block == "shortcut" and groups == 1)
     inputs = random_inputs(graph, seed)
-    ours, theirs = (run(each, inputs, library.in_memory(each)) for each in (together, graph))
+    ours, theirs = (run(each, inputs, in_memory(each)) for each in (together, graph))
     np.testing.assert_array_equal(ours[layer.output], theirs[layer.output])
 
 
@@ -384,7 +383,7 @@ def test_averages_of_joined_tensors_run_on_the_board(spec: str, which: str, tmp_
         each.whole for each in network.slices if each.part == own[-1].output
     ]
     inputs = random_inputs(graph)
-    expected = run(graph, inputs, library.in_memory(graph))
+    expected = run(graph, inputs, in_memory(graph))
     picks = tuned_picks(artifact.canonical_workloads(network), target, trials=0)
     artifact.build(network, picks, target, kind_of(spec)[0].name, tmp_path / "built")
     loaded = artifact.load(tmp_path / "built")

@@ -12,11 +12,10 @@ from integer_nets import random_inputs, session
 from quantised_graphs import Graph
 from test_integer_networks import attention_net, depthwise_net
 
+from benchmarks.integer_graphs import in_memory, run
 from tilewright.flows.build import tuned_picks
 from tilewright.networks import artifact
-from tilewright.networks.integer import library
 from tilewright.networks.integer.extraction import integer_graph
-from tilewright.networks.integer.reference import run
 from tilewright.targets.capabilities import blocks_of
 from tilewright.targets.registry import kind_of, make_target
 
@@ -34,7 +33,7 @@ def test_a_network_runs_on_the_board_as_on_paper(
     artifact.build(graph, picks, target, kind, tmp_path / "built")
     loaded = artifact.load(tmp_path / "built")
     inputs = random_inputs(graph)
-    theirs = run(graph, inputs, library.in_memory(graph))
+    theirs = run(graph, inputs, in_memory(graph))
     for name, ours in loaded.infer(inputs).items():
         np.testing.assert_array_equal(ours, theirs[name])
     assert [check.wrong for check in loaded.verify()] == [0] * len(graph.layers)

@@ -14,12 +14,12 @@ from integer_nets import BLOCKS, differences, integers_of, random_inputs, sessio
 from onnx import helper
 from quantised_graphs import Graph
 
+from benchmarks.integer_graphs import from_file, in_memory, run
 from tilewright.networks import zoo
 from tilewright.networks.errors import ImportFailedError, InputError
 from tilewright.networks.integer import library
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.integer.graph import IntegerGraph
-from tilewright.networks.integer.reference import run
 from tilewright.networks.quantise import Samples, quantise
 from tilewright.networks.zoo import digits
 from tilewright.targets.capabilities import Blocks
@@ -135,7 +135,7 @@ def test_every_layer_is_onnxruntimes(name: str, compared: int, blocks: Blocks) -
     _check_layers(model, graph, compared)
     inputs = random_inputs(graph)
     (output,) = graph.outputs
-    ours = run(graph, inputs, library.in_memory(graph))[output.name]
+    ours = run(graph, inputs, in_memory(graph))[output.name]
     (theirs,) = session(model).run([output.name], inputs)
     assert ours.shape == theirs.shape
     assert ours.dtype == theirs.dtype
@@ -220,8 +220,8 @@ def test_islands_are_written_to_a_library_and_run_from_it(tmp_path: Path) -> Non
     graph = integer_graph(attention_net(Graph()), BLOCKS)
     library.write(graph, tmp_path / "cpu.so")
     inputs, name = random_inputs(graph), graph.outputs[0].name
-    loaded = run(graph, inputs, library.read(tmp_path / "cpu.so"))[name]
-    np.testing.assert_array_equal(loaded, run(graph, inputs, library.in_memory(graph))[name])
+    loaded = run(graph, inputs, from_file(tmp_path / "cpu.so"))[name]
+    np.testing.assert_array_equal(loaded, run(graph, inputs, in_memory(graph))[name])
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -232,7 +232,7 @@ def test_digits_are_read_as_onnxruntime_reads_them() -> None:
     graph = integer_graph(model, BLOCKS, name="digits_cnn")
     assert len(graph.layers) == 5
     assert not graph.islands
-    (output,), ort, island = graph.outputs, session(model), library.in_memory(graph)
+    (output,), ort, island = graph.outputs, session(model), in_memory(graph)
     images, _ = digits.held_out()
     for image in images:
         ours = run(graph, {"input": image[None]}, island)[output.name]
@@ -348,7 +348,7 @@ def test_what_multiplies_by_constants_takes_any_scale(kind: str) -> None:
     assert not graph.islands
     for seed in range(3):
         inputs_ = random_inputs(graph, seed)
-        ours = run(graph, inputs_, library.in_memory(graph))
+        ours = run(graph, inputs_, in_memory(graph))
         theirs = integers_of(model, graph, inputs_)["z2"]
         assert np.abs(ours["z2"].astype(int) - theirs).max() <= 1
 
@@ -367,7 +367,7 @@ def test_what_is_kept_in_float_runs_on_the_cpu() -> None:
     graph = integer_graph(model, BLOCKS, keep_float=["relu"])
     assert not graph.layers
     inputs = random_inputs(graph)
-    ours = run(graph, inputs, library.in_memory(graph))[graph.outputs[0].name]
+    ours = run(graph, inputs, in_memory(graph))[graph.outputs[0].name]
     np.testing.assert_allclose(ours, session(model).run(None, inputs)[0], atol=1e-6)
 
 
@@ -377,7 +377,7 @@ def test_a_float_network_has_islands_only() -> None:
     assert not graph.layers
     assert len(graph.islands) == 1
     image = digits.held_out()[0][:1]
-    ours = run(graph, {"input": image}, library.in_memory(graph))[graph.outputs[0].name]
+    ours = run(graph, {"input": image}, in_memory(graph))[graph.outputs[0].name]
     theirs = session(zoo.build("digits_cnn")).run(None, {"input": image})[0]
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
@@ -390,7 +390,7 @@ def test_a_pool_that_changes_the_scale_is_two_layers() -> None:
     graph = integer_graph(model, BLOCKS)
     assert [_epilogue(layer) for layer in graph.layers] == ["max 0", "+ 2, >> 2, min 127, max 0"]
     inputs = random_inputs(graph)
-    ours = run(graph, inputs, library.in_memory(graph))[graph.outputs[0].name]
+    ours = run(graph, inputs, in_memory(graph))[graph.outputs[0].name]
     theirs = session(model).run(None, inputs)[0]
     assert np.abs(ours - theirs).max() <= ONE_TIE / 8
 
@@ -404,7 +404,7 @@ def test_an_average_of_fewer_pixels_at_the_border_stays_on_the_cpu() -> None:
     assert graph.islands[0].nodes[0] == ("mean", "AveragePool")
     assert "border" in graph.left["mean"]
     inputs = random_inputs(graph)
-    ours = run(graph, inputs, library.in_memory(graph))[graph.outputs[0].name]
+    ours = run(graph, inputs, in_memory(graph))[graph.outputs[0].name]
     np.testing.assert_array_equal(ours, session(model).run(None, inputs)[0])
 
 
@@ -419,7 +419,7 @@ def test_concatenated_images_stay_in_integers() -> None:
     assert [layer.name for layer in graph.layers] == ["conv0", "conv1", "last"]
     _check_layers(model, graph, 2)
     inputs = random_inputs(graph)
-    ours = run(graph, inputs, library.in_memory(graph))[graph.outputs[0].name]
+    ours = run(graph, inputs, in_memory(graph))[graph.outputs[0].name]
     assert np.abs(ours - session(model).run(None, inputs)[0]).max() <= ONE_TIE * 4
 
 
@@ -433,7 +433,7 @@ def test_an_image_and_floats_are_concatenated_as_floats() -> None:
     graph = integer_graph(model, BLOCKS)
     assert [layer.name for layer in graph.layers] == ["conv"]
     inputs = random_inputs(graph)
-    ours = run(graph, inputs, library.in_memory(graph))[graph.outputs[0].name]
+    ours = run(graph, inputs, in_memory(graph))[graph.outputs[0].name]
     assert np.abs(ours - session(model).run(None, inputs)[0]).max() <= ONE_TIE * 2.0**-4
 
 
@@ -448,14 +448,14 @@ def test_float_and_integer_readers_of_one_tensor() -> None:
     graph = integer_graph(model, BLOCKS)
     assert [type(step).__name__ for step in graph.steps] == ["Layer", "Layer", "CpuIsland"]
     inputs = random_inputs(graph)
-    ours = run(graph, inputs, library.in_memory(graph))
+    ours = run(graph, inputs, in_memory(graph))
     for info, theirs in zip(graph.outputs, session(model).run(None, inputs), strict=True):
         np.testing.assert_allclose(ours[info.name], theirs, atol=0.5 if info.name == last else 0.13)
 
 
 def test_wrong_inputs_are_named() -> None:
     graph = integer_graph(_residual_net(Graph()), BLOCKS)
-    island = library.in_memory(graph)
+    island = in_memory(graph)
     with pytest.raises(InputError, match="inputs are x, not y"):
         run(graph, {"y": np.zeros(1, np.float32)}, island)
     with pytest.raises(InputError, match=r"takes float32 of shape \(1, 3, 8, 8\)"):

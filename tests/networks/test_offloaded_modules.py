@@ -25,6 +25,7 @@ from quantised_graphs import Graph
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
+from benchmarks.integer_graphs import in_memory, run
 from tilewright.core.errors import UnknownName
 from tilewright.flows.tvm_partition import offloaded, partition_for_vta
 from tilewright.networks import zoo
@@ -35,9 +36,7 @@ from tilewright.networks.errors import (
     NothingToOffload,
     QuantisationError,
 )
-from tilewright.networks.integer import library
 from tilewright.networks.integer.extraction import integer_graph
-from tilewright.networks.integer.reference import run
 from tilewright.networks.quantise import model_with_weights, quantise
 from tilewright.networks.relax.offload import calls
 from tilewright.networks.tvm_runtime import RUN, OffloadError, runtime
@@ -80,7 +79,7 @@ def integers(model: onnx.ModelProto, arrays: list[Array]) -> list[Array]:
     """The integer reference's outputs, by way of our own import."""
     graph = integer_graph(model, BLOCKS)
     named = dict(zip((value.name for value in graph.inputs), arrays, strict=True))
-    values = run(graph, named, library.in_memory(graph))
+    values = run(graph, named, in_memory(graph))
     return [values[value.name] for value in graph.outputs]
 
 

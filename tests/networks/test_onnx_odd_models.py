@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx_graphs import model, normal, reference
 
+from benchmarks.integer_graphs import in_memory, run
 from tilewright import networks
 from tilewright.core.files import Json
 from tilewright.flows.build import build_artifact
 from tilewright.networks.artifact.run import checked
 from tilewright.networks.errors import ImportFailedError, InputError, UnsupportedOperatorError
-from tilewright.networks.integer import library
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.integer.graph import IntegerGraph
-from tilewright.networks.integer.reference import run
 from tilewright.networks.normalise import normalise
 from tilewright.networks.onnx_float16 import is_half
 from tilewright.networks.quantise import quantise
@@ -63,7 +62,7 @@ def _integers(source: onnx.ModelProto) -> IntegerGraph:
 
 
 def _computed(graph: IntegerGraph, inputs: Arrays) -> dict[str, NDArray[Any]]:
-    return run(graph, inputs, library.in_memory(graph))
+    return run(graph, inputs, in_memory(graph))
 
 
 def _left(graph: IntegerGraph) -> set[str]:
@@ -309,7 +308,7 @@ def test_an_operator_that_cannot_be_compiled_is_named_alone() -> None:
         _node("Tanh", "e", "y"),
     ]  # fmt: skip
     with pytest.raises(ImportFailedError, match=r"cannot compile operator 'Sign_d' \(Sign\), "):
-        library.in_memory(_integers(_network(nodes, {})))
+        in_memory(_integers(_network(nodes, {})))
 
 
 def test_an_operator_that_the_cpu_does_not_compile_is_named(tmp_path: Path) -> None:

@@ -20,12 +20,11 @@ from onnxruntime.quantization import (
 )
 from quantise_nets import attention_net, residual_net
 
+from benchmarks.integer_graphs import in_memory, run
 from tilewright.core.errors import UnknownName
 from tilewright.networks import zoo
 from tilewright.networks.errors import QuantisationError
-from tilewright.networks.integer import library
 from tilewright.networks.integer.extraction import integer_graph
-from tilewright.networks.integer.reference import run
 from tilewright.networks.onnx_qoperator import to_qdq
 from tilewright.networks.quantise import (
     Existing,
@@ -140,7 +139,7 @@ def test_the_whole_network_in_integers_is_as_right_as_the_quantised_model(
     graph = integer_graph(as_it_is(source).model, BLOCKS)
     (output,) = graph.outputs
     ours = np.concatenate([
-        run(graph, {"input": image[None]}, library.in_memory(graph))[output.name]
+        run(graph, {"input": image[None]}, in_memory(graph))[output.name]
         for image in digits.held_out()[0][:120]
     ])  # fmt: skip
     theirs = _logits(source)
@@ -201,7 +200,7 @@ def test_layers_of_a_quantised_model_that_are_kept_compute_on_dequantised_number
     assert "conv2" not in [layer.name for layer in graph.layers]
     image = digits.held_out()[0][:1]
     (output,) = graph.outputs
-    ours = run(graph, {"input": image}, library.in_memory(graph))[output.name]
+    ours = run(graph, {"input": image}, in_memory(graph))[output.name]
     theirs = _logits(source, 1)
     assert np.linalg.norm(ours - theirs) <= 0.02 * np.linalg.norm(theirs)
     with pytest.raises(UnknownName):

@@ -14,6 +14,7 @@ from quantise_nets import attention_net, residual_net
 from tilewright.core.errors import UnknownName
 from tilewright.networks import zoo
 from tilewright.networks.integer.extraction import integer_graph
+from tilewright.networks.network import Network
 from tilewright.networks.onnx_source import OnnxSource
 from tilewright.networks.quantise import Quantised, QuantiseOptions, Samples, quantise
 from tilewright.networks.quantise.session import Feed, runs
@@ -216,7 +217,7 @@ def test_quantising_twice_gives_the_same_bytes() -> None:
 def test_the_importer_computes_what_onnxruntime_does(build: Callable[[], onnx.ModelProto]) -> None:
     made = quantise(build())
     (feed,) = _fresh(made.model, 1)
-    compiled = OnnxSource("int8", made.model, lambda: made.model, {}).compile()
+    compiled = Network(OnnxSource("int8", made.model, lambda: made.model, {})).compiled
     (found,) = compiled(feed).values()
     np.testing.assert_array_equal(found.ravel(), _outputs(made.model, [feed])[0])
 

@@ -12,10 +12,10 @@ import pytest
 from tests import warm
 from tests.cli.conftest import Place
 from tests.reliability.commands import TRIALS, TUNE, WORKLOADS
+from tests.reliability.faulty_vta import make_vta
 from tilewright.search import read
 from tilewright.services.prefect_server import Login
 from tilewright.targets import make_target
-from tilewright.targets.vta.fault_injection import make_vta
 from tilewright.targets.workload import parse_workload
 
 pytestmark = pytest.mark.nightly(seconds=15)
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.nightly(seconds=15)
 FAULTY = """
 import sys
 from tilewright.targets import subprocess_target
-subprocess_target.NAMED = "tilewright.targets.vta.fault_injection:make_vta"
+subprocess_target.NAMED = "tests.reliability.faulty_vta:make_vta"
 from tilewright.cli import main
 sys.argv[0] = "tilewright"
 main()

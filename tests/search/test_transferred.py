@@ -173,5 +173,5 @@ def _beliefs(session: Session, state: ExplorerState | None = None) -> Beliefs:
     explorer = session.setting.explorer
     assert isinstance(explorer, Default)
     return Beliefs(
-        explorer.table, explorer.learners, session.setting.problem, state or learn(session).value
+        explorer.options, explorer.learners, session.setting.problem, state or learn(session).value
     )

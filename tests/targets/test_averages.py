@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
+from benchmarks.vta_programs import mismatches
 from tests.targets.test_lowering_numbers import SPECS, complaints
 from tests.targets.test_pooled_convolutions import accepted
 from tilewright.core.errors import WorkloadError
@@ -24,7 +25,6 @@ from tilewright.targets.vta.lowering.failures import FAILURES
 from tilewright.targets.vta.lowering.tensors import random_tensors
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
-from tilewright.targets.vta.verify import mismatches
 from tilewright.targets.workload import Workload, canonical, parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
+from benchmarks.vta_programs import mismatches, program_with_data
 from tests.targets.test_lowering_numbers import SPECS, complaints
 from tests.targets.test_pooled_convolutions import accepted
 from tilewright.core.errors import WorkloadError
@@ -20,7 +21,6 @@ from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
 from tilewright.targets.vta.lowering.tensors import random_tensors, unpack_output
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
-from tilewright.targets.vta.verify import mismatches, program_with_data
 from tilewright.targets.workload import Workload, canonical, parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")

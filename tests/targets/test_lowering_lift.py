@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.vta_programs import program_with_data
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.vta.functional import simulate
 from tilewright.targets.vta.functional.semantics import SemanticsName
@@ -19,7 +20,6 @@ from tilewright.targets.vta.lowering.tensors import (
     unpacked_vectors,
 )
 from tilewright.targets.vta.spec import VtaSpec
-from tilewright.targets.vta.verify import program_with_data
 from tilewright.targets.workload import parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.vta_programs import mismatches, program_with_data
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.vta.functional import simulate
@@ -14,7 +15,6 @@ from tilewright.targets.vta.lint import lint
 from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
 from tilewright.targets.vta.lowering.tensors import random_tensors, reference, unpack_output
 from tilewright.targets.vta.spec import VtaSpec
-from tilewright.targets.vta.verify import mismatches, program_with_data
 from tilewright.targets.workload import Workload
 
 SPECS = [

@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
+from benchmarks.vta_programs import program_with_data
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.vta.functional import simulate
@@ -17,7 +18,6 @@ from tilewright.targets.vta.lowering.tensors import random_tensors, reference, u
 from tilewright.targets.vta.measure import time_rows
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
-from tilewright.targets.vta.verify import program_with_data
 from tilewright.targets.workload import Workload, parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")

@@ -6,12 +6,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.vta_programs import program_with_data
 from tilewright.targets.vta.functional import simulate
 from tilewright.targets.vta.lint import lint
 from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
 from tilewright.targets.vta.lowering.tensors import random_tensors, reference, unpack_output
 from tilewright.targets.vta.spec import VtaSpec
-from tilewright.targets.vta.verify import program_with_data
 from tilewright.targets.workload import parse_workload
 
 SQUARE = VtaSpec.load("vta-pynq")

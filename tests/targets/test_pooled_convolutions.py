@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
+from benchmarks.vta_programs import mismatches
 from tests.targets.test_lowering_numbers import SPECS, complaints
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.display_names import shape
@@ -18,7 +19,6 @@ from tilewright.targets.vta.bounds import bounds
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
-from tilewright.targets.vta.verify import mismatches
 from tilewright.targets.workload import Workload, canonical, parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")

@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
+from benchmarks.vta_programs import mismatches
 from tests.targets.test_lowering_numbers import complaints
 from tests.tune_bare import tune_bare
 from tilewright.core.errors import WorkloadError
@@ -21,7 +22,6 @@ from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.max_pool_plan import axis_of, length, maxima_of
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
-from tilewright.targets.vta.verify import mismatches
 from tilewright.targets.workload import Workload, parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")

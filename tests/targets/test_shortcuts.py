@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
+from benchmarks.vta_programs import mismatches
 from tests.targets.test_lowering_numbers import SPECS, complaints
 from tests.targets.test_pooled_convolutions import accepted
 from tilewright.core.errors import WorkloadError
@@ -23,7 +24,6 @@ from tilewright.targets.vta.lowering.fused_shortcut_plan import beside_of
 from tilewright.targets.vta.lowering.tensors import packed_vectors, random_tensors, unpacked_vectors
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
-from tilewright.targets.vta.verify import mismatches
 from tilewright.targets.workload import Workload, canonical, parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")

@@ -6,11 +6,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.vta_programs import mismatches
 from tilewright.targets import make_target
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.ml2tuner_space import fits
 from tilewright.targets.vta.spec import VtaSpec
-from tilewright.targets.vta.verify import mismatches, wrong_rows
+from tilewright.targets.vta.verify import wrong_rows
 from tilewright.targets.workload import parse_workload
 
 SPEC = VtaSpec.load("evta-zcu102")

@@ -12,7 +12,7 @@ from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.tuning_task import TuningTask, tuning_task_of
-from tilewright.tuning.verification import baseline_schedule, reproduces, verify_schedule
+from tilewright.tuning.verification import reproduces, schedule_of_baseline, verify_schedule
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def study(deterministic: bool) -> TuningTask:
 def test_equal_where_measuring_repeats_and_at_most_twice_as_long_elsewhere(
     claimed: Latency, found: Latency, exact: bool, noisy: bool
 ) -> None:
-    got: Any = [reproduces(study(kind), claimed, found) for kind in (True, False)]
+    got: Any = [reproduces(study(kind).target, claimed, found) for kind in (True, False)]
     assert got == [exact, noisy]
 
 
@@ -50,7 +50,7 @@ def test_a_baseline_schedule_is_verified_on_the_data_of_its_own_space() -> None:
     options = TuningOptions(model="digits_cnn", target="vta-pynq", tuner="random")
     text = "conv2d:n=1,c=32,h=4,w=4,o=32,k=3,s=1,p=1"
     ours = tuning_task_of(options, parse_workload(text, "bias, >> 8, min 127, max 0"))
-    found = baseline_schedule(ours)
+    found = schedule_of_baseline(ours)
     assert found is not None
     assert (found.space, ours.target.space(ours.workload).name) == ("template", "extended")
     assert verify_schedule(ours, found) == 0

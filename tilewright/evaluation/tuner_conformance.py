@@ -24,10 +24,7 @@ from tilewright.search.explorer import Explorer
 from tilewright.search.ledger import Ledger
 from tilewright.search.session import Round
 from tilewright.targets.base import Configs, Knob, Lowered, Measurements, Ragged, Space
-from tilewright.targets.capabilities import (
-    Estimates,
-    offers,
-)
+from tilewright.targets.capabilities import Estimates, offers
 from tilewright.targets.features import Feature, Features
 from tilewright.targets.workload import Workload
 

@@ -12,11 +12,7 @@ from numpy.typing import NDArray
 from tilewright.fusion.evaluator import Evaluator
 from tilewright.fusion.problem import FusionProblem
 from tilewright.targets.artifact_types import Pick
-from tilewright.targets.capabilities import (
-    Estimates,
-    capability,
-    roofline_of,
-)
+from tilewright.targets.capabilities import Estimates, capability, roofline_of
 from tilewright.targets.workload import Workload
 
 _OPERATORS = ("conv2d", "dense", "max_pool")

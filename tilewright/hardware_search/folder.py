@@ -33,7 +33,7 @@ from tilewright.core.files import (
 )
 from tilewright.core.safe_files import check_own, opened_folder, read_plain
 from tilewright.hardware_search.options import CodesignOptions
-from tilewright.targets.capabilities import HasSpecification, capability
+from tilewright.targets.capabilities import specification_of
 from tilewright.targets.registry import make_target
 from tilewright.tuning.output_dir import check_files, check_folder, check_idle
 from tilewright.tuning.run_metadata import FolderTaken, origin_of
@@ -56,10 +56,10 @@ def about(options: CodesignOptions) -> dict[str, Json]:
     """All that decides what is searched. The number of trials does not: a longer run goes on with
     what a shorter one has measured."""
     target = make_target(options.target)
-    written = capability(target, HasSpecification)
+    written = specification_of(target)
     return {
         "networks": [_network(each) for each in options.networks],
-        "target": target.name if written is None else dict(written.specification),
+        "target": target.name if written is None else dict(written),
         "budget": options.budget,
         "bounds": {name: list(pair) for name, pair in sorted(options.bounds.items())},
         "clock": options.clock,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, cast
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -17,8 +17,6 @@ from tilewright.core.errors import UnknownName
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
 from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.search.registry import MissingExtra, OptionError
-
-O_co = TypeVar("O_co", bound=BaseModel, covariant=True)
 
 
 class MethodOptions(BaseModel):
@@ -34,41 +32,18 @@ class CodesignMethod(Protocol):
 
     def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
         """Measure what tells most. Raises `BudgetSpent` when nothing is left to measure with."""
-        ...
 
 
-_METHODS: Mapping[str, tuple[str, str]] = {
-    "ours": (
-        "tilewright.hardware_search.methods.two_level:TwoLevel",
-        "two levels, from bounds and estimates to trials",
-    ),
-    "random": (
-        "tilewright.hardware_search.methods.plain:RandomCodesign",
-        "machines and schedules drawn evenly",
-    ),
-    "autotvm": (
-        "tilewright.hardware_search.methods.autotvm:AutoTvmCodesign",
-        "AutoTVM: trees, annealing of all knobs",
-    ),
-    "chameleon": (
-        "tilewright.hardware_search.methods.chameleon:ChameleonCodesign",
-        "CHAMELEON: one PPO agent, k-means",
-    ),
-    "dcoc": (
-        "tilewright.hardware_search.methods.dcoc:Dcoc",
-        "DCOC: three PPO agents, confidence sampling",
-    ),
-    "nsga2": (
-        "tilewright.hardware_search.methods.optuna_methods:Nsga2",
-        "Optuna's NSGA-II over machines",
-    ),
-    "tpe": (
-        "tilewright.hardware_search.methods.optuna_methods:Tpe",
-        "Optuna's multi-objective TPE over machines",
-    ),
+_METHODS: Mapping[str, str] = {
+    "ours": "two_level:TwoLevel",
+    "random": "plain:RandomCodesign",
+    "autotvm": "autotvm:AutoTvmCodesign",
+    "chameleon": "chameleon:ChameleonCodesign",
+    "dcoc": "dcoc:Dcoc",
+    "nsga2": "optuna_methods:Nsga2",
+    "tpe": "optuna_methods:Tpe",
 }
-
-
+"""Where each is in `hardware_search.methods`."""
 _NEEDS = {"chameleon": ("jax", "optax"), "dcoc": ("jax", "optax")}
 """Modules of the extra `neural` that a method cannot do without."""
 
@@ -76,11 +51,6 @@ _NEEDS = {"chameleon": ("jax", "optax"), "dcoc": ("jax", "optax")}
 def method_names() -> list[str]:
     """All there are."""
     return list(_METHODS)
-
-
-def method_summary(name: str) -> str:
-    """What it is, in half a line."""
-    return _METHODS[name][1]
 
 
 def make_method(name: str, options: Mapping[str, object] | None = None) -> CodesignMethod:
@@ -95,8 +65,9 @@ def make_method(name: str, options: Mapping[str, object] | None = None) -> Codes
             f"method '{name}' needs {' and '.join(absent)}, which is missing; install it: "
             "pip install 'tilewright[neural]'"
         )
-    module, _, attribute = _METHODS[name][0].partition(":")
-    kind = getattr(importlib.import_module(module), attribute)
+    module, _, attribute = _METHODS[name].partition(":")
+    found = importlib.import_module(f"tilewright.hardware_search.methods.{module}")
+    kind = getattr(found, attribute)
     try:
         table = kind.Options.model_validate(dict(options or {}))
     except ValidationError as error:

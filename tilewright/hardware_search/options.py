@@ -36,10 +36,7 @@ class CodesignOptions(BaseModel):
         default=1000, ge=1, le=10_000_000, description="measurements of all machines together"
     )
     method: str = Field(
-        default="ours",
-        min_length=1,
-        description="who searches",
-        json_schema_extra=_with_methods,
+        default="ours", min_length=1, description="who searches", json_schema_extra=_with_methods
     )
     method_options: dict[str, OptionValue] = Field(
         default_factory=dict, description="options of the method, by name"

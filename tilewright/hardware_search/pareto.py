@@ -90,14 +90,6 @@ def added_hypervolume(
     return np.asarray((widths * np.maximum(heights - np.log(new[:, 1:]), 0.0)).sum(axis=1))
 
 
-def best_within(
-    problem: CodesignProblem, evaluator: BudgetedEvaluator, area: float
-) -> JudgedFront | None:
-    """The fastest design of at most that area; None if none was measured whole."""
-    fitting = [each for each in judged(evaluator) if each.design.area <= area]
-    return min(fitting, key=lambda each: each.latency, default=None)
-
-
 def reference_of(problem: CodesignProblem) -> tuple[float, float]:
     """What hypervolumes of a problem are measured from: the budget, and four times what the
     smallest machine that runs all layers takes at least, in seconds."""

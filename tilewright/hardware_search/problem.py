@@ -18,9 +18,7 @@ from tilewright.networks.errors import NothingToOffload
 from tilewright.networks.network import Network
 from tilewright.networks.offload_diagnostics import nothing_offloaded
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import (
-    bound_of,
-)
+from tilewright.targets.capabilities import bound_of
 from tilewright.targets.workload import Workload
 
 SAMPLED = 1 << 13

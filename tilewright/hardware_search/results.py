@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tilewright.core.files import Json
 from tilewright.hardware_search.pareto import JudgedFront
 from tilewright.hardware_search.problem import CodesignLayer, CodesignProblem
-from tilewright.targets.capabilities import PARTS, HasSpecification, capability
+from tilewright.targets.capabilities import PARTS, specification_of
 
 UNKNOWN = "unknown"
 """The bottleneck of a machine that does not see where the time of its programs goes."""
@@ -111,8 +111,7 @@ def largest(parts: Mapping[str, float]) -> str:
 def front_row(problem: CodesignProblem, proven: ProvenDesign) -> FrontRow:
     """A machine of the front as `front.json` has it."""
     design, names = proven.judged.design, list(problem.networks)
-    written = capability(design.target, HasSpecification)
-    spec = {} if written is None else dict(written.specification)
+    spec = specification_of(design.target) or {}
     whole = float(sum(each.layer.calls * each.cycles for each in proven.layers))
     return {
         "name": design.name,

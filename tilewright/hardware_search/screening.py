@@ -11,11 +11,7 @@ from tilewright.core.errors import WorkloadError
 from tilewright.hardware_search.method import generator
 from tilewright.hardware_search.pareto import undominated
 from tilewright.hardware_search.problem import CodesignProblem, Design
-from tilewright.targets.capabilities import (
-    Estimates,
-    bound_of,
-    capability,
-)
+from tilewright.targets.capabilities import Estimates, bound_of, capability, least_estimate
 from tilewright.targets.workload import Workload
 
 
@@ -77,12 +73,8 @@ class Screening:
         if estimates is None:
             return lowest
         rng = generator(self._seed, design.row)
-        flat = np.arange(space.size)
-        if space.size > self._sample:
-            flat = rng.integers(0, space.size, self._sample)
-        table = estimates.estimate(workload, space.unravel(flat))
-        fits = table.of_meaning("share").max(axis=1, initial=0.0) <= 1
-        if not fits.any():
+        estimated = least_estimate(estimates, workload, space, self._sample, rng)
+        if estimated is None:
             return float("inf")
         unit = 1.0 if least is None or least.cycles < 0 else least.seconds / least.cycles
-        return max(lowest, float(table.total("latency")[fits].min()) * unit)
+        return max(lowest, estimated * unit)

@@ -25,7 +25,7 @@ from tilewright.targets.capabilities import (
     bound_of,
     capability,
 )
-from tilewright.tuning.verification import WrongSchedule, holds_on, latency_of_trial
+from tilewright.tuning.verification import WrongSchedule, latency_of_trial, reproduces
 
 
 def proven(evaluator: BudgetedEvaluator, front: Sequence[JudgedFront]) -> list[ProvenDesign] | int:
@@ -67,7 +67,7 @@ def _holds(design: Design, claimed: Trial, found: Trial) -> bool:
     before, now = latency_of_trial(claimed), latency_of_trial(found)
     if before is None or now is None:
         return claimed.status == found.status
-    return holds_on(design.target, before, now)
+    return reproduces(design.target, before, now)
 
 
 def _measured_again(design: Design, layer: CodesignLayer, flat: Sequence[int]) -> list[Trial]:

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tilewright.networks.network import Network
-    from tilewright.networks.report import ModelReport
 
-__all__ = ["inspect_model", "load", "zoo_names"]
+__all__ = ["load", "zoo_names"]
 
 
 def load(
@@ -37,17 +36,6 @@ def load(
     from tilewright.networks.network import load as load_network
 
     return load_network(source, input_shapes, seed, sandbox=sandbox, calibration=calibration)
-
-
-def inspect_model(
-    source: str | Path,
-    block_in: int,
-    block_out: int,
-    batch: int = 1,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-) -> ModelReport:
-    """What becomes of every operator of a model (`networks.network.Network.report`)."""
-    return load(source, input_shapes).report(block_in, block_out, batch)
 
 
 def zoo_names() -> list[str]:

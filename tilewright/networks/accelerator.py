@@ -24,6 +24,7 @@ from tilewright.targets.capabilities import (
     blocks_of,
     capability,
     dtypes_of,
+    least_estimate,
     limit_of,
 )
 from tilewright.targets.workload import Workload
@@ -33,10 +34,6 @@ EpilogueMode = Literal["full", "per-channel", "plain"]
 MAX_WASTE = 1.0
 SAMPLED = 1 << 16
 """Schedules of a larger space that an estimate is asked about."""
-
-
-def _anything(_: Workload) -> None:
-    return None
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ class Accelerator:
     target pools sums."""
     computes_floats: bool = False
     computes_int8: bool = False
-    check: Callable[[Workload], object] = _anything
+    check: Callable[[Workload], object] = lambda workload: None
 
     @classmethod
     def of(
@@ -123,13 +120,9 @@ def _estimate_of(target: Target, sampled: int) -> Callable[[Workload], float]:
         estimates, space = capability(target, Estimates), target.space(workload)
         if estimates is None or space.listed is not None:
             raise WorkloadError(f"{target.name} estimates nothing of {workload}; measure it")
-        flat = np.arange(space.size)
-        if space.size > sampled:
-            flat = np.random.default_rng(0).integers(0, space.size, sampled)
-        table = estimates.estimate(workload, space.unravel(flat))
-        fits = table.of_meaning("share").max(axis=1, initial=0.0) <= 1
-        if not fits.any():
+        found = least_estimate(estimates, workload, space, sampled, np.random.default_rng(0))
+        if found is None:
             raise WorkloadError(f"{workload}: no schedule fits {target.name}, by its estimate")
-        return float(table.total("latency")[fits].min())
+        return found
 
     return least

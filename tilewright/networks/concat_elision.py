@@ -11,10 +11,7 @@ from tilewright.targets.capabilities import Blocks
 
 
 def concatenations(
-    examined: Examined,
-    writers: Mapping[str, Sequence[str]],
-    owned: Collection[str],
-    blocks: Blocks,
+    examined: Examined, writers: Mapping[str, Sequence[str]], owned: Collection[str], blocks: Blocks
 ) -> set[str]:
     """The operators that join whole blocks of channels, all of them results of fused calls (whose
     operators are `owned`) or of such operators again. `writers` are those of what an operator

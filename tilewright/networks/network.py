@@ -63,11 +63,13 @@ class Network:
     @cached_property
     def compiled(self) -> CompiledModule:
         """The whole network built for this machine's CPU, in float or as quantised."""
-        return self._source.compile()
+        from tilewright.networks.relax.execute import CompiledModule
+
+        return CompiledModule(self.whole.flat.module, self.whole.inputs, self.whole.outputs)
 
     @cached_property
     def whole(self) -> Whole:
-        """All of it with its weights, to be compiled. Raises as `Source.compile`."""
+        """All of it with its weights, to be compiled. Raises as `Source.whole`."""
         return self._source.whole()
 
     def report(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -66,8 +67,7 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
 
 
 def _named_copy(model: onnx.ModelProto) -> NormalGraph:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(inliner.inline_local_functions(model) if model.functions else model)
+    copy = deepcopy(inliner.inline_local_functions(model) if model.functions else model)
     copy.ir_version = max(copy.ir_version, MIN_IR_VERSION)
     notes: tuple[str, ...] = ()
     if is_half(copy):
@@ -129,14 +129,12 @@ def _inlined(
     names = {name: f"{node.name}/{name}" for name in own}
     results = dict(zip((o.name for o in branch.output), node.output, strict=True))
     for tensor in branch.initializer:
-        copy = onnx.TensorProto()
-        copy.CopyFrom(tensor)
+        copy = deepcopy(tensor)
         copy.name = names[tensor.name]
         normal.add_tensor(copy)
     made = []
     for position, inner in enumerate(branch.node):
-        copy = onnx.NodeProto()
-        copy.CopyFrom(inner)
+        copy = deepcopy(inner)
         copy.name = f"{node.name}/{inner.name or f'{inner.op_type}_{position}'}"
         made.append(copy)
         _rename(copy, names)
@@ -164,9 +162,7 @@ def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
 def _constant_value(node: onnx.NodeProto) -> onnx.TensorProto | None:
     attribute = node.attribute[0]
     if attribute.name == "value":
-        tensor = onnx.TensorProto()
-        tensor.CopyFrom(attribute.t)
-        return tensor
+        return deepcopy(attribute.t)
     kinds: dict[str, Callable[[], Any]] = {
         "value_int": lambda: np.int64(attribute.i),
         "value_ints": lambda: np.array(attribute.ints, np.int64),

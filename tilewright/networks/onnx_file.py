@@ -142,7 +142,7 @@ def _check_tensor(tensor: onnx.TensorProto, path: Path) -> None:
         )
     if is_stub(tensor):
         _check_external(tensor, path)
-    elif tensor.HasField("raw_data") and tensor.data_type in _WHOLE_BYTE_TYPES:
+    elif tensor.HasField("raw_data") and tensor.data_type in COMPUTABLE:
         expected, found = tensor_bytes(tensor), len(tensor.raw_data)
         if expected != found:
             raise ModelFileError(
@@ -174,7 +174,7 @@ def _check_external(tensor: onnx.TensorProto, path: Path) -> None:
         length = int(facts.get("length", tensor_bytes(tensor)))
     except ValueError:
         offset, length = -1, -1
-    wrong_length = tensor.data_type in _WHOLE_BYTE_TYPES and length != tensor_bytes(tensor)
+    wrong_length = tensor.data_type in COMPUTABLE and length != tensor_bytes(tensor)
     if offset < 0 or wrong_length or offset + length > data.stat().st_size:
         raise ModelFileError(
             f"tensor '{tensor.name}' of '{path}' does not fit into its data file '{location}'; "
@@ -189,8 +189,7 @@ def _load(tensor: onnx.TensorProto, folder: Path) -> None:
 
 
 _KNOWN_TYPES = frozenset(helper.get_all_tensor_dtypes())
-# types below one byte share bytes, so their length is not elements x item size
-_WHOLE_BYTE_TYPES = frozenset(
+COMPUTABLE = frozenset(
     {
         TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16,
         TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64,
@@ -198,3 +197,5 @@ _WHOLE_BYTE_TYPES = frozenset(
         TensorProto.BOOL,
     }
 )  # fmt: skip
+"""Element types that are computed as the standard says and have whole bytes; text, sub-byte and
+8-bit floats do not."""

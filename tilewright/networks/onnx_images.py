@@ -7,6 +7,7 @@ element between them works on images, too, so a chain changes its shape where it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 
 import onnx
 from onnx import helper, numpy_helper
@@ -165,8 +166,7 @@ class _Writer:
         ):
             return self._image(name)
         if name not in self._images:
-            node = onnx.NodeProto()
-            node.CopyFrom(maker)
+            node = deepcopy(maker)
             node.name = f"{maker.name}/image"
             node.input[0] = self._constant(maker.input[0])
             node.output[0] = self._images[name] = f"{name}/image"
@@ -182,8 +182,7 @@ class _Writer:
             return name
         image = f"{name}/image"
         if image not in self._constants:
-            moved = onnx.TensorProto()
-            moved.CopyFrom(tensor)
+            moved = deepcopy(tensor)
             moved.name = image
             sizes = [*tensor.dims[:-1], 1, *tensor.dims[-1:]]
             del moved.dims[:]

@@ -29,7 +29,6 @@ from tilewright.networks.unsupported_ops import CUT, DEPENDS, limits
 
 if TYPE_CHECKING:
     from tilewright.networks.relax.bindings import FlatGraph
-    from tilewright.networks.relax.execute import CompiledModule
 
 REPLACE = "replace this operator before converting the model, or cut it off"
 
@@ -94,13 +93,6 @@ class OnnxSource:
             notes=normal.notes,
             constant_outputs=_constant_outputs(normal),
         )
-
-    def compile(self) -> CompiledModule:
-        """Build the whole network for this machine's CPU; raises `UnsupportedOperatorError`."""
-        from tilewright.networks.relax.execute import CompiledModule
-
-        whole = self.whole()
-        return CompiledModule(whole.flat.module, whole.inputs, whole.outputs)
 
     def whole(self) -> Whole:
         """All of it, with onnxruntime as the reference; raises as `import_whole`."""

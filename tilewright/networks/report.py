@@ -195,10 +195,7 @@ def _gone(name: str, absorbed: Absorbed, reports: Mapping[str, OperatorReport]) 
 
 
 def _other(
-    operator: Operator,
-    examined: Examined,
-    reports: Mapping[str, OperatorReport],
-    slowdown: float,
+    operator: Operator, examined: Examined, reports: Mapping[str, OperatorReport], slowdown: float
 ) -> OperatorReport:
     name = operator.name
     if name in examined.unsupported:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import onnx
 
     from tilewright.networks.imported_model import Whole
-    from tilewright.networks.relax.execute import CompiledModule
 
 READING = Limits(seconds=300.0, memory_bytes=12 << 30)
 """For files of up to 2 GiB, with the importer and its libraries."""
@@ -43,8 +42,8 @@ _LIBRARIES = 1 << 30
 
 
 class SandboxedSource:
-    """A model file that only a child process reads. `compile` and `whole`, which run the model on
-    this machine, trust it: they read the file here."""
+    """A model file that only a child process reads. `whole`, which is run on this machine, trusts
+    it: it reads the file here."""
 
     def __init__(self, path: Path, input_shapes: InputShapes, limits: Limits = READING) -> None:
         self.name = str(path)
@@ -110,9 +109,6 @@ class SandboxedSource:
     def weighted(self) -> onnx.ModelProto | None:
         """The model with its weights, read here once a child has examined it."""
         return read_source(self._path, self._shapes).weighted()
-
-    def compile(self) -> CompiledModule:
-        return read_source(self._path, self._shapes).compile()
 
     def whole(self) -> Whole:
         return read_source(self._path, self._shapes).whole()

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import onnx
 
     from tilewright.networks.imported_model import Whole
-    from tilewright.networks.relax.execute import CompiledModule
 
 InputShapes = Mapping[str, Sequence[int]]
 
@@ -43,12 +42,9 @@ class Source(Protocol):
         """What the importer finds. Raises `ModelFileError`, `DynamicShapeError` or
         `ImportFailedError`; operators that cannot be imported are part of it."""
 
-    def compile(self) -> CompiledModule:
-        """The whole network, built for this machine's CPU. Raises as `examine`, and
-        `UnsupportedOperatorError`."""
-
     def whole(self) -> Whole:
-        """All of it as the importer makes it, weights included. Raises as `compile`."""
+        """All of it as the importer makes it, weights included. Raises as `examine`, and
+        `UnsupportedOperatorError`."""
 
 
 def read_source(path: Path, input_shapes: InputShapes) -> Source:

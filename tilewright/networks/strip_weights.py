@@ -7,6 +7,7 @@ other step: inspecting a model costs what its graph costs.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from copy import deepcopy
 
 import onnx
 from onnx import helper
@@ -66,8 +67,7 @@ def _weight_names(graph: onnx.GraphProto) -> set[str]:
 
 def weights_as_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which tensors without data are inputs of the graph, a valid model of its own."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     tensors = list(copy.graph.initializer)
     del copy.graph.initializer[:]
     copy.graph.initializer.extend(tensor for tensor in tensors if not is_stub(tensor))
@@ -102,8 +102,7 @@ def without_operators(
                 (entries.append if known else unknown.add)(output)
         else:
             kept.append(node)
-    copy = onnx.ModelProto()
-    copy.CopyFrom(normal.model)
+    copy = deepcopy(normal.model)
     del copy.graph.node[:], copy.graph.output[:]
     copy.graph.node.extend(kept)
     copy.graph.input.extend(

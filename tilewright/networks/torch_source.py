@@ -13,7 +13,6 @@ from tilewright.networks.onnx_source import refuse_unsupported
 from tilewright.networks.torch_file import read_exported
 
 if TYPE_CHECKING:
-    from tilewright.networks.relax.execute import CompiledModule
     from tilewright.networks.relax.torch_importer import TorchProgram
 
 
@@ -62,21 +61,13 @@ class TorchSource:
             found=found,
         )
 
-    def compile(self) -> CompiledModule:
-        """Build the whole network for this machine's CPU; raises `UnsupportedOperatorError`."""
-        from tilewright.networks.relax.execute import CompiledModule
-
-        whole = self.whole()
-        return CompiledModule(whole.flat.module, whole.inputs, whole.outputs)
-
     def whole(self) -> Whole:
-        """All of it, with TVM's own compilation as the reference; raises as `compile`."""
+        """All of it, compiled by TVM alone as the reference; raises `UnsupportedOperatorError`."""
         from tilewright.networks.relax.execute import CompiledModule
 
         program = self._program
         refuse_unsupported(
-            self.name,
-            {name: (f"no operator {op}", "") for name, op in program.unsupported.items()},
+            self.name, {name: (f"no operator {op}", "") for name, op in program.unsupported.items()}
         )
         flat = program.flat(weights_as_parameters=False)
         inputs, outputs = tuple(program.inputs), tuple(program.outputs)

@@ -13,18 +13,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from tilewright.networks.graph import STANDARD_DOMAINS, NormalGraph, Shape
-from tilewright.networks.onnx_file import is_stub
+from tilewright.networks.onnx_file import COMPUTABLE, is_stub
 from tilewright.networks.recurrent.operators import obstacle
-
-COMPUTABLE = frozenset(
-    {
-        TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16,
-        TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64,
-        TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
-        TensorProto.BOOL,
-    }
-)  # fmt: skip
-"""Element types that are computed as the standard says; text, sub-byte and 8-bit floats are not."""
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 SIGNED = (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64)
@@ -98,34 +88,10 @@ def _reason(use: Use) -> str:
     return rule(use) if rule else ""
 
 
-def _depends(_: Use) -> str:
-    return DEPENDS
-
-
-def _recurrent(use: Use) -> str:
-    return obstacle(use.node, use.shapes, use.constants)
-
-
-def _batch_norm(use: Use) -> str:
-    return "training_mode=1 is for training, not for inference" * bool(
-        use.attribute("training_mode", 0)
-    )
-
-
-def _bit_shift(use: Use) -> str:
-    return "shifts of signed integers are not computed as the standard says" * (
-        use.type_of(0) in SIGNED
-    )
-
-
 def _dropout(use: Use) -> str:
     if len(use.node.input) > 2 and use.node.input[2]:
         return "its input training_mode is for training, not for inference"
     return "its second output, the mask, is for training" * use.reads_output(1)
-
-
-def _expansion(use: Use) -> str:
-    return "its shape must be constant, here it is computed" * bool(use.computed(1))
 
 
 def _infinite(use: Use) -> str:
@@ -143,34 +109,27 @@ def _modulo(use: Use) -> str:
     return "fmod=0 with floats is wrong at infinities and signed zeros" * wrong
 
 
-def _region(use: Use) -> str:
-    return "mode=max is not known" * (use.attribute("mode", "avg") == "max")
-
-
-def _insertion(use: Use) -> str:
-    return "a position counted from the end is not known" * use.is_negative(2)
-
-
-def _depth(use: Use) -> str:
-    return "mode=CRD is not known" * (use.attribute("mode", "DCR") == "CRD")
-
-
 RULES: Mapping[str, Callable[[Use], str]] = {
-    "BatchNormalization": _batch_norm,
-    "BitShift": _bit_shift,
-    "Compress": _depends,
+    **dict.fromkeys(("Compress", "NonMaxSuppression", "NonZero", "Unique"), lambda _: DEPENDS),
+    **dict.fromkeys(
+        ("GRU", "LSTM", "RNN"), lambda use: obstacle(use.node, use.shapes, use.constants)
+    ),
+    "BatchNormalization": lambda use: (
+        "training_mode=1 is for training, not for inference"
+        * bool(use.attribute("training_mode", 0))
+    ),
+    "BitShift": lambda use: (
+        "shifts of signed integers are not computed as the standard says"
+        * (use.type_of(0) in SIGNED)
+    ),
     "Dropout": _dropout,
-    "Expand": _expansion,
+    "Expand": lambda use: "its shape must be constant, here it is computed" * bool(use.computed(1)),
     "IsInf": _infinite,
     "LayerNormalization": _norm,
     "Mod": _modulo,
-    "GRU": _recurrent,
-    "LSTM": _recurrent,
-    "NonMaxSuppression": _depends,
-    "NonZero": _depends,
-    "RNN": _recurrent,
-    "RoiAlign": _region,
-    "SequenceInsert": _insertion,
-    "SpaceToDepth": _depth,
-    "Unique": _depends,
+    "RoiAlign": lambda use: "mode=max is not known" * (use.attribute("mode", "avg") == "max"),
+    "SequenceInsert": lambda use: (
+        "a position counted from the end is not known" * use.is_negative(2)
+    ),
+    "SpaceToDepth": lambda use: "mode=CRD is not known" * (use.attribute("mode", "DCR") == "CRD"),
 }

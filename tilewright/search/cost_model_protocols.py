@@ -29,25 +29,20 @@ class CostModel(Protocol):
     def fit(self, x: Features, y: Floats) -> None:
         """Learn from n rows and their targets (n,). A classifier's targets are 0 and 1; one class
         alone, one row alone or NaN features are no errors."""
-        ...
 
     def predict(self, x: Features) -> Floats:
         """Shape (n,): the expected target, for a classifier the probability of 1. `x` has the
         columns it was fitted on, in their order."""
-        ...
 
     def spread(self, x: Features) -> Floats:
         """Shape (n,): standard deviation of the prediction; zeros if the model knows none."""
-        ...
 
     def save(self, path: Path) -> None:
         """Write it in its native format."""
-        ...
 
     def load(self, path: Path) -> None:
         """Become the model that was saved there. Raises `OSError`, and `ValueError` for a file that
         holds none; whatever it holds, reading it ends well or in one of these."""
-        ...
 
 
 class Surrogate(CostModel, Protocol):
@@ -57,20 +52,13 @@ class Surrogate(CostModel, Protocol):
     def fit(self, x: Features, y: Floats, variance: Floats | None = None) -> None:
         """As `CostModel.fit`, from targets that are off by a noise of these variances (n,), as far
         as they are known; what they lack is learned."""
-        ...
 
     def propose(
-        self,
-        x: Features,
-        offset: Floats,
-        best: float,
-        log_chance: Floats,
-        n: int,
+        self, x: Features, offset: Floats, best: float, log_chance: Floats, n: int
     ) -> NDArray[np.int64]:
         """`n` row numbers of `x`, shape (n,), by expected improvement on `best` (lower is better)
         plus the log chance of being valid, shape (rows,); `offset`, shape (rows,), is added to the
         predictions."""
-        ...
 
 
 @runtime_checkable
@@ -87,11 +75,9 @@ class VetoModel(CostModel, Protocol):
     @property
     def threshold(self) -> float:
         """Configs below this chance may be vetoed."""
-        ...
 
     def passed(self, chance: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Which configs may not be vetoed, by their chances, both (n,)."""
-        ...
 
 
 class Learners(Protocol):
@@ -99,42 +85,32 @@ class Learners(Protocol):
 
     def tree_features(self, problem: Problem, configs: Configs) -> Features:
         """What is known of configs, shape (n, knobs), before compiling: a row each, for trees."""
-        ...
 
     def loop_features(self, problem: Problem, configs: Configs) -> Features:
         """The loop nest each config stands for, as AutoTVM describes it: a row a config, configs of
         shape (n, knobs)."""
-        ...
 
     def gp_features(self, problem: Problem, configs: Configs) -> Features:
         """The same on a common scale, for models that go by distances; configs (n, knobs)."""
-        ...
 
     def hidden_features(self, hidden: Features) -> Features:
         """Columns a model learns well from, made of what compiling revealed."""
-        ...
 
     def work(self, hidden: Features) -> Floats:
         """How much programs have to do by their hidden features, shape (rows,): a log2 that ranks,
         before anything was measured."""
-        ...
 
     def draft(self, hidden: Features) -> CostModel:
         """An untrained model of latency on hidden features with these columns, for few points."""
-        ...
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:
         """An untrained regressor. Raises `UnknownName`."""
-        ...
 
     def classifier(self, kind: str, seed: int, **parameters: float) -> CostModel:
         """An untrained classifier. Raises `UnknownName`."""
-        ...
 
     def validity(self, seed: int, **parameters: float) -> VetoModel:
         """An untrained Model V."""
-        ...
 
     def surrogate(self, seed: int, **parameters: float) -> Surrogate:
         """An untrained model that knows its uncertainty."""
-        ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from tilewright.search.noise import figure_variance
 from tilewright.search.problem import Problem
 from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Space, latency_of
 from tilewright.targets.features import Features
+
+OptionsT = TypeVar("OptionsT", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -223,23 +225,19 @@ class Explorer(Protocol):
     @property
     def name(self) -> str:
         """What it is registered as."""
-        ...
 
     @property
     def options(self) -> BaseModel:
         """Its option table, filled in."""
-        ...
 
     def begin(self, problem: Problem, state: ExplorerState) -> ExplorerState:
         """The state before the first round, from what it starts with (empty, or learned before):
         the place for what follows from the problem alone."""
-        ...
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
         """Candidates for a batch of `n`, best first; as many as later stages may choose from."""
-        ...
 
     def veto(
         self,
@@ -250,30 +248,27 @@ class Explorer(Protocol):
         n: int,
     ) -> Candidates:
         """Those worth lowering, best first: (α+1)·n rows for a tuner that looks at programs."""
-        ...
 
     def choose(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> BatchChoice:
         """At most `n` rows of `lowered` to measure; at least one if there is any."""
-        ...
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
         """The state after the round `history.round - 1`, whose trials `history` ends with."""
-        ...
 
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
         """What it would ask each of its models about these programs, by the model's role; without
         those it asks within its own search only."""
-        ...
 
 
-class BaseExplorer:
-    """The plain behaviour of every stage but `generate`: nothing vetoed, measured in order."""
+class BaseExplorer(Generic[OptionsT]):
+    """The plain behaviour of every stage but `generate`: nothing vetoed, measured in order.
+    `OptionsT` is the class of its option table."""
 
-    def __init__(self, name: str, options: BaseModel, learners: Learners) -> None:
+    def __init__(self, name: str, options: OptionsT, learners: Learners) -> None:
         self.name = name
         self.options = options
         self.learners = learners

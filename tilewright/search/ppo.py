@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+
+from tilewright.search.registry import Options
 
 if TYPE_CHECKING:
     from tilewright.search.actor_critic import ActorCritic
@@ -26,68 +29,23 @@ _QUERIED = 128
 """Places that the critic is asked about at a time."""
 
 
-class PPOOptions(Protocol):
-    """The numbers an agent needs."""
+class PPOOptions(Options):
+    """The numbers an agent needs; the defaults are CHAMELEON's, of its code or paper."""
 
-    @property
-    def steps(self) -> int:
-        """Steps of an episode at most."""
-        ...
-
-    @property
-    def clip(self) -> float:
-        """PPO's clip of the probability ratio."""
-        ...
-
-    @property
-    def discount(self) -> float:
-        """γ."""
-        ...
-
-    @property
-    def trace(self) -> float:
-        """λ of the advantage estimates."""
-        ...
-
-    @property
-    def entropy(self) -> float:
-        """Weight of the policy's entropy."""
-        ...
-
-    @property
-    def value(self) -> float:
-        """Weight of the critic's error."""
-        ...
-
-    @property
-    def learning_rate(self) -> float:
-        """Of Adam."""
-        ...
-
-    @property
-    def temperature(self) -> float:
-        """Of the softmax over down, stay, up."""
-        ...
-
-    @property
-    def epochs(self) -> int:
-        """Passes over the steps of an episode."""
-        ...
-
-    @property
-    def minibatch(self) -> int:
-        """Steps an update."""
-        ...
-
-    @property
-    def held(self) -> float:
-        """Share of knobs not moving that ends a walk."""
-        ...
-
-    @property
-    def learned(self) -> int:
-        """Steps of an episode to learn from."""
-        ...
+    steps: int = Field(500, ge=1, description="steps of an episode at most")
+    held: float = Field(0.75, gt=0, description="share of knobs not moving that ends a walk")
+    learned: int = Field(
+        1024, ge=2, description="steps of an episode, drawn at random, to learn from (open there)"
+    )
+    clip: float = Field(0.2, gt=0, description="PPO's clip of the probability ratio")
+    discount: float = Field(0.9, ge=0, le=1, description="γ")
+    trace: float = Field(0.99, ge=0, le=1, description="λ of the advantage estimates")
+    entropy: float = Field(0.1, ge=0, description="weight of the policies' entropy")
+    value: float = Field(1.0, ge=0, description="weight of the critic's error")
+    learning_rate: float = Field(1e-3, gt=0, description="of Adam")
+    temperature: float = Field(1.0, gt=0, description="of the softmax over down, stay, up")
+    epochs: int = Field(3, ge=1, description="passes over the steps of an episode")
+    minibatch: int = Field(32, ge=1, description="steps an update")
 
 
 @dataclass(frozen=True)

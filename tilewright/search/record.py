@@ -33,47 +33,37 @@ class Record(Protocol):
 
     def turn(self) -> AbstractContextManager[None]:
         """Within, nobody else changes the record. Raises `LeaseHeld` if it stays taken."""
-        ...
 
     def news(self, first: int, trials: int) -> list[FinishedRound]:
         """The rounds from index `first` on that are over; no more of them than hold `trials`."""
-        ...
 
     def pending(self) -> Configs | None:
         """What others are measuring now, shape (p, knobs); None if there are no others."""
-        ...
 
     def known(self) -> Known:
         """What need not be measured again."""
-        ...
 
     def claim(self, batch: Batch) -> None:
         """Say that this batch is ours to measure."""
-        ...
 
     def settle(
         self, index: int, batch: Batch, measured: Measurements
     ) -> tuple[int, NDArray[np.int64]]:
         """Append a measured batch; returns the index of its round, `index` if nobody was faster,
         and the rows that counted, shape (at most rows,)."""
-        ...
 
     def correct(self, measured: Known) -> int:
         """Put what trials measure now in the place of what was recorded; returns of how many. In
         no `turn`."""
-        ...
 
     def fresh(self, choice: str) -> list[ValidationMeasurement]:
         """What was measured for a choice, beside the trials. This and what follows in no `turn`."""
-        ...
 
     def keep_validation(self, choice: str, found: Sequence[ValidationMeasurement]) -> None:
         """Add to that."""
-        ...
 
     def forget_validation(self, choice: str) -> None:
         """Set it aside."""
-        ...
 
 
 class SoloRecord:

@@ -72,16 +72,9 @@ _REGISTRY: dict[str, Registration] = {}
 
 
 def register(
-    name: str,
-    build: Builder,
-    options: type[Options] = Options,
-    *,
-    summary: str = "",
-    extra: str = "",
-    modules: Sequence[str] = (),
-    transfers: bool = False,
-    **preset: Any,
-) -> None:
+    name: str, build: Builder, options: type[Options] = Options, *, summary: str = "",
+    extra: str = "", modules: Sequence[str] = (), transfers: bool = False, **preset: Any,
+) -> None:  # fmt: skip
     """Make a tuner known. `summary` says what it is, in place of the first line of `build`'s own
     description; `preset` are option values this name starts from; `extra` names the optional
     dependency it cannot do without, and `modules` those that come with it, if not one of that

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from tilewright.search.ledger_schema import (
 )
 from tilewright.search.round_steps import Batch, Known, Trial, measurements_of, model_errors
 from tilewright.targets.base import Configs, Measurements, Space
+
+if TYPE_CHECKING:
+    from tilewright.search.ledger import Ledger
 
 RunKey = tuple[str, str, str]
 """What a ledger files a run's records under: workload, target's fingerprint, run."""
@@ -117,38 +120,16 @@ class RunRecords:
                 yield record
 
 
-class Writable(Protocol):
-    """A ledger that is open for writing, as a run sees it."""
-
-    @property
-    def records(self) -> list[Entry]:
-        """All there are."""
-        ...
-
-    @property
-    def problems(self) -> list[str]:
-        """What was found wrong with it so far."""
-        ...
-
-    def append(self, records: Iterable[Entry]) -> None:
-        """Add records in one write. Raises `LedgerError` or `LeaseHeld`."""
-        ...
-
-    def exchange(self, changes: Sequence[tuple[Entry, Entry | None]]) -> None:
-        """Set records aside, with others in their place or none. Raises as `append`."""
-        ...
-
-
 class RunLedger(RunRecords):
     """The same of a ledger that is open for writing."""
 
-    def __init__(self, ledger: Writable, key: RunKey) -> None:
+    def __init__(self, ledger: Ledger, key: RunKey) -> None:
         super().__init__(ledger.records, key)
         self.ledger = ledger
 
     def vet(self, space: Space, first: int = 0) -> list[str]:
         """Set aside what cannot be of the space (`unfit`); returns what to say of it, which is
-        among the ledger's problems, too. Raises as `Writable.append`."""
+        among the ledger's problems, too. Raises as `Ledger.append`."""
         unfit = self.unfit(space, first)
         if not unfit:
             return []
@@ -160,7 +141,7 @@ class RunLedger(RunRecords):
     def correct(self, space: Space, measured: Known, *, of_others: bool = True) -> int:
         """Put what trials measure now, by flat index, in the place of what this run recorded of
         them, or whichever run with those `of_others`. What was recorded is set aside; returns of
-        how many. Raises as `Writable.append`."""
+        how many. Raises as `Ledger.append`."""
         records = self._of_workload() if of_others else self.records()
         trials = [record for record in records if record["kind"] == "trial"]
         if not trials or not measured:
@@ -230,10 +211,7 @@ def _complete(closing: RoundEntry, trials: Mapping[int, TrialEntry]) -> bool:
 
 
 def _misfit(
-    record: Entry,
-    space: Space,
-    sizes: NDArray[np.int64],
-    listed: NDArray[np.int64] | None,
+    record: Entry, space: Space, sizes: NDArray[np.int64], listed: NDArray[np.int64] | None
 ) -> str:
     """Why a record cannot be of the space; empty if it can."""
     if record["kind"] == "settled":

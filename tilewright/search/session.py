@@ -90,10 +90,7 @@ class Session:
     knows."""
 
     def __init__(
-        self,
-        setting: Setting,
-        state: ExplorerState | None = None,
-        run: LocalRunner | None = None,
+        self, setting: Setting, state: ExplorerState | None = None, run: LocalRunner | None = None
     ) -> None:
         self.setting = setting
         self.run = run or LocalRunner()

@@ -116,7 +116,6 @@ class StreamTimer(Protocol):
     def cost(self, graph: LayerGraph, schedules: Sequence[Pick]) -> StreamCost:
         """One schedule a layer, in the order of the graph. Layers of one name, workload and tensors
         are taken to be the same. Raises `WorkloadError` for what no board could load."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -134,12 +133,9 @@ class BuiltProgram(Protocol):
     def run(self, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
         """Run a segment on what its ports take; gives what they give, arrays by name in the shape
         of the port."""
-        ...
 
     def times(self) -> Sequence[StreamTimes]:
         """Of each segment."""
-        ...
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
         """Every layer's part of its stream on random data, against plain integer arithmetic."""
-        ...

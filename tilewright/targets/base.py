@@ -234,38 +234,30 @@ class Target(Protocol):
     @property
     def name(self) -> str:
         """What a user calls it."""
-        ...
 
     @property
     def fingerprint(self) -> str:
         """Content hash of what can change a measurement: hardware, space, compiler, simulator."""
-        ...
 
     @property
     def deterministic(self) -> bool:
         """Whether measuring a config again gives the same numbers. If not, what another run has
         measured is no substitute for measuring, a finished stage is not taken from a cache, and a
         run ends by validating its leaders."""
-        ...
 
     @property
     def capabilities(self) -> Capabilities:
         """What it can do beyond this; empty where it is nothing."""
-        ...
 
     def hardware_features(self) -> dict[str, float]:
         """Numbers that describe the hardware to a model that has seen other hardware."""
-        ...
 
     def space(self, workload: Workload) -> Space:
         """The schedules this target offers for a workload. Raises `WorkloadError` if none."""
-        ...
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
         """Compile a batch, configs of shape (n, knobs). Failures are rows with a class and a
         reason."""
-        ...
 
     def measure(self, lowered: Lowered) -> Measurements:
         """Run a batch's programs; rows that were not compiled come back as `compile_error`."""
-        ...

@@ -15,17 +15,11 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.errors import WorkloadError
 from tilewright.core.files import Json
 from tilewright.targets.anchor import DType
 from tilewright.targets.artifact_types import Built, BuiltProgram, LayerGraph, Pick, StreamTimer
-from tilewright.targets.base import (
-    Capabilities,
-    Configs,
-    Lowered,
-    Measurements,
-    Space,
-    Target,
-)
+from tilewright.targets.base import Capabilities, Configs, Lowered, Measurements, Space, Target
 from tilewright.targets.features import Features
 from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import Workload
@@ -108,7 +102,6 @@ class Estimates(Protocol):
     def estimate(self, workload: Workload, configs: Configs) -> Features:
         """A row a config, configs of shape (n, knobs). One column means `latency`, in the unit of
         `Measurements.latency`; those that mean `share` and `bytes` say what fits and what moves."""
-        ...
 
 
 @runtime_checkable
@@ -117,7 +110,6 @@ class Baseline(Protocol):
 
     def baseline(self, workload: Workload) -> BaselineSchedule:
         """Raises `WorkloadError` if there is none."""
-        ...
 
 
 @runtime_checkable
@@ -126,7 +118,6 @@ class Fallback(Protocol):
 
     def fallback(self, workload: Workload) -> BaselineSchedule:
         """Raises `WorkloadError` if it makes nothing of it."""
-        ...
 
 
 @runtime_checkable
@@ -135,17 +126,14 @@ class Bounds(Protocol):
 
     def roofline(self, workload: Workload) -> Latency:
         """The larger of arithmetic at its peak and bytes over the bus."""
-        ...
 
     def bound(self, workload: Workload) -> Latency | None:
         """What no schedule beats, with all the work that the machine cannot do without; None where
         the target knows no better than its roofline."""
-        ...
 
     def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64] | None:
         """What the program of each config (n, knobs) takes at least, shape (n,), in the unit of
         `Measurements.latency`; infinite where there surely is none. None as of `bound`."""
-        ...
 
 
 class RooflineAlone:
@@ -172,7 +160,6 @@ class HasBreakdown(Protocol):
     def breakdown(self, lowered: Lowered) -> NDArray[np.int64]:
         """Cycles of each config's program by `PARTS`, shape (configs, 4); a row sums to what the
         program takes. -1 where there is none, or it does not run to its end."""
-        ...
 
 
 @runtime_checkable
@@ -181,7 +168,6 @@ class HasCosts(Protocol):
 
     def costs(self, workload: Workload) -> Costs:
         """Of this workload's configs; of the same arguments always the same."""
-        ...
 
 
 @runtime_checkable
@@ -190,12 +176,10 @@ class HasDesigns(Protocol):
 
     def designs(self) -> Space:
         """The hardware's knobs. Not every point is a machine."""
-        ...
 
     def redesigned(self, values: Mapping[str, int], clock: str = "fixed") -> Target:
         """This one with other values of some knobs, under the rule that `clock` names: "fixed" or
         "tree". Raises `SpecError` for what cannot be built, with the sum that shows it."""
-        ...
 
 
 @runtime_checkable
@@ -212,7 +196,6 @@ class WritesAutoTvm(Protocol):
     ) -> str:
         """A line of a log: the schedule of `space` with these knob values, its latency in seconds,
         and the Unix time it gets. Raises `WorkloadError` if the stock compiler has no such one."""
-        ...
 
 
 @runtime_checkable
@@ -222,7 +205,6 @@ class Verifies(Protocol):
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
         """How many output values differ from the reference on random tensors, shape (configs,); -1
         where a config has no program or it does not run to its end."""
-        ...
 
 
 @runtime_checkable
@@ -234,7 +216,6 @@ class Enumerates(Protocol):
     ) -> tuple[Lowered, Measurements]:
         """Every config in the order of its flat index; no programs are kept. `progress` is told
         the number of configs done since the last call, from any thread."""
-        ...
 
 
 @runtime_checkable
@@ -246,7 +227,6 @@ class MeasuresInOnePass(Protocol):
     ) -> tuple[Lowered, Measurements]:
         """What `lower` and `measure` give of configs (n, knobs), but no programs are kept.
         `progress` is told the number of configs done since the last call, from any thread."""
-        ...
 
 
 @runtime_checkable
@@ -256,14 +236,12 @@ class Builds(Protocol):
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
         """One schedule a layer, in the order of the graph. Raises `WorkloadError` for what no board
         could load."""
-        ...
 
     def open(
         self, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]]
     ) -> BuiltProgram:
         """What was built, from its files and `Built.layers`. Raises a `TilewrightError` where they
         are damaged or another target's."""
-        ...
 
 
 @runtime_checkable
@@ -272,7 +250,6 @@ class TimesStreams(Protocol):
 
     def stream_timer(self) -> StreamTimer:
         """One that knows nothing yet; it keeps what it lowers."""
-        ...
 
 
 @runtime_checkable
@@ -282,27 +259,22 @@ class CompilesKernels(Protocol):
     def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
         """The kernel of a row of knob indices in the target's space. Raises `WorkloadError` where
         there is none."""
-        ...
 
     def code_target(self) -> Any:
         """What TVM compiles for."""
-        ...
 
     def code_pipeline(self) -> str:
         """The name of TVM's pipeline that lowers what was scheduled, for
         `tvm.compile(..., tir_pipeline=)`."""
-        ...
 
     def use_threads(self) -> None:
         """Let what was compiled run on as many threads as the target has."""
-        ...
 
     def kernel_error(
         self, workload: Workload, config: Sequence[int], function: Callable[..., object]
     ) -> float:
         """The largest difference of a compiled kernel's output from the reference on seeded
         tensors, as a share of the largest value."""
-        ...
 
 
 @runtime_checkable
@@ -311,7 +283,6 @@ class HasArea(Protocol):
 
     def area(self) -> Mapping[str, float]:
         """By component, and `total`; in the unit the target documents."""
-        ...
 
 
 @runtime_checkable
@@ -321,7 +292,6 @@ class HasBlocks(Protocol):
     @property
     def blocks(self) -> Blocks:
         """Their shape."""
-        ...
 
 
 def blocks_of(target: Target) -> Blocks:
@@ -337,7 +307,6 @@ class ComputesIn(Protocol):
     @property
     def dtypes(self) -> frozenset[DType]:
         """The element types of the workloads it runs."""
-        ...
 
 
 def dtypes_of(target: Target) -> frozenset[DType]:
@@ -353,7 +322,6 @@ class HasHost(Protocol):
     @property
     def host_slowdown(self) -> float:
         """How many times as long as on the machine of `networks.cpu_costs` it takes."""
-        ...
 
 
 @runtime_checkable
@@ -363,7 +331,6 @@ class PoolsSums(Protocol):
     @property
     def pools_sums(self) -> bool:
         """Whether it does; else nobody asks it for one."""
-        ...
 
 
 @runtime_checkable
@@ -373,7 +340,6 @@ class Watched(Protocol):
 
     def within(self, seconds: float) -> Target:
         """The same target with that limit on a run, instead of its own."""
-        ...
 
 
 @runtime_checkable
@@ -383,7 +349,46 @@ class HasSpecification(Protocol):
     @property
     def specification(self) -> dict[str, Json]:
         """As JSON."""
-        ...
+
+
+def baseline_schedule(target: Target, workload: Workload) -> BaselineSchedule | None:
+    """What a user has without tuning; None where the target has none that runs."""
+    offered = capability(target, Baseline)
+    return None if offered is None else _one_that_runs(offered.baseline, workload)
+
+
+def fallback_schedule(target: Target, workload: Workload) -> BaselineSchedule | None:
+    """What the stock compiler makes of it without a log; None where the target has none that
+    runs."""
+    offered = capability(target, Fallback)
+    return None if offered is None else _one_that_runs(offered.fallback, workload)
+
+
+def _one_that_runs(
+    ask: Callable[[Workload], BaselineSchedule], workload: Workload
+) -> BaselineSchedule | None:
+    try:
+        found = ask(workload)
+    except WorkloadError:
+        return None
+    return found if found.measured.valid[0] else None
+
+
+def least_estimate(
+    known: Estimates, workload: Workload, space: Space, most: int, rng: np.random.Generator
+) -> float | None:
+    """The lowest latency, as estimated, of the schedules that fit: of all, or of so many drawn from
+    a larger space. None where none fits."""
+    flat = np.arange(space.size) if space.size <= most else rng.integers(0, space.size, most)
+    table = known.estimate(workload, space.unravel(flat))
+    latency = table.total("latency")[table.fits]
+    return float(latency.min()) if len(latency) else None
+
+
+def specification_of(target: Target) -> dict[str, Json] | None:
+    """That of a target; None where it has none."""
+    offered = capability(target, HasSpecification)
+    return None if offered is None else offered.specification
 
 
 def offers(target: object, *kinds: type[Any]) -> Capabilities:

@@ -98,6 +98,11 @@ class Features:
         """The columns that have one of these meanings, shape (rows, found)."""
         return self.matrix[:, self.places(*meanings)]
 
+    @property
+    def fits(self) -> NDArray[np.bool_]:
+        """Which rows take no more of anything than there is, shape (rows,)."""
+        return np.asarray(self.of_meaning("share").max(axis=1, initial=0.0) <= 1)
+
     def total(self, *meanings: Meaning) -> NDArray[np.float64]:
         """Their sum, shape (rows,); NaN counts as 0, and so does a meaning no column has."""
         return np.asarray(np.nan_to_num(self.of_meaning(*meanings)).sum(axis=1))

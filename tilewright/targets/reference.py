@@ -16,10 +16,7 @@ Integers = NDArray[np.int64]
 
 
 def reference(
-    workload: Workload,
-    tensors: Mapping[str, NDArray[Any]],
-    acc_bits: int = 32,
-    out_bits: int = 8,
+    workload: Workload, tensors: Mapping[str, NDArray[Any]], acc_bits: int = 32, out_bits: int = 8
 ) -> Integers:
     """The output (n, o, oh, ow) of a workload on integer `tensors`: `data` (n, c, h, w), `weight`
     (o, c/groups, kh, kw); by their kinds in the epilogue `bias` and `shr_channel` (o,), `add` and

@@ -46,40 +46,8 @@ class Property:
     meaning: str
 
 
-def _no_presets() -> Sequence[str]:
-    return ()
-
-
-def _reads_nothing(path: Path) -> bool:
-    return False
-
-
-def _nothing_to_say(preset: str) -> Mapping[str, str]:
-    return {}
-
-
-def _no_properties(text: str) -> Sequence[Property]:
-    return ()
-
-
-def _nothing_to_remark(text: str) -> Sequence[str]:
-    return ()
-
-
-def _nothing_to_check(text: str) -> None:
-    return None
-
-
-def _nothing_to_warm_up() -> None:
-    return None
-
-
 def _cannot_rebuild(specification: Mapping[str, Json], space: str) -> Target:
     raise TargetError("targets of this kind cannot be built from what a run has written down")
-
-
-def _no_variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
-    return ()
 
 
 @dataclass(frozen=True)
@@ -102,15 +70,15 @@ class TargetKind:
     summary: str
     make: Callable[[str, str], Target]
     spaces: tuple[str, ...] = ()
-    presets: Callable[[], Sequence[str]] = _no_presets
-    reads: Callable[[Path], bool] = _reads_nothing
-    check: Callable[[str], None] = _nothing_to_check
-    describe: Callable[[str], Mapping[str, str]] = _nothing_to_say
-    remarks: Callable[[str], Sequence[str]] = _nothing_to_remark
-    properties: Callable[[str], Sequence[Property]] = _no_properties
+    presets: Callable[[], Sequence[str]] = tuple
+    reads: Callable[[Path], bool] = lambda path: False
+    check: Callable[[str], None] = lambda text: None
+    describe: Callable[[str], Mapping[str, str]] = lambda preset: {}
+    remarks: Callable[[str], Sequence[str]] = lambda text: ()
+    properties: Callable[[str], Sequence[Property]] = lambda text: ()
     rebuild: Callable[[Mapping[str, Json], str], Target] = _cannot_rebuild
-    variants: Callable[[int, int], Sequence[Mapping[str, Json]]] = _no_variants
-    warm_up: Callable[[], None] = _nothing_to_warm_up
+    variants: Callable[[int, int], Sequence[Mapping[str, Json]]] = lambda count, seed: ()
+    warm_up: Callable[[], None] = lambda: None
     make_on: Callable[[str, str, str], Target] | None = None
 
     def space_named(self, space: str) -> str:

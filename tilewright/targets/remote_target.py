@@ -59,12 +59,7 @@ class RemoteTarget:
         raise NotImplementedError
 
     def answers(
-        self,
-        call: str,
-        workload: Workload,
-        ask: Ask[T],
-        failed: Failed[T],
-        rows: NDArray[np.int64],
+        self, call: str, workload: Workload, ask: Ask[T], failed: Failed[T], rows: NDArray[np.int64]
     ) -> list[tuple[NDArray[np.int64], T]]:
         """The answers to a call on the rows (n,) of a batch, each with the rows it is for."""
         return in_parts(ask, failed, rows)

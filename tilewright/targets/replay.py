@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
@@ -14,8 +13,6 @@ from tilewright.targets.base import Configs, Lowered, Measurements, Space
 from tilewright.targets.capabilities import Costs, Estimates, HasCosts
 from tilewright.targets.measurement_table import MeasurementTable
 from tilewright.targets.workload import Workload
-
-C = TypeVar("C")
 
 
 class ReplayTarget:

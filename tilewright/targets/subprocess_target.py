@@ -18,23 +18,12 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
 
 from tilewright.core.child_process import Arrays, Frame, Header, Limits, RpcFailed, RpcProcess
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.core.files import Json, as_number, as_object
-from tilewright.targets.base import (
-    Capabilities,
-    Configs,
-    Space,
-    Target,
-)
-from tilewright.targets.capabilities import (
-    Enumerates,
-    Estimates,
-    MeasuresInOnePass,
-    without,
-)
+from tilewright.targets.base import Capabilities, Configs, Space, Target
+from tilewright.targets.capabilities import Enumerates, Estimates, MeasuresInOnePass, without
 from tilewright.targets.features import Features, read_columns
 from tilewright.targets.remote_target import RemoteTarget, TargetRaised
 from tilewright.targets.worker import read_space
@@ -43,7 +32,6 @@ from tilewright.targets.workload import Workload
 START_SECONDS = 600.0
 """For a process to start and describe itself: it may have to compile first."""
 _ABOUT = {"name", "fingerprint", "deterministic", "hardware", "estimates"}
-C = TypeVar("C")
 NAMED = "tilewright.targets.worker:make_warm"
 """Makes a target from its name (`text`) and its space."""
 
@@ -127,8 +115,7 @@ class IsolatedTarget(RemoteTarget):
         if not self._process.running:
             self._must({"call": "describe"})
         header, arrays = self._process.call(
-            {"call": call, "workload": workload.to_json()},
-            {"configs": configs, **(programs or {})},
+            {"call": call, "workload": workload.to_json()}, {"configs": configs, **(programs or {})}
         )
         if "error" in header:
             raise TargetRaised(f"{header['error']}: {header.get('message', '')}")

@@ -7,8 +7,6 @@
 Repeating a call resumes a run that was stopped. Nothing here knows Prefect, MLflow or a terminal.
 """
 
-from __future__ import annotations
-
 from tilewright.tuning.options import TuningOptions, parse_options
 
 __all__ = ["TuningOptions", "parse_options"]

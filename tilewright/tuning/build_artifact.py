@@ -23,10 +23,7 @@ from tilewright.tuning.build_options import BuildOptions
 from tilewright.tuning.fusion_file import labels_of
 from tilewright.tuning.output_dir import FUSION
 from tilewright.tuning.preflight import check_source
-from tilewright.tuning.schedule_lookup import (
-    PickError,
-    pool_rule,
-)
+from tilewright.tuning.schedule_lookup import PickError, pool_rule
 
 if TYPE_CHECKING:
     import onnx

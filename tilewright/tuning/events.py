@@ -9,20 +9,9 @@ from tilewright.targets.capabilities import Latency
 from tilewright.tuning.results import TunedWorkload
 
 __all__ = [
-    "Event",
-    "Listener",
-    "NetworkFound",
-    "Note",
-    "RoundDone",
-    "RoundScheduled",
-    "StageBegan",
-    "StageReused",
-    "WorkloadBegan",
-    "WorkloadFound",
-    "WorkloadTuned",
-    "WorkloadsAdded",
-    "ignore",
-]
+    "Event", "Listener", "NetworkFound", "Note", "RoundDone", "RoundScheduled", "StageBegan",
+    "StageReused", "WorkloadBegan", "WorkloadFound", "WorkloadTuned", "WorkloadsAdded", "ignore",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

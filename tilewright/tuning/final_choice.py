@@ -76,7 +76,7 @@ class ChoiceRecords:
             flat = int(self.study.problem.space.ravel(config)[0])
             timed[flat] = trial_at(measured, 0)
             now = latency_of_trial(timed[flat])
-        if now is not None and reproduces(self.study, chosen.latency, now):
+        if now is not None and reproduces(self.study.target, chosen.latency, now):
             return True
         self.record.forget_validation(self.name)
         return False

@@ -36,13 +36,13 @@ class PublishedTotals(TypedDict):
     tuned_seconds: float | None
 
 
-class Total(TypedDict):
-    """Of one inference's tuned layers: each workload times its count; null where one of them
-    is. `baseline_source` is where the baselines come from if all come from one place,
-    `mixed` if not. `validation` is there where all workloads have it."""
+class Figures(TypedDict):
+    """Latencies without tuning, tuned and at best, and where those without come from; null where
+    nothing is known."""
 
     baseline_cycles: int | None
     baseline_seconds: float | None
+    baseline_source: str | None
     fallback_cycles: int | None
     fallback_seconds: float | None
     tuned_cycles: int | None
@@ -51,7 +51,13 @@ class Total(TypedDict):
     roofline_seconds: float | None
     bound_cycles: int | None
     bound_seconds: float | None
-    baseline_source: str | None
+
+
+class Total(Figures):
+    """Of one inference's tuned layers: each workload times its count; null where one of them
+    is. `baseline_source` is `mixed` where the baselines come from several places. `validation` is
+    there where all workloads have it."""
+
     published: PublishedTotals
     validation: NotRequired[ValidationRow]
 

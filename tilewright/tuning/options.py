@@ -44,8 +44,7 @@ class TuningOptions(BaseModel):
         description="an ONNX, TensorFlow Lite or torch.export file, or a built-in network",
     )
     workload: str = Field(
-        default="",
-        description="one workload instead of a network, such as dense:n=1,c=512,o=1000",
+        default="", description="one workload instead of a network, such as dense:n=1,c=512,o=1000"
     )
     epilogue: str = Field(
         default=AS_IN_NETWORK,

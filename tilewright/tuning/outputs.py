@@ -19,19 +19,12 @@ from tilewright.core.files import Json, remove, write_atomically
 from tilewright.search import Contents, RunKey, read
 from tilewright.search.ledger_schema import Entry
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import HasSpecification, Verifies, capability
+from tilewright.targets.capabilities import Verifies, capability, specification_of
 from tilewright.targets.registry import kind_of
 from tilewright.tuning.fusion_interface import Decided, FusionSummary
 from tilewright.tuning.network_totals import Macs, Total, totals
 from tilewright.tuning.options import OptionValue, TuningOptions
-from tilewright.tuning.output_dir import (
-    FUSION,
-    FUSION_PAGE,
-    LEDGER,
-    SCHEDULES,
-    SUMMARY,
-    TRIALS,
-)
+from tilewright.tuning.output_dir import FUSION, FUSION_PAGE, LEDGER, SCHEDULES, SUMMARY, TRIALS
 from tilewright.tuning.results import ScheduleRow, TunedWorkload, WorkloadRow
 from tilewright.tuning.run_metadata import run_key
 from tilewright.tuning.task_scheduler import StopGain
@@ -143,9 +136,8 @@ def target_row(options: TuningOptions, target: Target) -> TargetRow:
         "kind": kind_of(options.target)[0].name,
         "fingerprint": target.fingerprint,
     }
-    written = capability(target, HasSpecification)
-    if written is not None:
-        row["spec"] = written.specification
+    if (written := specification_of(target)) is not None:
+        row["spec"] = written
     return row
 
 

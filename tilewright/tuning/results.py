@@ -15,6 +15,7 @@ from tilewright.search.session import latency_at
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import Workload
 from tilewright.tuning.intervals import Interval
+from tilewright.tuning.network_totals import Figures
 from tilewright.tuning.tuning_task import TuningTask
 from tilewright.tuning.validation_stats import ValidationRow, ValidationStats
 
@@ -37,7 +38,7 @@ class ScheduleRow(TypedDict):
     seconds_interval: NotRequired[Interval]
 
 
-class WorkloadRow(TypedDict):
+class WorkloadRow(Figures):
     """A workload in `summary.json`, latencies of one call. What its target cannot tell is null;
     `validation` is there where it gives other numbers each time, `model_errors` where the tuner had
     models: means over rounds of what `search.round_steps.model_errors` says of each."""
@@ -47,18 +48,7 @@ class WorkloadRow(TypedDict):
     workload: str
     count: int
     macs: int
-    baseline_cycles: int | None
-    baseline_seconds: float | None
-    baseline_source: str | None
-    fallback_cycles: int | None
-    fallback_seconds: float | None
-    tuned_cycles: int | None
-    tuned_seconds: float | None
     tuned_source: str | None
-    roofline_cycles: int | None
-    roofline_seconds: float | None
-    bound_cycles: int | None
-    bound_seconds: float | None
     trials: int
     invalid_trials: int
     lowered: int
@@ -186,11 +176,10 @@ class TunedWorkload:
 def mean_errors(rounds: Sequence[Round]) -> dict[str, float]:
     """How wrong the models were on trials before they saw them: each figure's mean over the rounds
     that have it."""
-    names = dict.fromkeys(name for each in rounds for name in each.model_errors)
-    return {
-        name: _rounded(fmean(r.model_errors[name] for r in rounds if name in r.model_errors))
-        for name in sorted(names)
-    }
+    names = sorted({name for each in rounds for name in each.model_errors})
+    known = ([r.model_errors[name] for r in rounds if name in r.model_errors] for name in names)
+    means = (float(f"{fmean(errors):.{ERROR_DIGITS}g}") for errors in known)
+    return dict(zip(names, means, strict=True))
 
 
 def choose_schedule(
@@ -240,10 +229,6 @@ def cycles_of(latency: Latency | None) -> int | None:
 def seconds_of(latency: Latency | None) -> float | None:
     """None where nothing is known."""
     return None if latency is None or not math.isfinite(latency.seconds) else latency.seconds
-
-
-def _rounded(number: float) -> float:
-    return float(f"{number:.{ERROR_DIGITS}g}")
 
 
 def latency_to_json(latency: Latency) -> dict[str, Json]:

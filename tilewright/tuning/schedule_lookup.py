@@ -17,12 +17,12 @@ from tilewright.networks.rewrites import padded
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Configs, Target
 from tilewright.targets.capabilities import (
-    Baseline,
     Blocks,
     Estimates,
-    HasSpecification,
+    baseline_schedule,
     blocks_of,
     capability,
+    specification_of,
 )
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.workload import Workload, canonical, parse_workload
@@ -44,9 +44,9 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
     Raises `PickError` where it holds none, those of another target, or not all of them."""
     path = _path(folder)
     found = _read(path)
-    spec = capability(target, HasSpecification)
+    spec = specification_of(target)
     row = as_object(found["target"])
-    if "spec" in row and spec is not None and _machine(row["spec"]) != _machine(spec.specification):
+    if "spec" in row and spec is not None and _machine(row["spec"]) != _machine(spec):
         raise PickError(
             f"{path} holds schedules for {printable(as_text(row['name']))}, which is another "
             f"machine than {target.name}; tune for this target, or build for that"
@@ -160,16 +160,9 @@ def pick_without_trials(
     was `tried`, with its cost. Raises `WorkloadError` for a workload without any schedule that
     runs."""
     candidates = [] if tried is None else [tried]
-    baseline = capability(target, Baseline)
-    if baseline is not None:
-        try:
-            found = baseline.baseline(workload)
-            if found.measured.valid[0]:
-                candidates.append((found.latency.cost, Pick(found.space.name, found.config)))
-        except WorkloadError:
-            pass
-    estimated = _estimated(workload, target, seed)
-    if estimated is not None:
+    if (found := baseline_schedule(target, workload)) is not None:
+        candidates.append((found.latency.cost, Pick(found.space.name, found.config)))
+    if (estimated := _estimated(workload, target, seed)) is not None:
         candidates.append(estimated)
     if not candidates:
         raise WorkloadError(
@@ -186,16 +179,12 @@ def _estimated(workload: Workload, target: Target, seed: int) -> tuple[float, Pi
     space = target.space(workload)
     if space.listed is not None:
         return None
-    count = min(space.size, SAMPLED)
-    flat = (
-        np.arange(space.size)
-        if count == space.size
-        else np.random.default_rng(seed).integers(0, space.size, count)
-    )
+    flat = np.arange(space.size)
+    if space.size > SAMPLED:
+        flat = np.random.default_rng(seed).integers(0, space.size, SAMPLED)
     configs: Configs = space.unravel(flat)
     estimated = estimates.estimate(workload, configs)
-    fits = estimated.of_meaning("share").max(axis=1, initial=0.0) <= 1
-    order = np.lexsort((estimated.total("latency"), ~fits))
+    order = np.lexsort((estimated.total("latency"), ~estimated.fits))
     best = configs[order[:LOWERED]]
     begin, some = 0, 1  # a compile may take a second: no more than needed
     while begin < len(best):

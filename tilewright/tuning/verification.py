@@ -12,20 +12,20 @@ from functools import lru_cache
 
 import numpy as np
 
-from tilewright.core.errors import TilewrightError, WorkloadError
+from tilewright.core.errors import TilewrightError
 from tilewright.search import History, Known, Trial
 from tilewright.search.events import Listener, Note, StageBegan
 from tilewright.search.round_steps import trial_at
 from tilewright.search.run_ledger import TRIAL
 from tilewright.search.session import latency_at
-from tilewright.targets import capabilities
 from tilewright.targets.base import Lowered, Target
 from tilewright.targets.capabilities import (
     Baseline,
-    Fallback,
     Latency,
     Verifies,
+    baseline_schedule,
     capability,
+    fallback_schedule,
 )
 from tilewright.tuning.results import Baselines, Schedule
 from tilewright.tuning.tuning_task import TuningTask, state_of
@@ -41,47 +41,19 @@ class WrongSchedule(TilewrightError):
 
 def measure_baseline(study: TuningTask) -> Baselines:
     """All that a user has without tuning."""
-    return Baselines(baseline_schedule(study), fallback_of(study))
+    fallback = fallback_schedule(study.target, study.workload)
+    return Baselines(schedule_of_baseline(study), None if fallback is None else fallback.latency)
 
 
-def baseline_schedule(study: TuningTask) -> Schedule | None:
+def schedule_of_baseline(study: TuningTask) -> Schedule | None:
     """What a user has without tuning, lowered and measured like every other; None if the target has
     no such schedule, or it does not run."""
-    baseline = capability(study.target, Baseline)
-    if baseline is None:
-        return None
-    try:
-        found = baseline.baseline(study.workload)
-    except WorkloadError:
-        return None
-    if not found.measured.valid[0]:
+    found = baseline_schedule(study.target, study.workload)
+    if found is None:
         return None
     knobs = found.space.describe(found.config)
     compared = found.lowered.workload != study.workload
     return Schedule(found.source, found.space.name, found.config, knobs, found.latency, compared)
-
-
-def fallback_of(study: TuningTask) -> Latency | None:
-    """What the stock compiler makes of the workload without a log; None if the target knows no such
-    rule, or what it gives does not run."""
-    fallback = capability(study.target, Fallback)
-    if fallback is None:
-        return None
-    try:
-        found = fallback.fallback(study.workload)
-    except WorkloadError:
-        return None
-    return found.latency if found.measured.valid[0] else None
-
-
-def roofline_of(study: TuningTask) -> Latency | None:
-    """What no schedule beats; None if the target knows no bound."""
-    return capabilities.roofline_of(study.target, study.workload)
-
-
-def bound_of(study: TuningTask) -> Latency | None:
-    """The bound that counts all necessary work; None if the target knows none."""
-    return capabilities.bound_of(study.target, study.workload)
 
 
 def verify_schedule(study: TuningTask, chosen: Schedule) -> int | None:
@@ -101,8 +73,8 @@ def verify_schedule(study: TuningTask, chosen: Schedule) -> int | None:
 
 def baseline_again(study: TuningTask, baseline: Schedule, emit: Listener) -> Schedule | None:
     """The baseline, which won, as it is timed now: what was stored of it may be wrong."""
-    again = baseline_schedule(study)
-    if again is not None and reproduces(study, baseline.latency, again.latency):
+    again = schedule_of_baseline(study)
+    if again is not None and reproduces(study.target, baseline.latency, again.latency):
         return baseline
     emit(
         Note(
@@ -143,18 +115,13 @@ def _wrong_winners(study: TuningTask, history: History, timed: dict[int, Trial])
         measured = study.target.measure(study.target.lower(study.workload, config))
         timed[flat] = trial_at(measured, 0)
         claimed, found = latency_at(history, int(row)), latency_of_trial(timed[flat])
-        if claimed is not None and found is not None and reproduces(study, claimed, found):
+        if claimed is not None and found is not None and reproduces(study.target, claimed, found):
             break
         wrong[flat] = timed[flat]
     return wrong
 
 
-def reproduces(study: TuningTask, claimed: Latency, found: Latency) -> bool:
-    """`holds_on` the target of a study."""
-    return holds_on(study.target, claimed, found)
-
-
-def holds_on(target: Target, claimed: Latency, found: Latency) -> bool:
+def reproduces(target: Target, claimed: Latency, found: Latency) -> bool:
     """Whether a latency that was recorded may stand beside what the target gives now: it is equal
     where measuring repeats, at least half of it elsewhere."""
     if target.deterministic:

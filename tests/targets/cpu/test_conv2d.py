@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tilewright.targets.cpu.compile import FUNCTION, compile_config
+from tilewright.targets.cpu.compile import FUNCTION, Compiler
 from tilewright.targets.cpu.kernels import winograd
 from tilewright.targets.cpu.kernels.conv2d import Convolution
 from tilewright.targets.cpu.kernels.shared import even_parts, nearest_divisor, registers
@@ -76,7 +76,7 @@ def error(workload: Workload, spec: CpuSpec, values: dict[str, int], folder: Pat
     """Of the compiled kernel, on the scale of the largest right number."""
     import tvm
 
-    compiled = compile_config(workload, spec, values)
+    compiled = Compiler().compile(workload, spec, values)
     assert not compiled.failure, compiled.reason
     path = folder / f"{len(list(folder.iterdir()))}.so"
     path.write_bytes(compiled.library)
@@ -157,7 +157,7 @@ def test_too_much_unrolling_is_refused_before_it_is_compiled() -> None:
         knob.name: knob.values[-1] if "unroll" in knob.name else knob.values[0]
         for knob in KERNEL.knobs(workload, spec)
     } | {"tile_ow": 28}  # fmt: skip
-    compiled = compile_config(workload, spec, values)
+    compiled = Compiler().compile(workload, spec, values)
     assert compiled.failure == "code_too_large"
     assert "unroll_channels" in compiled.reason
     assert str(MAX_UNROLLED) in compiled.reason

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.targets.cpu.compiled import TOLERANCE, called, error_of
-from tilewright.targets.cpu.compile import compile_config, scheduled
+from tilewright.targets.cpu.compile import Compiler, scheduled
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.spec import this_machine
@@ -111,5 +111,5 @@ def test_a_share_of_one_tile_compiles_with_partial_sums() -> None:
     workload = parse_workload(f"dense:n=1,c=128,o={2 * lanes},dtype=float32", "bias")
     baseline = kernel_for(workload).baseline_values(workload, TARGET.spec)
     values = {**baseline, "tile_vectors": 1, "column_shares": 2, "tile_depth": 32}
-    compiled = compile_config(workload, TARGET.spec, values)
+    compiled = Compiler().compile(workload, TARGET.spec, values)
     assert not compiled.failure, compiled.reason

@@ -27,25 +27,20 @@ class TestBed(Protocol):
     @property
     def target(self) -> str:
         """The name reports and records give the target."""
-        ...
 
     @property
     def space(self) -> str:
         """The name of its space of schedules."""
-        ...
 
     @property
     def workloads(self) -> Named:
         """What there is to tune."""
-        ...
 
     def open(self, name: str) -> Target:
         """What tuners of this workload lower and measure on."""
-        ...
 
     def table(self, name: str) -> MeasurementTable:
         """What every config of this workload's space does."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from tilewright.targets.base import Configs, Lowered, Measurements, Space, Target
 from tilewright.targets.measurement_table import MeasurementTable
 from tilewright.targets.workload import Workload
-
-C = TypeVar("C")
 
 
 class Metered:

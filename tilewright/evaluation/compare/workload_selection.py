@@ -35,14 +35,9 @@ def recorded(files: Sequence[str], wanted: Sequence[str]) -> RecordedTestBed:
 
 
 def enumerated(
-    network: str | None,
-    wanted: Sequence[str],
-    target: str,
-    space: str,
-    live: bool,
-    max_waste: float,
-    oracles: Path,
-) -> tuple[OracleTestBed, dict[str, str]]:
+    network: str | None, wanted: Sequence[str], target: str, space: str, live: bool,
+    max_waste: float, oracles: Path,
+) -> tuple[OracleTestBed, dict[str, str]]:  # fmt: skip
     """Workloads of a network, or those that `wanted` spells out, on a target whose enumerated
     spaces lie in the folder `oracles`; and those that this space does not offer, with the reason.
 

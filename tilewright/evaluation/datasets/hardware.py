@@ -10,7 +10,7 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json
 from tilewright.evaluation.datasets.errors import DatasetError
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import HasSpecification, capability
+from tilewright.targets.capabilities import specification_of
 from tilewright.targets.registry import check_target, kind_of, rebuild, target_kinds
 
 SIMULATED, MEASURED = "vta", "cpu"
@@ -56,10 +56,10 @@ def named(names: Sequence[str], kind: str) -> Found:
     one that is named twice, and as `targets.registry.make_target`."""
     found: Found = []
     for name, target in _made(names, kind):
-        said = capability(target, HasSpecification)
-        if said is None:
+        specification = specification_of(target)
+        if specification is None:
             raise DatasetError(f"{name} has no specification to build it again by; name another")
-        each = _known(kind, said.specification)
+        each = _known(kind, specification)
         if twin := next((other for other, _ in found if other.id == each[0].id), None):
             raise DatasetError(f"{name} is the same hardware as {twin.name}; name it once")
         found.append(each)
@@ -100,9 +100,9 @@ def drawn(kind: str, count: int, seed: int) -> Found:
 def _known(kind: str, specification: Mapping[str, Json]) -> tuple[DatasetHardware, Target]:
     """The hardware that is built again by a specification, as every part of a build does."""
     target = rebuild(kind, specification, _SPACES[kind])
-    said = capability(target, HasSpecification)
+    said = specification_of(target)
     assert said is not None
     return DatasetHardware(
         target.fingerprint, kind, target.name, target.hardware_features(),
-        dict(said.specification), _SPACES[kind],
+        dict(said), _SPACES[kind],
     ), target  # fmt: skip

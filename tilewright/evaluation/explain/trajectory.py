@@ -10,11 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.evaluation.explain.folder import TunedFolder
-from tilewright.targets.capabilities import (
-    Bounds,
-    capability,
-    limit_of,
-)
+from tilewright.targets.capabilities import Bounds, capability, limit_of
 from tilewright.targets.workload import Workload
 
 LATE = 0.25

@@ -128,11 +128,7 @@ class _Asked:
 
 
 def _asked(
-    explorer: Explorer,
-    problem: Problem,
-    state: ExplorerState,
-    history: History,
-    lowered: Lowered,
+    explorer: Explorer, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
 ) -> dict[str, _Asked]:
     """Put configs to P, V and A as the tuner would."""
     inputs = explorer.model_inputs(problem, state, history, lowered)

@@ -24,24 +24,19 @@ class GraphModel(Protocol):
 
     def fit(self, graphs: Sequence[GraphTable]) -> None:
         """Learn from graphs whose `stream` is known, anew unless the model is frozen."""
-        ...
 
     def predict(self, graphs: Sequence[GraphTable]) -> NDArray[np.float64]:
         """Cycles of each graph, shape (graphs,). Raises `ModelError` for other columns than it was
         fitted on."""
-        ...
 
     def freeze(self) -> None:
         """From now on what was learned is kept, and `fit` corrects it only."""
-        ...
 
     def save(self, path: Path) -> None:
         """Write one file. Raises `OSError`."""
-        ...
 
     def load(self, path: Path) -> None:
         """Read it again. Raises `ModelError` for a file that holds no such model, and `OSError`."""
-        ...
 
 
 def labels_of(graph: GraphTable) -> NDArray[np.float64]:

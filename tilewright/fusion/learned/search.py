@@ -85,14 +85,9 @@ class FusionSurrogate:
 
 
 def learned_search(
-    problem: FusionProblem,
-    evaluator: Evaluator,
-    model: GraphModel,
-    policy: Policy,
-    starts: Sequence[Labelling],
-    rng: np.random.Generator,
-    plan: SearchPlan | None = None,
-) -> Labelling:
+    problem: FusionProblem, evaluator: Evaluator, model: GraphModel, policy: Policy,
+    starts: Sequence[Labelling], rng: np.random.Generator, plan: SearchPlan | None = None,
+) -> Labelling:  # fmt: skip
     """The labelling that takes the fewest cycles of all that were simulated, `starts` among them.
     Raises what tuning raises."""
     plan = plan or SearchPlan()

@@ -31,17 +31,14 @@ class Weights(Protocol):
     @property
     def penalty(self) -> float:
         """Taken off for a machine that there is not, and for the share of layers that overflow."""
-        ...
 
     @property
     def reward(self) -> str:
         """ "throughput" or "log"."""
-        ...
 
     @property
     def area_weight(self) -> float:
         """Power of the area by which scores are divided."""
-        ...
 
 
 @dataclass

@@ -20,17 +20,6 @@ from tilewright.networks.artifact.load import Artifact, load
 from tilewright.networks.artifact.run import LayerTime, Profile
 
 __all__ = [
-    "Artifact",
-    "ArtifactError",
-    "Check",
-    "CompiledArtifact",
-    "LayerTime",
-    "NetworkAccuracy",
-    "Profile",
-    "build",
-    "canonical_workloads",
-    "check_of",
-    "check_possible",
-    "in_the_way",
-    "load",
+    "Artifact", "ArtifactError", "Check", "CompiledArtifact", "LayerTime", "NetworkAccuracy",
+    "Profile", "build", "canonical_workloads", "check_of", "check_possible", "in_the_way", "load",
 ]  # fmt: skip

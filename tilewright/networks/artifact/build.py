@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from tilewright.core.files import Json, as_list, as_object
 from tilewright.networks.artifact.accuracy import CHECK_FILE, OF_FLOAT, Check, accuracy, refuse
 from tilewright.networks.artifact.errors import ArtifactError
-from tilewright.networks.artifact.folder import in_the_way, write_folder
+from tilewright.networks.artifact.folder import in_the_way, specification, write_folder
 from tilewright.networks.artifact.load import CPU_LIBRARY, Artifact
 from tilewright.targets.artifact_types import Built, HostStep, LayerGraph, Pick
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import Builds, HasSpecification, capability
+from tilewright.targets.capabilities import Builds, capability
 from tilewright.targets.layer import Layer, Value
 from tilewright.targets.workload import Workload, canonical
 
@@ -23,17 +23,10 @@ if TYPE_CHECKING:
 
 
 def build(
-    graph: IntegerGraph,
-    schedules: Sequence[Pick],
-    target: Target,
-    target_kind: str,
-    out: Path,
-    *,
-    notes: Mapping[str, Json] | None = None,
-    bare: bool = False,
-    check: Check | None = None,
+    graph: IntegerGraph, schedules: Sequence[Pick], target: Target, target_kind: str, out: Path, *,
+    notes: Mapping[str, Json] | None = None, bare: bool = False, check: Check | None = None,
     tolerance: float = OF_FLOAT,
-) -> Mapping[str, Json]:
+) -> Mapping[str, Json]:  # fmt: skip
     """Write an artifact to `out` and return its manifest; `schedules` has one for each of
     `graph.layers`, `target_kind` is what `targets.registry.rebuild` knows the target by, and
     `notes` are further entries of the manifest, such as how the model was quantised. The artifact
@@ -155,7 +148,6 @@ def _library(graph: IntegerGraph) -> bytes:
 def _manifest(
     graph: IntegerGraph, made: Built, target: Target, kind: str, notes: Mapping[str, Json]
 ) -> dict[str, Json]:
-    described = capability(target, HasSpecification)
     rows: list[dict[str, Json]] = []
     for layer, row in zip(graph.layers, made.layers, strict=True):
         rows.append(
@@ -202,10 +194,7 @@ def _manifest(
         "quantised": dict(graph.quantised),
         "results": dict(graph.results),
         "memory": made.memory,
-        "specification": {
-            "kind": kind, "keys": {} if described is None else described.specification,
-            "fingerprint": target.fingerprint,
-        },
+        "specification": specification(target, kind),
         "bare": not made.why_not_bare,
         "why_not_bare": made.why_not_bare,
         **notes,

@@ -27,11 +27,11 @@ from tilewright.core.files import (
 )
 from tilewright.networks.artifact.compiled_profile import CallTime, LibraryProfile, profile_of
 from tilewright.networks.artifact.errors import ArtifactError
-from tilewright.networks.artifact.folder import AGAIN, write_folder
+from tilewright.networks.artifact.folder import AGAIN, specification, write_folder
 from tilewright.networks.artifact.run import Array, checked
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import CompilesKernels, HasSpecification, capability
+from tilewright.targets.capabilities import CompilesKernels, capability
 from tilewright.targets.layer import Value
 from tilewright.targets.workload import Workload, parse_workload
 
@@ -61,16 +61,9 @@ class KernelError:
 
 
 def build(
-    whole: Whole,
-    layers: Sequence[KernelLayer],
-    picks: Mapping[Workload, Pick],
-    target: Target,
-    target_kind: str,
-    out: Path,
-    *,
-    name: str,
-    total_macs: int,
-) -> Mapping[str, Json]:
+    whole: Whole, layers: Sequence[KernelLayer], picks: Mapping[Workload, Pick], target: Target,
+    target_kind: str, out: Path, *, name: str, total_macs: int,
+) -> Mapping[str, Json]:  # fmt: skip
     """Write a folder to `out` and return its manifest; `picks` has a schedule of each workload.
 
     Raises `ArtifactError` for a target that compiles no kernels and a folder with other files,
@@ -106,7 +99,7 @@ def build(
             "total": total_macs, "kernels": sum(layer.workload.macs for layer in made.layers),
         },
         "layers": rows,
-        "specification": _specification(target, target_kind),
+        "specification": specification(target, target_kind),
         "tvm": version("apache-tvm"),
         "reference": whole.reference_name,
     }  # fmt: skip
@@ -219,12 +212,6 @@ def _row(layer: KernelLayer, function: str, pick: Pick, target: Target) -> dict[
         "config": list(pick.config),
         "knobs": dict(target.space(layer.workload).describe(pick.config)),
     }
-
-
-def _specification(target: Target, kind: str) -> dict[str, Json]:
-    described = capability(target, HasSpecification)
-    keys: dict[str, Json] = {} if described is None else described.specification
-    return {"kind": kind, "keys": keys, "fingerprint": target.fingerprint}
 
 
 def _tensor(name: str, array: Array) -> dict[str, Json]:

@@ -1,7 +1,5 @@
 """Defines what can be wrong with an artifact."""
 
-from __future__ import annotations
-
 from tilewright.core.errors import TilewrightError
 
 

@@ -21,6 +21,8 @@ from tilewright.core.files import (
 )
 from tilewright.core.safe_files import read_plain
 from tilewright.networks.artifact.errors import ArtifactError
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import specification_of
 
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "tilewright artifact", 2
@@ -78,6 +80,12 @@ def sealed(manifest: Mapping[str, Json]) -> bytes:
     text = json.dumps(blank, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     before, _, after = text.rpartition(_BLANK.encode())
     return before + digest(text).encode() + after
+
+
+def specification(target: Target, kind: str) -> dict[str, Json]:
+    """By what `targets.registry.rebuild` makes the target again, of that kind."""
+    keys = specification_of(target) or {}
+    return {"kind": kind, "keys": keys, "fingerprint": target.fingerprint}
 
 
 def read_manifest(folder: Path) -> dict[str, Json]:

@@ -13,8 +13,14 @@ from dataclasses import replace
 from tilewright.core.errors import WorkloadError
 from tilewright.networks.fusion.activations import is_cut_further
 from tilewright.networks.fusion.fusion_candidates import FusionChoice, Refused, divided
-from tilewright.networks.fusion.tensor_graph import is_cut, is_read_once, unused, with_steps
-from tilewright.networks.integer.graph import IntegerGraph, Step
+from tilewright.networks.fusion.tensor_graph import (
+    is_cut,
+    is_read_once,
+    unused,
+    with_layers,
+    with_steps,
+)
+from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.integer.reference import is_image_of
 from tilewright.targets.integer_average import average_weights
 from tilewright.targets.layer import ChannelSlice, Layer
@@ -36,14 +42,8 @@ def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
 
 def merged(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
     """With the averages that write these tensors in the convolutions before them."""
-    behind = {conv.output: each for each, conv in _pairs(graph) if each.output in outputs}
-    steps: list[Step] = []
-    for step in graph.steps:
-        if isinstance(step, Layer) and step.output in behind:
-            steps.append(_averaged(step, behind[step.output]))
-        elif not any(step is average for average in behind.values()):
-            steps.append(step)
-    return with_steps(graph, steps)
+    made = {c.output: _averaged(c, each) for each, c in _pairs(graph) if each.output in outputs}
+    return with_layers(graph, made, {layer.output for layer in made.values()})
 
 
 def in_parts(graph: IntegerGraph) -> IntegerGraph:

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from tilewright.networks.fusion.fusion_candidates import FusionChoice, Refused, divided
-from tilewright.networks.fusion.tensor_graph import is_read_once, with_steps
-from tilewright.networks.integer.graph import IntegerGraph, Step
+from tilewright.networks.fusion.tensor_graph import is_read_once, with_layers
+from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.integer.pooling import leaves_room
 from tilewright.networks.pooling import together
 from tilewright.targets.layer import Layer
@@ -24,21 +24,15 @@ def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
 
 def merged(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
     """With the max-pools that write these tensors in the convolutions before them."""
-    pools = {conv.output: pool for pool, conv in _pairs(graph) if pool.output in outputs}
-    steps: list[Step] = []
-    for step in graph.steps:
-        if isinstance(step, Layer) and step.output in pools:
-            pool = pools[step.output]
-            workload = together(step.workload, pool.workload)
-            assert workload is not None
-            steps.append(
-                replace(
-                    step, names=(*step.names, *pool.names), workload=workload, output=pool.output
-                )
-            )
-        elif not any(step is pool for pool in pools.values()):
-            steps.append(step)
-    return with_steps(graph, steps)
+    made = {c.output: _pooled(c, each) for each, c in _pairs(graph) if each.output in outputs}
+    return with_layers(graph, made, {layer.output for layer in made.values()})
+
+
+def _pooled(convolution: Layer, pool: Layer) -> Layer:
+    workload = together(convolution.workload, pool.workload)
+    assert workload is not None, "`offered` names no other"
+    names = (*convolution.names, *pool.names)
+    return replace(convolution, names=names, workload=workload, output=pool.output)
 
 
 def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from tilewright.core.errors import WorkloadError
 from tilewright.networks.fusion.fusion_candidates import FusionChoice, Refused, divided
-from tilewright.networks.fusion.tensor_graph import is_cut, is_read_once, with_steps
-from tilewright.networks.integer.graph import IntegerGraph, Step
+from tilewright.networks.fusion.tensor_graph import is_cut, is_read_once, with_layers
+from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.integer.reference import is_image_of
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.layer import Layer, LayerShortcut
@@ -36,15 +36,9 @@ def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
 
 def merged(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
     """With the shortcuts in the convolutions that write these tensors."""
-    before = {last.output: first for first, last in _pairs(graph) if last.output in outputs}
-    gone = {first.output for first in before.values()}
-    steps: list[Step] = []
-    for step in graph.steps:
-        if isinstance(step, Layer) and step.output in before:
-            steps.append(_summed(before[step.output], step))
-        elif not isinstance(step, Layer) or step.output not in gone:
-            steps.append(step)
-    return with_steps(graph, steps)
+    pairs = [(first, last) for first, last in _pairs(graph) if last.output in outputs]
+    made = {last.output: _summed(first, last) for first, last in pairs}
+    return with_layers(graph, made, {first.output for first, _ in pairs})
 
 
 def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.networks.integer.graph import CpuIsland, IntegerGraph, Step
@@ -36,6 +36,16 @@ def with_steps(
     used |= {name for each in graph.slices for name in (each.part, each.whole)}
     used |= {graph.quantised[name] for name in used if name in graph.quantised}
     return replace(graph, steps=tuple(steps), values={n: v for n, v in values.items() if n in used})
+
+
+def with_layers(
+    graph: IntegerGraph, made: Mapping[str, Layer], gone: Collection[str]
+) -> IntegerGraph:
+    """With the layers `made` in the place of those that write these tensors, and without those that
+    write tensors that are `gone`."""
+    layers = {id(layer): made.get(layer.output, layer) for layer in graph.layers}
+    kept = [s for s in graph.steps if not isinstance(s, Layer) or s.output not in gone]
+    return with_steps(graph, [layers.get(id(step), step) for step in kept])
 
 
 def unused(graph: IntegerGraph, name: str) -> str:

@@ -28,16 +28,10 @@ AS_ASKED = "it is kept in float as asked"
 
 
 def integer_graph(
-    model: onnx.ModelProto,
-    blocks: Blocks,
-    *,
-    name: str = "network",
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-    keep_float: Collection[str] = (),
-    unfold: UnfoldRule | None = None,
-    pool: PoolRule | None = None,
-    exact: bool = True,
-) -> IntegerGraph:
+    model: onnx.ModelProto, blocks: Blocks, *, name: str = "network",
+    input_shapes: Mapping[str, Sequence[int]] | None = None, keep_float: Collection[str] = (),
+    unfold: UnfoldRule | None = None, pool: PoolRule | None = None, exact: bool = True,
+) -> IntegerGraph:  # fmt: skip
     """The layers and CPU islands of a quantised model (QDQ or QOperator form) with all its weights.
 
     `blocks` are those of the accelerator. `input_shapes` fixes inputs that are dynamic,
@@ -58,16 +52,10 @@ def integer_graph(
 
 
 def graph_of_module(
-    flat: FlatGraph,
-    types: Mapping[str, str],
-    outputs: Sequence[str],
-    blocks: Blocks,
-    *,
-    unfold: UnfoldRule,
-    pool: PoolRule | None = None,
-    name: str = "main",
+    flat: FlatGraph, types: Mapping[str, str], outputs: Sequence[str], blocks: Blocks, *,
+    unfold: UnfoldRule, pool: PoolRule | None = None, name: str = "main",
     keep_float: Collection[str] = (),
-) -> IntegerGraph:
+) -> IntegerGraph:  # fmt: skip
     """The layers and CPU islands of a quantised Relax module, seen flat. `types` says what each of
     its operators is, `outputs` are names for its results; `unfold` and `pool` as above.
 
@@ -82,19 +70,10 @@ def graph_of_module(
 
 class _Extraction:
     def __init__(
-        self,
-        name: str,
-        flat: FlatGraph,
-        types: Mapping[str, str],
-        outputs: Sequence[str],
-        blocks: Blocks,
-        unfold: UnfoldRule,
-        keep_float: Collection[str],
-        *,
-        pool: PoolRule | None = None,
-        in_place: bool = True,
-        exact: bool = True,
-    ) -> None:
+        self, name: str, flat: FlatGraph, types: Mapping[str, str], outputs: Sequence[str],
+        blocks: Blocks, unfold: UnfoldRule, keep_float: Collection[str], *,
+        pool: PoolRule | None = None, in_place: bool = True, exact: bool = True,
+    ) -> None:  # fmt: skip
         self._name = name
         self._flat = flat
         self._types = dict(types)

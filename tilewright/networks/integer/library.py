@@ -1,4 +1,4 @@
-"""CPU islands compiled by TVM: in memory, or into one library file."""
+"""CPU islands compiled by TVM into one library file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import tvm
 from numpy.typing import NDArray
 
 from tilewright.networks.errors import ImportFailedError
-from tilewright.networks.integer.graph import CpuIsland, IntegerGraph
-from tilewright.networks.integer.reference import RunIsland
-from tilewright.networks.relax.cpu_subgraphs import Library, compiled
+from tilewright.networks.integer.graph import IntegerGraph
+from tilewright.networks.relax.cpu_subgraphs import compiled
 from tilewright.networks.relax.failures import plain
 from tilewright.networks.relax.uncompilable import first_uncompilable, uncompilable_variable
 
@@ -21,27 +20,15 @@ SHOWN = 4
 """Operators that a message names at most."""
 
 
-def in_memory(graph: IntegerGraph) -> RunIsland:
-    """Compile a graph's islands for this machine, to run them now on arrays in the shapes of their
-    values. Raises `ImportFailedError` naming the operators that TVM cannot compile."""
-    if not graph.islands:
-        return _nothing
-    return _runner(Library(_compiled(graph)))
-
-
 def write(graph: IntegerGraph, path: Path) -> None:
-    """Compile a graph's islands for this machine into a shared library at `path`. Raises
-    `ImportFailedError` naming the operators that TVM cannot compile."""
-    _compiled(graph).export_library(str(path))
+    """Compile a graph's islands for this machine into a shared library at `path`. Raises as
+    `compiled_islands`."""
+    compiled_islands(graph).export_library(str(path))
 
 
-def read(path: Path) -> RunIsland:
-    """The islands of a library that `write` wrote, to run on arrays in the shapes of their values.
-    It runs code of the file: read none of strangers."""
-    return _runner(Library.load(path))
-
-
-def _compiled(graph: IntegerGraph) -> Any:
+def compiled_islands(graph: IntegerGraph) -> Any:
+    """TVM's executable of a graph's islands, for this machine. Raises `ImportFailedError` naming
+    the operators that TVM cannot compile."""
     functions = {island.name: island.function for island in graph.islands}
     try:
         return compiled(functions)
@@ -70,14 +57,3 @@ def _listed(operators: Sequence[tuple[str, str]]) -> str:
     shown = ", ".join(f"'{name}' ({kind or '?'})" for name, kind in operators[:SHOWN])
     more = f" and {len(operators) - SHOWN} more" if len(operators) > SHOWN else ""
     return f"operator{'s' * (len(operators) != 1)} {shown}{more}"
-
-
-def _runner(library: Library) -> RunIsland:
-    def run(island: CpuIsland, arrays: list[Array]) -> list[Array]:
-        return library(island.name, arrays)
-
-    return run
-
-
-def _nothing(island: CpuIsland, arrays: list[Array]) -> list[Array]:
-    raise AssertionError(f"'{island.name}' was not compiled")

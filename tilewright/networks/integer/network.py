@@ -38,20 +38,11 @@ class InIntegers:
 
 
 def in_integers(
-    model: onnx.ModelProto,
-    accelerator: Accelerator,
-    decisions: Sequence[OffloadDecision],
-    *,
-    name: str = "network",
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-    keep_float: Sequence[str] = (),
-    samples: Samples | None = None,
-    per_channel: bool = False,
-    exact: bool = True,
-    pool: PoolRule | None = None,
-    apart: bool = False,
-    judged: bool = True,
-) -> InIntegers:
+    model: onnx.ModelProto, accelerator: Accelerator, decisions: Sequence[OffloadDecision], *,
+    name: str = "network", input_shapes: Mapping[str, Sequence[int]] | None = None,
+    keep_float: Sequence[str] = (), samples: Samples | None = None, per_channel: bool = False,
+    exact: bool = True, pool: PoolRule | None = None, apart: bool = False, judged: bool = True,
+) -> InIntegers:  # fmt: skip
     """The layers and CPU islands of a model with its weights: a float one in int8 by `samples` (by
     default those of `samples_for`), a quantised one in its own scales, of whose `samples` only the
     fineness of first passes depends.
@@ -91,18 +82,11 @@ def _pooled_on(accelerator: Accelerator) -> PoolRule:
 
 
 def quantised_graph(
-    model: onnx.ModelProto,
-    accelerator: Accelerator,
-    decisions: Sequence[OffloadDecision],
-    *,
-    name: str = "network",
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-    keep_float: Sequence[str] = (),
-    samples: Samples | None = None,
-    exact: bool = True,
-    pool: PoolRule | None = None,
-    apart: bool = False,
-) -> IntegerGraph:
+    model: onnx.ModelProto, accelerator: Accelerator, decisions: Sequence[OffloadDecision], *,
+    name: str = "network", input_shapes: Mapping[str, Sequence[int]] | None = None,
+    keep_float: Sequence[str] = (), samples: Samples | None = None, exact: bool = True,
+    pool: PoolRule | None = None, apart: bool = False,
+) -> IntegerGraph:  # fmt: skip
     """The layers and CPU islands of a model that is quantised already, with its weights.
 
     The CPU keeps `keep_float`, and what `decisions` say it is done with sooner. `samples` say how

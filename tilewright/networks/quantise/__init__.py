@@ -9,8 +9,6 @@
 neither onnxruntime nor TVM.
 """
 
-from __future__ import annotations
-
 from tilewright.networks.quantise.is_quantized import Existing, as_it_is, is_quantised
 from tilewright.networks.quantise.prepare import int8_model, model_with_weights, samples_for
 from tilewright.networks.quantise.quantise import (
@@ -23,21 +21,7 @@ from tilewright.networks.quantise.samples import Input, Samples, read_samples, s
 from tilewright.networks.quantise.sqnr import LayerNoise, OutputNoise, QuantisationReport
 
 __all__ = [
-    "Existing",
-    "Input",
-    "LayerNoise",
-    "OutputNoise",
-    "QuantisationReport",
-    "QuantiseOptions",
-    "Quantised",
-    "Samples",
-    "as_it_is",
-    "calibration_inputs",
-    "int8_model",
-    "is_quantised",
-    "model_with_weights",
-    "quantise",
-    "read_samples",
-    "samples_for",
-    "seeded_samples",
+    "Existing", "Input", "LayerNoise", "OutputNoise", "QuantisationReport", "QuantiseOptions",
+    "Quantised", "Samples", "as_it_is", "calibration_inputs", "int8_model", "is_quantised",
+    "model_with_weights", "quantise", "read_samples", "samples_for", "seeded_samples",
 ]  # fmt: skip

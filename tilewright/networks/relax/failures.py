@@ -28,7 +28,7 @@ INNER_WORDS = re.compile(
     r"object of type|NoneType|Check failed|ErrorContext|Traceback|<class|\btvm\b|\btirx?\b"
     r"|\brelax\b|\b[RTI]\.\w|\bVar\b|Expr|Tensor(Type|Struct)|Type\b|Call\b|has no attribute"
     r"|subscriptable|\bnot iterable|argument|assert|Error\b|\w\.(cc|h|py)\b|`|\[\[|show_meta"
-    r"|ndim|dtype|::|_impl",
+    r"|ndim|dtype|::|_impl"
 )
 """What says nothing to somebody who has a model and no copy of TVM's sources."""
 

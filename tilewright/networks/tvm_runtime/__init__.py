@@ -3,8 +3,6 @@
 `flows.tvm_partition.partition_for_vta` is the way in. Importing this package loads no TVM.
 """
 
-from __future__ import annotations
-
 from tilewright.networks.tvm_runtime.program import LayerCycles, OffloadError
 from tilewright.networks.tvm_runtime.runtime import RUN, register
 

@@ -20,7 +20,7 @@ from tilewright.core.files import Json, as_int, as_list, as_object, as_text, pac
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.targets.artifact_types import BuiltProgram, LayerGraph, Pick
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import Builds, HasSpecification, capability
+from tilewright.targets.capabilities import Builds, capability, specification_of
 from tilewright.targets.layer import Layer, Value
 from tilewright.targets.registry import rebuild
 
@@ -54,7 +54,7 @@ def written(
 ) -> bytes:  # fmt: skip
     """The program of some layers of a graph, of which others read the values `outputs`; `kind` is
     what `targets.registry.rebuild` knows the target by. Raises `WorkloadError`."""
-    builds, spec = capability(target, Builds), capability(target, HasSpecification)
+    builds = capability(target, Builds)
     assert builds is not None
     made = builds.build(LayerGraph(tuple(layers), graph.values, tuple(outputs), {}, {}), picks)
     rows: list[dict[str, Json]] = [
@@ -67,7 +67,7 @@ def written(
     description: dict[str, Json] = {
         "version": VERSION,
         "kind": kind,
-        "keys": {} if spec is None else spec.specification,
+        "keys": specification_of(target) or {},
         "layers": rows,
         "segments": [list(made.ports[number][0]) for _, number in made.order],
         "inputs": list(inputs_of(layers)),

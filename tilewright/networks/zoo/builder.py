@@ -31,14 +31,9 @@ class Builder:
     """
 
     def __init__(
-        self,
-        name: str,
-        input_shape: Sequence[int],
-        seed: int,
-        weights: bool,
-        input_name: str = "input",
-        input_type: int = TensorProto.FLOAT,
-    ) -> None:
+        self, name: str, input_shape: Sequence[int], seed: int, weights: bool,
+        input_name: str = "input", input_type: int = TensorProto.FLOAT,
+    ) -> None:  # fmt: skip
         self.name = name
         self.seed = seed
         self.weights = weights
@@ -62,16 +57,9 @@ class Builder:
         )
 
     def conv(
-        self,
-        x: str,
-        name: str,
-        out_channels: int,
-        kernel: Pair,
-        stride: int = 1,
-        pad: Pair = 0,
-        groups: int = 1,
-        bias: bool = False,
-    ) -> str:
+        self, x: str, name: str, out_channels: int, kernel: Pair, stride: int = 1, pad: Pair = 0,
+        groups: int = 1, bias: bool = False,
+    ) -> str:  # fmt: skip
         """A convolution with OIHW weights, He-scaled."""
         batch, channels, height, width = self.shapes[x]
         (kernel_h, kernel_w), (pad_h, pad_w) = _pair(kernel), _pair(pad)

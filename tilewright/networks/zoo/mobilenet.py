@@ -64,16 +64,9 @@ def mobilenet_v3(net: Builder) -> str:
 
 
 def _inverted_residual_v3(
-    net: Builder,
-    x: str,
-    name: str,
-    kernel: int,
-    hidden: int,
-    channels: int,
-    squeezes: bool,
-    swish: bool,
-    stride: int,
-) -> str:
+    net: Builder, x: str, name: str, kernel: int, hidden: int, channels: int, squeezes: bool,
+    swish: bool, stride: int,
+) -> str:  # fmt: skip
     y, step = x, 0
     if hidden != net.shapes[x][1]:
         y, step = _conv_v3(net, y, f"{name}.0", hidden, kernel=1, swish=swish), 1
@@ -131,15 +124,9 @@ def _conv_v2(
 
 
 def _conv_v3(
-    net: Builder,
-    x: str,
-    name: str,
-    channels: int,
-    kernel: int,
-    stride: int = 1,
-    swish: bool = False,
-    groups: int = 1,
-) -> str:
+    net: Builder, x: str, name: str, channels: int, kernel: int, stride: int = 1,
+    swish: bool = False, groups: int = 1,
+) -> str:  # fmt: skip
     x = net.conv(x, f"{name}.0", channels, kernel, stride, kernel // 2, groups)
     x = net.batch_norm(x, f"{name}.1", V3_EPSILON)
     return (net.hard_swish if swish else net.relu)(x, f"{name}.2")

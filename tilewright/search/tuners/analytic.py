@@ -14,8 +14,14 @@ from pydantic import Field
 
 from tilewright.core.errors import TilewrightError
 from tilewright.search import candidates
-from tilewright.search.cost_model_protocols import Learners
-from tilewright.search.explorer import BaseExplorer, BatchChoice, Candidates, ExplorerState, History
+from tilewright.search.explorer import (
+    BaseExplorer,
+    BatchChoice,
+    Candidates,
+    ExplorerState,
+    History,
+    OptionsT,
+)
 from tilewright.search.problem import Problem
 from tilewright.search.registry import Options, register
 from tilewright.targets.base import Lowered
@@ -28,7 +34,7 @@ class NoEstimates(TilewrightError):
     """A tuner that lives by closed-form estimates on a target that offers none."""
 
 
-class _ByEstimates(BaseExplorer):
+class _ByEstimates(BaseExplorer[OptionsT]):
     """The first of a fixed order that are not tried yet."""
 
     def generate(
@@ -62,7 +68,7 @@ class _ByEstimates(BaseExplorer):
         return n
 
 
-class AnalyticTiling(_ByEstimates):
+class AnalyticTiling(_ByEstimates[Options]):
     """Least estimated DRAM bytes first, among what fits the scratchpads; learns nothing."""
 
     def cost(self, estimated: Features) -> NDArray[np.float64]:
@@ -80,18 +86,14 @@ class EstimateOptions(Options):
     )
 
 
-class EstimatedLatency(_ByEstimates):
+class EstimatedLatency(_ByEstimates[EstimateOptions]):
     """Least estimated latency first, among what fits and compiles; learns nothing."""
-
-    def __init__(self, name: str, options: EstimateOptions, learners: Learners) -> None:
-        super().__init__(name, options, learners)
-        self.table = options
 
     def cost(self, estimated: Features) -> NDArray[np.float64]:
         return estimated.of_meaning("latency")[:, 0]
 
     def wanted(self, problem: Problem, n: int) -> int:
-        return problem.compiles(n, self.table.alpha, self.table.looking)
+        return problem.compiles(n, self.options.alpha, self.options.looking)
 
     def veto(
         self,

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tilewright.search import candidates
-from tilewright.search.cost_model_protocols import Learners
 from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, History
 from tilewright.search.problem import Problem
 from tilewright.search.registry import Options, register
@@ -38,12 +37,8 @@ class AutoTVMOptions(Options):
     greed: float = Field(0.05, ge=0, le=1, description="last share of a plan that is random")
 
 
-class AutoTVM(BaseExplorer):
+class AutoTVM(BaseExplorer[AutoTVMOptions]):
     """XGBTuner: gradient-boosted trees on knob features, simulated annealing, ε-greedy."""
-
-    def __init__(self, name: str, options: AutoTVMOptions, learners: Learners) -> None:
-        super().__init__(name, options, learners)
-        self.table = options
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
@@ -51,7 +46,7 @@ class AutoTVM(BaseExplorer):
         tried = history.tried(problem.space)
         plan = state.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
         # A planned place is used until int(greed · plan) are left; then the draw is uniform.
-        usable = len(plan) - int(self.table.greed * self.table.plan)
+        usable = len(plan) - int(self.options.greed * self.options.plan)
         fresh = plan[: max(usable, 0)]
         fresh = fresh[~np.isin(fresh, tried)][:n]
         rng = problem.rng(history.round, "generate")
@@ -61,11 +56,11 @@ class AutoTVM(BaseExplorer):
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
         fits = int(state.arrays.get("fits", np.zeros(1, np.int64))[0])
-        if len(history) < self.table.plan * (fits + 1) or not history.valid.any():
+        if len(history) < self.options.plan * (fits + 1) or not history.valid.any():
             return state
         rng = problem.rng(history.round, "learn")
         model = self.learners.regressor(
-            "autotvm-ranker", int(rng.integers(1 << 31)), plan=self.table.plan
+            "autotvm-ranker", int(rng.integers(1 << 31)), plan=self.options.plan
         )
         throughput = history.throughput
         shuffled = rng.permutation(len(history))
@@ -74,7 +69,7 @@ class AutoTVM(BaseExplorer):
         plan, chains = anneal(
             problem.space,
             scorer(problem.space, lambda configs: model.predict(self._features(problem, configs))),
-            self.table,
+            self.options,
             history.tried(problem.space),
             state.arrays.get("chains"),
             rng,
@@ -83,7 +78,7 @@ class AutoTVM(BaseExplorer):
         return ExplorerState({"P": model}, arrays)
 
     def _features(self, problem: Problem, configs: Configs) -> Features:
-        if self.table.features == "itervar":
+        if self.options.features == "itervar":
             return self.learners.loop_features(problem, configs)
         return knob_features(problem.space, configs)
 
@@ -126,14 +121,10 @@ def anneal(
 
 
 def cooled(
-    points: Points,
-    score: Callable[[Points], NDArray[np.float64]],
-    move: Callable[[Points], Points],
-    keep: Callable[[Points, NDArray[np.float64]], bool],
-    steps: int,
-    patience: int,
-    rng: np.random.Generator,
-) -> Points:
+    points: Points, score: Callable[[Points], NDArray[np.float64]],
+    move: Callable[[Points], Points], keep: Callable[[Points, NDArray[np.float64]], bool],
+    steps: int, patience: int, rng: np.random.Generator,
+) -> Points:  # fmt: skip
     """Where chains of simulated annealing end that begin at `points`, shape (chains, …). `keep` is
     told all points met with their scores, and says whether that changed the best set; after
     `patience` steps without a change, or `steps`, all is over."""

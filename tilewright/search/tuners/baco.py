@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from tilewright.search import candidates
-from tilewright.search.cost_model_protocols import Learners, Surrogate
+from tilewright.search.cost_model_protocols import Surrogate
 from tilewright.search.explorer import (
     BaseExplorer,
     Candidates,
@@ -32,12 +32,8 @@ class BacoOptions(Options):
     trees: int = Field(100, ge=1, description="trees of the feasibility forest")
 
 
-class Baco(BaseExplorer):
+class Baco(BaseExplorer[BacoOptions]):
     """Gaussian process × random-forest feasibility, on knobs alone."""
-
-    def __init__(self, name: str, options: BacoOptions, learners: Learners) -> None:
-        super().__init__(name, options, learners)
-        self.table = options
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
@@ -47,7 +43,7 @@ class Baco(BaseExplorer):
         if "P" not in state.models or history.best is None:
             return Candidates(space.unravel(candidates.sample(space, n, tried, rng)))
         best = history.configs[history.best][None]
-        configs = candidates.pool(space, tried, best, self.table.pool, rng)
+        configs = candidates.pool(space, tried, best, self.options.pool, rng)
         if not len(configs):
             return Candidates(configs)
         x, model = _knobs(space, configs), cast(Surrogate, state.models["P"])
@@ -62,13 +58,13 @@ class Baco(BaseExplorer):
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
         valid = history.valid
-        if len(history) < self.table.first or valid.sum() < 2:
+        if len(history) < self.options.first or valid.sum() < 2:
             return state
         x = _knobs(problem.space, history.configs)
         performance = self.learners.surrogate(problem.seed)
         noise = noise_of(problem, history)
         performance.fit(x.rows(valid), history.log_latency[valid], noise)
-        forest = self.learners.classifier("forest", problem.seed, trees=self.table.trees)
+        forest = self.learners.classifier("forest", problem.seed, trees=self.options.trees)
         forest.fit(x, valid.astype(np.float64))
         return ExplorerState({"P": performance, "V": forest})
 

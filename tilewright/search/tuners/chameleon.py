@@ -12,37 +12,26 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tilewright.search import candidates
-from tilewright.search.cost_model_protocols import CostModel, Learners
+from tilewright.search.cost_model_protocols import CostModel
 from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, History
-from tilewright.search.ppo import Agent, Places
+from tilewright.search.ppo import Agent, Places, PPOOptions
 from tilewright.search.problem import Problem
-from tilewright.search.registry import Options, register
+from tilewright.search.registry import register
 from tilewright.search.tuners.autotvm import knob_features, scorer
 from tilewright.targets.base import Space
 
 _CLUSTERS = range(8, 65, 8)
 
 
-class ChameleonOptions(Options):
+class ChameleonOptions(PPOOptions):
     """CHAMELEON's parameters; what paper and code leave open is said so."""
 
     first: int = Field(64, ge=1, description="random trials before the first fit of the cost model")
     starts: int = Field(128, ge=1, description="random configs the agent walks from")
-    steps: int = Field(500, ge=1, description="steps of an episode at most")
-    held: float = Field(0.75, gt=0, description="share of knobs not moving that ends a walk")
     episodes: int = Field(2, ge=1, description="episodes between two fits (open in the paper)")
-    learned: int = Field(
-        1024, ge=2, description="steps of an episode, drawn at random, to learn from (open there)"
-    )
     clip: float = Field(0.2, gt=0, description="PPO's clip of the probability ratio (paper: 0.3)")
-    discount: float = Field(0.9, ge=0, le=1, description="γ")
-    trace: float = Field(0.99, ge=0, le=1, description="λ of the advantage estimates")
     entropy: float = Field(0.3, ge=0, description="weight of the policy's entropy (paper: 0.1)")
-    value: float = Field(1.0, ge=0, description="weight of the critic's error")
-    learning_rate: float = Field(1e-3, gt=0, description="of Adam")
     temperature: float = Field(0.1, gt=0, description="of the softmax over down, stay, up")
-    epochs: int = Field(3, ge=1, description="passes over the steps of an episode")
-    minibatch: int = Field(32, ge=1, description="steps an update")
     kept: int = Field(
         64, ge=1, description="untried configs met that are clustered, best first (open there)"
     )
@@ -53,36 +42,32 @@ class ChameleonOptions(Options):
     greed: float = Field(0.05, ge=0, le=1, description="last share of a plan that is random")
 
 
-class Chameleon(BaseExplorer):
+class Chameleon(BaseExplorer[ChameleonOptions]):
     """CHAMELEON: PPO walks on AutoTVM's cost model, one measurement a cluster of what they met."""
-
-    def __init__(self, name: str, options: ChameleonOptions, learners: Learners) -> None:
-        super().__init__(name, options, learners)
-        self.table = options
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
         space, tried = problem.space, history.tried(problem.space)
         plan = state.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
-        plan = plan[: len(plan) - int(self.table.greed * len(plan))]
+        plan = plan[: len(plan) - int(self.options.greed * len(plan))]
         fresh = plan[~np.isin(plan, tried)][:n]
         rng = problem.rng(history.round, "generate")
         lucky = candidates.sample(space, n - len(fresh), np.union1d(tried, fresh), rng)
         return Candidates(space.unravel(np.concatenate([fresh, lucky])))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        due = int(state.arrays.get("due", np.array([self.table.first]))[0])
+        due = int(state.arrays.get("due", np.array([self.options.first]))[0])
         if len(history) < due or not history.valid.any():
             return state
         space, rng = problem.space, problem.rng(history.round, "learn")
         model = self._model(space, history, int(rng.integers(1 << 31)))
         agent = Agent(
-            self.table, space.cardinalities, int(rng.integers(1 << 31)), state.arrays
+            self.options, space.cardinalities, int(rng.integers(1 << 31)), state.arrays
         )  # fmt: skip
         tried = history.tried(space)
         met = self._walks(space, agent, model, tried, rng)
-        plan = adaptive_sample(space, met, tried, self.table.others, self.table.knee, rng)
+        plan = adaptive_sample(space, met, tried, self.options.others, self.options.knee, rng)
         # An empty plan is no end: random trials until as many as the fewest clusters are known.
         wait = max(len(plan), _CLUSTERS.start)
         arrays = agent.arrays() | {"plan": plan, "due": np.array([len(history) + wait])}
@@ -110,15 +95,15 @@ class Chameleon(BaseExplorer):
             return score(space.ravel(places.astype(np.int32)))
 
         met = []
-        for _ in range(self.table.episodes):
-            start = candidates.sample(space, self.table.starts, np.empty(0, np.int64), rng)
+        for _ in range(self.options.episodes):
+            start = candidates.sample(space, self.options.starts, np.empty(0, np.int64), rng)
             met.append(agent.explore(space.unravel(start).astype(np.int64), earned))
         flat, times = np.unique(
             space.ravel(np.concatenate(met).astype(np.int32)), return_counts=True
         )
         fresh = ~np.isin(flat, tried)
         flat, times = flat[fresh], times[fresh]
-        best = np.sort(np.argsort(-score(flat), kind="stable")[: self.table.kept])
+        best = np.sort(np.argsort(-score(flat), kind="stable")[: self.options.kept])
         return np.repeat(flat[best], times[best])
 
 

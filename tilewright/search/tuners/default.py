@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tilewright.search import candidates
 from tilewright.search.acquisition import in_turn, spread_out
-from tilewright.search.cost_model_protocols import Learners, Surrogate, VetoModel
+from tilewright.search.cost_model_protocols import Surrogate, VetoModel
 from tilewright.search.explorer import (
     BaseExplorer,
     BatchChoice,
@@ -45,24 +45,20 @@ _MORE = 512  # new ones a round about which a transferred model is asked, beside
 _CALIBRATED = 32  # trials from which a veto is calibrated where a transferred model knows what runs
 
 
-class Default(BaseExplorer):
+class Default(BaseExplorer[DefaultOptions]):
     """Gaussian process × calibrated validity, on top of estimates where allowed."""
-
-    def __init__(self, name: str, options: DefaultOptions, learners: Learners) -> None:
-        super().__init__(name, options, learners)
-        self.table = options
 
     def begin(self, problem: Problem, state: ExplorerState) -> ExplorerState:
         """Screens a large space once for what is believed to be best; of a small one it remembers
         what a transferred model says, that need not be asked again."""
-        space, passed = problem.space, self.table.passed
+        space, passed = problem.space, self.options.passed
         small = 2 * passed >= space.size
         beliefs = self._beliefs(problem, state)
         if not beliefs.informed or (small and problem.transferred is None):
             return state
         if small:
             return beliefs.screen(np.arange(space.size), space.size)
-        looked_at = self.table.screen if beliefs.estimates else self.table.asked
+        looked_at = self.options.screen if beliefs.estimates else self.options.asked
         flat = candidates.drawn(space, looked_at, problem.rng(0, "screen"))
         return beliefs.screen(flat, passed)
 
@@ -91,12 +87,12 @@ class Default(BaseExplorer):
             model = cast(Surrogate, state.models["P"])
             offset = estimated(prior, rows)
             goal = beliefs.goal(history, "P")
-            sure = wanted - int(self.table.checks * (wanted - n))
+            sure = wanted - int(self.options.checks * (wanted - n))
             rows = rows[model.propose(features.rows(rows), offset, goal, chance[rows], sure)]
             every = Candidates(configs, scores)
             return self._checked(beliefs, history, every, every.take(rows), wanted)
         if prior is not None and not beliefs.estimates:
-            few = rows[: int(np.ceil(self.table.believed * wanted))]
+            few = rows[: int(np.ceil(self.options.believed * wanted))]
             return self._spread(beliefs, Candidates(configs, scores).take(few), wanted, rng)
         if prior is not None:
             rows = self._first(problem, configs, rows, (rough + chance)[rows], wanted, rng)
@@ -107,9 +103,9 @@ class Default(BaseExplorer):
     ) -> tuple[Configs, Prior | None]:
         """What the models are asked about, of a large space a part: what is believed to be good, or
         else a random part and the neighbours of the best."""
-        space, size = beliefs.problem.space, self.table.pool
+        space, size = beliefs.problem.space, self.options.pool
         if beliefs.problem.transferred is not None and not beliefs.estimates:
-            size = self.table.asked  # each is a question to it
+            size = self.options.asked  # each is a question to it
         tried = history.tried(space)
         best = history.configs[history.fastest(8)]
         if len(screened := beliefs.screened):
@@ -122,20 +118,15 @@ class Default(BaseExplorer):
         return configs, beliefs.prior(configs)
 
     def _first(
-        self,
-        problem: Problem,
-        configs: Configs,
-        rows: NDArray[np.int64],
-        value: NDArray[np.float64],
-        wanted: int,
-        rng: np.random.Generator,
-    ) -> NDArray[np.int64]:
+        self, problem: Problem, configs: Configs, rows: NDArray[np.int64],
+        value: NDArray[np.float64], wanted: int, rng: np.random.Generator,
+    ) -> NDArray[np.int64]:  # fmt: skip
         """The first batch on estimates: some are believed, the others find out where they err."""
         near = rows[value > value[0] - _NEAR]
         spread = near[
             spread_out(self.learners.gp_features(problem, configs[near]).matrix, wanted, rng)
         ]
-        return in_turn(rows, spread, self.table.trust)
+        return in_turn(rows, spread, self.options.trust)
 
     def _spread(
         self, beliefs: Beliefs, few: Candidates, wanted: int, rng: np.random.Generator
@@ -235,11 +226,11 @@ class Default(BaseExplorer):
         is spread over the space; or by what a transferred model says of them, and that order in
         between, for the model may be wrong."""
         work = self.learners.work(lowered.hidden.rows(fresh))
-        least = in_turn(fresh[np.argsort(work, kind="stable")], fresh, self.table.trust)
+        least = in_turn(fresh[np.argsort(work, kind="stable")], fresh, self.options.trust)
         if prior is None:
             return least
         best = fresh[np.argsort(prior.log_latency[fresh], kind="stable")]
-        return in_turn(best, least, self.table.believed)
+        return in_turn(best, least, self.options.believed)
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
         models = dict(state.models)
@@ -263,7 +254,7 @@ class Default(BaseExplorer):
             noise = noise_of(problem, history)
             models["P"] = before = self.learners.surrogate(problem.seed)
             before.fit(features, target, noise)
-            if beliefs.looks(hidden) and valid.sum() >= self.table.first_a:
+            if beliefs.looks(hidden) and valid.sum() >= self.options.first_a:
                 models["draft"] = self.learners.draft(hidden)
                 models["draft"].fit(hidden, history.log_latency[valid])
                 prior, features = beliefs.revealed(configs, prior, features, hidden, late)
@@ -286,7 +277,7 @@ class Default(BaseExplorer):
         known = np.union1d(history.tried(problem.space), beliefs.screened)
         rng = problem.rng(history.round, "look further")
         flat = candidates.sample(problem.space, _MORE, known, rng)
-        return beliefs.remembered(flat, self.table.passed) if len(flat) else state
+        return beliefs.remembered(flat, self.options.passed) if len(flat) else state
 
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
@@ -313,15 +304,15 @@ class Default(BaseExplorer):
         return history.failed[np.sort(drawn[: len(history)])]
 
     def _beliefs(self, problem: Problem, state: ExplorerState) -> Beliefs:
-        return Beliefs(self.table, self.learners, problem, state)
+        return Beliefs(self.options, self.learners, problem, state)
 
     def _wanted(self, beliefs: Beliefs, n: int) -> int:
         """How many to compile for a batch of `n`."""
         blind = not beliefs.state.models and not beliefs.estimates
         warm = beliefs.problem.transferred is not None and not beliefs.estimates
-        later = self.table.warm_alpha if warm else self.table.alpha
-        alpha = self.table.first_alpha if blind else later
-        return beliefs.problem.compiles(n, alpha, self.table.looking)
+        later = self.options.warm_alpha if warm else self.options.alpha
+        alpha = self.options.first_alpha if blind else later
+        return beliefs.problem.compiles(n, alpha, self.options.looking)
 
 
 register(

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tilewright.search import candidates
-from tilewright.search.cost_model_protocols import Learners
 from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, History
 from tilewright.search.problem import Problem
 from tilewright.search.registry import Options, register
@@ -26,12 +25,8 @@ class GeneticOptions(Options):
     mutation: float = Field(0.1, ge=0, le=1, description="chance of a knob to be redrawn")
 
 
-class Genetic(BaseExplorer):
+class Genetic(BaseExplorer[GeneticOptions]):
     """Genetic search with elites, one-point crossover and uniform mutation."""
-
-    def __init__(self, name: str, options: GeneticOptions, learners: Learners) -> None:
-        super().__init__(name, options, learners)
-        self.table = options
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
@@ -48,9 +43,9 @@ class Genetic(BaseExplorer):
         elites = state.arrays.get("elites", np.empty(0, np.int64)).astype(np.int64)
         parents = np.unique(np.concatenate([genes, elites]))
         fitness = _throughput(space, history, parents)
-        best = parents[np.argsort(-fitness, kind="stable")[: self.table.elites]]
+        best = parents[np.argsort(-fitness, kind="stable")[: self.options.elites]]
         rng = problem.rng(history.round, "learn")
-        if space.size - len(tried) <= self.table.population:
+        if space.size - len(tried) <= self.options.population:
             genes = rng.permutation(candidates.sample(space, space.size, tried, rng))
         else:
             genes = self._offspring(space, parents, fitness, tried, rng)
@@ -60,7 +55,7 @@ class Genetic(BaseExplorer):
         if "genes" in state.arrays:
             return state.arrays["genes"].astype(np.int64)
         rng = problem.rng(0, "population")
-        return candidates.sample(problem.space, self.table.population, np.empty(0, np.int64), rng)
+        return candidates.sample(problem.space, self.options.population, np.empty(0, np.int64), rng)
 
     def _offspring(
         self,
@@ -75,12 +70,12 @@ class Genetic(BaseExplorer):
         genomes, count = space.unravel(parents), space.cardinalities
         known = {int(i) for i in tried}
         born: list[int] = []
-        while len(born) < self.table.population:
+        while len(born) < self.options.population:
             one, other = rng.choice(len(parents), size=2, replace=False, p=chance)
             cut = int(rng.integers(len(count)))
             child = np.concatenate([genomes[one, :cut], genomes[other, cut:]])
             drawn = rng.integers(0, count)
-            child = np.where(rng.random(len(count)) < self.table.mutation, drawn, child)
+            child = np.where(rng.random(len(count)) < self.options.mutation, drawn, child)
             while (flat := int(space.ravel(child[None].astype(np.int32))[0])) in known or not (
                 _listed(space, flat)
             ):

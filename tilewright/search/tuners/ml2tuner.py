@@ -9,7 +9,6 @@ import numpy as np
 from pydantic import Field
 
 from tilewright.search import candidates
-from tilewright.search.cost_model_protocols import Learners
 from tilewright.search.explorer import (
     BaseExplorer,
     BatchChoice,
@@ -40,29 +39,25 @@ class ML2TunerOptions(Options):
     use_a: bool = Field(True, description="lower more than is measured and let A re-rank")
 
 
-class ML2Tuner(BaseExplorer):
+class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     """P proposes, V vetoes, A re-ranks compiled candidates by hidden features."""
-
-    def __init__(self, name: str, options: ML2TunerOptions, learners: Learners) -> None:
-        super().__init__(name, options, learners)
-        self.table = options
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
         rng = problem.rng(history.round, "generate")
         tried = history.tried(problem.space)
-        if not state.models or not self.table.use_p:
-            count = n if not state.models else self.table.pool
+        if not state.models or not self.options.use_p:
+            count = n if not state.models else self.options.pool
             flat = candidates.sample(problem.space, count, tried, rng)
             return Candidates(problem.space.unravel(flat))
         best = history.configs[history.fastest(8)]
-        configs = candidates.pool(problem.space, tried, best, self.table.pool, rng)
+        configs = candidates.pool(problem.space, tried, best, self.options.pool, rng)
         if not len(configs):
             return Candidates(configs)
         predicted = state.models["P"].predict(self.learners.tree_features(problem, configs))
         order = np.lexsort((rng.random(len(configs)), predicted))
-        lucky = rng.random(len(configs)) < self.table.explore * n / len(configs)
+        lucky = rng.random(len(configs)) < self.options.explore * n / len(configs)
         order = np.concatenate([order[lucky[order]], order[~lucky[order]]])
         return Candidates(configs[order], {"P": predicted[order]})
 
@@ -74,15 +69,15 @@ class ML2Tuner(BaseExplorer):
         candidates: Candidates,
         n: int,
     ) -> Candidates:
-        wanted = n if "A" not in state.models else int(np.ceil((self.table.alpha + 1) * n))
-        if "V" not in state.models or not self.table.use_v:
+        wanted = n if "A" not in state.models else int(np.ceil((self.options.alpha + 1) * n))
+        if "V" not in state.models or not self.options.use_v:
             return candidates.take(np.arange(min(wanted, len(candidates))))
         features = self.learners.tree_features(problem, candidates.configs)
         chance = state.models["V"].predict(features)
-        passed = np.flatnonzero(chance >= self.table.veto)[:wanted]
+        passed = np.flatnonzero(chance >= self.options.veto)[:wanted]
         vetoed = int(passed[-1]) + 1 - len(passed) if len(passed) else 0
         if len(passed) < wanted:  # too strict: the likeliest of the rest
-            rest = np.flatnonzero(chance < self.table.veto)
+            rest = np.flatnonzero(chance < self.options.veto)
             rest = rest[np.argsort(-chance[rest], kind="stable")]
             vetoed = len(rest)
             passed = np.concatenate([passed, rest[: wanted - len(passed)]])
@@ -104,21 +99,21 @@ class ML2Tuner(BaseExplorer):
         return BatchChoice(rows, self._scores(problem, state, lowered.rows(rows)))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        if len(history) < self.table.first:
+        if len(history) < self.options.first:
             return state
-        seed, kind = problem.seed + history.round, self.table.learner
+        seed, kind = problem.seed + history.round, self.options.learner
         features = self.learners.tree_features(problem, history.configs)
         valid = history.valid
         models = dict(state.models)
-        if self.table.use_v:
-            models["V"] = self.learners.classifier(kind, seed, rounds=self.table.rounds)
+        if self.options.use_v:
+            models["V"] = self.learners.classifier(kind, seed, rounds=self.options.rounds)
             models["V"].fit(features, valid.astype(np.float64))
         if valid.sum() >= 2:
             target = history.log_latency[valid]
-            models["P"] = self.learners.regressor(kind, seed, rounds=self.table.rounds)
+            models["P"] = self.learners.regressor(kind, seed, rounds=self.options.rounds)
             models["P"].fit(features.rows(valid), target)
-            if self.table.use_a:
-                models["A"] = self.learners.regressor(kind, seed, rounds=self.table.rounds)
+            if self.options.use_a:
+                models["A"] = self.learners.regressor(kind, seed, rounds=self.options.rounds)
                 hidden = history.hidden.rows(valid)
                 models["A"].fit(self._with_hidden(problem, history.configs[valid], hidden), target)
         return ExplorerState(models if "P" in models else {})

@@ -7,10 +7,10 @@ import numpy as np
 from tilewright.search import candidates
 from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, History
 from tilewright.search.problem import Problem
-from tilewright.search.registry import register
+from tilewright.search.registry import Options, register
 
 
-class Random(BaseExplorer):
+class Random(BaseExplorer[Options]):
     """Uniform random order without repetition."""
 
     def generate(
@@ -21,7 +21,7 @@ class Random(BaseExplorer):
         return Candidates(problem.space.unravel(flat))
 
 
-class Grid(BaseExplorer):
+class Grid(BaseExplorer[Options]):
     """Flat-index order, first knob fastest."""
 
     def generate(

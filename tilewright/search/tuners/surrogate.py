@@ -33,7 +33,7 @@ _FULLEST = Feature("estimate", text="estimated share of the fullest scratchpad (
 class Beliefs:
     """All that is known of a problem between two rounds."""
 
-    table: DefaultOptions
+    options: DefaultOptions
     learners: Learners
     problem: Problem
     state: ExplorerState
@@ -41,7 +41,7 @@ class Beliefs:
     @property
     def estimates(self) -> bool:
         """Whether closed-form estimates are at hand and allowed."""
-        return self.table.estimates and self.problem.estimate is not None
+        return self.options.estimates and self.problem.estimate is not None
 
     @property
     def informed(self) -> bool:
@@ -61,7 +61,7 @@ class Beliefs:
 
     def looks(self, hidden: Features) -> bool:
         """Whether there is anything to see in lowered programs."""
-        return self.table.use_a and len(hidden.columns) > 0
+        return self.options.use_a and len(hidden.columns) > 0
 
     # -- before any trial ----------------------------------------------------------------------
 
@@ -74,7 +74,7 @@ class Beliefs:
         weights = self.state.arrays.get(WEIGHTS)
         role = 0 if hidden is None else 1
         return prior_of(
-            self.problem, configs, said or self.said(configs, hidden), self.table.estimates,
+            self.problem, configs, said or self.said(configs, hidden), self.options.estimates,
             1.0 if weights is None else float(weights[role]),
         )  # fmt: skip
 
@@ -117,7 +117,7 @@ class Beliefs:
 
     def _promising(self, configs: Configs, said: Belief | None) -> NDArray[np.int64]:
         """Rows of configs (n, knobs), those first that are believed to be fast and valid."""
-        prior = prior_of(self.problem, configs, said, self.table.estimates)
+        prior = prior_of(self.problem, configs, said, self.options.estimates)
         assert prior is not None, "something is believed"
         rough = prior.log_latency / prior.error - np.log(prior.chance)
         return np.argsort(rough, kind="stable")
@@ -181,8 +181,8 @@ class Beliefs:
     def log_chance(self, scores: Scores) -> NDArray[np.float64]:
         """Weighed, shape (n,). Where compiling is the dear part of a trial, one that fails costs a
         fraction of one that does not, and more may be risked."""
-        dear = self.problem.affordable(self.table.looking) < 1
-        weight = self.table.chance_weight * (self.table.risk if dear else 1.0)
+        dear = self.problem.affordable(self.options.looking) < 1
+        weight = self.options.chance_weight * (self.options.risk if dear else 1.0)
         return np.asarray(weight * np.log(np.maximum(scores["V"], _LEAST_CHANCE)))
 
     # -- features ------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tilewright.search import candidates
-from tilewright.search.cost_model_protocols import Learners
 from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, History
 from tilewright.search.problem import Problem
 from tilewright.search.registry import Options, register
@@ -43,12 +42,8 @@ class OptunaOptions(Options):
     )
 
 
-class Optuna(BaseExplorer):
+class Optuna(BaseExplorer[OptunaOptions]):
     """Tree-structured Parzen estimators (Optuna) with invalid trials as violated constraints."""
-
-    def __init__(self, name: str, options: OptunaOptions, learners: Learners) -> None:
-        super().__init__(name, options, learners)
-        self.table = options
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
@@ -56,11 +51,11 @@ class Optuna(BaseExplorer):
         space, rng = problem.space, problem.rng(history.round, "generate")
         tried = history.tried(space)
         n = min(n, space.size - len(tried))
-        distributions = _distributions(space, self.table.knobs)
+        distributions = _distributions(space, self.options.knobs)
         study = self._study(history, distributions, int(rng.integers(1 << 31)))
         known, batch = set(tried.tolist()), list[int]()
         members = None if space.listed is None else set(space.listed)
-        for _ in range(n * (1 + self.table.redraws)):
+        for _ in range(n * (1 + self.options.redraws)):
             if len(batch) == n:
                 break
             # A draw is pending until the batch ends, also one that cannot be used: so the next is
@@ -81,9 +76,9 @@ class Optuna(BaseExplorer):
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         sampler = optuna.samplers.TPESampler(
-            n_startup_trials=self.table.startup,
-            n_ei_candidates=self.table.candidates,
-            multivariate=self.table.multivariate,
+            n_startup_trials=self.options.startup,
+            n_ei_candidates=self.options.candidates,
+            multivariate=self.options.multivariate,
             seed=seed,
         )
         study = optuna.create_study(sampler=sampler, direction="minimize")

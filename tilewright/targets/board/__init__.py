@@ -5,7 +5,5 @@ through the C runtime (`targets.vta.board.runtime`) and `measure.c`; `serve` mak
 What runs there loads no numba.
 """
 
-from __future__ import annotations
-
 INPUT, EXPECTED = "input.bin", "expected.bin"
 """Beside the files of the artifact (`targets.vta.board.files.FILES`)."""

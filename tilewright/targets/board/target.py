@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,6 @@ from tilewright.targets.remote_target import checked_measurements, joined_measur
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload
 
-C = TypeVar("C")
 _OURS = (Baseline, Fallback, Verifies)
 _NOBODYS = (Enumerates, MeasuresInOnePass, Builds, HasArea, HasDesigns)
 """What says how long programs take on the simulated machine, or is of a machine to be built."""

@@ -13,19 +13,11 @@ from numpy.typing import NDArray
 
 from tilewright.core.child_process import Arrays, Frame
 from tilewright.core.files import Json, as_number
-from tilewright.targets.base import (
-    Capabilities,
-    Configs,
-    Lowered,
-    Measurements,
-    Space,
-    Target,
-)
+from tilewright.targets.base import Capabilities, Configs, Lowered, Measurements, Space, Target
 from tilewright.targets.capabilities import (
     Enumerates,
-    HasSpecification,
     MeasuresInOnePass,
-    capability,
+    specification_of,
     without,
 )
 from tilewright.targets.cluster.connection import ClusterError, connect
@@ -39,7 +31,6 @@ CALL_SECONDS = 0.1
 """What a call shall take at least, so that sending it is little of that. Longer ones are made into
 several, as far as there are workers."""
 
-C = TypeVar("C")
 T = TypeVar("T", Lowered, Measurements)
 
 
@@ -102,12 +93,7 @@ class ClusterTarget(RemoteTarget):
         return header, {name: np.require(array, None, "W") for name, array in arrays.items()}
 
     def answers(
-        self,
-        call: str,
-        workload: Workload,
-        ask: Ask[T],
-        failed: Failed[T],
-        rows: NDArray[np.int64],
+        self, call: str, workload: Workload, ask: Ask[T], failed: Failed[T], rows: NDArray[np.int64]
     ) -> list[tuple[NDArray[np.int64], T]]:
         """In one call, or in several at once where it takes long; what comes back is the same."""
         parts = self._parts(call, workload, rows)
@@ -130,11 +116,11 @@ def recipe_of(here: Target, name: str, space: str, isolate: float) -> dict[str, 
     """How a worker makes the target that `name` and `space` make here: by them, or where the name
     is that of a file by what is in it. `isolate` is how many seconds a batch may take there in a
     process of its own, 0 for none."""
-    written = capability(here, HasSpecification) if Path(name).is_file() else None
+    written = specification_of(here) if Path(name).is_file() else None
     if written is None:
         return {"factory": NAMED, "arguments": {"text": name, "space": space}, "isolate": isolate}
     arguments: dict[str, Json] = {
-        "kind": kind_of(name)[0].name, "specification": written.specification, "space": space
+        "kind": kind_of(name)[0].name, "specification": written, "space": space
     }  # fmt: skip
     return {
         "factory": "tilewright.targets.cluster.remote_worker:rebuilt",

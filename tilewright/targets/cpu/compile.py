@@ -86,11 +86,6 @@ class Compiler:
         return found
 
 
-def compile_config(workload: Workload, spec: CpuSpec, values: KnobValues) -> Compiled:
-    """In this process, without any memory. Never raises for a config that cannot be compiled."""
-    return Compiler().compile(workload, spec, values)
-
-
 def compile_function(function: Any, spec: CpuSpec) -> Compiled:
     """Of a scheduled TensorIR function. Never raises for one that cannot be compiled."""
     target = llvm_target(spec)

@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
-from tilewright.targets.base import Configs, Space
+from tilewright.targets.base import Space
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.kernels.shared import A_CHANNEL, epilogue_tensors
@@ -45,10 +45,6 @@ class SampleTensors:
         self.weights = _normal(rng, weights) / np.float32(np.sqrt(fan_in))
         self.added = {"bias": _normal(rng, (w.out_channels,)), "residual": _normal(rng, out)}
         self.expected = reference(w, self.data, self.weights, **self.added)
-
-    def values_of(self, configs: Configs) -> list[dict[str, int]]:
-        """Knob values by name, a row a config of shape (n, knobs)."""
-        return [self.space.describe(config) for config in configs]
 
     def arguments(self, values: KnobValues) -> list[Any]:
         """TVM's tensors for a kernel of that config; the last is the output."""

@@ -15,14 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
-from tilewright.targets.base import (
-    Capabilities,
-    Configs,
-    Knob,
-    Lowered,
-    Measurements,
-    Space,
-)
+from tilewright.targets.base import Capabilities, Configs, Knob, Lowered, Measurements, Space
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 

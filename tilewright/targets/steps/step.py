@@ -40,14 +40,6 @@ class Activation(NamedTuple):
     number: Callable[[float], int | None]
 
 
-def any_value(item: str, value: int) -> None:
-    """Accepts a step's number."""
-
-
-def _no_operations(value: int) -> tuple[AluOperation, ...]:
-    return ()
-
-
 @dataclass(frozen=True)
 class StepKind:
     """A kind of element-wise step, by the name that `EpilogueOp.kind` and files have.
@@ -65,9 +57,9 @@ class StepKind:
     apply: Apply
     names: Mapping[str, int] = field(default_factory=dict)
     is_numbered: bool = True
-    check: Callable[[str, int], None] = any_value
+    check: Callable[[str, int], None] = lambda item, value: None
     usual: Callable[[int], tuple[str, int]] | None = None
-    operations: Callable[[int], tuple[AluOperation, ...]] = _no_operations
+    operations: Callable[[int], tuple[AluOperation, ...]] = lambda value: ()
     activation: Activation | None = None
 
     def text(self, value: int) -> str:

@@ -80,14 +80,16 @@ def _area(spec: VtaSpec, reference_gates: float | None) -> Area:
     fetch_entries = m.max_burst_beats // 2 if m.bus_bytes == 8 else m.max_burst_beats
     queue_bits = (3 * m.queue_entries + fetch_entries) * _INSTRUCTION_BITS
     tag_bits = m.read_tags * (3 + _TAG_BITS + m.read_tags)
-    flip_flops = _gemm_registers(m) + _alu_registers(m)
+    lanes = m.batch * m.block_out
+    alu_bits = lanes * m.acc_bits
+    flip_flops = _gemm_registers(m) + 3 * alu_bits  # two operands and a saved source a lane
     gates = (
         SRAM_BIT_GATES * (sum(memory.bits for memory in memories) + queue_bits)
         + FLIP_FLOP_GATES * (flip_flops + tag_bits)
-        + FULL_ADDER_GATES * (_gemm_full_adders(m) + _alu_full_adders(m))
-        + MULTIPLEXER_GATES * _alu_multiplexers(m)
+        # The ALU has an adder, a comparator and two barrel shifters a lane.
+        + FULL_ADDER_GATES * (_gemm_full_adders(m) + 2 * alu_bits)
+        + MULTIPLEXER_GATES * (2 * alu_bits * int(log2(m.acc_bits)))
     )
-    lanes = m.batch * m.block_out
     return Area(
         memories, queue_bits, tag_bits, lanes * m.block_in, lanes * (m.block_in - 1), lanes, lanes,
         flip_flops, m.bus_bytes * 8, gates, gates / (reference_gates or gates),
@@ -136,18 +138,3 @@ def _gemm_registers(m: Machine) -> int:
     layer_bits = layer * (product_bits + int(levels))
     per_lane = m.block_in * (product_bits + 1) + layer_bits + m.acc_bits
     return m.batch * m.block_out * per_lane
-
-
-def _alu_registers(m: Machine) -> int:
-    """Two operands and a saved source a lane."""
-    return m.batch * m.block_out * 3 * m.acc_bits
-
-
-def _alu_full_adders(m: Machine) -> int:
-    """An adder and a comparator a lane."""
-    return m.batch * m.block_out * 2 * m.acc_bits
-
-
-def _alu_multiplexers(m: Machine) -> int:
-    """Two barrel shifters a lane."""
-    return m.batch * m.block_out * 2 * m.acc_bits * int(log2(m.acc_bits))

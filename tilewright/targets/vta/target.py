@@ -56,11 +56,7 @@ from tilewright.targets.vta.estimates.floor import floor_extended
 from tilewright.targets.vta.functional.semantics import SemanticsName
 from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
 from tilewright.targets.vta.lowering.failures import FAILURES
-from tilewright.targets.vta.lowering.geometry import (
-    alu_operations,
-    composed_rows,
-    tensor_operands,
-)
+from tilewright.targets.vta.lowering.geometry import alu_operations, composed_rows, tensor_operands
 from tilewright.targets.vta.lowering.program_features import HIDDEN, HIDDEN_FIELDS
 from tilewright.targets.vta.lowering.program_state import columns
 from tilewright.targets.vta.measure import COUNTER_FIELDS, COUNTER_NAMES, time_rows
@@ -316,14 +312,9 @@ class VtaTarget:
         return Latency(cycles / (self.spec.clock_mhz * 1e6), cycles)
 
     def _measurements(
-        self,
-        lowering: Lowering,
-        lowered: Lowered,
-        values: NDArray[np.int64],
-        rows: NDArray[np.int64],
-        cycles: NDArray[np.int64],
-        counters: NDArray[np.int64],
-    ) -> Measurements:
+        self, lowering: Lowering, lowered: Lowered, values: NDArray[np.int64],
+        rows: NDArray[np.int64], cycles: NDArray[np.int64], counters: NDArray[np.int64],
+    ) -> Measurements:  # fmt: skip
         """`rows` (p,) are those with a program, `values` (p, knobs) their knob values, `cycles`
         (p,) theirs, negative where a program hangs; `counters` (n, counters) those of all."""
         status = np.array(["compile_error"] * len(lowered), dtype=object)

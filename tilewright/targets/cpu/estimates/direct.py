@@ -30,7 +30,8 @@ from tilewright.targets.cpu.estimates.machine import (
 from tilewright.targets.cpu.estimates.tiles import Tilings
 from tilewright.targets.cpu.kernels.direct_dots import must_copy
 from tilewright.targets.cpu.kernels.int8_dot_product import FOUR, fours
-from tilewright.targets.cpu.kernels.tiling import MAX_UNROLLED, has_padding, pixels
+from tilewright.targets.cpu.kernels.padding import is_padded
+from tilewright.targets.cpu.kernels.tiling import MAX_UNROLLED, pixels
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
@@ -121,7 +122,7 @@ def _copies(
     reach = (w.dilation_h * (w.kernel_h - 1), w.dilation_w * (w.kernel_w - 1))
     covered = (t.tiles[1] * t.tile[1], t.tiles[2] * t.tile[2])
     rows, columns = pixels(w)
-    needed = has_padding(w) | (covered[0] != rows) | (covered[1] != columns)
+    needed = is_padded(w) | (covered[0] != rows) | (covered[1] != columns)
     each = of_vector(t.ib) * COPY
     if w.dtype == "int8":
         needed = np.full_like(needed, must_copy(t.ib, w))

@@ -65,9 +65,7 @@ class ConvolutionInt8:
         weights = te.placeholder(direct_dots.weights_shape(w, t), "int32", name="weights")
         blocks, lanes, each = w.in_channels // t.ib, vector_of(t.ob), FOUR * fours(t.ib)
         image = te.compute(
-            packed_shape(w, spec),
-            lambda n, c, y, x, i: data[n, c, y, x * t.ib + i],
-            name="image",
+            packed_shape(w, spec), lambda n, c, y, x, i: data[n, c, y, x * t.ib + i], name="image"
         )
         source = padded(w, image)
         c, i = te.reduce_axis((0, blocks), "c"), te.reduce_axis((0, t.ib), "i")

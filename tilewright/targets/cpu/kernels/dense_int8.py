@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
-from tilewright.targets.cpu.kernels.dense import tile_starts
+from tilewright.targets.cpu.kernels.dense import Dense, tile_starts
 from tilewright.targets.cpu.kernels.gemm_shape import GemmShape
 from tilewright.targets.cpu.kernels.int8_dot_product import (
     FLIP,
@@ -39,9 +39,8 @@ tirx = lazy_module("tvm.tirx")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 
-class DenseInt8:
-    """Keeps `targets.cpu.kernels.kernel.Kernel` for `dense` of int8: data (rows, in), out (rows,
-    out)."""
+class DenseInt8(Dense):
+    """As `Dense`, of int8."""
 
     def serves(self, workload: Workload) -> bool:
         """Any number of rows."""
@@ -60,14 +59,6 @@ class DenseInt8:
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """The baseline of a kernel."""
         return {**GemmShape.of(workload, spec).baseline_values(spec, packed=True), "pack_data": 1}
-
-    def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """(rows, in)."""
-        return workload.batch, workload.in_channels
-
-    def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """(rows, out)."""
-        return workload.batch, workload.out_channels
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """Rows times packed columns, as a tensor expression."""

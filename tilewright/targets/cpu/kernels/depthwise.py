@@ -63,14 +63,9 @@ class _ChannelTaps:
         return task
 
     def add(
-        self,
-        arguments: Arguments,
-        task: Any,
-        source: PaddedSource,
-        sums: list[Any],
-        tap: tuple[Any, Any],
-        pixels: tuple[Any, Callable[[Any], Any], tuple[int, int]],
-    ) -> None:
+        self, arguments: Arguments, task: Any, source: PaddedSource, sums: list[Any],
+        tap: tuple[Any, Any], pixels: tuple[Any, Callable[[Any], Any], tuple[int, int]],
+    ) -> None:  # fmt: skip
         y, column, (first, end) = pixels
         if self.w.dtype == "int8":
             with T.unroll(first, end) as pixel:

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.kernel import KnobValues
+from tilewright.targets.cpu.kernels.padding import is_padded
 from tilewright.targets.cpu.kernels.shared import with_epilogue
 from tilewright.targets.cpu.kernels.tiling import (
     CpuTiling,
     check_unrolled,
-    has_padding,
     packed_shape,
     pixels,
 )
@@ -206,4 +206,4 @@ def _bordered(w: Workload, t: CpuTiling, data: Any) -> Any:
 
 
 def _needs_copy(w: Workload, t: CpuTiling) -> bool:
-    return has_padding(w) or t.covered != pixels(w)
+    return is_padded(w) or t.covered != pixels(w)

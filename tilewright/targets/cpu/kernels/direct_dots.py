@@ -36,10 +36,10 @@ from tilewright.targets.cpu.kernels.int8_dot_product import (
 )
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Arguments, Nest, split_index, tile_start
+from tilewright.targets.cpu.kernels.padding import is_padded
 from tilewright.targets.cpu.kernels.tiling import (
     CpuTiling,
     check_unrolled,
-    has_padding,
     packed_shape,
     pixels,
 )
@@ -58,7 +58,7 @@ four of the block."""
 
 def must_copy(block: int, w: Workload) -> bool:
     """Whether data in blocks of so many channels cannot be read where they lie."""
-    return has_padding(w) or block % FOUR > 0
+    return is_padded(w) or block % FOUR > 0
 
 
 def written(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:

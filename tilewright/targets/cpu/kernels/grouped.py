@@ -137,14 +137,9 @@ class _GroupTaps:
         return tirx.indexdiv(self.reach.start(task), self.reach.block)
 
     def add(
-        self,
-        arguments: Arguments,
-        task: Any,
-        source: PaddedSource,
-        sums: list[Any],
-        tap: tuple[Any, Any],
-        pixels: tuple[Any, Callable[[Any], Any], tuple[int, int]],
-    ) -> None:
+        self, arguments: Arguments, task: Any, source: PaddedSource, sums: list[Any],
+        tap: tuple[Any, Any], pixels: tuple[Any, Callable[[Any], Any], tuple[int, int]],
+    ) -> None:  # fmt: skip
         reach, block, lanes = self.reach, self.reach.block, self.out_block
         offset = 0 if reach.aligned else tirx.indexmod(reach.start(task), block)
 

@@ -75,40 +75,29 @@ class Taps(Protocol):
     @property
     def tasks(self) -> int:
         """Of output channels."""
-        ...
 
     @property
     def blocks(self) -> int:
         """Of input channels, read by one task."""
-        ...
 
     @property
     def sums(self) -> int:
         """Blocks of output channels of a tile, each a vector a pixel."""
-        ...
 
     @property
     def unrolled(self) -> int:
         """Multiply-adds of a tap, pixel and vector that are written out."""
-        ...
 
     def first_block(self, task: Any) -> Any:
         """Of input channels."""
-        ...
 
     def add(
-        self,
-        arguments: Arguments,
-        task: Any,
-        source: PaddedSource,
-        sums: list[Any],
-        tap: tuple[Any, Any],
-        pixels: tuple[Any, Callable[[Any], Any], tuple[int, int]],
-    ) -> None:
+        self, arguments: Arguments, task: Any, source: PaddedSource, sums: list[Any],
+        tap: tuple[Any, Any], pixels: tuple[Any, Callable[[Any], Any], tuple[int, int]],
+    ) -> None:  # fmt: skip
         """Adds one tap, (kernel row, kernel column), to a row of the tile: `sums` a buffer a vector
         of output channels; `pixels` the image row, the image column of a pixel of the tile, and
         which of its pixels there are."""
-        ...
 
 
 class Windows:
@@ -234,14 +223,9 @@ class Windows:
         return tirx.all(top >= 0, bottom <= w.height)
 
     def _tile(
-        self,
-        n: Any,
-        task: Any,
-        source: PaddedSource,
-        at: tuple[Any, Any],
-        border: bool,
+        self, n: Any, task: Any, source: PaddedSource, at: tuple[Any, Any], border: bool,
         tests: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """One register tile whose first pixel is `at`; a `border` tile has a constant column."""
         size, kind = self.width * self.out_block, sums_type(self.w)
         sums = [
@@ -262,14 +246,9 @@ class Windows:
                     self.a.finish(buffer[x * self.out_block + i], where, (block, i))
 
     def _kernel_rows(
-        self,
-        task: Any,
-        source: PaddedSource,
-        sums: list[list[Any]],
-        at: tuple[Any, Any],
-        border: bool,
-        tests: bool,
-    ) -> None:
+        self, task: Any, source: PaddedSource, sums: list[list[Any]], at: tuple[Any, Any],
+        border: bool, tests: bool,
+    ) -> None:  # fmt: skip
         w, unroll = self.w, self.v["unroll_kernel"]
 
         def column(kh: Any, kw: Any) -> None:

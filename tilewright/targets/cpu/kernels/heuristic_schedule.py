@@ -6,8 +6,9 @@ from itertools import product
 
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import winograd
+from tilewright.targets.cpu.kernels.padding import is_padded
 from tilewright.targets.cpu.kernels.shared import even_parts, registers
-from tilewright.targets.cpu.kernels.tiling import has_padding, pixels
+from tilewright.targets.cpu.kernels.tiling import pixels
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
@@ -31,7 +32,7 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
     ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
     dots = w.dtype == "int8"  # whose data are best copied, and whose tiles overlap
     blocks, tile_h, tile_w = _tile(
-        w.out_channels // ob, rows, columns, has_padding(w) or dots, spec, dots
+        w.out_channels // ob, rows, columns, is_padded(w) or dots, spec, dots
     )
     area = (m + 2) ** 2 if m else w.kernel_h * w.kernel_w
     number = 1 if dots else 4
@@ -51,7 +52,7 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
         "pixels_first": 1,
         "unroll_kernel": 1 if w.kernel_w == 3 and w.stride_w == 1 and not (m or dots) else 0,
         "unroll_channels": ib if ib < 5 or (dots and w.kernel_h * w.kernel_w == 1) else 1,
-        "copy": 1 if has_padding(w) or dots else 0,
+        "copy": 1 if is_padded(w) or dots else 0,
         "stages": 1 if m and few else 0,
         "parallel": 1 if spec.threads > 1 else 0,
     }

@@ -33,35 +33,27 @@ class Kernel(Protocol):
 
     def serves(self, workload: Workload) -> bool:
         """Whether it computes this workload at all."""
-        ...
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
         """The schedule's decisions."""
-        ...
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """A good config of these knobs without any measurement: the baseline."""
-        ...
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         """Of the data as the kernel takes them: those of `pack_channels`, maybe seen with other
         axes. The values lie in the same order."""
-        ...
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         """Of the output, and of a residual."""
-        ...
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The computation as a TensorIR function, unscheduled. Layouts may depend on the knobs."""
-        ...
 
     def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The scheduled function. Raises `DoesNotApply`."""
-        ...
 
     def pack_weights(
         self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> NDArray[Any]:
         """Weights as in the model (OIHW, or out × in) in the layout of this schedule."""
-        ...

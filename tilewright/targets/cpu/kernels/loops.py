@@ -101,14 +101,9 @@ class Arguments:
     """
 
     def __init__(
-        self,
-        workload: Workload,
-        data: tuple[int, ...],
-        weights: tuple[int, ...],
-        bias: tuple[int, ...],
-        out: tuple[int, ...],
-        weights_type: str = "",
-    ) -> None:
+        self, workload: Workload, data: tuple[int, ...], weights: tuple[int, ...],
+        bias: tuple[int, ...], out: tuple[int, ...], weights_type: str = "",
+    ) -> None:  # fmt: skip
         def argument(name: str, shape: tuple[int, ...], dtype: str) -> Any:
             return T.arg(name, T.buffer(shape, dtype))
 

@@ -80,14 +80,9 @@ class Share:
         return tiles(p.columns, p.width(v)), p.depth, p.width(v)
 
     def __init__(
-        self,
-        arguments: Arguments,
-        p: GemmShape,
-        v: KnobValues,
-        lead: list[Any],
-        row: Any,
+        self, arguments: Arguments, p: GemmShape, v: KnobValues, lead: list[Any], row: Any,
         column: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.a, self.p, self.v, self.lead = arguments, p, v, lead
         self.vector = self.vector_of(p)
         self.row_tiles = tiles(p.rows, v["tile_rows"])

@@ -20,13 +20,15 @@ def is_padded(w: Workload) -> bool:
     return any((w.pad_top, w.pad_left, w.pad_bottom, w.pad_right))
 
 
-def padded(w: Workload, data: Any) -> Any:
-    """A te tensor in blocks of channels between its padding."""
-    if not is_padded(w):
-        return data
+def padded(w: Workload, data: Any, size: tuple[int, int] | None = None) -> Any:
+    """A te tensor in blocks of channels between its padding; with as many zeros behind it as make
+    it of that size (rows, columns), if one is given."""
+    if size is None:
+        if not is_padded(w):
+            return data
+        size = w.height + w.pad_top + w.pad_bottom, w.width + w.pad_left + w.pad_right
     n, c, _, _, block = data.shape
-    height = w.height + w.pad_top + w.pad_bottom
-    shape = (n, c, height, w.width + w.pad_left + w.pad_right, block)
+    shape = (n, c, *size, block)
 
     def inside(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
         row, column = y - w.pad_top, x - w.pad_left

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
+from tilewright.targets.cpu.kernels.padding import is_padded
 from tilewright.targets.cpu.kernels.shared import even_parts, nearest_divisor, registers
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
@@ -14,16 +15,10 @@ MAX_UNROLLED = 1200
 """Multiply-adds of a loop's body, unrolled: our choice, a second or two of LLVM's time."""
 
 
-def has_padding(workload: Workload) -> bool:
-    """Whether its image has a border of zeros."""
-    w = workload
-    return any((w.pad_top, w.pad_left, w.pad_bottom, w.pad_right))
-
-
 def is_pointwise(workload: Workload) -> bool:
     """Whether its pixels are independent of each other: rows and columns are one axis."""
     sizes = (workload.kernel_h, workload.kernel_w, workload.stride_h, workload.stride_w)
-    return set(sizes) == {1} and not has_padding(workload)
+    return set(sizes) == {1} and not is_padded(workload)
 
 
 def pixels(workload: Workload) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.kernel import KnobValues
+from tilewright.targets.cpu.kernels.padding import padded
 from tilewright.targets.cpu.kernels.shared import epilogue_inputs, epilogue_value
 from tilewright.targets.cpu.kernels.tiling import CpuTiling, check_unrolled, packed_shape
 from tilewright.targets.cpu.spec import CpuSpec
@@ -63,7 +64,7 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     n, in_blocks = in_shape[:2]
     data = te.placeholder(in_shape, name="data")
     weights = te.placeholder((t.tiles[0], a, a, in_blocks, t.ib, blocks * t.ob), name="weights")
-    source = _bordered(w, data, (rows * m + 2, columns * m + 2))
+    source = padded(w, data, (rows * m + 2, columns * m + 2))
     patch = te.compute(
         (n, in_blocks, rows, columns, a, a, t.ib),
         lambda n, c, y, x, p, q, i: source[n, c, y * m + p, x * m + q, i],
@@ -157,24 +158,13 @@ def _chosen(row: Any, values: list[Any]) -> Any:
     return found
 
 
-def _bordered(w: Workload, data: Any, size: tuple[int, int]) -> Any:
-    n, blocks, height, width, ib = (int(length) for length in data.shape)
-
-    def inside(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
-        row, column = y - w.pad_top, x - w.pad_left
-        within = tirx.all(row >= 0, row < height, column >= 0, column < width)
-        return tirx.if_then_else(within, data[n, c, row, column, i], tirx.const(0, "float32"))
-
-    return te.compute((n, blocks, *size, ib), inside, name="padded")
-
-
 def schedule(function: Any, w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     """The scheduled function. Raises `DoesNotApply`."""
     t = _tiling(w, spec, values)
     check_unrolled(t, values, (1, 1))
     sch = s_tir.Schedule(tvm.IRModule({"main": function}))
     names = ("padded", "patch", "half", "left", "part", "back", "square", "out")
-    padded, patch, half, left, part, back, square, out = map(sch.get_sblock, names)
+    border, patch, half, left, part, back, square, out = map(sch.get_sblock, names)
     *_, o, y, x, p, q, b = sch.get_loops(square)
     sizes = [
         [None, t.chunk[0], t.tile[0]],
@@ -196,7 +186,7 @@ def schedule(function: Any, w: Workload, spec: CpuSpec, values: KnobValues) -> A
         sch.set_scope(block, 0, "local")
     sch.compute_at(part, ot, preserve_unit_loops=True)
     _products(sch, part, t, values)
-    _input(sch, w, values, chunk, (padded, patch, half, left))
+    _input(sch, w, values, chunk, (border, patch, half, left))
     return sch.mod["main"]
 
 
@@ -221,7 +211,7 @@ def _products(sch: Any, part: Any, t: CpuTiling, values: KnobValues) -> None:
 
 def _input(sch: Any, w: Workload, values: KnobValues, chunk: Any, blocks: tuple[Any, ...]) -> None:
     """The transform of the data: of a chunk, or of the whole image before."""
-    padded, patch, half, left = blocks
+    border, patch, half, left = blocks
     if not values["stages"]:
         sch.compute_at(left, chunk, preserve_unit_loops=True)
     *outer, p, q, c, y, x, i = sch.get_loops(left)
@@ -237,13 +227,13 @@ def _input(sch: Any, w: Workload, values: KnobValues, chunk: Any, blocks: tuple[
     for block in (left, half, patch):
         _unrolled(sch, block, 2)
     if values["copy"] == 0:
-        sch.compute_inline(padded)
+        sch.compute_inline(border)
         return
     if values["copy"] == 1:
-        sch.compute_at(padded, first, preserve_unit_loops=True)
+        sch.compute_at(border, first, preserve_unit_loops=True)
     elif values["parallel"]:
-        sch.parallel(sch.fuse(*sch.get_loops(padded)[:3]))
-    sch.vectorize(sch.get_loops(padded)[-1])
+        sch.parallel(sch.fuse(*sch.get_loops(border)[:3]))
+    sch.vectorize(sch.get_loops(border)[-1])
 
 
 def _unrolled(sch: Any, block: Any, count: int) -> None:

@@ -33,11 +33,7 @@ from tilewright.targets.epilogue import RESIDUALS, EpilogueOp
 from tilewright.targets.vta.estimates import CYCLES, SHARES, estimate_template
 from tilewright.targets.vta.estimates.choice import estimator
 from tilewright.targets.vta.lowering.batch import Lowering
-from tilewright.targets.vta.lowering.geometry import (
-    alu_operations,
-    composed_rows,
-    tensor_operands,
-)
+from tilewright.targets.vta.lowering.geometry import alu_operations, composed_rows, tensor_operands
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import Workload
 

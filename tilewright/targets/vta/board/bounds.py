@@ -189,10 +189,7 @@ def _check_relocations(program: BoardProgram) -> None:
     ends = (offset + reach) * element_bytes(program.spec.machine)[memory]
     room = np.array([b.bytes for b in program.buffers], np.int64)[buffer]
     beyond = np.flatnonzero(ends > room)
-    _require(
-        beyond.size == 0,
-        f"instruction {at[beyond[:1]]} reaches beyond its buffer",
-    )
+    _require(beyond.size == 0, f"instruction {at[beyond[:1]]} reaches beyond its buffer")
 
 
 def _field(words: NDArray[np.uint64], offset: int, width: int) -> NDArray[np.int64]:

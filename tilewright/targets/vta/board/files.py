@@ -1,7 +1,5 @@
 """The names of the four files that a board loads."""
 
-from __future__ import annotations
-
 NETWORK, INSTRUCTIONS, UOPS, CONSTANTS = (
     "network.bin", "instructions.bin", "uops.bin", "constants.bin",
 )  # fmt: skip

@@ -29,14 +29,6 @@ OF_SPACE: Mapping[str, Estimator] = {
 
 
 __all__ = [
-    "CYCLES",
-    "ESTIMATES",
-    "OF_SPACE",
-    "SHARES",
-    "estimate_extended",
-    "estimate_pool",
-    "estimate_pooled",
-    "estimate_summed",
-    "estimate_template",
-    "estimate_unchecked",
-]
+    "CYCLES", "ESTIMATES", "OF_SPACE", "SHARES", "estimate_extended", "estimate_pool",
+    "estimate_pooled", "estimate_summed", "estimate_template", "estimate_unchecked",
+]  # fmt: skip

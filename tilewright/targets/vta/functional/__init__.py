@@ -39,32 +39,11 @@ from tilewright.targets.vta.program import Program
 from tilewright.targets.vta.spec import VtaSpec
 
 __all__ = [
-    "CHISEL",
-    "COUNTER_NAMES",
-    "FUNCTIONAL",
-    "QUEUES_OF_FLAGS",
-    "SEMANTICS",
-    "DramOutOfRange",
-    "ExecutionOutcome",
-    "ExecutionRun",
-    "Fault",
-    "FinishError",
-    "FunctionalError",
-    "HardwareHang",
-    "ScratchpadOverflow",
-    "Scratchpads",
-    "SemanticRules",
-    "Semantics",
-    "TokenDeadlock",
-    "UndecodableInstruction",
-    "WorkLimitExceeded",
-    "allocate",
-    "clear",
-    "execute",
-    "outcome",
-    "rules_of",
-    "run",
-    "simulate",
+    "CHISEL", "COUNTER_NAMES", "FUNCTIONAL", "QUEUES_OF_FLAGS", "SEMANTICS", "DramOutOfRange",
+    "ExecutionOutcome", "ExecutionRun", "Fault", "FinishError", "FunctionalError", "HardwareHang",
+    "ScratchpadOverflow", "Scratchpads", "SemanticRules", "Semantics", "TokenDeadlock",
+    "UndecodableInstruction", "WorkLimitExceeded", "allocate", "clear", "execute", "outcome",
+    "rules_of", "run", "simulate",
 ]  # fmt: skip
 
 

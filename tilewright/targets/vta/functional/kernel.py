@@ -71,16 +71,10 @@ def outcome(tokens: tuple[int, int, int, int] = (0, 0, 0, 0)) -> ExecutionOutcom
 
 @nb.njit(cache=True, nogil=True)
 def run(
-    insns: NDArray[np.uint64],
-    dram: NDArray[np.uint8],
-    base: int,
-    m: Machine,
-    lay: Layout,
-    rules: SemanticRules,
-    pads: Scratchpads,
-    queues_of_flags: NDArray[np.int64],
+    insns: NDArray[np.uint64], dram: NDArray[np.uint8], base: int, m: Machine, lay: Layout,
+    rules: SemanticRules, pads: Scratchpads, queues_of_flags: NDArray[np.int64],
     result: ExecutionOutcome,
-) -> int:
+) -> int:  # fmt: skip
     """Run a program and return the fault that stopped it, 0 if none did.
 
     Args:
@@ -98,44 +92,32 @@ def run(
 
 @nb.njit(cache=True, nogil=True)
 def _run(
-    insns: NDArray[np.uint64],
-    dram: NDArray[np.uint8],
-    base: int,
-    m: Machine,
-    lay: Layout,
-    rules: SemanticRules,
-    pads: Scratchpads,
-    queues_of_flags: NDArray[np.int64],
+    insns: NDArray[np.uint64], dram: NDArray[np.uint8], base: int, m: Machine, lay: Layout,
+    rules: SemanticRules, pads: Scratchpads, queues_of_flags: NDArray[np.int64],
     result: ExecutionOutcome,
-) -> int:
+) -> int:  # fmt: skip
     order = issue_order(insns, queues_of_flags, result.tokens, result.heads)
     found = np.zeros((MOST_FAULTS + 1, 4), np.int64)
     finish, work = -1, 0
     for n in order:
         lo, hi = insns[n, 0], insns[n, 1]
         if finish >= 0 and not rules.finish_ends and get(lo, hi, 0, 3) != FINISH:
-            _record(result, n, f.INSTRUCTION_AFTER_FINISH, finish, 0, 0)
-            return f.INSTRUCTION_AFTER_FINISH
+            return _record(result, n, f.INSTRUCTION_AFTER_FINISH, finish, 0, 0)
         if check(m, lay, rules, pads, lo, hi, base, dram.size, queues_of_flags, found):
-            _record(result, n, found[1, 0], found[1, 1], found[1, 2], found[1, 3])
-            return int(found[1, 0])
+            return _record(result, n, found[1, 0], found[1, 1], found[1, 2], found[1, 3])
         work += work_of(m, lay, rules, lo, hi, pads.inp_row, pads.acc_row)
         if work > rules.work_limit:
-            _record(result, n, f.WORK_LIMIT_EXCEEDED, work, rules.work_limit, 0)
-            return f.WORK_LIMIT_EXCEEDED
+            return _record(result, n, f.WORK_LIMIT_EXCEEDED, work, rules.work_limit, 0)
         hazard = first_hazard(lay, rules, pads, lo, hi)
         if hazard >= 0:
-            _record(result, n, f.ALU_RAW_HAZARD, hazard, 0, 0)
-            return f.ALU_RAW_HAZARD
+            return _record(result, n, f.ALU_RAW_HAZARD, hazard, 0, 0)
         execute_one(m, lay, rules, pads, lo, hi, dram, base, result.counters)
         if get(lo, hi, 0, 3) == FINISH and finish < 0:
             finish = n
     if len(order) < len(insns) and not (rules.finish_ends and finish >= 0):
-        _record(result, -1, f.DEADLOCK, 0, 0, 0)
-        return f.DEADLOCK
+        return _record(result, -1, f.DEADLOCK, 0, 0, 0)
     if finish < 0:
-        _record(result, -1, f.MISSING_FINISH, 0, 0, 0)
-        return f.MISSING_FINISH
+        return _record(result, -1, f.MISSING_FINISH, 0, 0, 0)
     return 0
 
 
@@ -181,9 +163,10 @@ def execute_one(
 @nb.njit(cache=True, nogil=True)
 def _record(
     result: ExecutionOutcome, instruction: int, fault: int, value: int, limit: int, extra: int
-) -> None:
+) -> int:
     result.fault[0], result.fault[1] = instruction, fault
     result.fault[2], result.fault[3], result.fault[4] = value, limit, extra
+    return fault
 
 
 __all__ = ["COUNTER_NAMES", "QUEUES_OF_FLAGS", "ExecutionOutcome", "execute_one", "outcome", "run"]

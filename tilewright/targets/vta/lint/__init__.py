@@ -42,11 +42,7 @@ WORK_LIMIT = 1 << 33
 reported as `work_limit`. Several seconds at worst."""
 # Complain about all that only the functional simulator accepts, but compute as it does.
 _STRICT = replace(
-    FUNCTIONAL,
-    extensions=False,
-    empty_rows_hang=True,
-    alu_hazards_stop=True,
-    work_limit=WORK_LIMIT,
+    FUNCTIONAL, extensions=False, empty_rows_hang=True, alu_hazards_stop=True, work_limit=WORK_LIMIT
 )
 _NOISE_SEED = 1
 

@@ -198,14 +198,9 @@ def inspect_alu(
 
 @nb.njit(cache=True, nogil=True)
 def run_tensor_shift(
-    m: Machine,
-    lay: Layout,
-    rules: SemanticRules,
-    pads: Scratchpads,
-    g: DecodedLoops,
-    n: int,
+    m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops, n: int,
     log: Log,
-) -> None:
+) -> None:  # fmt: skip
     """Execute a shift by tensor iteration by iteration and look at the amounts it meets."""
     note(log, c.ALU_TENSOR_SHIFT, n, 0, 0, 0)
     outer, inner, uops = trips(rules, g)

@@ -34,21 +34,11 @@ from tilewright.targets.vta.spec import Machine
 
 @nb.njit(cache=True, nogil=True)
 def survey(
-    insns: NDArray[np.uint64],
-    order: NDArray[np.int64],
-    clocks: NDArray[np.int32],
-    dram: NDArray[np.uint8],
-    noisy_dram: NDArray[np.uint8],
-    base: int,
-    m: Machine,
-    lay: Layout,
-    rules: SemanticRules,
-    pads: Scratchpads,
-    noisy: Scratchpads,
-    queues_of_flags: NDArray[np.int64],
-    seen: Accesses,
-    log: Log,
-) -> None:
+    insns: NDArray[np.uint64], order: NDArray[np.int64], clocks: NDArray[np.int32],
+    dram: NDArray[np.uint8], noisy_dram: NDArray[np.uint8], base: int, m: Machine, lay: Layout,
+    rules: SemanticRules, pads: Scratchpads, noisy: Scratchpads, queues_of_flags: NDArray[np.int64],
+    seen: Accesses, log: Log,
+) -> None:  # fmt: skip
     """Note what is wrong with each instruction, in the order they run. Changes both images.
 
     `insns` (n, 2), `order` as they run, `clocks` (n, 3) of `clocks_of`; both images are (bytes,).

@@ -22,14 +22,9 @@ CONSUMERS = np.array([MODULE_COMPUTE, MODULE_LOAD, MODULE_STORE, MODULE_COMPUTE]
 
 @nb.njit(cache=True, nogil=True)
 def clocks_of(
-    insns: NDArray[np.uint64],
-    order: NDArray[np.int64],
-    queues_of_flags: NDArray[np.int64],
-    consumers: NDArray[np.int64],
-    tokens: NDArray[np.int64],
-    token_limit: int,
-    log: Log,
-) -> NDArray[np.int32]:
+    insns: NDArray[np.uint64], order: NDArray[np.int64], queues_of_flags: NDArray[np.int64],
+    consumers: NDArray[np.int64], tokens: NDArray[np.int64], token_limit: int, log: Log,
+) -> NDArray[np.int32]:  # fmt: skip
     """Clocks, shape (n, 3): how many instructions of each module have finished when an instruction
     has, itself included. `tokens` (4,) were there at the start.
 

@@ -301,10 +301,7 @@ def _lower_rows(
         )
         if codes[r] != 0 or not keep:
             continue
-        more_insns, more_uops = (
-            states[r].instructions,
-            states[r].uops,
-        )
+        more_insns, more_uops = (states[r].instructions, states[r].uops)
         if insn_count + more_insns > len(insns):
             grown = np.empty((2 * (insn_count + more_insns), 2), np.uint64)
             grown[:insn_count] = insns[:insn_count]

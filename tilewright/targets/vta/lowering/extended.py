@@ -36,16 +36,11 @@ from tilewright.targets.vta.lowering.reduction_steps import (
     MAX_KERNELS,
     Cursor,
     Rings,
-    find_slots,
-    kernel_of,
-    load_input,
-    mark_read,
-    run_step,
-    run_streamed_step,
+    take_step,
     with_uops,
 )
 from tilewright.targets.vta.lowering.residual import add_residual
-from tilewright.targets.vta.lowering.tile_codegen import size_uop_load
+from tilewright.targets.vta.lowering.tile_codegen import finish
 from tilewright.targets.vta.lowering.tiles import FULL, GemmProgram, begin_tile, end_tile, tile_at
 from tilewright.targets.vta.njit_args import stage, unowned
 from tilewright.targets.vta.spec import Machine
@@ -54,8 +49,6 @@ KNOBS = (
     "tile_h", "tile_w", "tile_co", "tile_ci", "order", "inp_slots", "wgt_slots", "acc_slots",
     "head", "ramp", "tail",
 )  # fmt: skip
-
-_C, _S = 1, 2
 
 
 def balanced(n: int, most: int = 1 << 30) -> tuple[int, ...]:
@@ -148,20 +141,9 @@ def _write(
         if plan.operations.shift:
             fits, cursor = add_residual(plan, program, rings, cursor, tile)
         for k in range(plan.tiling.nk):
-            state.steps += 1
-            step, cursor = find_slots(plan, program, rings, cursor, tile, k)
-            if step.load_inp:
-                load_input(plan, program, tile, step)
-            kernel, cursor = kernel_of(plan, program, rings, cursor, tile, step)
+            kernel, cursor = take_step(plan, program, rings, cursor, tile, k)
             if kernel == FULL:
                 return UOP_CAPACITY
-            if plan.slots.streamed:
-                cursor = run_streamed_step(
-                    plan, program, rings, cursor, tile, step, kernel_at[kernel]
-                )
-            else:
-                run_step(plan, program, tile, step, kernel_at[kernel])
-            mark_read(program, rings, step)
         if plan.operations.residual and not plan.operations.shift:
             fits, cursor = add_residual(plan, program, rings, cursor, tile)
         if not fits:
@@ -175,7 +157,7 @@ def _write(
         cursor = with_uops(cursor, cursor.freed, n_uops)
         if state.problem:
             break
-    return finish(plan, program, cursor.n_uops)
+    return finish(state, out, cursor.n_uops, plan.m.uop_bytes)
 
 
 @stage
@@ -206,16 +188,3 @@ def prepare(plan: LoweringPlan, program: GemmProgram, tiles: int) -> None:
         instruction_writer.gemm(
             state, out, plan.lay, 1, 0, 1, 1, count, 0, 1 if count > 1 else 0, 0, 0, 0, 0
         )  # fmt: skip
-
-
-@stage
-def finish(plan: LoweringPlan, program: GemmProgram, n_uops: int) -> int:
-    """FINISH behind the last STORE, and the size of the first LOAD. Returns a failure code."""
-    state, out = program.state, program.out
-    instruction_writer.push(state, out, _S, _C)
-    instruction_writer.pop(state, out, _S, _C)
-    instruction_writer.finish(state, out)
-    size_uop_load(out, n_uops)
-    state.uops = n_uops
-    state.uop_bytes += (n_uops - 1) * plan.m.uop_bytes
-    return instruction_writer.outcome(state, out)

@@ -175,14 +175,9 @@ def _add_results(
 
 @stage
 def _each_block(
-    plan: LoweringPlan,
-    program: GemmProgram,
-    tile: GemmTile,
-    at: int,
-    opcode: int,
-    use_imm: int,
+    plan: LoweringPlan, program: GemmProgram, tile: GemmTile, at: int, opcode: int, use_imm: int,
     immediate: int,
-) -> None:
+) -> None:  # fmt: skip
     """An operation of a micro-op on an accumulator of each block."""
     step = 1 if tile.cos > 1 else 0
     instruction_writer.alu(

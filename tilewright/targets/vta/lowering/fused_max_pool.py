@@ -17,7 +17,7 @@ from tilewright.targets.base import Knob, Space
 from tilewright.targets.vta.isa import Layout
 from tilewright.targets.vta.lowering import instruction_writer
 from tilewright.targets.vta.lowering.extended import KNOBS as EXTENDED_KNOBS
-from tilewright.targets.vta.lowering.extended import balanced, extended_space, finish, prepare
+from tilewright.targets.vta.lowering.extended import balanced, extended_space, prepare
 from tilewright.targets.vta.lowering.failures import EMPTY_WINDOW, OK
 from tilewright.targets.vta.lowering.fused_max_pool_codegen import (
     Writing,
@@ -42,6 +42,7 @@ from tilewright.targets.vta.lowering.reduction_steps import (
     load_input,
     mark_read,
 )
+from tilewright.targets.vta.lowering.tile_codegen import finish
 from tilewright.targets.vta.lowering.tiles import GemmProgram
 from tilewright.targets.vta.njit_args import unowned
 from tilewright.targets.vta.spec import Machine
@@ -146,4 +147,4 @@ def _write(plan: PooledPlan, w: Writing) -> int:
         end_tile(plan, w, tile)
         if state.problem:
             break
-    return finish(plan.sums, w.program, w.maxima.counts[UOPS])
+    return finish(state, w.program.out, w.maxima.counts[UOPS], plan.sums.m.uop_bytes)

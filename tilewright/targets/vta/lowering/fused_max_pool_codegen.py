@@ -31,7 +31,12 @@ from tilewright.targets.vta.lowering.max_pool_codegen import (
     store_rows,
 )
 from tilewright.targets.vta.lowering.max_pool_plan import before, numbers
-from tilewright.targets.vta.lowering.reduction_steps import ReductionStep, Rings, load_weights
+from tilewright.targets.vta.lowering.reduction_steps import (
+    ReductionStep,
+    Rings,
+    in_blocks,
+    load_weights,
+)
 from tilewright.targets.vta.lowering.tile_codegen import LOAD_LATENCY, write_kernel
 from tilewright.targets.vta.lowering.tiles import GemmProgram, load_bias, stored_blocks, vector_of
 
@@ -112,11 +117,7 @@ def run_step(plan: PooledPlan, w: Writing, tile: PooledTile, step: ReductionStep
         part = 1 if step.sequence == 0 else -(-part // 4)
     done = 0
     while done < whole:
-        # A part lies within one output block, or is a number of whole blocks.
-        if done % block or part < block:
-            part = min(part, block - done % block)
-        else:
-            part = min(part // block * block, whole - done)
+        part = in_blocks(part, block, done, whole)
         if step.load_wgt:
             load_weights(plan.sums, w.program, sums, step, block, done, part)
         if step.load_inp or step.load_wgt:

@@ -105,17 +105,10 @@ def pooled_plan_of(
         th, tw, t.tco, t.row_tiles, t.col_tiles, t.co_tiles, t.places, 1, 1, t.ih, t.iw
     )
     pool = PoolPlan(
-        geo,
-        m,
-        lay,
-        epilogue,
-        tiling,
-        PoolSlots(slots.inp, slots.inp_size, slots.acc, slots.acc_size),
-        rows,
-        cols,
-        False,
+        geo, m, lay, epilogue, tiling,
+        PoolSlots(slots.inp, slots.inp_size, slots.acc, slots.acc_size), rows, cols, False,
         by_row * t.tw + by_col * th <= by_col * t.th + by_row * tw,
-    )
+    )  # fmt: skip
     carried = 0
     if carries(geo, knobs, t.col_tiles, t.co_tiles):
         carried = geo.pool_kh - geo.pool_sh

@@ -16,7 +16,7 @@ from tilewright.core.errors import WorkloadError
 from tilewright.targets.epilogue import RESIDUALS
 from tilewright.targets.vta.isa import Layout
 from tilewright.targets.vta.lowering import instruction_writer
-from tilewright.targets.vta.lowering.extended import finish, prepare
+from tilewright.targets.vta.lowering.extended import prepare
 from tilewright.targets.vta.lowering.failures import OK, UOP_CAPACITY
 from tilewright.targets.vta.lowering.fused_avg_pool import average_uops, end_averaged
 from tilewright.targets.vta.lowering.fused_shortcut_plan import (
@@ -31,17 +31,13 @@ from tilewright.targets.vta.lowering.reduction_steps import (
     MAX_KERNELS,
     Cursor,
     Rings,
-    find_slots,
-    kernel_of,
-    load_input,
-    mark_read,
-    run_step,
+    take_step,
     with_uops,
 )
+from tilewright.targets.vta.lowering.tile_codegen import finish
 from tilewright.targets.vta.lowering.tiles import (
     FULL,
     GemmProgram,
-    GemmTile,
     TilePiece,
     begin_tile,
     end_tile,
@@ -122,7 +118,7 @@ def _write(plan: SummedPlan, program: GemmProgram, rings: Rings, beside_rings: R
             return UOP_CAPACITY
         other = _turned(other, with_uops(cursor, cursor.freed, n_uops))
         for k in range(own.tiling.first_step):
-            kernel, other = _run(beside, program, beside_rings, other, first, k)
+            kernel, other = take_step(beside, program, beside_rings, other, first, k)
             if kernel == FULL:
                 return UOP_CAPACITY
         if not beside.operations.lifted:
@@ -133,7 +129,7 @@ def _write(plan: SummedPlan, program: GemmProgram, rings: Rings, beside_rings: R
             return UOP_CAPACITY
         cursor = _turned(cursor, with_uops(other, other.freed, n_uops))
         for k in range(own.tiling.first_step, own.tiling.nk):
-            kernel, cursor = _run(own, program, rings, cursor, tile, k)
+            kernel, cursor = take_step(own, program, rings, cursor, tile, k)
             if kernel == FULL:
                 return UOP_CAPACITY
         if own.geo.average_taps:
@@ -145,23 +141,7 @@ def _write(plan: SummedPlan, program: GemmProgram, rings: Rings, beside_rings: R
         cursor = with_uops(cursor, cursor.freed, n_uops)
         if state.problem:
             break
-    return finish(own, program, cursor.n_uops)
-
-
-@stage
-def _run(
-    plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile, k: int
-) -> tuple[int, Cursor]:
-    """A step of one of the two. Returns its kernel, or FULL."""
-    program.state.steps += 1
-    step, cursor = find_slots(plan, program, rings, cursor, tile, k)
-    if step.load_inp:
-        load_input(plan, program, tile, step)
-    kernel, cursor = kernel_of(plan, program, rings, cursor, tile, step)
-    if kernel != FULL:
-        run_step(plan, program, tile, step, rings.kernel_at[kernel])
-        mark_read(program, rings, step)
-    return kernel, cursor
+    return finish(state, program.out, cursor.n_uops, own.m.uop_bytes)
 
 
 @stage

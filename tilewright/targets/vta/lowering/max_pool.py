@@ -41,7 +41,7 @@ from tilewright.targets.vta.lowering.max_pool_plan import (
 )
 from tilewright.targets.vta.lowering.program_state import ProgramState
 from tilewright.targets.vta.lowering.template_tiling import window
-from tilewright.targets.vta.lowering.tile_codegen import LOAD_LATENCY, load_window, size_uop_load
+from tilewright.targets.vta.lowering.tile_codegen import LOAD_LATENCY, finish, load_window
 from tilewright.targets.vta.njit_args import stage, unowned
 from tilewright.targets.vta.spec import Machine
 from tilewright.targets.workload import Workload
@@ -127,7 +127,7 @@ def _write(plan: PoolPlan, program: PoolProgram) -> int:
         end_tile(plan, program, tile)
         if program.state.problem:
             break
-    return finish(plan, program)
+    return finish(program.state, program.out, program.counts[UOPS], plan.m.uop_bytes)
 
 
 @stage
@@ -240,16 +240,3 @@ def end_tile(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
     instruction_writer.pop(state, out, _C, _S)
     store_rows(plan, program, tile, tile.blocks)
     program.store_of[tile.a_slot] = state.instructions - 1
-
-
-@stage
-def finish(plan: PoolPlan, program: PoolProgram) -> int:
-    """FINISH behind the last STORE, and the size of the first LOAD. Returns a failure code."""
-    state, out, n_uops = program.state, program.out, program.counts[UOPS]
-    instruction_writer.push(state, out, _S, _C)
-    instruction_writer.pop(state, out, _S, _C)
-    instruction_writer.finish(state, out)
-    size_uop_load(out, n_uops)
-    state.uops = n_uops
-    state.uop_bytes += (n_uops - 1) * plan.m.uop_bytes
-    return instruction_writer.outcome(state, out)

@@ -105,15 +105,9 @@ def new_run(
 
 @nb.njit(cache=True, _nrt=False)
 def alu_run(
-    program: PoolProgram,
-    lay: Layout,
-    line: int,
-    pitch: int,
-    blocks: int,
-    dst: int,
-    src: int,
+    program: PoolProgram, lay: Layout, line: int, pitch: int, blocks: int, dst: int, src: int,
     room: int,
-) -> int:
+) -> int:  # fmt: skip
     """The run of micro-ops, one a block, of ALU operations between two accumulators, or -1."""
     at = find_run(program, 0, line, dst, src)
     if at < 0:
@@ -126,34 +120,18 @@ def alu_run(
 
 @nb.njit(cache=True, _nrt=False)
 def in_place(
-    plan: PoolPlan,
-    program: PoolProgram,
-    tile: PoolTile,
-    at: int,
-    lines: int,
-    pitch: int,
-    width: int,
-    opcode: int,
-    immediate: int,
-) -> None:
+    plan: PoolPlan, program: PoolProgram, tile: PoolTile, at: int, lines: int, pitch: int,
+    width: int, opcode: int, immediate: int,
+) -> None:  # fmt: skip
     """An ALU operation with a constant on `width` neighbours of `lines` lines, in all blocks."""
     alu(plan, program, tile, at, at, lines, pitch, pitch, width, 1, 1, opcode, 1, immediate)
 
 
 @nb.njit(cache=True, _nrt=False)
 def maximum(
-    plan: PoolPlan,
-    program: PoolProgram,
-    tile: PoolTile,
-    dst: int,
-    src: int,
-    n0: int,
-    d0: int,
-    s0: int,
-    n1: int,
-    d1: int,
-    s1: int,
-) -> None:
+    plan: PoolPlan, program: PoolProgram, tile: PoolTile, dst: int, src: int, n0: int, d0: int,
+    s0: int, n1: int, d1: int, s1: int,
+) -> None:  # fmt: skip
     """Accumulators take the maximum of themselves and others, over two loops, in all blocks.
 
     No iteration reads what the one before it wrote, which the RTL forbids: sources come after
@@ -164,21 +142,9 @@ def maximum(
 
 @nb.njit(cache=True, _nrt=False)
 def alu(
-    plan: PoolPlan,
-    program: PoolProgram,
-    tile: PoolTile,
-    dst: int,
-    src: int,
-    n0: int,
-    d0: int,
-    s0: int,
-    n1: int,
-    d1: int,
-    s1: int,
-    opcode: int,
-    use_imm: int,
-    imm: int,
-) -> None:
+    plan: PoolPlan, program: PoolProgram, tile: PoolTile, dst: int, src: int, n0: int, d0: int,
+    s0: int, n1: int, d1: int, s1: int, opcode: int, use_imm: int, imm: int,
+) -> None:  # fmt: skip
     """An ALU operation on all blocks of a tile."""
     at = alu_run(
         program, plan.lay, tile.line, tile.pitch, plan.tiling.tc, dst, src, plan.m.uop_built
@@ -190,21 +156,9 @@ def alu(
     if n1 == 1:
         d1, s1 = 0, 0
     instruction_writer.alu(
-        program.state,
-        program.out,
-        plan.lay,
-        at,
-        at + tile.blocks,
-        n0,
-        n1,
-        d0,
-        d1,
-        s0,
-        s1,
-        opcode,
-        use_imm,
-        imm,
-    )
+        program.state, program.out, plan.lay, at, at + tile.blocks, n0, n1, d0, d1, s0, s1, opcode,
+        use_imm, imm,
+    )  # fmt: skip
 
 
 @nb.njit(cache=True, _nrt=False)
@@ -232,17 +186,9 @@ def bring_pixels(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
 
 @nb.njit(cache=True, _nrt=False)
 def bring_phases(
-    plan: PoolPlan,
-    program: PoolProgram,
-    tile: PoolTile,
-    begin: int,
-    end: int,
-    width: int,
-    step: int,
-    sets: int,
-    lines: int,
-    from_row: int,
-) -> None:
+    plan: PoolPlan, program: PoolProgram, tile: PoolTile, begin: int, end: int, width: int,
+    step: int, sets: int, lines: int, from_row: int,
+) -> None:  # fmt: skip
     """A GEMM over phases `begin` … `end`-1 of the columns, `width` pixels of each, `step` apart in
     the input; over `sets` times `lines` lines, those of a set `from_row` input rows apart."""
     dst = tile.acc + before(plan.cols, begin, tile.cols)
@@ -265,21 +211,10 @@ def bring_phases(
                     )
                     k += 1
     instruction_writer.gemm(
-        program.state,
-        program.out,
-        plan.lay,
-        0,
-        at,
-        at + size * tile.blocks,
-        lines,
-        width,
-        sets * tile.line if lines > 1 else 0,
-        1 if width > 1 else 0,
-        from_row * tile.iw if lines > 1 else 0,
-        step if width > 1 else 0,
-        0,
-        0,
-    )
+        program.state, program.out, plan.lay, 0, at, at + size * tile.blocks, lines, width,
+        sets * tile.line if lines > 1 else 0, 1 if width > 1 else 0,
+        from_row * tile.iw if lines > 1 else 0, step if width > 1 else 0, 0, 0,
+    )  # fmt: skip
 
 
 class Sides(NamedTuple):
@@ -317,16 +252,9 @@ def lines_in_padding(
 
 @nb.njit(cache=True, _nrt=False)
 def columns_in_padding(
-    plan: PoolPlan,
-    program: PoolProgram,
-    tile: PoolTile,
-    sides: Sides,
-    stride: int,
-    first_line: int,
-    lines: int,
-    opcode: int,
-    immediate: int,
-) -> None:
+    plan: PoolPlan, program: PoolProgram, tile: PoolTile, sides: Sides, stride: int,
+    first_line: int, lines: int, opcode: int, immediate: int,
+) -> None:  # fmt: skip
     """An ALU operation with a constant on the columns of `lines` lines that lie in the padding; the
     windows are `stride` columns apart."""
     cols = plan.cols

@@ -202,14 +202,9 @@ def extra_iterations(operations: Operations) -> int:
 
 @nb.njit(cache=True)
 def slots_of(
-    geo: Geometry,
-    m: Machine,
-    t: GemmTiling,
-    operations: Operations,
-    inp_slots: int,
-    wgt_slots: int,
-    acc_slots: int,
-) -> BufferSlots:
+    geo: Geometry, m: Machine, t: GemmTiling, operations: Operations, inp_slots: int,
+    wgt_slots: int, acc_slots: int,
+) -> BufferSlots:  # fmt: skip
     """The division of the scratchpads, whether or not it fits (`slots_failure`)."""
     kk = geo.kh * geo.kw
     inp_size, wgt_size = t.tci * t.ih * t.iw, t.tco * t.tci * kk
@@ -233,22 +228,9 @@ def slots_of(
     room = m.inp_built - inp_slots * inp_size
     res, res_blocks, res_rows = residual_slots(t, room if operations.residual else 0)
     return BufferSlots(
-        inp_slots,
-        inp_size,
-        wgt_slots,
-        wgt_size,
-        acc_slots,
-        acc_size,
-        bias_at,
-        bias_resident,
-        streamed,
-        compute_bound,
-        places,
-        res,
-        res_blocks * res_rows * t.tw,
-        res_blocks,
-        res_rows,
-    )
+        inp_slots, inp_size, wgt_slots, wgt_size, acc_slots, acc_size, bias_at, bias_resident,
+        streamed, compute_bound, places, res, res_blocks * res_rows * t.tw, res_blocks, res_rows,
+    )  # fmt: skip
 
 
 @nb.njit(cache=True)

@@ -82,6 +82,26 @@ def with_uops(cursor: Cursor, freed: int, n_uops: int) -> Cursor:
 
 
 @stage
+def take_step(
+    plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile, k: int
+) -> tuple[int, Cursor]:
+    """A step of a tile's reduction. Returns its kernel, or FULL."""
+    program.state.steps += 1
+    step, cursor = find_slots(plan, program, rings, cursor, tile, k)
+    if step.load_inp:
+        load_input(plan, program, tile, step)
+    kernel, cursor = kernel_of(plan, program, rings, cursor, tile, step)
+    if kernel != FULL:
+        at = rings.kernel_at[kernel]
+        if plan.slots.streamed:
+            cursor = run_streamed_step(plan, program, rings, cursor, tile, step, at)
+        else:
+            run_step(plan, program, tile, step, at)
+        mark_read(program, rings, step)
+    return kernel, cursor
+
+
+@stage
 def find_slots(
     plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile, k: int
 ) -> tuple[ReductionStep, Cursor]:
@@ -199,14 +219,9 @@ def find_kernel(rings: Rings, cursor: Cursor, tile: GemmTile, step: ReductionSte
 
 @stage
 def gemm_of(
-    plan: LoweringPlan,
-    program: GemmProgram,
-    tile: GemmTile,
-    step: ReductionStep,
-    bgn: int,
-    end: int,
-    fresh: bool,
-) -> None:
+    plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep, bgn: int,
+    end: int, fresh: bool,
+) -> None:  # fmt: skip
     """The GEMM over micro-ops bgn … end-1; it waits for what was loaded last, if that is fresh."""
     if fresh:
         # What was loaded last carries the token; a load is always the last instruction.
@@ -253,11 +268,7 @@ def run_step(
             part = last_part(left - done, later, pixels, beats)
             rest = whole - done if part >= block else block - done % block
             part = -(-rest // -(-rest // part))  # of equal parts, no remainder is tiny
-        # A part lies within one output block, or is a number of whole blocks.
-        if done % block or part < block:
-            part = min(part, block - done % block)
-        else:
-            part = min(part // block * block, whole - done)
+        part = in_blocks(part, block, done, whole)
         if step.load_wgt:
             load_weights(plan, program, tile, step, block, done, part)
         bgn, end = kernel_at, kernel_at + count
@@ -269,15 +280,21 @@ def run_step(
 
 
 @stage
+def in_blocks(part: int, block: int, done: int, whole: int) -> int:
+    """Of so many elements after `done` of a whole those that lie within one output block, or are a
+    number of whole blocks."""
+    if done % block or part < block:
+        part = min(part, block - done % block)
+    else:
+        part = min(part // block * block, whole - done)
+    return part
+
+
+@stage
 def load_weights(
-    plan: LoweringPlan,
-    program: GemmProgram,
-    tile: GemmTile,
-    step: ReductionStep,
-    block: int,
-    done: int,
-    part: int,
-) -> None:
+    plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep, block: int,
+    done: int, part: int,
+) -> None:  # fmt: skip
     """A part of a step's weights, after `done` elements; an output block has `block`."""
     geo, blocks = plan.geo, part // block
     row = (tile.group * geo.co + tile.co + done // block) * geo.ci + step.ci
@@ -290,14 +307,9 @@ def load_weights(
 
 @stage
 def run_streamed_step(
-    plan: LoweringPlan,
-    program: GemmProgram,
-    rings: Rings,
-    cursor: Cursor,
-    tile: GemmTile,
-    step: ReductionStep,
-    kernel_at: int,
-) -> Cursor:
+    plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile,
+    step: ReductionStep, kernel_at: int,
+) -> Cursor:  # fmt: skip
     """A step whose weights are the next of the stream: a GEMM for as many as are there."""
     whole = tile.cos * step.cis * plan.geo.kh * plan.geo.kw
     freed, loaded, done = cursor.freed, cursor.loaded, 0
@@ -317,16 +329,9 @@ def run_streamed_step(
             rings.reader[place % plan.slots.wgt_places] = program.state.instructions - 1
         done += part
     return Cursor(
-        cursor.inp_next,
-        cursor.wgt_next,
-        cursor.inp_hint,
-        cursor.wgt_hint,
-        freed,
-        loaded,
-        cursor.kernels,
-        cursor.kernel_hint,
-        cursor.n_uops,
-    )
+        cursor.inp_next, cursor.wgt_next, cursor.inp_hint, cursor.wgt_hint, freed, loaded,
+        cursor.kernels, cursor.kernel_hint, cursor.n_uops,
+    )  # fmt: skip
 
 
 @stage

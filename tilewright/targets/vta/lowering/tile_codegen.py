@@ -24,7 +24,7 @@ KEY, READER = 0, 1
 
 MAX_SLOTS = 120  # of either ring: their sum bounds the tokens outstanding (counters hold 255)
 
-_L, _C = 0, 1
+_L, _C, _S = 0, 1, 2
 
 # What the sizes of parts and pieces are chosen by; the simulator has its own, exact rules.
 WIDE_STORE = 0.93  # elements a cycle that a STORE moves where one is a beat, bursts of 64 included
@@ -57,10 +57,17 @@ def one_uop(uops: NDArray[np.uint64], word: int, n_uops: int, first: int) -> int
 
 
 @compiled
-def size_uop_load(out: NDArray[np.uint64], n_uops: int) -> None:
-    """Set x_size and x_stride of the first instruction."""
+def finish(state: ProgramState, out: NDArray[np.uint64], n_uops: int, uop_bytes: int) -> int:
+    """FINISH behind the last STORE, and the size of the first LOAD, which brings all micro-ops.
+    Returns a failure code."""
+    instruction_writer.push(state, out, _S, _C)
+    instruction_writer.pop(state, out, _S, _C)
+    instruction_writer.finish(state, out)
     size = nb.uint64(n_uops)
     out[0, 1] = nb.uint64(1) | (size << nb.uint64(16)) | (size << nb.uint64(32))
+    state.uops = n_uops
+    state.uop_bytes += (n_uops - 1) * uop_bytes
+    return instruction_writer.outcome(state, out)
 
 
 @compiled

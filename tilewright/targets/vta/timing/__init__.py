@@ -28,23 +28,10 @@ from tilewright.targets.vta.timing.simulator import simulator_of
 from tilewright.targets.vta.timing.work_limit import WORK_LIMIT
 
 __all__ = [
-    "ACTIVITIES",
-    "WORK_LIMIT",
-    "BatchCycles",
-    "CycleError",
-    "CycleLimitExceeded",
-    "CycleReport",
-    "Deadlock",
-    "EndlessTransfer",
-    "MissingFinish",
-    "OvertakenLoad",
-    "TooManyCycles",
-    "UndecodableStream",
-    "cycles",
-    "simulate_batch",
-    "simulate_program",
-    "simulator_of",
-]
+    "ACTIVITIES", "WORK_LIMIT", "BatchCycles", "CycleError", "CycleLimitExceeded", "CycleReport",
+    "Deadlock", "EndlessTransfer", "MissingFinish", "OvertakenLoad", "TooManyCycles",
+    "UndecodableStream", "cycles", "simulate_batch", "simulate_program", "simulator_of",
+]  # fmt: skip
 
 
 def cycles(

@@ -94,16 +94,10 @@ def _chunks(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
 
 @nb.njit(cache=True, nogil=True)
 def _simulate_rows(
-    insns: NDArray[np.uint64],
-    offsets: NDArray[np.int64],
-    addresses: NDArray[np.int64],
-    first: int,
-    last: int,
-    cycles: NDArray[np.int64],
-    outcomes: NDArray[np.int64],
-    breakdown: NDArray[np.int64],
+    insns: NDArray[np.uint64], offsets: NDArray[np.int64], addresses: NDArray[np.int64], first: int,
+    last: int, cycles: NDArray[np.int64], outcomes: NDArray[np.int64], breakdown: NDArray[np.int64],
     sim: Simulator,
-) -> None:
+) -> None:  # fmt: skip
     tokens = np.zeros(4, np.int64)
     nothing = np.zeros((0, 0), np.int64)
     for p in range(first, last):

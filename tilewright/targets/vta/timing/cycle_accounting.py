@@ -34,17 +34,9 @@ def spend(
 
 @compiled
 def account_wait(
-    breakdown: NDArray[np.int64],
-    module: int,
-    first: int,
-    first_since: int,
-    second: int,
-    second_since: int,
-    idle_since: int,
-    visible: int,
-    now: int,
-    total: int,
-) -> int:
+    breakdown: NDArray[np.int64], module: int, first: int, first_since: int, second: int,
+    second_since: int, idle_since: int, visible: int, now: int, total: int,
+) -> int:  # fmt: skip
     """Account the cycles before a decision: for the instruction, then for its tokens, the cycle of
     the decision itself. Returns the cycle after it.
 
@@ -64,14 +56,9 @@ def account_wait(
 
 @compiled
 def account_end(
-    breakdown: NDArray[np.int64],
-    module: int,
-    client: int,
-    beats: int,
-    begin: int,
-    end: int,
+    breakdown: NDArray[np.int64], module: int, client: int, beats: int, begin: int, end: int,
     total: int,
-) -> int:
+) -> int:  # fmt: skip
     """Account the execute cycles of an instruction; a load's are its beats and waiting for them.
 
     `breakdown` (units, columns). Returns `end`.

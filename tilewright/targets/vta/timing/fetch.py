@@ -97,16 +97,10 @@ def destination(lo: int, hi: int, lay: Layout) -> int:
 
 @stage
 def dispatch(
-    insns: NDArray[np.uint64],
-    lay: Layout,
-    pipelined: bool,
-    entries: int,
-    now: int,
-    fetch: NDArray[np.int64],
-    queues: NDArray[np.int64],
-    heads: tuple[int, int, int],
+    insns: NDArray[np.uint64], lay: Layout, pipelined: bool, entries: int, now: int,
+    fetch: NDArray[np.int64], queues: NDArray[np.int64], heads: tuple[int, int, int],
     tails: NDArray[np.int64],
-) -> int:
+) -> int:  # fmt: skip
     """Move arrived instructions into queues as long as there is known to be room.
 
     Called when a batch has arrived and, if that did not empty the unit, whenever an instruction

@@ -3,8 +3,6 @@
 numba compiles these constants into the kernels.
 """
 
-from __future__ import annotations
-
 from tilewright.targets.vta.isa import QUEUE_NAMES
 
 # Results other than a number of cycles

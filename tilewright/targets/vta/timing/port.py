@@ -152,15 +152,9 @@ def _look_ahead(
 
 @compiled
 def add_load(
-    clients: NDArray[np.int64],
-    client: int,
-    decided: int,
-    lo: int,
-    hi: int,
-    element_bytes: int,
-    flight_limit: int,
-    bus: Bus,
-) -> int:
+    clients: NDArray[np.int64], client: int, decided: int, lo: int, hi: int, element_bytes: int,
+    flight_limit: int, bus: Bus,
+) -> int:  # fmt: skip
     """A LOAD with rows and elements whose module decided to start it in cycle `decided`.
 
     `clients` (CLIENTS, CLIENT_FIELDS); `lo` and `hi` are the instruction's words.

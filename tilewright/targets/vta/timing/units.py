@@ -113,14 +113,9 @@ def after(ended: UnitEnds, unit: TimingUnit) -> UnitEnds:
 
 @stage
 def end_load(
-    run: TimedRun,
-    load: TimingUnit,
-    l2g: UnitTokens,
-    sharing: Sharing,
-    ended: UnitEnds,
-    now: int,
+    run: TimedRun, load: TimingUnit, l2g: UnitTokens, sharing: Sharing, ended: UnitEnds, now: int,
     total: int,
-) -> tuple[TimingUnit, UnitTokens, UnitEnds]:
+) -> tuple[TimingUnit, UnitTokens, UnitEnds]:  # fmt: skip
     """The load module after this cycle's end, if any."""
     if not ends(load, now):
         return load, l2g, ended
@@ -130,15 +125,9 @@ def end_load(
 
 @stage
 def end_compute(
-    run: TimedRun,
-    compute: TimingUnit,
-    g2l: UnitTokens,
-    g2s: UnitTokens,
-    sharing: Sharing,
-    ended: UnitEnds,
-    now: int,
-    total: int,
-) -> tuple[TimingUnit, UnitTokens, UnitTokens, UnitEnds]:
+    run: TimedRun, compute: TimingUnit, g2l: UnitTokens, g2s: UnitTokens, sharing: Sharing,
+    ended: UnitEnds, now: int, total: int,
+) -> tuple[TimingUnit, UnitTokens, UnitTokens, UnitEnds]:  # fmt: skip
     """The compute module after this cycle's end, if any."""
     if not ends(compute, now):
         return compute, g2l, g2s, ended
@@ -150,14 +139,9 @@ def end_compute(
 
 @stage
 def end_store(
-    run: TimedRun,
-    store: TimingUnit,
-    s2g: UnitTokens,
-    sharing: Sharing,
-    ended: UnitEnds,
-    now: int,
+    run: TimedRun, store: TimingUnit, s2g: UnitTokens, sharing: Sharing, ended: UnitEnds, now: int,
     total: int,
-) -> tuple[TimingUnit, UnitTokens, UnitEnds]:
+) -> tuple[TimingUnit, UnitTokens, UnitEnds]:  # fmt: skip
     """The store module after this cycle's end, if any."""
     if not ends(store, now):
         return store, s2g, ended
@@ -224,30 +208,14 @@ def start(
 
 @stage
 def account_start(
-    run: TimedRun,
-    module: int,
-    unit: TimingUnit,
-    head: Head,
-    first: int,
-    first_since: int,
-    second: int,
-    second_since: int,
-    now: int,
-    total: int,
-) -> TimingUnit:
+    run: TimedRun, module: int, unit: TimingUnit, head: Head, first: int, first_since: int,
+    second: int, second_since: int, now: int, total: int,
+) -> TimingUnit:  # fmt: skip
     """The module with the cycles before this decision accounted, if a breakdown is wanted."""
     if not rarely(run.breakdown.shape[0] > 0):
         return unit
     accounted = account_wait(
-        run.breakdown,
-        module,
-        first,
-        first_since,
-        second,
-        second_since,
-        unit.accounted,
-        head.visible,
-        now,
-        total,
-    )
+        run.breakdown, module, first, first_since, second, second_since, unit.accounted,
+        head.visible, now, total,
+    )  # fmt: skip
     return TimingUnit(unit.head, unit.busy, unit.event, unit.insn, unit.client, accounted)

@@ -44,14 +44,9 @@ def account_rest(run: TimedRun, load: TimingUnit, store: TimingUnit, total: int)
 
 @stage
 def failure(
-    run: TimedRun,
-    load: TimingUnit,
-    compute: TimingUnit,
-    store: TimingUnit,
-    l2g: UnitTokens,
-    s2g: UnitTokens,
-    progress: IssueProgress,
-) -> int:
+    run: TimedRun, load: TimingUnit, compute: TimingUnit, store: TimingUnit, l2g: UnitTokens,
+    s2g: UnitTokens, progress: IssueProgress,
+) -> int:  # fmt: skip
     """The code of a program that never finishes."""
     outcome, stopped_at = run.sim.outcome, run.sim.fetch[FETCH_UNDECODABLE]
     if stopped_at >= 0:

@@ -1,0 +1,128 @@
+"""Runs an integer graph on the CPU, layer by layer in plain integer arithmetic: what every
+other way of running it has to give, bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.networks.errors import InputError
+from tilewright.networks.integer.graph import CpuIsland, IntegerGraph
+from tilewright.networks.integer.library import compiled_islands
+from tilewright.networks.integer.reference import layer_reference
+from tilewright.networks.relax.cpu_subgraphs import Library
+from tilewright.targets.host_numbers import from_int8, to_int8
+from tilewright.targets.layer import Layer, channel_axis
+from tilewright.targets.tensor_aliasing import lay_out
+
+Array = NDArray[Any]
+RunLayer = Callable[[Layer, Mapping[str, Array]], Array]
+RunIsland = Callable[[CpuIsland, list[Array]], list[Array]]
+
+
+def in_memory(graph: IntegerGraph) -> RunIsland:
+    """Compile a graph's islands for this machine, to run them now on arrays in the shapes of their
+    values. Raises `ImportFailedError` naming the operators that TVM cannot compile."""
+    return _runner(Library(compiled_islands(graph)) if graph.islands else None)
+
+
+def from_file(path: Path) -> RunIsland:
+    """The islands of a library that `networks.integer.library` wrote, to run on arrays in the
+    shapes of their values. It runs code of the file: read none of strangers."""
+    return _runner(Library.load(path))
+
+
+def _runner(library: Library | None) -> RunIsland:
+    def run(island: CpuIsland, arrays: list[Array]) -> list[Array]:
+        assert library is not None, f"'{island.name}' was not compiled"
+        return library(island.name, arrays)
+
+    return run
+
+
+def run(
+    graph: IntegerGraph,
+    inputs: Mapping[str, Array],
+    island: RunIsland,
+    layer: RunLayer | None = None,
+) -> dict[str, Array]:
+    """Every value of the graph by name, its outputs under their names among them.
+
+    `inputs` are the network's, by name, in its shapes. `island` runs a CPU island on the arrays it
+    reads (`in_memory`), `layer` a layer on the values written so far (by default
+    the reference, `layer_reference`). Raises `InputError`.
+    """
+
+    def by_reference(step: Layer, values: Mapping[str, Array]) -> Array:
+        return layer_reference(step, values, graph.blocks.in_channels)
+
+    run_layer = layer or by_reference
+    values = dict(checked(graph, inputs))
+    for name, source in graph.quantised.items():
+        value = graph.values[name]
+        values[name] = to_int8(values[source], value.scale).reshape(value.shape)
+    places = _places(graph)
+    values.update(places)
+    for step in graph.steps:
+        if isinstance(step, CpuIsland):
+            results = island(step, [values[name] for name in step.inputs])
+            values.update(zip(step.outputs, results, strict=True))
+        else:
+            made = run_layer(step, values)
+            made = made.reshape(graph.values[step.output].shape)
+            if step.output in places:
+                places[step.output][...] = made
+            else:
+                values[step.output] = made
+    for output in graph.outputs:
+        values[output.name] = result(graph, output.name, values)
+    return values
+
+
+def _places(graph: IntegerGraph) -> dict[str, Array]:
+    """Of the values that lie inside others, and of those, views of the memory they share."""
+    shapes = {name: value.shape for name, value in graph.values.items()}
+    found: dict[str, Array] = {}
+    for begins in lay_out((each.part, each.whole, each.first) for each in graph.slices):
+        axis = channel_axis(shapes[next(iter(begins))])
+        widest = list(shapes[next(iter(begins))])
+        widest[axis] = max(begin + shapes[name][axis] for name, begin in begins.items())
+        memory = np.zeros(widest, np.int8)
+        for name, begin in begins.items():
+            channels = slice(begin, begin + shapes[name][axis])
+            found[name] = memory[(slice(None),) * axis + (channels,)]
+    return found
+
+
+def checked(graph: IntegerGraph, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The inputs, which are to have the names, shapes and types of the graph's. Raises
+    `InputError`."""
+    wanted = [value.name for value in graph.inputs]
+    if set(wanted) != set(inputs):
+        raise InputError(
+            f"the network's inputs are {', '.join(wanted)}, not {', '.join(inputs) or 'none'}; "
+            "give one array for each"
+        )
+    for value in graph.inputs:
+        array = np.asarray(inputs[value.name])
+        if (array.shape, array.dtype.name) != (value.shape, value.dtype):
+            raise InputError(
+                f"input '{value.name}' takes {value.dtype} of shape {value.shape}, not "
+                f"{array.dtype} of shape {array.shape}; convert the array"
+            )
+    return {name: np.asarray(inputs[name]) for name in wanted}
+
+
+def result(graph: IntegerGraph, output: str, values: Mapping[str, Array]) -> Array:
+    """An output in its own shape and type, out of the value that it is."""
+    info = next(value for value in graph.outputs if value.name == output)
+    array = values[graph.results[output]]
+    if array.dtype == np.int8 and info.dtype != "int8":
+        array = from_int8(
+            array, info.scale or graph.values[graph.results[output]].scale, info.dtype
+        )
+    return array.reshape(info.shape).astype(info.dtype)

@@ -1,0 +1,39 @@
+"""Programs of single configs, to be run with their data or judged by what they compute."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.functional.semantics import SemanticsName
+from tilewright.targets.vta.lowering.batch import Lowering
+from tilewright.targets.vta.lowering.geometry import PAGE_BYTES
+from tilewright.targets.vta.lowering.tensors import Tensors, pack_image
+from tilewright.targets.vta.program import Program
+from tilewright.targets.vta.verify import wrong_values
+
+
+def program_with_data(
+    lowering: Lowering, values: NDArray[np.int64], tensors: Tensors
+) -> Program | None:
+    """The program of one config (knob values, shape (knobs,)) with its DRAM image, or None if it
+    has none."""
+    code, insns, uops, _ = lowering.program(values)
+    if code:
+        return None
+    image = pack_image(lowering.workload, lowering.machine, lowering.geometry, tensors, uops)
+    return Program(insns, image, PAGE_BYTES)
+
+
+def mismatches(
+    lowering: Lowering,
+    values: NDArray[np.int64],
+    seed: int = 0,
+    semantics: SemanticsName = "functional",
+) -> int:
+    """Output values of one config (knob *values*, shape (knobs,)) that differ from the integer
+    reference; -1 if it has no program or its program does not run to its end."""
+    code, insns, uops, _ = lowering.program(values)
+    if code:
+        return -1
+    return wrong_values(lowering, insns, uops, seed, semantics)
