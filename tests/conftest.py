@@ -4,8 +4,9 @@
 
 Under `pytest -n 3 --dist loadfile --no-loadscope-reorder`, as `make test` calls it, a worker takes
 whole files, so that what a module makes once is made once; the longest files come first, by what
-their tests marked `slow` or `nightly` say. A test marked `alone` runs while no other test does. (Groups of
-`--dist loadgroup` go unheard: pytest 9.2 keeps names of tests where pytest-xdist 3.8 cannot write.)
+their tests marked `slow` or `nightly` say. A test marked `alone` runs while no other test does.
+(Groups of `--dist loadgroup` go unheard: pytest 9.2 keeps names of tests where pytest-xdist 3.8
+cannot write.)
 
 No property is timed: a first example may compile, and machines are busy.
 """
