@@ -84,7 +84,7 @@ def run_streams() -> None:
     simulate(program, spec)
     lint(program, spec)
     disassemble(program.insns, spec)
-    target, summed = VtaTarget(spec, "template"), parse_workload(SUMMED)
+    target, summed = VtaTarget(spec, "extended"), parse_workload(SUMMED)
     target.lower(summed, np.zeros((1, len(target.space(summed).knobs)), np.int32))
 
 
