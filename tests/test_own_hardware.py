@@ -1,4 +1,4 @@
-"""Every command of docs/own-hardware.md runs as it stands there, one after the other."""
+"""Run every command of docs/guides/own-hardware.md as it stands there, in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[1] / "docs" / "own-hardware.md"
+PAGE = Path(__file__).parents[1] / "docs" / "guides" / "own-hardware.md"
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 

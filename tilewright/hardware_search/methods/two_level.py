@@ -29,7 +29,7 @@ class TwoLevel:
     """Screens machines by estimates, and spends measurements by the hypervolume they promise."""
 
     class Options(MethodOptions):
-        """docs/codesign.md says what `estimates` and `correct` bring; the other numbers are chosen
+        """docs/guides/codesign.md says what `estimates` and `correct` bring; the other numbers are chosen
         by hand."""
 
         screened: int = Field(512, ge=1, description="machines that estimates are asked about")

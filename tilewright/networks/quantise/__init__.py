@@ -5,7 +5,7 @@
     made = quantise(model, samples, Options(keep_float=("fc",)))
     made.model, made.report.to_json()
 
-`docs/int8.md` says what is quantised and by which rule. Importing this package loads ONNX, but
+`docs/guides/quantise.md` says what is quantised and by which rule. Importing this package loads ONNX, but
 neither onnxruntime nor TVM.
 """
 
