@@ -74,7 +74,7 @@ fuzz: setup-dev ## Fuzz what strangers may send, for longer than the suite does 
 	@FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -s tests/reliability/test_fuzz.py
 
 docs: setup-dev ## Build the site into build/site, without a warning and without the network
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "open build/site/index.html"
 
 browser-test: setup setup-dev ## See both servers' pages in Debian's Chromium (PICTURES=1 renews those of the docs)

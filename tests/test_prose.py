@@ -75,11 +75,6 @@ def sources() -> list[Path]:
     return sorted(path for path in kept if "data" not in path.relative_to(ROOT).parts[1:2])
 
 
-def texts() -> list[Path]:
-    """Pages of the site and the README."""
-    return [*pages(), ROOT / "README.md"]
-
-
 def private_words(text: str) -> Iterator[tuple[int, str]]:
     """Line and word of each."""
     for found in _PRIVATE.finditer(text):
@@ -107,7 +102,7 @@ def sentences(text: str) -> Iterator[str]:
 def test_no_word_is_this_projects_alone() -> None:
     found: Counter[tuple[str, str]] = Counter()
     places: dict[tuple[str, str], list[int]] = {}
-    for path in [*sources(), *texts()]:
+    for path in [*sources(), *pages()]:
         name = path.relative_to(ROOT).as_posix()
         for line, word in private_words(path.read_text()):
             found[name, word] += 1
@@ -133,7 +128,7 @@ def test_words_are_found_in_names_and_prose(text: str, words: list[str]) -> None
 
 
 def test_sentences_on_the_pages_are_short() -> None:
-    every = [len(each.split()) for page in texts() for each in sentences(page.read_text())]
+    every = [len(each.split()) for page in pages() for each in sentences(page.read_text())]
     long = sum(words > LONG for words in every)
     assert len(every) > 1000
     assert long / len(every) <= LONG_SHARE, f"{long} of {len(every)} have over {LONG} words"
