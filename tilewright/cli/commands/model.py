@@ -59,7 +59,7 @@ def train(
     option: Annotated[
         list[str] | None,
         typer.Option(
-            "--option", help="An option of the kind, NAME=VALUE (docs/guides/transfer.md)."
+            "--option", help="An option of the kind, NAME=VALUE (docs/explanation/transfer.md)."
         ),
     ] = None,
     bare: Annotated[
