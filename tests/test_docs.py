@@ -59,6 +59,13 @@ PACKAGES = {
     "docs/tutorials/write-a-tuner.md": ("greedy",),
 }
 """Examples that are installed where a page's commands run, in a Python of their own."""
+NIGHTLY = {
+    "docs/guides/codesign.md",
+    "docs/guides/compare-tuners.md",
+    "docs/guides/own-model.md",
+    "docs/tutorials/nightly-runs.md",
+}
+"""Pages that take long, and whose commands have short tests of their own."""
 RECORDED = {"docs/tutorials/nightly-runs.md"}
 """Pages with runs in Prefect, for which a server is up already."""
 BETWEEN = "\x1e"
@@ -157,7 +164,13 @@ def workplace(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow(seconds=s)) for n, s in SECONDS.items()]
+    "name",
+    [
+        pytest.param(
+            n, marks=(pytest.mark.nightly if n in NIGHTLY else pytest.mark.slow)(seconds=s)
+        )
+        for n, s in SECONDS.items()
+    ],
 )
 def test_the_blocks_of_a_page_run_and_print_what_it_shows(
     name: str, workplace: Path, request: pytest.FixtureRequest
@@ -202,7 +215,7 @@ def _output(command: str, folder: Path, environment: dict[str, str], own_python:
             cwd=folder, env=environment, capture_output=True, text=True, timeout=600,
         )  # fmt: skip
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-    return "\n".join(tidy(f"{done.stdout}{done.stderr}"))
+    return "\n".join(tidy(f"{done.stdout}{done.stderr}".replace(f"{folder}/", "")))
 
 
 def _environment(folder: Path, packages: list[Path]) -> dict[str, str]:
