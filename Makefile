@@ -67,14 +67,14 @@ matrix: ## The quick half of the tests on every other Python of the range that t
 release-check: setup setup-dev ## Build wheel and sdist, install them away from here and run a network with them
 	@$(BIN)/python -m pytest tests/test_release.py -rs -p no:xdist
 
-attack: setup setup-dev ## Carry out the attacks of docs/security.md and docs/reliability.md, and say which could not be
+attack: setup setup-dev ## Carry out the attacks of docs/explanation/security.md and docs/evidence/reliability.md, and say which could not be
 	@$(PYTEST) -m attack -rs
 
 fuzz: setup-dev ## Fuzz what strangers may send, for longer than the suite does (FUZZ_EXAMPLES=)
 	@FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -s tests/reliability/test_fuzz.py
 
 docs: setup-dev ## Build the site into build/site, without a warning and without the network
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "open build/site/index.html"
 
 browser-test: setup setup-dev ## See both servers' pages in Debian's Chromium (PICTURES=1 renews those of the docs)

@@ -3,7 +3,7 @@
 For every network of the zoo, on `vta-pynq`: the multiply-accumulates, the share of them that is
 offloaded, how many workloads and calls that is, what they take at least there with the packing at
 their borders, what all of it would take on the CPU beside it, and what is left to the CPU.
-`--write` puts the table into `docs/coverage.md`.
+`--write` puts the table into `docs/evidence/coverage.md`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilewright.reports.number_format import milliseconds
 from tilewright.targets import make_target
 
 TARGET = "vta-pynq"
-PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
+PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "coverage.md"
 BEGIN, END = "<!-- begin: benchmarks.coverage -->\n", "<!-- end: benchmarks.coverage -->\n"
 HEAD = (
     "network", "MMAC", "offloaded", "workloads", "calls", "accelerator ms", "CPU ms",
@@ -67,7 +67,9 @@ def _row(report: ModelReport) -> tuple[str, ...]:
 
 
 def main(
-    write: Annotated[bool, typer.Option("--write", help="Put it into docs/coverage.md.")] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Put it into docs/evidence/coverage.md.")
+    ] = False,
 ) -> None:
     """Print the table."""
     text = table(rows())

@@ -5,7 +5,7 @@
 
 Starts PostgreSQL (Debian's), Prefect's and MLflow's servers on it, and workers of the pool
 `tilewright`, on loopback, until Ctrl-C. What ends by itself is started again. The same command goes
-on with the folder it was given. docs/team.md says how others get in.
+on with the folder it was given. docs/guides/team.md says how others get in.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Extends mkdocs beyond its configuration (`mkdocs.yml`).
 
-Texts at the top of the repository are pages of the site, too: their links are turned to where they
-are there. On their own they read in any viewer of a repository.
+- Texts at the top of the repository are pages of the site, too. Their links lead to pages there,
+  and to files in a viewer of the repository.
+- `<!-- generated: commands -->` becomes the reference of all commands, made from the command line
+  itself.
 """
 
 from __future__ import annotations
@@ -10,8 +12,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import click
+import typer.main
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from typer.cli import get_docs_for_click
 
 ROOT = Path(__file__).parents[1]
 TEXTS = {
@@ -21,7 +26,9 @@ TEXTS = {
     "examples/README.md": "examples.md",
 }
 """Files of the repository by the page each is."""
-_LINK = re.compile(r"\]\((?!\w+:|#|//)([^)#\s]*)(#[^)\s]*)?\)")
+COMMANDS = "<!-- generated: commands -->"
+"""Stands on a page where the reference of all commands belongs."""
+_LINK = re.compile(r"\[([^\[\]]*)\]\((?!\w+:|#|//)([^)#\s]*)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -33,27 +40,40 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn links of pages in `docs/` that lead out of it."""
+    """Turn links of pages in `docs/` that lead out of it, and fill in what is generated."""
+    if COMMANDS in markdown:
+        markdown = markdown.replace(COMMANDS, commands())
     own = page.file.abs_src_path
     if own is None or not Path(own).is_relative_to(ROOT / "docs"):
         return markdown
     return turned(markdown, str(Path(own).relative_to(ROOT)))
 
 
+def commands() -> str:
+    """Every command with its arguments and options, in Markdown."""
+    from tilewright.cli.app import app
+
+    command = typer.main.get_command(app)
+    context = click.Context(command, info_name="tilewright")
+    text = get_docs_for_click(obj=command, ctx=context, name="tilewright")
+    return text[text.index("## `tilewright ") :]
+
+
 def turned(text: str, source: str) -> str:
     """The text of a file of the repository, with its links as on the site.
 
-    A link to what the site has no page for stays, and mkdocs complains of it.
+    A link to a file without a page becomes its text. One that leads nowhere stays, and mkdocs
+    complains of it.
     """
     depth = (TEXTS.get(source) or source.removeprefix("docs/")).count("/")
 
     def link(found: re.Match[str]) -> str:
-        path, anchor = found[1], found[2] or ""
+        label, path, anchor = found[1], found[2], found[3] or ""
         target = (ROOT / source).parent.joinpath(path).resolve()
         page = _page(target)
         if page is None:
-            return found[0]
-        return f"]({'../' * depth}{page}{anchor})"
+            return label if target.exists() else found[0]
+        return f"[{label}]({'../' * depth}{page}{anchor})"
 
     return _LINK.sub(link, text)
 

@@ -1,4 +1,4 @@
-"""Quantised Relax modules on the simulated VTA, from a TVM script (docs/tvm.md).
+"""Quantised Relax modules on the simulated VTA, from a TVM script (docs/guides/tvm.md).
 
     mod = partition_for_vta(mod, target="vta-pynq")
     ex = tvm.compile(mod, "llvm")
@@ -129,7 +129,7 @@ def _why_nothing(graph: IntegerGraph, target: Target) -> str:
         )
     return (
         f"nothing of the module runs on {target.name}: no convolution, product or pool reads int8 "
-        "and is quantised again; quantise more of the model (docs/int8.md)"
+        "and is quantised again; quantise more of the model (docs/guides/quantise.md)"
     )
 
 

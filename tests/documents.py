@@ -1,15 +1,19 @@
-"""The pages of the site, and the commands on them.
+"""Reads the pages of the site, the commands on them, and the output that they show.
 
 A block of commands is fenced and named `sh`, one of Python `python`. A test runs it as it stands
 there, those of a page in order in one folder, unless the line before it says why not:
 
     <!-- not run here: needs a board -->
+
+A block named `text` right behind one that is run shows its output. A line `…` in it stands for any
+number of lines.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -25,39 +29,52 @@ REASONS = {
     "takes hours",
     "takes minutes",
 }
-"""Why a block may stay unrun. `tests/test_readme.py` runs what the README has."""
+"""Why a block may stay unrun."""
 RUN = ("sh", "python")
+CUT = "…"
+"""Stands for the lines of an output that a page leaves out."""
+TOLERANCE = 0.1
+"""By how much a number in an output may differ from the one shown, since processors round sums of
+floats in their own ways. Words may not differ."""
 _FENCE = re.compile(
     r"(?:^ *<!-- not run here: (?P<reason>[^>]*?) -->\n)?"
-    r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$",
+    r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$"
+    r"(?P<output>\n\n(?P=indent)```text\n(?P<shown>.*?)^(?P=indent)```$)?",
     re.MULTILINE | re.DOTALL,
 )
 _PROGRAM = r"(?:\.venv/bin/)?(?:tilewright|make|pip|prefect|mlflow|docker|curl|python3?)"
 _UNFENCED = re.compile(
     rf"^(?: {{4,}}|\t)(?:\$ )?(?:sudo )?(?:{_PROGRAM} \S|export \w+=)", re.MULTILINE
 )
+_VOLATILE = re.compile(r"https?://\S+|\d[\d.,]* ?(?:s|ms|min|a second)\b")
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 
 
 @dataclass(frozen=True)
 class Block:
-    """Commands of a page. `reason` is why they are not run, if they are not."""
+    """Commands of a page. `reason` is why they are not run, if they are not; `shown` the output on
+    the page."""
 
     page: Path
     language: str
     text: str
     reason: str | None
+    shown: str | None
 
     @property
     def commands(self) -> list[str]:
-        """Lines, those that go on in the next joined, without comments."""
-        lines = self.text.replace("\\\n", " ").splitlines()
-        found = (re.sub(r"(^|\s)#.*", "", line).strip() for line in lines)
+        """Lines, those that go on in the next joined, without comments; here-documents whole."""
+        text = self.text.replace("\\\n", " ")
+        if "<<" in text:
+            return [text]
+        found = (re.sub(r"(^|\s)#.*", "", line).strip() for line in text.splitlines())
         return [line for line in found if line]
 
 
 def pages() -> list[Path]:
-    """Every text of the site but the README and the list of changes."""
+    """Every text of the site but the list of changes."""
     return [
+        ROOT / "README.md",
         *sorted((ROOT / "docs").rglob("*.md")),
         ROOT / "CONTRIBUTING.md",
         ROOT / "examples" / "README.md",
@@ -67,10 +84,13 @@ def pages() -> list[Path]:
 def blocks(page: Path) -> list[Block]:
     """Those of commands, of a page, in order."""
     return [
-        Block(page, found["language"], _dedented(found["text"], found["indent"]), found["reason"])
+        Block(
+            page, found["language"], _dedented(found["text"], found["indent"]), found["reason"],
+            None if found["shown"] is None else _dedented(found["shown"], found["indent"]),
+        )
         for found in _FENCE.finditer(page.read_text())
         if found["language"] in RUN
-    ]
+    ]  # fmt: skip
 
 
 def strays(page: Path) -> list[str]:
@@ -90,3 +110,76 @@ def _other_fences(text: str) -> list[str]:
 
 def _dedented(text: str, indent: str) -> str:
     return re.sub(rf"^{indent}", "", text, flags=re.MULTILINE)
+
+
+# -- outputs -----------------------------------------------------------------------------------
+
+
+def tidy(printed: str) -> list[str]:
+    """Lines of an output, without the signs of life that only a slow machine gives."""
+    lines = [line.rstrip() for line in printed.splitlines()]
+    lines = [line for line in lines if not line.startswith(f"{CUT} ")]
+    while lines and not lines[0]:
+        lines.pop(0)
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def differences(shown: str, printed: str) -> list[str]:
+    """Lines of a page that an output does not have, and those that it has instead."""
+    expected, found = tidy(shown), tidy(printed)
+    if CUT in expected:
+        first = expected.index(CUT)
+        rest = len(expected) - first - 1
+        if len(found) < first + rest:
+            return [f"- {line}" for line in expected] + [f"+ {line}" for line in found]
+        del expected[first]
+        found = [*found[:first], *found[len(found) - rest :]]
+    wrong = []
+    for one, other in zip_longest(expected, found, fillvalue=""):
+        if not _alike(one, other):
+            wrong += [f"- {one}", f"+ {other}"]
+    return wrong
+
+
+def _alike(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    one, other = (_VOLATILE.sub("", line) for line in (one, other))
+    words, others = (re.sub(r"─+|█+", "─", _NUMBER.sub("0", line)).split() for line in (one, other))
+    return words == others and all(
+        abs(a - b) <= TOLERANCE * max(a, b)
+        for a, b in zip(_numbers(one), _numbers(other), strict=True)
+    )
+
+
+def _numbers(line: str) -> list[float]:
+    return [float(each.replace(",", "")) for each in _NUMBER.findall(line)]
+
+
+def renewed(page: str, printed: list[str | None]) -> str:
+    """The text of a page with the outputs of its blocks, in order; `None` for one that is not run.
+
+    An output that is alike stays as it is, and a block without output shows none. Where a page cuts
+    an output, it shows as many lines before and behind the cut as it did.
+    """
+    outputs = iter(printed)
+
+    def block(found: re.Match[str]) -> str:
+        if found["language"] not in RUN or (output := next(outputs)) is None:
+            return found[0]
+        whole = found[0][: -len(found["output"])] if found["output"] else found[0]
+        shown = _dedented(found["shown"] or "", found["indent"])
+        if not differences(shown, output):
+            return found[0]
+        lines, before = tidy(output), tidy(shown)
+        if CUT in before:
+            first = before.index(CUT)
+            lines = [*lines[:first], CUT, *lines[len(lines) - (len(before) - first - 1) :]]
+        if not lines:
+            return whole
+        text = "".join(f"{found['indent']}{line}".rstrip() + "\n" for line in lines)
+        return f"{whole}\n\n{found['indent']}```text\n{text}{found['indent']}```"
+
+    return _FENCE.sub(block, page)

@@ -1,4 +1,8 @@
-"""Every command of the site runs as it stands there, or says why a test cannot run it."""
+"""Run every command of the site as it stands there, unless the page says why a test cannot.
+
+Outputs on the pages are what the commands print: `pytest --update-golden tests/test_docs.py` renews
+them; look at the difference.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +20,73 @@ import pytest
 import typer.main
 
 from tests import warm
-from tests.documents import REASONS, ROOT, Block, blocks, pages, strays
+from tests.documents import (
+    REASONS,
+    ROOT,
+    Block,
+    blocks,
+    differences,
+    pages,
+    renewed,
+    strays,
+    tidy,
+)
 from tests.examples.test_examples import installed
 from tests.sharing import OURS
 from tilewright.networks import zoo
 
-OWN_TEST = {"own-hardware.md"}
-"""Run by `tests/test_own_hardware.py`, which looks at what they print, too."""
 SECONDS = {
-    "artifact.md": 10, "codesign.md": 9, "index.md": 2, "new-target.md": 6, "new-tuner.md": 9,
-    "own-model.md": 8, "reading-results.md": 5, "tvm.md": 3,
-}  # fmt: skip
-PACKAGES = {"new-target.md": ("roofline",), "new-tuner.md": ("greedy",)}
+    "README.md": 6,
+    "docs/guides/artifact.md": 10,
+    "docs/guides/codesign.md": 9,
+    "docs/guides/compare-tuners.md": 9,
+    "docs/guides/own-hardware.md": 10,
+    "docs/guides/own-model.md": 8,
+    "docs/guides/quantise.md": 5,
+    "docs/guides/read-results.md": 5,
+    "docs/guides/tvm.md": 3,
+    "docs/reference/python/index.md": 2,
+    "docs/reference/tuners.md": 1,
+    "docs/tutorials/first-network.md": 10,
+    "docs/tutorials/network-to-board.md": 6,
+    "docs/tutorials/nightly-runs.md": 20,
+    "docs/tutorials/write-a-target.md": 6,
+    "docs/tutorials/write-a-tuner.md": 9,
+}
+"""Pages whose commands are run, with the time that it takes."""
+PACKAGES = {
+    "docs/tutorials/write-a-target.md": ("roofline",),
+    "docs/tutorials/write-a-tuner.md": ("greedy",),
+}
 """Examples that are installed where a page's commands run, in a Python of their own."""
+NIGHTLY = {
+    "docs/guides/codesign.md",
+    "docs/guides/compare-tuners.md",
+    "docs/guides/own-model.md",
+    "docs/tutorials/nightly-runs.md",
+}
+"""Pages that take long, and whose commands have short tests of their own."""
+RECORDED = {"docs/tutorials/nightly-runs.md"}
+"""Pages with runs in Prefect, for which a server is up already."""
+BETWEEN = "\x1e"
+"""Separates the outputs of a page's blocks of Python, which are one program."""
 SHELL = re.compile(r"[|<>;&$`*]")
 ALL = [block for page in pages() for block in blocks(page)]
+FILES = [
+    path.relative_to(ROOT).as_posix()
+    for room in (
+        "tilewright",
+        "flows",
+        "tasks",
+        "models",
+        "benchmarks",
+        "examples",
+        "deployments",
+        "tests",
+        "docs",
+    )
+    for path in (ROOT / room).rglob("*.*")
+]
 
 
 def _title(page: Path) -> str:
@@ -47,8 +103,7 @@ def test_commands_are_run_or_say_why_not(page: Path) -> None:
 
 
 def test_the_pages_that_are_run() -> None:
-    run = {block.page.name for block in ALL if block.reason is None}
-    assert run - OWN_TEST == set(SECONDS)
+    assert {_title(block.page) for block in ALL if block.reason is None} == set(SECONDS)
 
 
 def _unrun() -> list[Block]:
@@ -104,32 +159,63 @@ def workplace(tmp_path: Path) -> Path:
     """A folder with models of the user's and the examples."""
     zoo.write("digits_cnn", tmp_path / "model.onnx", 0)
     shutil.copy(ROOT / "tests/data/tflite/kws_ref_model.tflite", tmp_path / "model.tflite")
-    shutil.copytree(ROOT / "examples" / "data", tmp_path / "examples" / "data")
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow(seconds=s)) for n, s in SECONDS.items()]
+    "name",
+    [
+        pytest.param(
+            n, marks=(pytest.mark.nightly if n in NIGHTLY else pytest.mark.slow)(seconds=s)
+        )
+        for n, s in SECONDS.items()
+    ],
 )
-def test_the_blocks_of_a_page_run(name: str, workplace: Path) -> None:
+def test_the_blocks_of_a_page_run_and_print_what_it_shows(
+    name: str, workplace: Path, request: pytest.FixtureRequest
+) -> None:
     """Commands first, and then Python, which reads what they left."""
     packages = [installed(each, workplace) for each in PACKAGES.get(name, ())]
     environment = _environment(workplace, packages)
-    mine = [block for block in ALL if block.page.name == name and block.reason is None]
-    assert mine
-    for command in (each for block in mine if block.language == "sh" for each in block.commands):
-        words = shlex.split(command)
-        if words[0] == "tilewright" and not packages and not SHELL.search(command):
-            done = warm.run(words[1:], workplace, environment, timeout=600)
-        else:
-            done = subprocess.run(
-                ["bash", "-euc", command],
-                cwd=workplace, env=environment, capture_output=True, text=True, timeout=600,
-            )  # fmt: skip
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-    if program := "\n".join(block.text for block in mine if block.language == "python"):
+    if name in RECORDED:
+        environment |= request.getfixturevalue("prefect_server").settings
+    mine = [block for block in ALL if _title(block.page) == name]
+    printed: dict[int, str] = {}
+    for k, block in enumerate(mine):
+        if block.reason is None and block.language == "sh":
+            outputs = [
+                _output(command, workplace, environment, bool(packages))
+                for command in block.commands
+            ]
+            printed[k] = "\n\n".join(filter(None, outputs))
+    python = [k for k, block in enumerate(mine) if k not in printed and block.reason is None]
+    if python:
+        program = f"\nprint({BETWEEN!r}, flush=True)\n".join(mine[k].text for k in python)
         done = warm.run(["-c", program], workplace, environment, timeout=600, program=program)
         assert done.returncode == 0, f"{program}\n{done.stdout}{done.stderr}"
+        printed |= dict(zip(python, done.stdout.split(f"{BETWEEN}\n"), strict=True))
+    if request.config.getoption("--update-golden"):
+        page = ROOT / name
+        page.write_text(renewed(page.read_text(), [printed.get(k) for k in range(len(mine))]))
+        return
+    for k, text in printed.items():
+        wrong = differences(mine[k].shown or "", text)
+        assert not wrong, "\n".join([mine[k].text, *wrong, "pytest --update-golden renews it"])
+
+
+def _output(command: str, folder: Path, environment: dict[str, str], own_python: bool) -> str:
+    """What a command prints, to either stream. It has to end well."""
+    words = [] if SHELL.search(command) else shlex.split(command)
+    if words[:1] == ["tilewright"] and not own_python:
+        done = warm.run(words[1:], folder, environment, timeout=600)
+    else:
+        done = subprocess.run(
+            ["bash", "-euc", command],
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=600,
+        )  # fmt: skip
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return "\n".join(tidy(f"{done.stdout}{done.stderr}".replace(f"{folder}/", "")))
 
 
 def _environment(folder: Path, packages: list[Path]) -> dict[str, str]:
@@ -140,3 +226,39 @@ def _environment(folder: Path, packages: list[Path]) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         "TILEWRIGHT_HOME": str(folder / ".tilewright"),
     }
+
+
+# -- outputs and paths on the pages ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "alike"),
+    [
+        ("a  1,200 cycles\n──\n…\nin 3 s", "a 1,203 cycles\n───\nx\ny\nin 70 s\n", True),
+        ("a 1,200 cycles", "a 1,400 cycles", False),
+        ("best 1", "worst 1", False),
+        ("a\n…\nb", "a\nb", True),
+        ("a\n…\nb", "a", False),
+        ("a", "… importing, for 3 s now\na\n", True),
+        ("a", "a\nb", False),
+    ],
+)
+def test_an_output_may_differ_in_small_numbers_and_times(
+    shown: str, printed: str, alike: bool
+) -> None:
+    assert (differences(shown, printed) == []) == alike
+
+
+def test_outputs_are_put_behind_the_blocks_that_are_run() -> None:
+    page = "```sh\na\n```\n\n```text\nold\n…\n```\n\n```python\nb\n```\n\n```text\nfree\n```\n"
+    assert renewed(page, ["1\n2\n3\n", None]) == page.replace("old", "1")
+    assert renewed("```sh\na\n```\n", ["out\n"]) == "```sh\na\n```\n\n```text\nout\n```\n"
+    assert renewed("```sh\na\n```\n\n```text\nold\n```\n", [""]) == "```sh\na\n```\n"
+
+
+@pytest.mark.parametrize("page", pages(), ids=_title)
+def test_the_files_that_a_page_names_exist(page: Path) -> None:
+    named = set(re.findall(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|c|h|yaml|ipynb|md))`", page.read_text()))
+    assert {
+        name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in FILES)
+    } == set()

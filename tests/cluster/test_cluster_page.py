@@ -1,4 +1,4 @@
-"""The commands of docs/cluster.md run as they stand there, but for the port; TLS as it says."""
+"""Run the commands of docs/guides/cluster.md on another port, and TLS as the page describes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.sharing import OURS, free_port
 from tilewright.targets.cluster import connection
 from tilewright.targets.cluster.connection import ClusterError, connect
 
-PAGE = (ROOT / "docs" / "cluster.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "cluster.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 
 

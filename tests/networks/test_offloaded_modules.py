@@ -337,7 +337,7 @@ def test_bound_parameters_are_weights() -> None:
 def test_the_lines_of_the_documentation_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = (ROOT / "docs" / "tvm.md").read_text()
+    text = (ROOT / "docs" / "guides" / "tvm.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) == 3
     onnx.save(model_with_weights("digits_cnn"), tmp_path / "model.onnx")

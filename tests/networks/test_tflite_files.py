@@ -349,6 +349,6 @@ def test_a_fused_activation_stands_before_the_quantisation(tmp_path: Path) -> No
 
 
 def test_every_operator_that_has_a_rule_is_documented() -> None:
-    page = (Path(__file__).parent.parent.parent / "docs" / "own-model.md").read_text()
+    page = (Path(__file__).parent.parent.parent / "docs/guides/own-model.md").read_text()
     section = page.partition("## TensorFlow Lite")[2].partition("\n## ")[0]
     assert set(re.findall(r"`([A-Z][A-Z0-9_]+)`", section)) == set(RULES)

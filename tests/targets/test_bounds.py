@@ -104,7 +104,7 @@ def test_what_an_accumulator_takes_besides_the_reduction(epilogue: str, cycles: 
 
 @pytest.mark.parametrize(("preset", "total"), [("vta-pynq", 7_043_456), ("huge", 544_936)])
 def test_the_bound_of_resnet_18_is_the_published_one(preset: str, total: int) -> None:
-    """`docs/schedule-spaces.md`."""
+    """`docs/evidence/schedule-spaces.md`."""
     spec = VtaSpec.load(preset)
     layers = RESNET18.values()
     assert sum(count * bound_cycles(workload, spec) for workload, count in layers) == total

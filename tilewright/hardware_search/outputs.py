@@ -28,7 +28,7 @@ from tilewright.tuning.outputs import parquet
 
 AREA_MODEL = (
     "relative to the stock 16x16 VTA, by a model of the RTL's structure with textbook gate "
-    "weights, not fitted to a synthesis (docs/codesign.md)"
+    "weights, not fitted to a synthesis (docs/guides/codesign.md)"
 )
 CLOCKS = {
     "fixed": "all machines run at the base machine's clock",

@@ -116,7 +116,7 @@ def test_unknown_names_are_refused_with_what_is_known(dataset: Path) -> None:
 
 
 def test_rows_may_come_from_elsewhere(tmp_path: Path) -> None:
-    """The format as docs/transfer.md gives it, with none of our writing code."""
+    """The format as docs/reference/dataset.md gives it, with none of our writing code."""
     table = pa.table(
         {
             "workload": pa.array([0, 0, 0], pa.int32()),

@@ -58,7 +58,9 @@ def train(
     threads: Annotated[int, typer.Option(help="Threads that learn.")] = 2,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", help="An option of the kind, NAME=VALUE (docs/transfer.md)."),
+        typer.Option(
+            "--option", help="An option of the kind, NAME=VALUE (docs/explanation/transfer.md)."
+        ),
     ] = None,
     bare: Annotated[
         bool, typer.Option("--bare", help="Write the model only: no Prefect, no MLflow.")

@@ -87,7 +87,7 @@ class DiffVerdict:
         return WORSE if self.worse else NO_WORSE
 
     def to_json(self) -> dict[str, Json]:
-        """What `tilewright diff --json` prints (docs/operating.md)."""
+        """What `tilewright diff --json` prints (docs/reference/output-directory.md)."""
         written: dict[str, Json] = {"version": VERSION, "verdict": self.word}
         return written | asdict(self)
 

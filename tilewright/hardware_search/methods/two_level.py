@@ -29,8 +29,8 @@ class TwoLevel:
     """Screens machines by estimates, and spends measurements by the hypervolume they promise."""
 
     class Options(MethodOptions):
-        """docs/codesign.md says what `estimates` and `correct` bring; the other numbers are chosen
-        by hand."""
+        """`docs/evidence/codesign.md` says what `estimates` and `correct` bring; the other numbers
+        are chosen by hand."""
 
         screened: int = Field(512, ge=1, description="machines that estimates are asked about")
         start: int = Field(64, ge=1, description="of these, drawn evenly at first")

@@ -5,8 +5,8 @@
     made = quantise(model, samples, Options(keep_float=("fc",)))
     made.model, made.report.to_json()
 
-`docs/int8.md` says what is quantised and by which rule. Importing this package loads ONNX, but
-neither onnxruntime nor TVM.
+`docs/reference/quantisation.md` says what is quantised and by which rule. Importing this package
+loads ONNX, but neither onnxruntime nor TVM.
 """
 
 from tilewright.networks.quantise.is_quantized import Existing, as_it_is, is_quantised

@@ -54,7 +54,7 @@ def view_of(module: IRModule) -> ModuleView:
         raise QuantisationError(
             "the module computes in float and the accelerator in int8; quantise the ONNX model "
             "first (tilewright.networks.quantise.quantise), save it with onnx.save and import "
-            "that: docs/int8.md"
+            "that: docs/guides/quantise.md"
         )
     types = {b.node: b.op.removeprefix("relax.") for b in flat.bindings}
     fields = _fields(main.body.body)

@@ -1,4 +1,4 @@
-"""Parts of Relax modules on an accelerator: for TVM scripts of others (docs/tvm.md).
+"""Parts of Relax modules on an accelerator: for TVM scripts of others (docs/guides/tvm.md).
 
 `flows.tvm_partition.partition_for_vta` is the way in. Importing this package loads no TVM.
 """

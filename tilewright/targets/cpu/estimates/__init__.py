@@ -6,7 +6,7 @@
 
 A register tile takes as long as its multiply-adds, its loads, or the wait for its sums; what goes
 over between caches follows from what an iteration of each loop touches. Estimates are there to
-rank: see docs/cpu-estimates.md for how well they do.
+rank: see docs/evidence/cpu-estimates.md for how well they do.
 """
 
 from __future__ import annotations

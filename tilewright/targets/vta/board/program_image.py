@@ -1,6 +1,6 @@
 """A board's program as four files that any language reads: tables and three heaps of bytes.
 
-`network.bin` holds the tables, in records of fixed size; `docs/artifact-format.md` describes them.
+`network.bin` holds the tables, in records of fixed size (`docs/reference/board-image.md`).
 `instructions.bin`, `uops.bin` and `constants.bin` are what the tables point into. Every file is
 known by its SHA-256 there, `network.bin` by the one at its own end. Integers are little-endian.
 """

@@ -30,7 +30,7 @@
 #error "this runtime divides floats exactly: build it without -ffast-math and -Ofast"
 #endif
 
-/* -- the format, as docs/artifact-format.md describes it -------------------------------------- */
+/* -- the format, as docs/reference/board-image.md describes it ------------------------------- */
 
 enum { DIGEST_BYTES = 32, MAX_RANK = 8, INSTRUCTION_BYTES = 16 };
 enum { HEADER_BYTES = 232, BUFFER_BYTES = 32, SEGMENT_BYTES = 8, STEP_BYTES = 16 };
