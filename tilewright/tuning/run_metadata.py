@@ -67,8 +67,8 @@ class WorkloadNames(TypedDict):
 
 class RunFile(TypedDict):
     """What `run.json` holds; `layers` are those asked for, none where it is the whole network;
-    `key` is that of `run_key`, `ledger` the targets and runs that the ledger files the trials under,
-    `epilogue` what was asked for behind the sums; `stop_gain` is there where trials are shared."""
+    `key` is that of `run_key`; `ledger` are the targets and runs that the ledger files the trials
+    under; `epilogue` is as asked for; `stop_gain` is there where the trials are shared."""
 
     version: int
     network: Origin

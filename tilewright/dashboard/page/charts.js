@@ -80,7 +80,8 @@ function lineChart({ series, levels = [], x, y, label, width = 600 }) {
     const d = `M${px(first[0])} ${py(first[1])}` + rest.map(([a, b]) => `H${px(a)}V${py(b)}`).join("");
     const line = svg("path", { d, stroke: each.color, class: each.thin ? "thin" : "" });
     line.append(svg("title", {}, `${each.name}: ${figure(each.points.at(-1)[1])}`));
-    chart.append(line);
+    const end = each.points.at(-1);
+    chart.append(line, svg("circle", { cx: px(end[0]), cy: py(end[1]), r: each.thin ? 1.5 : 3, fill: each.color }));
   }
   return chart;
 }
