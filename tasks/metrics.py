@@ -52,7 +52,7 @@ def best_so_far(
     (rounds,): the column `unit` of each workload's best valid trial times its count; NaN until each
     has one."""
     rounds = np.unique(trials["round"])
-    measured = trials.groupby("round").size().cumsum().to_numpy(np.int64)
+    measured = np.asarray(trials.groupby("round").size().cumsum(), np.int64)
     valid = trials[trials["status"] == "valid"]
     best = np.zeros(len(rounds))
     for workload, count in counts.items():

@@ -67,7 +67,7 @@ def read_lines(path: Path, read: Callable[[bytes], ForeignTrial]) -> ForeignTria
 
 def _table(trials: Sequence[ForeignTrial]) -> pd.DataFrame:
     count: Counter[str] = Counter()
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for each in trials:
         valid = each.status == "valid"
         seconds = fmean(each.repeats) if valid and each.repeats else float("nan")

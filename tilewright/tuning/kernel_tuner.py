@@ -4,7 +4,7 @@ simulates tuning on, and as a T4 file, the results format it shares with other t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import pandas as pd
 
@@ -30,7 +30,7 @@ def kernel_tuner_cache(run: RunTrials, layer: RunLayer) -> str:
         key = ",".join(str(values[name]) for name in knobs)
         cache[key] = {**values, **_time(row)}
     document: dict[str, Json] = {
-        "device_name": str(run.about["target"]),
+        "device_name": run.about["target"],
         "kernel_name": layer.names[0] if layer.names else layer.id,
         "tune_params_keys": knobs,
         "tune_params": {name: sorted({values[name] for _, values in trials}) for name in knobs},
@@ -61,12 +61,12 @@ def t4_results(run: RunTrials, layer: RunLayer) -> str:
     return json.dumps({"results": results, "schema_version": T4_VERSION}, indent=1)
 
 
-def _rows(trials: pd.DataFrame) -> list[tuple[Mapping[str, object], dict[str, int]]]:
+def _rows(trials: pd.DataFrame) -> list[tuple[Mapping[Hashable, object], dict[str, int]]]:
     """Each trial with its knobs by name."""
-    return [({**row}, json.loads(str(row["knobs"]))) for row in trials.to_dict("records")]
+    return [(row, json.loads(str(row["knobs"]))) for row in trials.to_dict("records")]
 
 
-def _time(row: Mapping[str, object]) -> dict[str, Json]:
+def _time(row: Mapping[Hashable, object]) -> dict[str, Json]:
     if row["status"] != "valid":
         return {"time": _ERRORS.get(str(row["status"]), "RuntimeFailedConfig")}
     milliseconds = 1e3 * float(str(row["seconds"]))

@@ -21,7 +21,8 @@ def read_metaschedule_database(folder: Path) -> ForeignTrials:
     lines = [line for line in read_plain(folder / WORKLOADS).split(b"\n") if line.strip()]
 
     def trial(line: bytes) -> ForeignTrial:
-        place, (trace, seconds, *_) = as_list(read_json(line))  # type: ignore[misc]
+        place, record = as_list(read_json(line))
+        trace, seconds, *_ = as_list(record)
         workload, *_ = as_list(read_json(lines[as_int(place)]))
         return ForeignTrial(
             as_text(workload), _decisions(trace), [as_number(each) for each in as_list(seconds)]

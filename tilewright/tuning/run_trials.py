@@ -56,7 +56,7 @@ class RunTrials:
 
     layers: Sequence[RunLayer]
     table: pd.DataFrame
-    about: Mapping[str, str | int]
+    about: Mapping[str, str]
 
     def of(self, workload: str) -> pd.DataFrame:
         """The trials of a workload, in order."""
@@ -107,10 +107,8 @@ class RunSummary(BaseModel):
     def total(self, figure: str) -> float | None:
         """Seconds of an inference: a figure of its workloads, each times its count; None where that
         of one is not known."""
-        known = [value for each in self.workloads if (value := getattr(each, figure))]
-        if not known or len(known) < len(self.workloads):
-            return None
-        return sum(each.count * value for each, value in zip(self.workloads, known, strict=True))
+        known = [each.count * value for each in self.workloads if (value := getattr(each, figure))]
+        return float(sum(known)) if known and len(known) == len(self.workloads) else None
 
 
 def read_summary(folder: Path) -> RunSummary:
@@ -133,7 +131,7 @@ def finished_trials(folder: Path) -> RunTrials:
         )
         for row in summary.workloads
     ]  # fmt: skip
-    about = summary.model_dump(include={"network", "target", "tuner", "seed"})
+    about = {name: str(getattr(summary, name)) for name in ("network", "target", "tuner", "seed")}
     return RunTrials(layers, _read_table(folder / TRIALS), about)
 
 
@@ -156,7 +154,7 @@ def ongoing_trials(run: RunFile, entries: Sequence[Entry]) -> RunTrials:
         if (entry["target"], entry["run"]) in ours and entry["workload"] in known
     ]
     network, target = run["network"]["name"], run["target"]["name"]
-    about = {"network": network, "target": target, "tuner": run["tuner"], "seed": run["seed"]}
+    about = {"network": network, "target": target, "tuner": run["tuner"], "seed": str(run["seed"])}
     return RunTrials(layers, Contents(mine).frame(), about)
 
 
@@ -203,7 +201,9 @@ def _read_table(path: Path) -> pd.DataFrame:
     try:
         file = io.BytesIO(read_plain(path))
         # what pandas notes in a file is not asked: it could name any index and types
-        table = parquet.read_table(file, columns=list(COLUMNS)).to_pandas(ignore_metadata=True)
+        table: pd.DataFrame = parquet.read_table(file, columns=list(COLUMNS)).to_pandas(
+            ignore_metadata=True
+        )
         return table[list(COLUMNS)].astype(_TYPES)
     except Exception as error:  # Arrow and pandas each fail in ways of their own
         raise RunUnreadable(f"cannot read {path.name}: {error}; tune again") from None
