@@ -14,6 +14,7 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 from prefect.runtime import flow_run
 
 from tilewright.core.files import Json, write_atomically
+from tilewright.core.sanitize import printable
 from tilewright.reports import run_description
 from tilewright.reports.markdown import plain
 from tilewright.reports.run_pictures import write_fusion_page
@@ -31,6 +32,7 @@ from tilewright.tasks.metrics import network_curves
 from tilewright.tasks.mlflow_flavors import booster_of
 from tilewright.tasks.plots import network_picture, workload_picture
 from tilewright.tasks.round_tasks import read_state
+from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER
 from tilewright.tuning import output_dir, outputs
 from tilewright.tuning.cli_command import command_of
 from tilewright.tuning.network_totals import Total
@@ -50,7 +52,8 @@ def open_network_run(
     title = title_of(params)
     name = run_description.run_name(title, options.tuner, options.seed, options.trials)
     run_id = tracking.open_run(
-        name, tracking.run_key(about), params=params, tags=_tags(params) | comparison_tags(params),
+        name, tracking.run_key(about), params=params, tags=_tags(params) | comparison_tags(params)
+        | {FOLDER_TAG: printable(str(options.folder.absolute()))},
         fresh=options.fresh,
     )  # fmt: skip
     links = {PREFECT_LINK: flow_run_url(str(flow_run.id))}
@@ -209,8 +212,6 @@ def figures_of(row: WorkloadRow | Total, gain: float | None) -> dict[str, float]
 
 
 PUBLISHED, FALLBACK, BASELINE = "published baseline", "fallback", "baseline by a rule"
-GAIN_OVER = "gain_over"
-"""The tag that says what `gain` is over."""
 
 
 def workload_gain(row: WorkloadRow) -> tuple[str, float | None]:

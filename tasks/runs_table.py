@@ -10,12 +10,16 @@ from datetime import UTC, datetime
 import pandas as pd
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
-from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
+from tilewright.core.gc_tuning import collecting_later
 from tilewright.services.mlflow_server import EXPERIMENT
 from tilewright.services.workspace import Home
-from tilewright.tasks.log_results import GAIN_OVER
+from tilewright.tasks.comparison_tags import QUESTION_TAG
 
+GAIN_OVER = "gain_over"
+"""The tag that says what `gain` is over."""
+FOLDER_TAG = "tilewright.folder"
+"""The tag that names the output directory, on the machine that ran it."""
 PARAMS = {"network": str, "target": str, "tuner": str, "seed": int, "trials": int}
 METRICS = (
     "baseline_cycles", "fallback_cycles", "tuned_cycles", "bound_cycles",
@@ -32,37 +36,43 @@ def runs_table(home: Home) -> pd.DataFrame:
     workspace without any. Figures that a run does not have are NaN. Reads the server that
     `MLFLOW_TRACKING_URI` names, else the workspace's own database. Raises `MlflowException` if
     the server does not answer."""
-    named = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if not named and not home.mlflow_database.is_file():
-        return pd.DataFrame(columns=list(COLUMNS))
-    client = MlflowClient(tracking_uri=named or f"sqlite:///{home.mlflow_database}")
-    rows = [_row(run) for run in _runs(client)]
+    client = tracking_client(home)
+    rows = [] if client is None else [row_of(run) for run in network_runs(client)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _runs(client: MlflowClient) -> list[Run]:
+def tracking_client(home: Home) -> MlflowClient | None:
+    """Reads the runs of a workspace; None where there is no database yet."""
+    named = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if not home.mlflow_database.is_file() and named in ("", home.mlflow_address):
+        return None
+    return MlflowClient(tracking_uri=named or home.mlflow_address)
+
+
+def network_runs(client: MlflowClient, also: str = "") -> list[Run]:
+    """The runs of networks, the latest first; `also` is a further condition in MLflow's syntax.
+    Raises `MlflowException`."""
     experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
         return []
     found: list[Run] = []
     token: str | None = None
     while True:
-        page = client.search_runs(
-            [experiment.experiment_id], order_by=["attributes.start_time DESC"],
-            max_results=_PAGE, page_token=token,
-        )  # fmt: skip
-        found += [run for run in page if _is_network(run)]
+        with collecting_later():  # SQLAlchemy makes sixty objects a run
+            page = client.search_runs(
+                [experiment.experiment_id],
+                # neither the workloads' runs, many more, nor those of co-design or of training
+                filter_string=f"tags.`{QUESTION_TAG}` LIKE '%'" + (also and f" AND {also}"),
+                order_by=["attributes.start_time DESC"], max_results=_PAGE, page_token=token,
+            )  # fmt: skip
+        found += page
         token = page.token
         if not token:
             return found
 
 
-def _is_network(run: Run) -> bool:
-    """Not a workload's run, nor one of co-design or of training."""
-    return MLFLOW_PARENT_RUN_ID not in run.data.tags and "network" in run.data.params
-
-
-def _row(run: Run) -> Mapping[str, object]:
+def row_of(run: Run) -> Mapping[str, object]:
+    """A row of `runs_table`."""
     begun, ended = run.info.start_time, run.info.end_time
     params = {name: kind(run.data.params.get(name, 0)) for name, kind in PARAMS.items()}
     return {

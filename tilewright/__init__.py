@@ -17,7 +17,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tilewright.api import build, codesign, compare, load_model, run, runs, tune
+    from tilewright.api import build, codesign, compare, load_model, run, runs, trials, tune
     from tilewright.core.errors import TilewrightError
     from tilewright.evaluation.compare.comparison import Comparison
     from tilewright.hardware_search.outputs import CodesignOutcome
@@ -40,6 +40,7 @@ _HOMES = {
     "load_model": "tilewright.api:load_model",
     "run": "tilewright.api:run",
     "runs": "tilewright.api:runs",
+    "trials": "tilewright.api:trials",
     "tune": "tilewright.api:tune",
     "make_target": "tilewright.targets.registry:make_target",
     "register_tuner": "tilewright.search.registry:register",
@@ -62,7 +63,7 @@ __all__ = [
     "BuiltArtifact", "CodesignOutcome", "Comparison", "Lowered", "Measurements", "Network",
     "Profile", "Space", "Summary", "Target", "TilewrightError", "Tuner", "Workload", "__version__",
     "build", "codesign", "compare", "load_model", "make_target", "register_tuner", "run", "runs",
-    "tune",
+    "trials", "tune",
 ]  # fmt: skip
 
 

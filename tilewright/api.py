@@ -174,6 +174,23 @@ def runs() -> pd.DataFrame:
     return runs_table(current_home())
 
 
+def trials(source: str | Path) -> pd.DataFrame:
+    """The trials in an output directory, also of a run that goes on; or those that a tuner of TVM
+    made: in a log of AutoTVM, or a folder with MetaSchedule's database.
+
+    Columns are `workload`, `trial`, `round`, `config` (indices of knobs, none of other tuners),
+    `knobs` (values by name, in JSON), `status`, `reason`, `cycles` (-1 where none are counted) and
+    `seconds`. Raises `ForeignTrialsError` where there are none, and `LedgerError`.
+
+    >>> found = tilewright.trials("tuned/digits")
+    >>> int((found["status"] == "valid").sum()) > 0
+    True
+    """
+    from tilewright.tuning.read_trials import read_trials
+
+    return read_trials(Path(source)).table
+
+
 def load_model(source: str | Path, **options: Any) -> Network:
     """A built-in network by name, or an ONNX, TensorFlow Lite or torch.export file.
 

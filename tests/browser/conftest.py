@@ -32,7 +32,8 @@ COLOURS = 96
 
 @dataclass
 class Site:
-    """Prefect's and MLflow's pages on runs of `digits_cnn`, by two tuners, and a comparison."""
+    """The start page, Prefect's and MLflow's on runs of `digits_cnn`, by two tuners, and a
+    comparison."""
 
     place: Place
     links: dict[str, str]
@@ -76,13 +77,14 @@ class Site:
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     place = Place(tmp_path_factory.mktemp("browser"))
-    ports = ["--prefect-port", str(free_port()), "--mlflow-port", str(free_port())]
+    named = ("--port", "--prefect-port", "--mlflow-port")
+    ports = [each for name in named for each in (name, str(free_port()))]
     pages = place.start("ui", *ports)
     serving: list[subprocess.Popen[str]] = []
     try:
         site = Site(place, printed_links(read_until(pages, "Ctrl-C")))
         for tuner in "default", "random":
-            command = ("digits_cnn", "--tuner", tuner, "--trials", "8", "--out", tuner)
+            command = ("digits_cnn", "--tuner", tuner, "--trials", "48", "--out", tuner)
             done = place.run("tune", *command)
             assert done.returncode == 0, done.stderr
             site.runs[tuner] = place.json(f"{tuner}/summary.json")

@@ -17,14 +17,15 @@ from tilewright.core.safe_files import read_plain
 from tilewright.services.server_process import LOOPBACK
 from tilewright.services.workspace import Home, current_home
 
-PREFECT, MLFLOW = "prefect", "mlflow"
-DEFAULT_PORTS = {PREFECT: 4200, MLFLOW: 5000}
+RUNS, PREFECT, MLFLOW = "runs", "prefect", "mlflow"
+"""The start page, and the pages it leads to."""
+DEFAULT_PORTS = {RUNS: 4100, PREFECT: 4200, MLFLOW: 5000}
 ANY_INTERFACE = "0.0.0.0"
 LOCAL = (LOOPBACK, ANY_INTERFACE, "localhost", "::1")
 
 
 def page_address(server: str) -> str:
-    """Of the pages of `PREFECT` or `MLFLOW` on this home's records: where they were last, or where
+    """Of the pages of one of `DEFAULT_PORTS` on this home's records: where they were last, or where
     they are by default."""
     known = _read(current_home()).get(server, "")
     return known if is_local(known) else f"http://{LOOPBACK}:{DEFAULT_PORTS[server]}"

@@ -32,6 +32,11 @@ def runs_url(pages: str, experiment_id: str | None) -> str:
     return f"{pages.rstrip('/')}/#/experiments{runs}{TRAINING_PAGES}"
 
 
+def other_pages() -> dict[str, str]:
+    """Where the start page leads to, by what is there."""
+    return {"Prefect": _prefect_pages(), "MLflow": runs_url(_mlflow_pages(), None)}
+
+
 def name_prefect_pages(api_url: str) -> None:
     """Links of this process go to the server that the user names by its API, unless its pages are
     named, too."""

@@ -1,20 +1,27 @@
-"""Serves the web pages of Prefect and MLflow on this workspace's records, as long as the command
-runs."""
+"""Serves the start page and the pages of Prefect and MLflow on this workspace's records, as long as
+the command runs."""
 
 from __future__ import annotations
 
+import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 
-from tilewright.services.addresses import MLFLOW
+from tilewright.services.addresses import MLFLOW, PREFECT, RUNS
 from tilewright.services.credentials import Credentials
-from tilewright.services.mlflow_server import mlflow_pages, mlflow_runs_page, start_mlflow_server
+from tilewright.services.mlflow_server import (
+    TRACKING_URI,
+    mlflow_pages,
+    mlflow_runs_page,
+    start_mlflow_server,
+)
 from tilewright.services.prefect_server import announcing, start_prefect_pages
 from tilewright.services.server_process import ServerError, ServerProcess
-from tilewright.services.workspace import use_home
+from tilewright.services.urls import MLFLOW_PAGES, PREFECT_PAGES
+from tilewright.services.workspace import Home, use_home
 
 POLL_SECONDS = 0.2
 
@@ -35,28 +42,50 @@ class ServiceUrls(dict[str, str]):
             time.sleep(POLL_SECONDS)
 
 
+StartPage = Callable[[Home, str, int, Credentials, Mapping[str, str]], ServerProcess]
+"""Starts the start page: of this home, on a host and port. The last are variables that name the
+other servers' pages, where its links are to lead there."""
+
+
 @contextmanager
-def show_pages(host: str, prefect_port: int, mlflow_port: int) -> Iterator[ServiceUrls]:
-    """Both servers, up. Ctrl-C and SIGTERM end the block quietly, and the servers with it."""
+def show_pages(host: str, ports: Mapping[str, int], start_page: StartPage) -> Iterator[ServiceUrls]:
+    """All three servers, up. Ctrl-C and SIGTERM end the block quietly, and the servers with it."""
     home = use_home()
-    credentials = Credentials.of(home)  # for both: one click opens the two
+    credentials = Credentials.of(home)  # for all: one click opens the three
     with ExitStack() as stack:
-        prefect = start_prefect_pages(home, host, prefect_port, credentials)
+        prefect = start_prefect_pages(home, host, ports[PREFECT], credentials)
         stack.callback(prefect.process.stop)
-        mlflow = start_mlflow_server(home, host, mlflow_port, credentials)
+        mlflow = start_mlflow_server(home, host, ports[MLFLOW], credentials)
         stack.callback(mlflow.stop)
-        servers = [prefect.process, mlflow]
+        named = _names_of(home, prefect.pages, mlflow_pages(mlflow))
+        runs = start_page(home, host, ports[RUNS], credentials, named)
+        stack.callback(runs.stop)
+        servers = [runs, prefect.process, mlflow]
         try:
             with ending_on_sigterm():
                 for process in servers:
                     process.wait()
-                others = {MLFLOW: mlflow_pages(mlflow)}
+                start = runs.health.removesuffix("/health")
+                others = {MLFLOW: mlflow_pages(mlflow), RUNS: start}
                 stack.enter_context(announcing(home, prefect, **others))
-                addresses = {"Prefect": prefect.pages, "MLflow": mlflow_runs_page(mlflow)}
+                addresses = {
+                    "Runs": start, "Prefect": prefect.pages, "MLflow": mlflow_runs_page(mlflow),
+                }  # fmt: skip
                 links = {name: credentials.link(address) for name, address in addresses.items()}
                 yield ServiceUrls(links, servers)
         except KeyboardInterrupt:
             return
+
+
+def _names_of(home: Home, prefect: str, mlflow: str) -> dict[str, str]:
+    """Variables that lead the start page's links to these pages; not where the user has servers,
+    whose runs it then shows."""
+    named = {}
+    if not os.environ.get("PREFECT_API_URL"):
+        named[PREFECT_PAGES] = prefect
+    if os.environ.get(TRACKING_URI) == home.mlflow_address:
+        named[MLFLOW_PAGES] = mlflow
+    return {name: address for name, address in named.items() if not os.environ.get(name)}
 
 
 @contextmanager

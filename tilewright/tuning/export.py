@@ -15,7 +15,7 @@ from tilewright.targets.workload import parse_workload
 from tilewright.tuning.output_dir import SCHEDULES, SUMMARY
 from tilewright.tuning.read_run import foreign, read_written
 
-FORMATS = ("autotvm",)
+FORMATS = ("autotvm", "optuna", "kernel-tuner", "t4")
 
 
 class ExportError(TilewrightError):

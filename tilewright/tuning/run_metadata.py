@@ -55,17 +55,20 @@ class Origin(TypedDict):
 
 
 class WorkloadNames(TypedDict):
-    """A workload by its id: its text, its epilogue, and the layers that are one."""
+    """A workload by its id: its text, its epilogue, the layers that are one, and how often an
+    inference runs it."""
 
     id: str
     workload: str
     epilogue: str
     names: list[str]
+    count: NotRequired[int]
 
 
 class RunFile(TypedDict):
     """What `run.json` holds; `layers` are those asked for, none where it is the whole network;
-    `key` is that of `run_key`, `stop_gain` is there where the trials are shared."""
+    `key` is that of `run_key`; `ledger` are the targets and runs that the ledger files the trials
+    under; `epilogue` is as asked for; `stop_gain` is there where the trials are shared."""
 
     version: int
     network: Origin
@@ -77,6 +80,8 @@ class RunFile(TypedDict):
     begun: str
     workloads: list[WorkloadNames]
     key: NotRequired[str]
+    ledger: NotRequired[list[list[str]]]
+    epilogue: NotRequired[str]
     stop_gain: NotRequired[float]
 
 
@@ -145,7 +150,7 @@ def replaced(options: TuningOptions) -> str | None:
 
 
 def write_run(
-    options: TuningOptions, subgraphs: Sequence[Subgraph], studies: Iterable[TuningTask]
+    options: TuningOptions, subgraphs: Sequence[Subgraph], studies: Sequence[TuningTask]
 ) -> None:
     """Say whose folder it is from now on. A run that goes on keeps its date; another one is not
     complete yet, whatever the folder says. Raises `UnsafeFile` and `OSError`."""
@@ -164,10 +169,13 @@ def write_run(
                 "workload": str(each.workload),
                 "epilogue": each.workload.epilogue_text,
                 "names": list(each.names),
+                "count": each.count,
             }
             for each in subgraphs
         ],
         "key": run_key(options, studies),
+        "ledger": [list(each) for each in sorted({study.ledger_key[1:] for study in studies})],
+        "epilogue": options.steps if options.workload else options.epilogue,
     }
     if options.stop_gain is not None:
         run["stop_gain"] = options.stop_gain

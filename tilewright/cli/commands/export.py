@@ -1,4 +1,4 @@
-"""`tilewright export`: tuned schedules for other tools."""
+"""`tilewright export`: tuned schedules, and the trials behind them, for other tools."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from tilewright.core.errors import UnknownName
+from tilewright.core.errors import TilewrightError, UnknownName
 from tilewright.core.sanitize import printable
 from tilewright.core.working_folder import as_typed
 
 
 def register(app: typer.Typer) -> None:
-    app.command("export", short_help="Write tuned schedules as a log that stock TVM reads.")(export)
+    app.command("export", short_help="Write a run's schedules or trials for other tools.")(export)
 
 
 def export(
@@ -25,12 +25,18 @@ def export(
     form: Annotated[
         str,
         typer.Option(
-            "--format", help="autotvm: records as TVM 0.8 to 0.14 logs them, a line each."
+            "--format",
+            metavar="autotvm|optuna|kernel-tuner|t4",
+            help="autotvm: schedules as TVM 0.8 to 0.14 logs them; optuna: a study a layer, as a "
+            "journal; kernel-tuner, t4: the trials of a layer as its cache, or in the T4 format.",
         ),
     ] = "autotvm",
+    layer: Annotated[
+        str, typer.Option(help="Whose trials, where the format holds one layer's.", metavar="NAME")
+    ] = "",
 ) -> None:
-    """Write the schedules of a run that was tuned with --space template as stock AutoTVM records;
-    those of another space are left out, with a sentence."""
+    """Write what a run found in the form that another tool reads. As AutoTVM records, schedules of
+    --space template are written; those of another space are left out, with a sentence."""
     from tilewright.core.files import write_atomically
     from tilewright.reports.number_format import plural
     from tilewright.tuning.export import FORMATS, export_autotvm
@@ -38,12 +44,43 @@ def export(
 
     if form not in FORMATS:
         raise UnknownName("format", form, list(FORMATS))
-    exported = export_autotvm(folder, time.time())
+    if form == "autotvm":
+        exported = export_autotvm(folder, time.time())
+        text, left_out = exported.text, exported.left_out
+        said = f"{exported.schedules} {plural(exported.schedules, 'record')} for "
+        said += "autotvm.apply_history_best"
+    else:
+        text, said = _trials(folder, form, layer)
+        left_out = ()
     check_folder(out.parent)
-    write_atomically(out, exported.text.encode())
-    for sentence in exported.left_out:
+    write_atomically(out, text.encode())
+    for sentence in left_out:
         typer.echo(f"left out: {printable(sentence)}", err=True)
-    count = exported.schedules
-    typer.echo(
-        f"{as_typed(str(out))}: {count} {plural(count, 'record')} for autotvm.apply_history_best"
-    )
+    typer.echo(f"{as_typed(str(out))}: {said}")
+
+
+def _trials(folder: Path, form: str, name: str) -> tuple[str, str]:
+    """The text of a file of trials, and what is in it."""
+    from tilewright.reports.number_format import plural
+    from tilewright.tuning.kernel_tuner import kernel_tuner_cache, t4_results
+    from tilewright.tuning.optuna_study import optuna_journal
+    from tilewright.tuning.run_trials import finished_trials
+
+    run = finished_trials(folder)
+    if form == "optuna":
+        count = len(run.layers)
+        said = (
+            f"{len(run.table)} trials of {count} {plural(count, 'layer')}, a study of Optuna each"
+        )
+        return optuna_journal(run), said
+    known = {name: each for each in run.layers for name in each.names or [each.id]}
+    if not name and len(run.layers) > 1:
+        raise TilewrightError(
+            f"a {form} file holds the trials of one layer; name it with --layer: "
+            + printable(", ".join(known))
+        )
+    if name and name not in known:
+        raise UnknownName("layer", name, list(known))
+    layer = known[name] if name else run.layers[0]
+    write = kernel_tuner_cache if form == "kernel-tuner" else t4_results
+    return write(run, layer), f"{len(run.of(layer.id))} trials of {printable(layer.name)}"

@@ -1,4 +1,4 @@
-"""`tilewright ui` and `tilewright serve`: the pages of past runs, and runs on a schedule."""
+"""`tilewright ui` and `tilewright serve`: the pages of runs, and runs on a schedule."""
 
 from __future__ import annotations
 
@@ -27,25 +27,34 @@ def register(app: typer.Typer) -> None:
 
 
 def ui(
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port of the start page.  [default: as last time, at first 4100]"),
+    ] = None,
     prefect_port: PrefectPort = None,
     mlflow_port: MlflowPort = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; anything but loopback is open to others.")
     ] = LOOPBACK,
 ) -> None:
-    """Show runs in Prefect's and MLflow's web pages until Ctrl-C."""
-    from tilewright.services.addresses import MLFLOW, PREFECT, port_or_last
+    """Show all runs on a page that leads to Prefect's and MLflow's, until Ctrl-C."""
+    from functools import partial
+
+    from tilewright.core.working_folder import started_in
+    from tilewright.dashboard.start import start_dashboard
+    from tilewright.services.addresses import MLFLOW, PREFECT, RUNS, port_or_last
     from tilewright.services.ports import check_ports
     from tilewright.services.web_ui import show_pages
 
-    prefect = port_or_last(prefect_port, PREFECT)
-    mlflow = port_or_last(mlflow_port, MLFLOW)
-    check_ports({"--prefect-port": prefect, "--mlflow-port": mlflow})
+    asked = {RUNS: port, PREFECT: prefect_port, MLFLOW: mlflow_port}
+    ports = {server: port_or_last(each, server) for server, each in asked.items()}
+    options = {RUNS: "--port", PREFECT: "--prefect-port", MLFLOW: "--mlflow-port"}
+    check_ports({options[server]: each for server, each in ports.items()})
     _warn_if_open(host)
-    with show_pages(host, prefect, mlflow) as addresses:
+    with show_pages(host, ports, partial(start_dashboard, folder=started_in())) as addresses:
         for name, address in addresses.items():
             typer.echo(f"{name:8} {address}")
-        typer.echo("Ctrl-C stops both.")
+        typer.echo("Ctrl-C stops all three.")
         addresses.wait()
 
 

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import as_typed
 
 
@@ -18,7 +17,13 @@ def register(app: typer.Typer) -> None:
 
 
 def trials(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The output folder of a run.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="The output folder of a run; or a log of AutoTVM, or MetaSchedule's database.",
+        ),
+    ],
     csv: Annotated[
         bool,
         typer.Option(
@@ -32,30 +37,27 @@ def trials(
     """List the trials a run has recorded, the best first, also while it goes or after it died."""
     from tilewright.cli.views.terminal import Terminal
     from tilewright.cli.views.trials import show_trials
-    from tilewright.search import read
     from tilewright.tuning.output_dir import LEDGER
     from tilewright.tuning.output_dir import at_work as who_is_at_work
+    from tilewright.tuning.read_trials import read_trials
     from tilewright.tuning.run_metadata import is_complete, read_run
 
-    path = folder / LEDGER
-    if not os.path.lexists(path):
-        raise TilewrightError(
-            f"there is no {LEDGER} in {folder}; give the folder named with --out, or tuned/<model>"
-        )
-    at_work = who_is_at_work(
-        folder
-    )  # asked before reading: what it adds meanwhile may be cut short
-    contents = read(path)
-    for problem in contents.problems:
+    ours = os.path.lexists(folder / LEDGER)
+    # asked before reading: what it adds meanwhile may be cut short
+    at_work = who_is_at_work(folder) if ours else None
+    found = read_trials(folder)
+    for problem in found.problems:
         if not (at_work and "torn" in problem):
             typer.echo(f"note: {as_typed(problem)}", err=True)
-    frame = contents.frame()
+    frame = found.table
     if csv:
         sys.stdout.write(frame.to_csv(index=False, lineterminator="\n"))
         return
-    run = read_run(folder)
+    run = read_run(folder) if ours else None
     names = {} if run is None else {each["id"]: each for each in run["workloads"]}
     show_trials(frame, names, best, Terminal())
-    ended = "the run is complete" if is_complete(folder) else "the run was stopped"
-    state = f"{at_work} is adding to it" if at_work else ended
+    state = "made by another tuner"
+    if ours:
+        ended = "the run is complete" if is_complete(folder) else "the run was stopped"
+        state = f"{at_work} is adding to it" if at_work else ended
     typer.echo(f"{len(frame)} trials of {frame['workload'].nunique()} workloads; {state}")

@@ -1,0 +1,154 @@
+"""The start page as a user sees it: runs compared, a run's knobs, one in progress, odd names."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect
+
+from tests.browser.conftest import LIMIT_MILLISECONDS, Site
+from tests.sharing import free_port
+from tilewright.dashboard.start import start_dashboard
+from tilewright.services.credentials import Credentials
+from tilewright.services.server_process import LOOPBACK
+from tilewright.services.workspace import Home
+from tilewright.tuning.open_ledger import alone
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow(seconds=60)]
+Picture = Callable[[str], None]
+MARKUP = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def start(site: Site, page: Page) -> Page:
+    """The page, with nothing wrong on it."""
+    wrong: list[str] = []
+
+    def hear(message: ConsoleMessage) -> None:
+        # the page before, Prefect's, may still be asking for something
+        if message.type == "error" and message.location["url"].startswith(site.address("Runs")):
+            wrong.append(message.text)
+
+    page.on("console", hear)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("dialog", lambda dialog: wrong.append(dialog.message))
+    page.set_viewport_size({"width": 1280, "height": 960})
+    page.goto(site.address("Runs"))
+    expect(_rows(page).first).to_be_visible()
+    page.wrong = wrong  # type: ignore[attr-defined]
+    return page
+
+
+def test_three_clicks_to_the_settings_that_won(site: Site, start: Page, picture: Picture) -> None:
+    question = start.get_by_label("Network and target")
+    expect(question).to_have_value("digits_cnn on vta-pynq")
+    best = min(site.runs, key=lambda tuner: site.runs[tuner]["total"]["tuned_seconds"])
+    first = start.locator("#leaders tbody tr").first
+    expect(first).to_contain_text(best)
+    expect(start.locator("#convergence svg path")).not_to_have_count(0)
+    picture("runs")
+    first.get_by_role("link").first.click()
+    expect(start.get_by_role("heading", name=f"{best}, seed 0")).to_be_visible()
+    expect(start.get_by_text("Which knobs latency depends on")).to_be_visible()
+    expect(start.locator("dt", has_text="space")).to_be_visible()
+    expect(start.locator("svg.wide path")).not_to_have_count(0)
+    layers = site.runs[best]["workloads"]
+    expect(start.locator("#run tbody tr")).to_have_count(len(layers))
+    start.get_by_label("Layer").select_option(index=len(layers) - 1)
+    expect(start.get_by_role("img", name=re.compile("Best latency of fc"))).to_be_visible()
+    picture("run")
+    link = start.locator("#run").get_by_role("link", name=re.compile("^MLflow"))
+    assert site.runs[best]["mlflow_run_id"] in str(link.get_attribute("href"))
+    start.go_back()
+    expect(_rows(start).first).to_be_visible()
+    _nothing_wrong(start)
+
+
+def test_runs_are_sorted_and_filtered_by_keyboard(site: Site, start: Page) -> None:
+    _rows(start).nth(1).wait_for()
+    everything = _rows(start).count()
+    head = start.get_by_role("button", name="Tuned ms")
+    head.focus()
+    for direction in "ascending", "descending":
+        start.keyboard.press("Enter")
+        expect(start.locator("th", has=head)).to_have_attribute("aria-sort", direction)
+        expect(head).to_be_focused()
+    start.get_by_label("Search").fill("random digits")
+    expect(start.locator("#count")).to_contain_text(f"of {everything}")
+    for row in _rows(start).all():
+        expect(row).to_contain_text("random")
+    start.get_by_label("Search").fill("no such run")
+    expect(_rows(start)).to_have_count(0)
+    _nothing_wrong(start)
+
+
+def test_a_run_of_another_process_shows_up_and_grows(site: Site, start: Page) -> None:
+    """A copy of a run that died, whose ledger goes on; its network has a name of a stranger's."""
+    source, out = site.place.folder / "default", site.place.folder / "odd"
+    out.mkdir()
+    run = json.loads((source / "run.json").read_text())
+    run["network"]["name"] = MARKUP
+    run["workloads"][0]["names"] = [MARKUP]
+    lines = (source / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    with alone(out), (out / "ledger.jsonl").open("ab") as ledger:
+        (out / "run.json").write_text(json.dumps(run))
+        ledger.write(b"".join(lines[:3]) + lines[3][:50])
+        ledger.flush()
+        card = start.locator("#live .card")
+        expect(card).to_contain_text(MARKUP)
+        expect(card).to_contain_text("3 of 192 trials")
+        ledger.write(lines[3][50:] + b"".join(lines[4:]))
+        ledger.flush()
+        expect(card).to_contain_text("192 of 192 trials")
+        card.get_by_role("link").click()
+        expect(start.get_by_role("heading", name=MARKUP)).to_be_visible()
+        expect(start.locator("#run tbody")).to_contain_text(MARKUP)
+        expect(start.locator("#run img")).to_have_count(0)
+    expect(start.locator("#run .state")).to_have_text("stopped")
+    _nothing_wrong(start)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_is_cut_or_hidden(site: Site, start: Page, width: int) -> None:
+    start.set_viewport_size({"width": width, "height": 760})
+    for address in site.address("Runs"), f"{site.address('Runs')}#run={_id(start)}":
+        start.goto(address)
+        expect(start.locator("main svg:visible").first).to_be_visible()
+        assert start.evaluate("document.documentElement.scrollWidth") == width
+    _nothing_wrong(start)
+
+
+def test_an_empty_workspace_says_what_to_type(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path))
+    home, port = Home(tmp_path), free_port()
+    credentials = Credentials.of(home)
+    server = start_dashboard(home, LOOPBACK, port, credentials, {}, folder=tmp_path)
+    try:
+        server.wait()
+        page = browser.new_page()
+        page.goto(credentials.link(f"http://{LOOPBACK}:{port}"))
+        told = page.get_by_text("tilewright tune digits_cnn")
+        expect(told).to_be_visible(timeout=LIMIT_MILLISECONDS)
+        expect(page.locator("#overview")).to_be_hidden()
+        page.close()
+    finally:
+        server.stop()
+
+
+def _rows(page: Page) -> Locator:
+    return page.locator("#runs tbody tr")
+
+
+def _id(page: Page) -> str:
+    href = str(_rows(page).first.get_by_role("link").first.get_attribute("href"))
+    return href.partition("=")[2]
+
+
+def _nothing_wrong(page: Page) -> None:
+    assert page.wrong == []  # type: ignore[attr-defined]

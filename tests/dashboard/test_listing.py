@@ -1,0 +1,320 @@
+"""What the start page is told: of runs that ended, that go on in another process, that died."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from tests.tune_bare import tune_bare
+from tilewright.dashboard import listing
+from tilewright.dashboard.answers import curves, knobs, list_runs
+from tilewright.dashboard.listing import ListedRun, Paced, Workspace, output_folders
+from tilewright.search import read
+from tilewright.search.ledger_schema import encode
+from tilewright.services.mlflow_database import provide_mlflow_database
+from tilewright.services.mlflow_server import EXPERIMENT
+from tilewright.services.workspace import Home
+from tilewright.tasks.comparison_tags import QUESTION_TAG
+from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER
+from tilewright.tuning.open_ledger import alone
+from tilewright.tuning.run_trials import LedgerTail, RunUnreadable, finished_trials
+
+pytestmark = pytest.mark.slow(seconds=15)
+
+TRIALS = 8
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two runs, the second with another tuner's trials in its ledger, too."""
+    start = tmp_path_factory.mktemp("listed")
+    options = {"model": "digits_cnn", "layers": ["conv2", "fc"], "trials": TRIALS, "batch": 4}
+    tune_bare(**options, tuner="random", out=str(start / "tuned" / "one"))
+    for tuner in "random", "grid":
+        tune_bare(**options, tuner=tuner, seed=1, out=str(start / "tuned" / "two"))
+    return start
+
+
+@pytest.fixture
+def start(tuned: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(tuned, tmp_path / "start"))
+
+
+@pytest.fixture
+def workspace(start: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(start / "home"))
+    monkeypatch.setattr(listing, "SHARE", 0)
+    return Workspace(Home(start / "home"), start)
+
+
+def row_of(workspace: Workspace, **wanted: object) -> dict[str, Any]:
+    (found,) = [dict(each.row) for each in workspace.runs() if wanted.items() <= each.row.items()]
+    return found
+
+
+def died(out: Path, rounds: int = 1) -> bytes:
+    """Leave of a run what it had after some rounds of its first workload; returns the rest."""
+    (out / "summary.json").unlink()
+    lines = (out / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    kept = rounds * 5  # four trials and what closes a round
+    (out / "ledger.jsonl").write_bytes(b"".join(lines[:kept]))
+    return b"".join(lines[kept:])
+
+
+def test_output_directories_are_listed_with_what_came_out(workspace: Workspace) -> None:
+    answer = list_runs(workspace)
+    assert json.loads(json.dumps(answer, allow_nan=False)) == answer
+    row = row_of(workspace, tuner="random")
+    summary = json.loads((_folder(workspace, row) / "summary.json").read_text())
+    total = summary["total"]
+    assert row["state"] == "finished"
+    assert row["question"] == "digits_cnn (conv2,fc) on vta-pynq"
+    assert row["tuned_ms"] == pytest.approx(1e3 * total["tuned_seconds"])
+    assert row["before_ms"] == pytest.approx(1e3 * total["fallback_seconds"])
+    assert row["gain"] == pytest.approx(total["fallback_cycles"] / total["tuned_cycles"])
+    assert (row["mlflow"], row["tracked"], row["seed"], row["trials"]) == (None, False, 0, TRIALS)
+
+
+def _folder(workspace: Workspace, row: dict[str, Any]) -> Path:
+    folder = workspace.find(row["id"]).folder
+    assert folder is not None
+    return folder
+
+
+def test_a_run_converges_to_what_its_summary_says(workspace: Workspace) -> None:
+    row = row_of(workspace, tuner="grid")
+    (found,) = curves(workspace, [row["id"], row["id"], "another"]).values()
+    assert isinstance(found, dict)
+    assert found["trials"] == found["of"] == 2 * TRIALS
+    assert found["network"][-1] == [2 * TRIALS, pytest.approx(row["tuned_ms"])]
+    for layer in found["layers"]:
+        assert layer["points"][-1] == [TRIALS, pytest.approx(layer["tuned"])]
+        assert layer["bound"] <= layer["tuned"] <= layer["before"]
+
+
+def test_knobs_have_a_row_a_trial_and_their_importance(workspace: Workspace) -> None:
+    row = row_of(workspace, tuner="random")
+    run = workspace.find(row["id"])
+    for layer in workspace.trials(run).layers:
+        found = knobs(workspace, run.id, layer.id)
+        trials = workspace.trials(run).of(layer.id)
+        assert [each[0] for each in found["rows"]] == list(trials["trial"])
+        assert found["rows"][0][4:] == [*json.loads(trials.iloc[0]["knobs"]).values()]
+        shares = found["importance"]
+        assert not shares or sum(shares.values()) == pytest.approx(1, abs=0.01)
+    with pytest.raises(RunUnreadable, match="no trial of this layer"):
+        knobs(workspace, run.id, "another")
+
+
+def test_of_many_trials_the_fastest_are_drawn_and_some_others(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tilewright.dashboard.answers.MOST_ROWS", 4)
+    run = workspace.find(row_of(workspace, tuner="random")["id"])
+    layer = workspace.trials(run).layers[0].id
+    found = knobs(workspace, run.id, layer)
+    times = sorted(each[1] for each in found["rows"] if each[1] is not None)
+    all_times = 1e3 * workspace.trials(run).of(layer)["seconds"].dropna()
+    assert len(found["rows"]) == 4
+    assert found["trials"] == TRIALS
+    assert times[:2] == pytest.approx(sorted(all_times)[:2])
+
+
+def test_a_run_that_another_process_writes_is_seen_line_by_line(
+    workspace: Workspace, start: Path
+) -> None:
+    out = start / "tuned" / "one"
+    rest = died(out)
+    with alone(out):
+        row = row_of(workspace, state="running")
+        assert _trials(workspace, row) == 4
+        with (out / "ledger.jsonl").open("ab") as ledger:
+            line, *others = rest.splitlines(keepends=True)
+            ledger.write(line[:40])
+            ledger.flush()
+            assert _trials(workspace, row) == 4  # half a line does not count
+            ledger.write(line[40:])
+            ledger.flush()
+            assert _trials(workspace, row) == 5
+            ledger.write(b'{"check":"0", damaged}\n' + b"".join(others))
+        assert _trials(workspace, row) == 2 * TRIALS
+    assert row_of(workspace, id=row["id"])["state"] == "stopped"
+
+
+def _trials(workspace: Workspace, row: dict[str, Any]) -> object:
+    found = curves(workspace, [row["id"]])[row["id"]]
+    assert isinstance(found, dict)
+    return found.get("trials", found)
+
+
+def test_trials_of_another_tuner_in_the_same_ledger_are_not_the_runs(
+    workspace: Workspace, start: Path
+) -> None:
+    out = start / "tuned" / "two"
+    ours = finished_trials(out).table["config"].map(list).tolist()
+    (out / "summary.json").unlink()
+    everything = [each for each in read(out / "ledger.jsonl").records if each["kind"] == "trial"]
+    run = workspace.find(row_of(workspace, tuner="grid")["id"])
+    found = workspace.trials(run).table
+    assert len(everything) > len(found)
+    assert found["config"].tolist() == ours
+
+
+def test_a_ledger_is_read_on_from_where_it_was(start: Path) -> None:
+    out, tail = start / "tuned" / "one", LedgerTail(start / "tuned" / "one")
+    rest = died(out)
+    first = list(tail.read())
+    with (out / "ledger.jsonl").open("r+b") as ledger:
+        ledger.write(b"x" * 10)  # what was read is not read again
+        ledger.seek(0, 2)
+        ledger.write(rest)
+    assert tail.read()[: len(first)] == first
+    whole = list(tail.read())
+    replaced = out / "ledger.new"
+    replaced.write_bytes(b"".join(map(encode, reversed(whole))))
+    replaced.replace(out / "ledger.jsonl")
+    assert tail.read() == whole[::-1]
+
+
+@pytest.mark.parametrize("name", ["summary.json", "schedules.json", "trials.parquet"])
+def test_a_damaged_run_is_said_and_takes_no_other_with_it(
+    workspace: Workspace, start: Path, name: str
+) -> None:
+    ids = {row_of(workspace, tuner=tuner)["id"] for tuner in ("random", "grid")}
+    (start / "tuned" / "one" / name).write_bytes(b'{"half')
+    fresh = Workspace(workspace.home, start)
+    assert {each.id for each in fresh.runs()} == ids
+    found = curves(fresh, sorted(ids))
+    errors = [each for each in found.values() if isinstance(each, dict) and "error" in each]
+    assert len(errors) == (0 if name == "summary.json" else 1)
+    (start / "tuned" / "one" / "run.json").write_bytes(b"[]")
+    assert len(fresh.runs()) == 1
+
+
+def test_only_folders_nearby_are_looked_into(start: Path) -> None:
+    for name in "a/b/c/d", ".hidden", "near":
+        shutil.copytree(start / "tuned" / "one", start / name, dirs_exist_ok=True)
+    (start / "link").symlink_to(start / "near")
+    found = sorted(str(each.relative_to(start)) for each in output_folders(start))
+    assert found == ["near", "tuned/one", "tuned/two"]
+
+
+def test_what_takes_long_to_read_is_read_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(listing.time, "monotonic", lambda: now[0])
+    reads: list[float] = []
+
+    def read_slowly() -> int:
+        now[0] += 2.0
+        reads.append(now[0])
+        return len(reads)
+
+    value = Paced(read_slowly)
+    seen = []
+    for _ in range(4):
+        seen.append(value.renewed())
+        now[0] += 40.0
+    assert (seen, value.value) == ([True, False, False, True], 2)
+
+
+def test_an_empty_workspace_has_no_runs(tmp_path: Path) -> None:
+    workspace = Workspace(Home(tmp_path / "home"), tmp_path)
+    assert list_runs(workspace)["runs"] == []
+    with pytest.raises(RunUnreadable, match="no such run"):
+        workspace.find("another")
+
+
+# -- MLflow's ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def client(workspace: Workspace) -> MlflowClient:
+    home = workspace.home
+    home.mlflow_artifacts.mkdir(parents=True)
+    provide_mlflow_database(home.mlflow_database)
+    client = MlflowClient(tracking_uri=home.mlflow_address)
+    client.create_experiment(EXPERIMENT, artifact_location=home.mlflow_artifacts.as_uri())
+    return client
+
+
+def track(client: MlflowClient, out: Path, **params: object) -> str:
+    """A run as `tilewright tune` begins it."""
+    tags = {QUESTION_TAG: "q", FOLDER_TAG: str(out), "prefect_flow_run_id": "f-1"}
+    run = client.create_run(client.get_experiment_by_name(EXPERIMENT).experiment_id, tags=tags)
+    held = json.loads((out / "run.json").read_text())
+    about = {name: held[name] for name in ("tuner", "seed", "trials")}
+    about |= {"network": "digits_cnn", "target": "vta-pynq", "layers": "conv2,fc"} | params
+    for name, value in about.items():
+        client.log_param(run.info.run_id, name, value)
+    return str(run.info.run_id)
+
+
+def test_a_tracked_run_is_listed_once_from_its_beginning_to_its_end(
+    workspace: Workspace, client: MlflowClient, start: Path
+) -> None:
+    out = start / "tuned" / "one"
+    rest = died(out)
+    run_id = track(client, out)
+    with alone(out):
+        row = row_of(workspace, tuner="random")
+        assert (row["id"], row["state"], row["tuned_ms"]) == (run_id, "running", None)
+        assert f"/runs/{run_id}" in row["mlflow"]
+        assert row["prefect"].endswith("/runs/flow-run/f-1")
+        assert _trials(workspace, row) == 4
+    assert row_of(workspace, tuner="random")["state"] == "stopped"  # MLflow was not told
+    (out / "ledger.jsonl").write_bytes((out / "ledger.jsonl").read_bytes() + rest)
+    shutil.copytree(start / "tuned" / "two", out, dirs_exist_ok=True)  # used anew by now
+    for name in "summary.json", "schedules.json", "trials.parquet":
+        client.log_artifact(run_id, str(out / name))
+    for name, value in {"tuned_ms": 0.5, "fallback_ms": 2.0, "baseline_ms": 1.0, "gain": 4}.items():
+        client.log_metric(run_id, name, value)
+    client.set_tag(run_id, GAIN_OVER, "fallback")
+    client.set_terminated(run_id)
+    row = row_of(workspace, id=run_id)
+    assert (row["state"], row["tuned_ms"], row["before_ms"], row["gain"]) == (
+        "finished", 0.5, 2.0, 4.0,
+    )  # fmt: skip
+    assert _trials(workspace, row) == 2 * TRIALS  # of its artifacts
+    client.delete_run(run_id)
+    assert run_id not in {each.id for each in workspace.runs()}
+
+
+def test_between_two_full_readings_new_and_ended_runs_are_seen(
+    workspace: Workspace, client: MlflowClient, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = track(client, start / "tuned" / "one")
+    workspace.runs()
+    monkeypatch.setattr(workspace._tracked._all, "_due", float("inf"))
+    second = track(client, start / "tuned" / "two")
+    client.set_terminated(first, "FAILED")
+    states = {each.id: each.row["state"] for each in workspace.runs() if each.row["tracked"]}
+    assert states == {first: "failed", second: "stopped"}
+
+
+def test_runs_that_this_program_did_not_write_are_left_out(
+    workspace: Workspace, client: MlflowClient, start: Path
+) -> None:
+    track(client, start / "tuned" / "one", seed="none")
+    experiment = client.get_experiment_by_name(EXPERIMENT).experiment_id
+    client.create_run(experiment, tags={"mlflow.runName": "<b>co-design</b>"})
+    assert not [each for each in workspace.runs() if each.row["tracked"]]
+
+
+def test_a_run_whose_directory_is_gone_says_so(
+    workspace: Workspace, client: MlflowClient, start: Path
+) -> None:
+    run_id = track(client, start / "tuned" / "one")
+    client.set_terminated(run_id, "KILLED")
+    shutil.rmtree(start / "tuned" / "one")
+    found: ListedRun = workspace.find(run_id)
+    assert found.row["state"] == "stopped"
+    answer = curves(workspace, [run_id])[run_id]
+    assert isinstance(answer, dict)
+    assert "output directory" in str(answer["error"])

@@ -1,0 +1,98 @@
+"""The start page's server: what it serves to whom, and what names of others can do there."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+
+from tests.sharing import ANSWER_SECONDS, free_port
+from tilewright.dashboard.listing import Workspace
+from tilewright.dashboard.server import FILES, PAGE, application
+from tilewright.services.auth_middleware import Guard
+from tilewright.services.credentials import Credentials
+from tilewright.services.server_process import LOOPBACK
+from tilewright.services.workspace import Home
+
+pytestmark = pytest.mark.attack
+
+CREDENTIALS = Credentials("the-secret", "the-key")
+MARKUP = "<img src=x onerror=alert(1)></script><script>alert(2)</script>\"'`${alert(3)}"
+ROUTES = (*FILES, "/health", "/api/runs", "/api/curves?id=x", "/api/knobs?id=x&layer=y", "/none")
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
+    """Without the secret."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    run = {
+        "version": 1, "network": {"name": MARKUP, "place": "", "digest": ""},
+        "target": {"name": MARKUP, "place": "", "digest": ""}, "layers": [], "tuner": MARKUP,
+        "seed": 0, "trials": 4, "begun": "2026-11-25T17:02:34+00:00", "workloads": [],
+    }  # fmt: skip
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "run.json").write_text(json.dumps(run))
+    app, port = application(Workspace(Home(tmp_path / "home"), tmp_path)), free_port()
+    guarded = Guard(app, CREDENTIALS, LOOPBACK, port)
+    server = uvicorn.Server(uvicorn.Config(guarded, LOOPBACK, port, log_level="error"))
+    running = threading.Thread(target=server.run)
+    running.start()
+    while not server.started:
+        time.sleep(0.01)
+    address = f"http://{LOOPBACK}:{port}"
+    with httpx.Client(base_url=address, timeout=ANSWER_SECONDS, trust_env=False) as client:
+        yield client
+    server.should_exit = True
+    running.join()
+
+
+def test_nobody_gets_an_answer_without_the_secret(client: httpx.Client) -> None:
+    for route in ROUTES:
+        for method in "GET", "HEAD", "POST":
+            reply = client.request(method, route, headers={"Content-Type": "application/json"})
+            assert reply.status_code == 401, (method, route)
+            assert MARKUP not in reply.text
+    elsewhere = CREDENTIALS.headers | {"Origin": "http://evil.example"}
+    assert client.get("/api/runs", headers=elsewhere).status_code == 403
+    misled = CREDENTIALS.headers | {"Host": "evil.example"}
+    assert client.get("/api/runs", headers=misled).status_code == 421
+
+
+def test_the_link_logs_a_browser_in(client: httpx.Client) -> None:
+    assert client.get("/", params={"key": "the-key"}).headers["Location"] == "/"
+    assert client.get("/api/runs").status_code == 200
+    assert client.post("/api/runs", json={}).status_code == 405
+
+
+def test_names_of_others_are_data_and_nothing_else(client: httpx.Client) -> None:
+    client.headers.update(CREDENTIALS.headers)
+    reply = client.get("/api/runs")
+    assert reply.headers["Content-Type"] == "application/json"
+    assert reply.headers["X-Content-Type-Options"] == "nosniff"
+    (run,) = reply.json()["runs"]
+    assert (run["network"], run["tuner"]) == (MARKUP, MARKUP)
+    for route in "/none", f"/api/knobs?id={MARKUP}", f"/api/curves?id={MARKUP}":
+        reply = client.get(route)
+        assert "html" not in reply.headers["Content-Type"]
+    page = client.get("/")
+    policy = page.headers["Content-Security-Policy"]
+    assert "default-src 'none'; script-src 'self'; " in policy
+    assert "unsafe" not in policy
+    assert "http" not in policy
+
+
+def test_the_page_makes_no_markup_of_text_and_asks_no_other_machine() -> None:
+    """`tests/browser` sees a browser show such a name."""
+    scripts = "".join(path.read_text() for path in PAGE.glob("*.js"))
+    page, style = ((PAGE / name).read_text() for name in ("index.html", "dashboard.css"))
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", scripts)
+    assert not re.search(r"<script(?! src=\"\w+\.js\")|\son\w+=|style=", page)
+    addresses = re.findall(r"https?://[\w./]*", scripts + page + style)
+    assert set(addresses) == {"http://www.w3.org/2000/svg"}  # a name, not an address

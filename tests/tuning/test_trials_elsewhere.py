@@ -1,0 +1,175 @@
+"""Trials for other tools, and those that other tuners made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pandas as pd
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+from typer.testing import CliRunner
+
+import tilewright
+from tests.tune_bare import tune_bare
+from tilewright.cli.app import app
+from tilewright.core.errors import TilewrightError
+from tilewright.tuning.export import export_autotvm
+from tilewright.tuning.foreign_trials import ForeignTrialsError
+from tilewright.tuning.run_trials import RunTrials, finished_trials
+
+pytestmark = pytest.mark.slow(seconds=10)
+
+DATABASE = Path(__file__).parents[1] / "data" / "metaschedule"
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, some of whose trials are not valid."""
+    out = tmp_path_factory.mktemp("elsewhere") / "out"
+    tune_bare(model="digits_cnn", layers=["conv2", "fc"], space="template", tuner="random",
+              trials=24, batch=24, out=str(out))  # fmt: skip
+    trials = pd.read_parquet(out / "trials.parquet")
+    failed = trials.index % 5 == 2
+    trials.loc[failed, ["status", "reason"]] = ["compile_error", "the tiles do not fit"]
+    trials.loc[failed, ["cycles", "seconds"]] = [-1, float("nan")]
+    trials.to_parquet(out / "trials.parquet", index=False)
+    return out
+
+
+@pytest.fixture(scope="module")
+def run(out: Path) -> RunTrials:
+    return finished_trials(out)
+
+
+def export(out: Path, file: Path, *options: str) -> str:
+    done = CliRunner().invoke(app, ["export", str(out), "--out", str(file), *options])
+    if done.exception is not None:
+        raise done.exception
+    return done.stdout
+
+
+def test_optuna_opens_a_study_a_layer(out: Path, run: RunTrials, tmp_path: Path) -> None:
+    journal = tmp_path / "study.log"
+    said = export(out, journal, "--format", "optuna")
+    assert f"{len(run.table)} trials of 2 layers" in said
+    storage = JournalStorage(JournalFileBackend(str(journal)))
+    studies = [optuna.load_study(study_name=each.study_name, storage=storage)
+               for each in optuna.get_all_study_summaries(storage)]  # fmt: skip
+    assert [study.user_attrs["workload"] for study in studies] == [each.text for each in run.layers]
+    for study, layer in zip(studies, run.layers, strict=True):
+        trials = run.of(layer.id)
+        valid = trials[trials["status"] == "valid"]
+        best = trials.loc[valid["seconds"].idxmin()]
+        assert study.best_value == best["seconds"]
+        assert study.best_params == json.loads(best["knobs"])
+        assert [each.state == TrialState.COMPLETE for each in study.trials] == list(
+            trials["status"] == "valid"
+        )
+    assert run.table["status"].nunique() > 1
+
+
+def test_a_kernel_tuner_cache_has_a_time_or_an_error_by_the_values_of_the_knobs(
+    out: Path, run: RunTrials, tmp_path: Path
+) -> None:
+    export(out, tmp_path / "cache.json", "--format", "kernel-tuner", "--layer", "conv2")
+    written = json.loads((tmp_path / "cache.json").read_text())
+    trials = run.of(run.layers[0].id)
+    assert (written["device_name"], written["kernel_name"]) == ("vta-pynq", "conv2")
+    assert len(written["cache"]) == len(trials) == 24
+    for row in trials.to_dict("records"):
+        knobs = json.loads(row["knobs"])
+        key = ",".join(str(knobs[name]) for name in written["tune_params_keys"])
+        found = written["cache"][key]
+        assert {name: found[name] for name in knobs} == knobs
+        assert all(value in written["tune_params"][name] for name, value in knobs.items())
+        if row["status"] == "valid":
+            assert found["time"] == pytest.approx(1e3 * row["seconds"])
+        else:
+            assert found["time"] in ("CompilationFailedConfig", "RuntimeFailedConfig")
+
+
+def test_a_t4_file_says_how_a_trial_failed(out: Path, run: RunTrials, tmp_path: Path) -> None:
+    export(out, tmp_path / "t4.json", "--format", "t4", "--layer", "conv2")
+    written = json.loads((tmp_path / "t4.json").read_text())
+    trials = run.of(run.layers[0].id).to_dict("records")
+    assert [each["configuration"] for each in written["results"]] == [
+        json.loads(row["knobs"]) for row in trials
+    ]
+    names = {"valid": "correct", "compile_error": "compile"}
+    for each, row in zip(written["results"], trials, strict=True):
+        assert each["invalidity"] == names[row["status"]]
+        valid = row["status"] == "valid"
+        assert [m["value"] for m in each["measurements"] if m["name"] == "cycles"] == (
+            [row["cycles"]] if valid else []
+        )
+        assert len(each["times"]["runtimes"]) == int(valid)
+
+
+def test_a_format_of_one_layer_wants_its_name(out: Path, tmp_path: Path) -> None:
+    with pytest.raises(TilewrightError, match="--layer: conv2, fc"):
+        export(out, tmp_path / "t4.json", "--format", "t4")
+    with pytest.raises(TilewrightError, match="did you mean conv2"):
+        export(out, tmp_path / "t4.json", "--format", "t4", "--layer", "conv3")
+    assert not (tmp_path / "t4.json").exists()
+
+
+def autotvm(result: object, **changes: object) -> dict[str, Any]:
+    """A record of AutoTVM's, as TVM 0.8 writes it."""
+    task = ["llvm -keys=cpu", "dense_pack.x86", [["TENSOR", [1, 64], "float32"], None], {}]
+    entity = [["tile_y", "sp", [-1, 1]], ["tile_x", "sp", [4, 16]], ["unroll", "ot", True]]
+    config = {"index": 3, "code_hash": None, "entity": entity}
+    return {"input": task, "config": config, "result": result, "version": 0.2} | changes
+
+
+def test_autotvms_records_are_trials(out: Path, tmp_path: Path) -> None:
+    ours, log = export_autotvm(out, 12.5).text, tmp_path / "tuning.log"
+    config = {"i": 1, "t": "direct", "c": None, "e": [["tile_k", "sp", [2, 4]]]}
+    task = ["llvm", "topi_nn_dense", [["TENSOR", [1, 8], "int8"]], {}, ["dense"], config]
+    older = {"v": 0.1, "r": [[0.5, 0.7], 0, 2.0, 3.0], "i": task}
+    lines = [autotvm([[0.002, 0.004], 0, 1.0, 2.0]), autotvm([[1e9], 4, 1.0, 2.0]), older]
+    text = ours + "".join(json.dumps(line) + "\n" for line in lines)
+    log.write_text("# a comment\n" + text + '{"input": ["ll')
+    found = tilewright.trials(log)
+    mine, (_, valid), (_, failed), (_, old) = found.iloc[:-3], *found.iloc[-3:].iterrows()
+    tuned = json.loads((out / "schedules.json").read_text())["schedules"]
+    assert len(mine) == ours.count("\n")
+    assert all(each["cycles"] * 1e-8 == pytest.approx(row)
+               for each, row in zip(tuned, mine["seconds"], strict=False))  # fmt: skip
+    assert valid["workload"] == "dense_pack.x86 1x64:float32 None"
+    assert json.loads(valid["knobs"]) == {"tile_y": [-1, 1], "tile_x": [4, 16], "unroll": True}
+    assert (valid["seconds"], valid["status"]) == (pytest.approx(0.003), "valid")
+    assert (failed["status"], failed["trial"]) == ("run_error", 1)
+    assert (json.loads(old["knobs"]), old["seconds"]) == ({"tile_k": [2, 4]}, 0.6)
+
+
+def test_metaschedules_database_is_trials() -> None:
+    found = tilewright.trials(DATABASE)
+    assert list(found["status"]) == ["valid"] * 6 + ["run_error"]
+    assert found["workload"].nunique() == 1
+    fastest = found.loc[found["seconds"].idxmin()]
+    assert fastest["seconds"] == pytest.approx(2.074e-07, rel=1e-3)
+    knobs = json.loads(fastest["knobs"])
+    assert knobs == {
+        "PerfectTile 0": [1, 2, 8, 1], "PerfectTile 1": [1, 8, 2, 1], "PerfectTile 2": [1, 16],
+        "Categorical 0": 64,
+    }  # fmt: skip
+
+
+def test_the_command_lists_them_and_says_what_it_left_out(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["trials", str(DATABASE), "--best", "1"])
+    assert "7 trials of 1 workloads; made by another tuner" in done.stdout
+    log = tmp_path / "tuning.log"
+    log.write_text(json.dumps(autotvm([[0.5], 0, 1.0, 2.0])) + "\n[]\n")
+    done = CliRunner().invoke(app, ["trials", str(log)])
+    assert "tuning.log, line 2: left out" in done.stderr
+    for text in "", "{}\n", "no log\n":
+        log.write_text(text)
+        with pytest.raises(ForeignTrialsError, match="holds no trial"):
+            tilewright.trials(log)
+    with pytest.raises(ForeignTrialsError, match="there is no ledger"):
+        tilewright.trials(tmp_path)

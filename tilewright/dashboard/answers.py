@@ -1,0 +1,148 @@
+"""Answers what the page asks: the list of runs, how runs converged, what the knobs of one did.
+
+All times are milliseconds. What is not known is null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from mlflow.exceptions import MlflowException
+from numpy.typing import NDArray
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import Json
+from tilewright.dashboard.listing import RUNNING, ListedRun, Workspace
+from tilewright.services.urls import other_pages
+from tilewright.tasks.metrics import best_so_far
+from tilewright.tuning.optuna_study import knob_importance
+from tilewright.tuning.run_trials import RunLayer, RunTrials, RunUnreadable
+
+MOST_ROWS = 2000
+"""Trials of a workload that the page draws; the faster half of them are the fastest there are."""
+MOST_RUNS = 60
+"""Runs whose curves are answered at once."""
+UNREADABLE = (TilewrightError, MlflowException, OSError)
+
+Answer = Mapping[str, Json]
+
+
+def answer_or_error(ask: Callable[[], Answer]) -> tuple[Answer, bool]:
+    """What `ask` returns, or a sentence that says why there is nothing; whether there is."""
+    try:
+        return ask(), True
+    except MlflowException as error:
+        return {"error": f"MLflow does not answer: {error}"}, False
+    except (TilewrightError, OSError) as error:
+        return {"error": str(error)}, False
+
+
+def list_runs(workspace: Workspace) -> Answer:
+    """The rows of all runs, the latest first."""
+    rows = [each.row for each in workspace.runs()]
+    return {"runs": rows, "home": str(workspace.home.root), "pages": other_pages()}
+
+
+def curves(workspace: Workspace, ids: Iterable[str]) -> Answer:
+    """How these runs converged, by id; of one that cannot be read an `error`."""
+    known = {each.id: each for each in workspace.runs()}
+    wanted = [known[each] for each in dict.fromkeys(ids) if each in known][:MOST_RUNS]
+    return {run.id: answer_or_error(lambda run=run: _curve(workspace, run))[0] for run in wanted}  # type: ignore[misc]
+
+
+def knobs(workspace: Workspace, run_id: str, workload: str) -> Answer:
+    """What the knobs of a workload did: a row a trial, and the share of each knob in how latencies
+    differ. Raises `RunUnreadable`."""
+    run = workspace.find(run_id)
+    found = workspace.trials(run)
+    trials = found.of(workload)
+    if not len(trials):
+        raise RunUnreadable("no trial of this layer yet")
+    try:
+        values = [{str(k): int(v) for k, v in json.loads(text).items()} for text in trials["knobs"]]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RunUnreadable(f"its knobs cannot be read: {error}") from None
+    names = list(dict.fromkeys(name for each in values for name in each))
+    times = _times(trials)
+    rows: list[Json] = [
+        [int(number), _known(time), status, reason, *[each.get(name) for name in names]]
+        for number, time, status, reason, each in zip(
+            trials["trial"], times, trials["status"], trials["reason"], values, strict=True
+        )
+    ]
+    chosen = sorted(_drawn(times).tolist())
+    # of a run that goes on, forests would be grown every few seconds
+    ended = run.row["state"] != RUNNING
+    return {
+        "knobs": names,
+        "rows": [rows[place] for place in chosen],
+        "trials": len(rows),
+        "importance": _importance(trials) if ended else None,
+    }
+
+
+def _importance(trials: pd.DataFrame) -> Answer:
+    return {name: round(float(share), 4) for name, share in knob_importance(trials).items()}
+
+
+def _curve(workspace: Workspace, run: ListedRun) -> Answer:
+    found = workspace.trials(run)
+    table = found.table
+    counts = {each.id: each.count for each in found.layers}
+    measured, best = best_so_far(table, counts, "seconds")
+    return {
+        "trials": len(table),
+        "of": int(str(run.row["trials"])) * len(found.layers),
+        "network": _steps(measured, 1e3 * best),
+        "layers": [_layer(found, each) for each in found.layers],
+    }
+
+
+def _layer(found: RunTrials, layer: RunLayer) -> Answer:
+    trials = found.of(layer.id)
+    times = _times(trials)
+    best = np.fmin.accumulate(times) if len(times) else times
+    return {
+        "id": layer.id, "name": layer.name, "text": layer.text, "count": layer.count,
+        "trials": len(trials), "valid": int(np.isfinite(times).sum()),
+        "points": _steps(1 + np.arange(len(times)), best),
+        **{name: _milli(getattr(layer, name)) for name in ("before", "tuned", "bound")},
+    }  # fmt: skip
+
+
+def _times(trials: pd.DataFrame) -> NDArray[np.float64]:
+    """Milliseconds, NaN where a trial is not valid."""
+    seconds = trials["seconds"].where(trials["status"] == "valid")
+    return 1e3 * seconds.to_numpy(np.float64)
+
+
+def _drawn(times: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Which trials are drawn where they are too many: the fastest, and of the others some."""
+    order = np.argsort(times, kind="stable")  # NaN last
+    if len(order) <= MOST_ROWS:
+        return order
+    half = MOST_ROWS // 2
+    others = np.linspace(half, len(order) - 1, MOST_ROWS - half).astype(np.int64)
+    return np.concatenate([order[:half], order[others]])
+
+
+def _steps(at: NDArray[np.int64], values: NDArray[np.float64]) -> Sequence[Json]:
+    """`[measurements, milliseconds]` wherever the value changes, and at the end."""
+    known = np.flatnonzero(np.isfinite(values))
+    if not len(known):
+        return []
+    shown, last = values[known], len(known) - 1
+    steps = [k for k in range(len(known)) if k in (0, last) or shown[k] != shown[k - 1]]
+    return [[int(at[known[k]]), float(shown[k])] for k in steps]
+
+
+def _milli(seconds: float | None) -> float | None:
+    return None if seconds is None else 1e3 * seconds
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None

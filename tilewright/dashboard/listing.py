@@ -1,0 +1,345 @@
+"""Lists the runs of a workspace: those that MLflow tracks, and output directories beside it that
+hold a run without.
+
+Reading a thousand runs from MLflow takes seconds. So all are read seldom, and in between only those
+that began or changed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from mlflow.entities import LifecycleStage, Run
+from mlflow.tracking import MlflowClient
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import Json, digest
+from tilewright.services.urls import flow_run_url, mlflow_run_url
+from tilewright.services.workspace import Home
+from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER, network_runs, row_of, tracking_client
+from tilewright.tuning.output_dir import RUN, SCHEDULES, SUMMARY, TRIALS, at_work
+from tilewright.tuning.run_metadata import RunFile, is_complete, read_run
+from tilewright.tuning.run_trials import (
+    LedgerTail,
+    RunSummary,
+    RunTrials,
+    RunUnreadable,
+    finished_trials,
+    ongoing_trials,
+    read_summary,
+)
+
+RUNNING, FINISHED, FAILED, STOPPED = "running", "finished", "failed", "stopped"
+_STATES = {"FINISHED": FINISHED, "FAILED": FAILED, "RUNNING": RUNNING}
+FALLBACK, PUBLISHED = "fallback", "published baseline"
+DEPTH, MOST_FOLDERS = 3, 2000
+"""Where output directories are looked for: so far below a folder, in so many folders."""
+SHARE = 50
+"""What takes a second to read is read again after so many."""
+OVERLAP_MS = 10_000
+"""Runs that began so long before the last look are looked at once more: clocks differ."""
+MOST_KEPT = 64
+"""Runs whose trials are kept in memory."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """A run. `row` is what the page shows of it, `folder` its output directory, if it is known."""
+
+    row: Mapping[str, Json]
+    folder: Path | None
+
+    @property
+    def id(self) -> str:
+        """MLflow's, or one made of the folder."""
+        return str(self.row["id"])
+
+
+class Paced(Generic[T]):
+    """A value that is read anew when that is due: the longer reading takes, the less often."""
+
+    def __init__(self, read: Callable[[], T]) -> None:
+        self._read, self._due = read, -math.inf
+        self.value: T
+
+    def renewed(self) -> bool:
+        """Read it if that is due; whether it was."""
+        begin = time.monotonic()
+        if begin < self._due:
+            return False
+        self.value = self._read()
+        end = time.monotonic()
+        self._due = end + max(1.0, SHARE * (end - begin))
+        return True
+
+
+class Workspace:
+    """The runs of a home, and of the folders below `start`. May be asked from any thread."""
+
+    def __init__(self, home: Home, start: Path) -> None:
+        self.home = home
+        self._turn = threading.RLock()
+        self._tracked = TrackedRuns(home)
+        self._folders = Paced(lambda: list(output_folders(start)))
+        self._tails: dict[Path, LedgerTail] = {}
+        self._kept: dict[str, RunTrials] = {}
+
+    def runs(self) -> list[ListedRun]:
+        """All of them, the latest first. Raises `MlflowException` where MLflow does not answer."""
+        with self._turn:
+            tracked = self._tracked.runs()
+            self._folders.renewed()
+            known = {_settings(each) for each in tracked}
+            ids = {each.id for each in tracked}
+            beside = [found for each in self._folders.value if (found := folder_run(each, ids))]
+            runs = tracked + [each for each in beside if _settings(each) not in known]
+            return sorted(runs, key=lambda each: str(each.row["began"]), reverse=True)
+
+    def find(self, run_id: str) -> ListedRun:
+        """Raises `RunUnreadable` for an id of none."""
+        found = next((each for each in self.runs() if each.id == run_id), None)
+        if found is None:
+            raise RunUnreadable("no such run; it may have been deleted")
+        return found
+
+    def trials(self, run: ListedRun) -> RunTrials:
+        """What it has tried: kept for a run that ended, else read now. Raises `RunUnreadable`,
+        `UnsafeFile`, `OSError` and `MlflowException`."""
+        with self._turn:
+            if (kept := self._kept.get(run.id)) is not None:
+                return kept
+            ended = run.row["state"] == FINISHED
+            found = self._ended(run) if ended else self._ongoing(run)
+            if ended:
+                self._kept[run.id] = found
+                if len(self._kept) > MOST_KEPT:
+                    del self._kept[next(iter(self._kept))]
+            return found
+
+    def _ended(self, run: ListedRun) -> RunTrials:
+        client = self._tracked.client
+        if not run.row["tracked"] or client is None:
+            assert run.folder is not None, "a run is somewhere"
+            return finished_trials(run.folder)
+        with tempfile.TemporaryDirectory() as folder:
+            for name in (SUMMARY, SCHEDULES, TRIALS):
+                client.download_artifacts(run.id, name, folder)
+            return finished_trials(Path(folder))
+
+    def _ongoing(self, run: ListedRun) -> RunTrials:
+        held = None if run.folder is None else read_run(run.folder)
+        if run.folder is None or held is None or _asked(held) != _asked(run.row):
+            raise RunUnreadable("its output directory is not there, or holds another run by now")
+        while len(self._tails) > MOST_KEPT:
+            del self._tails[next(iter(self._tails))]
+        tail = self._tails.setdefault(run.folder, LedgerTail(run.folder))
+        return ongoing_trials(held, tail.read())
+
+
+class TrackedRuns:
+    """The runs of networks that MLflow has."""
+
+    def __init__(self, home: Home) -> None:
+        self.client: MlflowClient | None = None
+        self._home = home
+        self._all = Paced(self._read)
+        self._looked = 0.0
+
+    def runs(self) -> list[ListedRun]:
+        """All that are not deleted. Raises `MlflowException`."""
+        self.client = self.client or tracking_client(self._home)
+        if self.client is None:
+            return []
+        now = time.time() * 1000
+        if not self._all.renewed():
+            self._renew_some(self.client)
+        self._looked = now
+        active = [
+            run
+            for run in self._all.value.values()
+            if run.info.lifecycle_stage == LifecycleStage.ACTIVE
+        ]
+        return list(tracked_runs(active))
+
+    def _read(self) -> dict[str, Run]:
+        assert self.client is not None, "runs() made one"
+        return {run.info.run_id: run for run in network_runs(self.client)}
+
+    def _renew_some(self, client: MlflowClient) -> None:
+        since = int(self._looked - OVERLAP_MS)
+        changed = {
+            run.info.run_id: run
+            for also in (f"attributes.start_time >= {since}", "attributes.status = 'RUNNING'")
+            for run in network_runs(client, also)
+        }
+        for run_id, run in self._all.value.items():
+            if run.info.status == "RUNNING" and run_id not in changed:
+                changed[run_id] = client.get_run(run_id)
+        self._all.value |= changed
+
+
+def tracked_runs(runs: Iterable[Run]) -> Iterator[ListedRun]:
+    """Runs of MLflow's, without those that were not written by this program."""
+    mlflow, prefect = mlflow_run_url("EXPERIMENT", "RUN"), flow_run_url("RUN")
+    for run in runs:
+        experiment, run_id = run.info.experiment_id, run.info.run_id
+        flow_run = run.data.tags.get("prefect_flow_run_id")
+        links = {
+            "mlflow": mlflow.replace("EXPERIMENT", experiment).replace("RUN", run_id),
+            "prefect": flow_run and prefect.replace("RUN", flow_run),
+        }
+        with suppress(ValueError, OverflowError, OSError):
+            yield _tracked_run(run, links)
+
+
+def _tracked_run(run: Run, links: Mapping[str, str | None]) -> ListedRun:
+    row = dict(row_of(run))
+    params, tags = run.data.params, run.data.tags
+    figures = {
+        name: None if math.isnan(value := float(str(row[name]))) else value
+        for name in ("baseline_ms", "tuned_ms", "bound_ms", "gain")
+    }
+    folder = Path(tags[FOLDER_TAG]) if FOLDER_TAG in tags else None
+    state = _STATES.get(str(row["status"]), STOPPED)
+    if state == RUNNING and folder is not None and folder.is_dir() and _left(folder):
+        state = STOPPED
+    before = _before(tags.get(GAIN_OVER, ""), figures, run.data.metrics.get("fallback_ms"))
+    return ListedRun(
+        _row(
+            run.info.run_id, str(row["network"]), params.get("epilogue", ""),
+            params.get("layers", ""), tracked=True, state=state, began=str(row["began"]),
+            before_ms=before, **figures, **links, settings=dict(sorted(params.items())),
+            **{name: row[name] for name in ("target", "tuner", "seed", "trials", "seconds")},
+        ),
+        folder,
+    )  # fmt: skip
+
+
+def _before(over: str, figures: Mapping[str, float | None], fallback: float | None) -> float | None:
+    """What the network takes without tuning, milliseconds, as the gain counts it."""
+    gain, tuned = figures["gain"], figures["tuned_ms"]
+    if over == FALLBACK:
+        return fallback
+    if over.startswith(f"{PUBLISHED} and") and gain and tuned:
+        return gain * tuned
+    return figures["baseline_ms"]
+
+
+# -- runs without MLflow -------------------------------------------------------------------------
+
+
+def output_folders(start: Path) -> Iterator[Path]:
+    """Folders below `start` that hold a run; links and hidden folders are not followed."""
+    level, looked = [start], 0
+    for _ in range(DEPTH + 1):
+        below: list[Path] = []
+        for folder in level:
+            looked += 1
+            if looked > MOST_FOLDERS:
+                return
+            try:
+                entries = list(os.scandir(folder))
+            except OSError:
+                continue
+            if any(entry.name == RUN for entry in entries):
+                yield folder
+            below += [
+                Path(entry.path)
+                for entry in entries
+                if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+            ]
+        level = below
+
+
+def folder_run(folder: Path, tracked: set[str]) -> ListedRun | None:
+    """The run of an output directory; None where there is none, or one of those `tracked`."""
+    try:
+        states = tuple(_stamp(folder / name) for name in (RUN, SUMMARY))
+        held, summary = _read_folder(folder, states)
+    except (OSError, TilewrightError):
+        return None
+    if held is None or (summary is not None and summary.mlflow_run_id in tracked):
+        return None
+    figures: dict[str, Json] = {}
+    if summary is not None:
+        before, tuned = summary.total("before"), summary.total("tuned_seconds")
+        figures = {
+            "before_ms": _milli(before), "tuned_ms": _milli(tuned),
+            "bound_ms": _milli(summary.total("bound_seconds")),
+            "gain": before / tuned if before and tuned else None, "seconds": summary.wall_seconds,
+            "settings": {"space": summary.space, "batch": str(summary.batch)},
+        }  # fmt: skip
+    state = FINISHED if summary is not None else STOPPED if _left(folder) else RUNNING
+    return ListedRun(
+        _row(
+            f"folder-{digest(os.fsencode(folder))[:16]}", held["network"]["name"],
+            held.get("epilogue", ""), ",".join(held["layers"]), tracked=False, state=state,
+            began=held["begun"].replace("T", " "), target=held["target"]["name"],
+            tuner=held["tuner"], seed=held["seed"], trials=held["trials"], **figures,
+        ),
+        folder,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _read_folder(folder: Path, states: object) -> tuple[RunFile | None, RunSummary | None]:
+    """Kept as long as neither file changes."""
+    held = read_run(folder)
+    if held is None or not is_complete(folder):
+        return held, None
+    return held, read_summary(folder)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _left(folder: Path) -> bool:
+    """Whether no process works on an output directory any more."""
+    try:
+        return at_work(folder) is None
+    except (OSError, TilewrightError):
+        return True
+
+
+def _milli(seconds: float | None) -> float | None:
+    return None if seconds is None else 1e3 * seconds
+
+
+def _row(
+    run_id: str, network: str, epilogue: str, layers: str, **about: object
+) -> Mapping[str, Json]:
+    """What the page shows of a run. Runs with the same `question` have the same to do."""
+    part = f" ({layers})" if layers else ""
+    behind = f", epilogue {epilogue}" if epilogue not in ("", "network") else ""
+    empty = dict.fromkeys(
+        ("before_ms", "tuned_ms", "bound_ms", "gain", "seconds", "mlflow", "prefect")
+    )
+    return empty | {"settings": {}} | {
+        "id": run_id, "network": network + part, **about,
+        "question": f"{network}{part} on {about['target']}{behind}",
+    }  # fmt: skip
+
+
+def _asked(run: Mapping[str, object]) -> tuple[object, ...]:
+    return run["tuner"], run["seed"], run["trials"]
+
+
+def _settings(run: ListedRun) -> tuple[object, ...]:
+    return (run.folder, *_asked(run.row))

@@ -1,0 +1,98 @@
+"""Serves the page, and what it asks for, behind the login of the other servers.
+
+Run as `python -m tilewright.dashboard.server DESCRIPTOR HOST FOLDER`, this module is that server;
+`FOLDER` is where output directories are looked for.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from tilewright.dashboard.answers import Answer, answer_or_error, curves, knobs, list_runs
+from tilewright.dashboard.listing import Workspace
+from tilewright.services.auth_middleware import Guard
+from tilewright.services.credentials import Credentials
+from tilewright.services.mlflow_server import mlflow_login
+from tilewright.services.workspace import current_home
+
+PAGE = Path(__file__).parent / "page"
+FILES = {
+    "/": ("index.html", "text/html"),
+    "/dashboard.js": ("dashboard.js", "text/javascript"),
+    "/charts.js": ("charts.js", "text/javascript"),
+    "/dashboard.css": ("dashboard.css", "text/css"),
+}
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+}
+"""Names in records were chosen by others. The page shows them as text; if it did not, no script
+but its own would run, and nothing would get out."""
+
+
+def application(workspace: Workspace) -> Starlette:
+    """The page's own server, without a login."""
+
+    def answered(ask: Callable[[Request], Answer]) -> Callable[[Request], Response]:
+        def respond(request: Request) -> Response:  # not async: Starlette gives it a thread
+            found, good = answer_or_error(lambda: ask(request))
+            return JSONResponse(found, 200 if good else 404, HEADERS)
+
+        return respond
+
+    def file(request: Request) -> Response:
+        name, kind = FILES[request.url.path]
+        return Response((PAGE / name).read_bytes(), headers=HEADERS, media_type=kind)
+
+    def of_curves(request: Request) -> Answer:
+        return curves(workspace, request.query_params.getlist("id"))
+
+    def of_knobs(request: Request) -> Answer:
+        asked = request.query_params
+        return knobs(workspace, asked.get("id", ""), asked.get("layer", ""))
+
+    return Starlette(
+        routes=[
+            *[Route(path, file) for path in FILES],
+            Route("/health", lambda request: Response("OK")),
+            Route("/api/runs", answered(lambda request: list_runs(workspace))),
+            Route("/api/curves", answered(of_curves)),
+            Route("/api/knobs", answered(of_knobs)),
+        ]
+    )
+
+
+def _serve(descriptor: int, host: str, folder: str) -> None:
+    credentials = Credentials.inherited()
+    home = current_home()
+    os.environ |= mlflow_login(home)
+    workspace = Workspace(home, Path(folder))
+    # all runs are read once, which takes longest, before anybody asks
+    reading = threading.Thread(target=answer_or_error, args=[lambda: list_runs(workspace)])
+    reading.daemon = True
+    reading.start()
+    listener = socket.socket(fileno=descriptor)
+    guarded = Guard(application(workspace), credentials, host, listener.getsockname()[1])
+    config = uvicorn.Config(
+        guarded, log_level="warning", access_log=False, proxy_headers=False,
+        timeout_graceful_shutdown=2,
+    )  # fmt: skip
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]), *sys.argv[2:])

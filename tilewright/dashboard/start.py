@@ -1,0 +1,39 @@
+"""Starts the page's server (`dashboard.server`), which loads what this process need not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tilewright.services.addresses import reachable
+from tilewright.services.credentials import Credentials
+from tilewright.services.server_process import ServerProcess, listening_socket, start
+from tilewright.services.workspace import Home
+
+
+def start_dashboard(
+    home: Home,
+    host: str,
+    port: int,
+    credentials: Credentials,
+    pages: Mapping[str, str],
+    *,
+    folder: Path,
+) -> ServerProcess:
+    """Start the page on this home's runs and those below `folder`. `pages` are variables that name
+    the other servers' pages. Raises `ServerError` when the port is taken."""
+    with listening_socket(host, port) as listener:
+        descriptor = listener.fileno()
+        return start(
+            "start page's",
+            [
+                sys.executable, "-m", "tilewright.dashboard.server", str(descriptor), host,
+                str(folder),
+            ],
+            health=reachable(f"http://{host}:{port}/health"),
+            log=home.root / "mlflow" / "dashboard.log",
+            environment=credentials.environment | dict(pages),
+            descriptors=[descriptor],
+            headers=credentials.headers,
+        )  # fmt: skip

@@ -1,0 +1,95 @@
+"""Makes studies of Optuna of a run's trials: to look at with its tools, and to ask which knobs
+matter.
+
+A study is a workload. Its parameters are the knobs with the values that were tried, its objective
+is seconds; a trial that is not valid has failed there, with the reason beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from tilewright.core.lazy_module import lazy_module
+from tilewright.tuning.run_trials import RunTrials
+
+if TYPE_CHECKING:
+    import optuna
+else:
+    optuna = lazy_module("optuna")
+
+
+class _Journal:
+    """The lines of an Optuna journal in memory: its own writer syncs the disk for each of them."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
+        return self.lines[log_number_from:]
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        self.lines += logs
+
+
+FEWEST = 8
+"""Valid trials below which nothing is said of knobs."""
+_NAMES = ("workload", "cycles", "round", "status", "reason")
+
+
+def optuna_journal(run: RunTrials) -> str:
+    """The trials of a run as a journal of Optuna, a study a workload: its `JournalStorage` and its
+    dashboard open the file."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    journal, title = _Journal(), "{network} on {target}, {tuner}, seed {seed}".format(**run.about)
+    storage = optuna.storages.JournalStorage(journal)  # type: ignore[arg-type]
+    for each in run.layers:
+        study = optuna.create_study(storage=storage, study_name=f"{title}: {each.name}")
+        for name, value in (dict(run.about) | {"workload": each.text}).items():
+            study.set_user_attr(name, value)
+        add_trials(study, run.of(each.id))
+    return "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in journal.lines)
+
+
+def add_trials(study: optuna.Study, table: pd.DataFrame) -> None:
+    """Add trials of one workload, in the columns of `search.ledger.COLUMNS`, to a study."""
+    knobs = [json.loads(text) for text in table["knobs"]]
+    spread = {
+        name: optuna.distributions.IntDistribution(min(values), max(values))
+        for name in dict.fromkeys(name for each in knobs for name in each)
+        if (values := [each[name] for each in knobs if name in each])
+    }
+    states = optuna.trial.TrialState
+    for row, values in zip(table.to_dict("records"), knobs, strict=True):
+        valid = row["status"] == "valid"
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=states.COMPLETE if valid else states.FAIL,
+                value=float(row["seconds"]) if valid else None,
+                params=values,
+                distributions={name: spread[name] for name in values},
+                user_attrs={name: row[name] for name in _NAMES},
+            )
+        )
+
+
+def knob_importance(table: pd.DataFrame) -> Mapping[str, float]:
+    """The share of each knob in how the logarithm of the latency differs between the valid trials
+    of a workload, the greatest first, by fANOVA (Hutter et al., ICML 2014); none where the trials
+    are fewer than `FEWEST`, or all take the same."""
+    valid = table[table["status"] == "valid"]
+    if len(valid) < FEWEST or valid["seconds"].nunique() < 2:
+        return {}
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study()
+    add_trials(study, valid)
+    found: Mapping[str, float] = optuna.importance.get_param_importances(
+        study,
+        evaluator=optuna.importance.FanovaImportanceEvaluator(seed=0),
+        target=lambda trial: math.log(trial.value or math.inf),
+    )
+    return found

@@ -1,0 +1,209 @@
+"""Reads what a run has tried: the files it ended with, or the ledger that it still writes."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import pyarrow.parquet as parquet
+from pydantic import BaseModel, Field
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.safe_files import open_to_read, read_plain
+from tilewright.search.ledger import COLUMNS, Contents
+from tilewright.search.ledger_schema import Entry, decode
+from tilewright.targets.capabilities import is_published
+from tilewright.targets.display_names import layer
+from tilewright.targets.workload import parse_workload
+from tilewright.tuning.output_dir import LEDGER, SCHEDULES, SUMMARY, TRIALS
+from tilewright.tuning.read_run import read_written
+from tilewright.tuning.run_metadata import RunFile
+
+_Count = Annotated[int, Field(ge=1, le=1 << 53)]
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
+_TYPES = {"trial": "int64", "round": "int64", "cycles": "int64", "seconds": "float64"}
+
+
+class RunUnreadable(TilewrightError):
+    """A run whose trials are not there, or cannot be read."""
+
+
+@dataclass(frozen=True)
+class RunLayer:
+    """A workload of a run: what it is called in a table, its text, the layers that are one, how
+    often an inference runs it. What a call takes is in seconds, as far as it is known: `before`
+    tuning, by the stock compiler's published schedule, else its fallback, else by a rule."""
+
+    id: str
+    name: str
+    text: str
+    names: Sequence[str]
+    count: int
+    before: float | None = None
+    tuned: float | None = None
+    bound: float | None = None
+
+
+@dataclass(frozen=True)
+class RunTrials:
+    """The workloads of a run, and its trials in the columns of `search.ledger.COLUMNS`. `about` are
+    network, target, tuner and seed."""
+
+    layers: Sequence[RunLayer]
+    table: pd.DataFrame
+    about: Mapping[str, str]
+
+    def of(self, workload: str) -> pd.DataFrame:
+        """The trials of a workload, in order."""
+        return self.table[self.table["workload"] == workload].sort_values("trial", kind="stable")
+
+
+class _Schedule(BaseModel):
+    id: str
+    workload: str
+    epilogue: str
+    names: list[str]
+
+
+class _Schedules(BaseModel):
+    schedules: list[_Schedule]
+
+
+class _Workload(BaseModel):
+    id: str
+    count: _Count
+    baseline_seconds: _Seconds
+    baseline_source: str | None
+    fallback_seconds: _Seconds
+    tuned_seconds: _Seconds
+    bound_seconds: _Seconds
+    validation: object = None
+
+    @property
+    def before(self) -> float | None:
+        """Where measuring does not repeat, only the baseline was measured beside the tuned one."""
+        by_rule = is_published(self.baseline_source) or self.validation is not None
+        return self.baseline_seconds if by_rule else self.fallback_seconds or self.baseline_seconds
+
+
+class RunSummary(BaseModel):
+    """What is read of `summary.json`."""
+
+    network: str
+    target: str
+    tuner: str
+    seed: int
+    space: str
+    batch: int
+    wall_seconds: float
+    workloads: list[_Workload]
+    mlflow_run_id: str | None = None
+
+    def total(self, figure: str) -> float | None:
+        """Seconds of an inference: a figure of its workloads, each times its count; None where that
+        of one is not known."""
+        known = [each.count * value for each in self.workloads if (value := getattr(each, figure))]
+        return float(sum(known)) if known and len(known) == len(self.workloads) else None
+
+
+def read_summary(folder: Path) -> RunSummary:
+    """Raises `RunUnreadable`, and `UnsafeFile`."""
+    return read_written(RunSummary, folder, SUMMARY, RunUnreadable)
+
+
+def finished_trials(folder: Path) -> RunTrials:
+    """Of a run that has ended, from the files it wrote. Raises `RunUnreadable` where one is missing
+    or damaged, and `UnsafeFile`."""
+    summary = read_summary(folder)
+    written = read_written(_Schedules, folder, SCHEDULES, RunUnreadable).schedules
+    known = {each.id: each for each in written}
+    if any(row.id not in known for row in summary.workloads):
+        raise RunUnreadable(f"{SUMMARY} and {SCHEDULES} are of different layers; tune again")
+    layers = [
+        RunLayer(
+            row.id, _name(known[row.id]), known[row.id].workload, known[row.id].names, row.count,
+            row.before, row.tuned_seconds, row.bound_seconds,
+        )
+        for row in summary.workloads
+    ]  # fmt: skip
+    about = {name: str(getattr(summary, name)) for name in ("network", "target", "tuner", "seed")}
+    return RunTrials(layers, _read_table(folder / TRIALS), about)
+
+
+def ongoing_trials(run: RunFile, entries: Sequence[Entry]) -> RunTrials:
+    """Of a run that has not ended, or never did: what its ledger holds so far. Raises
+    `RunUnreadable` where it does not say which trials are its own."""
+    if "ledger" not in run:
+        raise RunUnreadable("the run was begun by an older version; run its command again")
+    layers = [
+        RunLayer(
+            row["id"], _name(_Schedule.model_validate(row)), row["workload"], row["names"],
+            row.get("count", max(len(row["names"]), 1)),
+        )
+        for row in run["workloads"]
+    ]  # fmt: skip
+    ours, known = {tuple(each) for each in run["ledger"]}, {each.id for each in layers}
+    mine = [
+        entry
+        for entry in entries
+        if (entry["target"], entry["run"]) in ours and entry["workload"] in known
+    ]
+    network, target = run["network"]["name"], run["target"]["name"]
+    about = {"network": network, "target": target, "tuner": run["tuner"], "seed": str(run["seed"])}
+    return RunTrials(layers, Contents(mine).frame(), about)
+
+
+class LedgerTail:
+    """The entries of a ledger that is read again and again: each time only what was appended since.
+    A line that is being written is left for the next time, a damaged one is left out."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / LEDGER
+        self._forget((0, 0))
+
+    def _forget(self, file: tuple[int, int]) -> None:
+        self._file, self._offset = file, 0
+        self._entries: list[Entry] = []
+
+    def read(self) -> Sequence[Entry]:
+        """All of them; none where there is no file. Raises `UnsafeFile` and `OSError`."""
+        try:
+            handle = open_to_read(self._path)
+        except FileNotFoundError:
+            return []
+        with os.fdopen(handle, "rb") as file:
+            about = os.fstat(handle)
+            same = self._file == (about.st_dev, about.st_ino)
+            if not same or about.st_size < self._offset:  # written anew, in another order
+                self._forget((about.st_dev, about.st_ino))
+            file.seek(self._offset)
+            *lines, _ = file.read().split(b"\n")
+        for line in lines:
+            self._entries.extend(decode(line).entries)
+            self._offset += len(line) + 1
+        return self._entries
+
+
+def _name(row: _Schedule) -> str:
+    """What a workload is called. Raises `RunUnreadable`."""
+    try:
+        return layer(row.names, parse_workload(row.workload, row.epilogue))
+    except (ValueError, TilewrightError) as error:
+        raise RunUnreadable(f"workload {row.id} cannot be read: {error}") from None
+
+
+def _read_table(path: Path) -> pd.DataFrame:
+    try:
+        file = io.BytesIO(read_plain(path))
+        # what pandas notes in a file is not asked: it could name any index and types
+        table: pd.DataFrame = parquet.read_table(file, columns=list(COLUMNS)).to_pandas(
+            ignore_metadata=True
+        )
+        return table[list(COLUMNS)].astype(_TYPES)
+    except Exception as error:  # Arrow and pandas each fail in ways of their own
+        raise RunUnreadable(f"cannot read {path.name}: {error}; tune again") from None
