@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.lazy_module import lazy_module
 from tilewright.evaluation.explain.folder import TunedFolder
 from tilewright.evaluation.explain.shapley import is_exact, shapley_values
 from tilewright.evaluation.explain.trajectory import Trajectory, trajectory_of
+from tilewright.evaluation.rank_statistics import rank_correlation
 from tilewright.flows.tuning import learn
 from tilewright.search import Explorer, ExplorerState, History, Problem, Session, setting_of
 from tilewright.search.candidates import sample
@@ -25,9 +25,6 @@ from tilewright.search.cost_model_protocols import CostModel, VetoModel
 from tilewright.search.explorer import ROLES, ModelInput, trials_of
 from tilewright.targets.base import Lowered, Measurements, Target
 from tilewright.targets.workload import Workload
-
-stats = lazy_module("scipy.stats")
-metrics = lazy_module("sklearn.metrics")
 
 _EXPLAINED = {True: 256, False: 96}  # rows explained by exact and by sampled values
 _BACKGROUND = 128
@@ -245,13 +242,6 @@ def rmse(pair: Floats) -> float:
     return float(np.sqrt(np.mean((pair[0] - pair[1]) ** 2))) if pair.shape[1] else float("nan")
 
 
-def rank_correlation(a: Floats, b: Floats) -> float:
-    """Spearman's, of two rows (n,); 0 if one is constant or n < 3."""
-    if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return 0.0
-    return float(stats.spearmanr(a, b).statistic)
-
-
 def mean_rank(judged: Sequence[JudgedWorkload], role: str) -> float:
     """Rank correlation within a workload, mean over them; NaN without any."""
     pairs = [each.pairs[role] for each in judged if role in each.pairs]
@@ -261,14 +251,6 @@ def mean_rank(judged: Sequence[JudgedWorkload], role: str) -> float:
 def brier(pair: Floats) -> float:
     """Mean squared error of V's chances, as `pooled`, (2, n); NaN without rows."""
     return float(np.mean((pair[0] - pair[1]) ** 2)) if pair.shape[1] else float("nan")
-
-
-def discrimination(pair: Floats) -> float:
-    """Area under the ROC curve of V's chances, as `pooled`, (2, n); NaN if only one class
-    occurred."""
-    if not pair.shape[1] or np.ptp(pair[1]) == 0:
-        return float("nan")
-    return float(metrics.roc_auc_score(pair[1], pair[0]))
 
 
 def vetoed(explained: Sequence[Explained], fastest: float = 1.0) -> float:
