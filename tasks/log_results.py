@@ -107,9 +107,9 @@ def title_of(params: Mapping[str, Json]) -> str:
     )
 
 
-@step("artifacts of {tuned.workload}")
+@step("{layer}: artifacts")
 def log_artifacts(
-    cache: CacheUse, tuned: TunedWorkload, folder: Path, run_id: str, state: Manifest
+    layer: str, cache: CacheUse, tuned: TunedWorkload, folder: Path, run_id: str, state: Manifest
 ) -> None:
     """Trials, convergence plot, final figures and learned models of one workload, to MLflow."""
     trials = outputs.trials_of(folder, [tuned])

@@ -21,8 +21,8 @@ from tilewright.evaluation.rank_statistics import rank_correlation
 from tilewright.flows.tuning import learn
 from tilewright.search import Explorer, ExplorerState, History, Problem, Session, setting_of
 from tilewright.search.candidates import sample
-from tilewright.search.cost_model_protocols import CostModel, VetoModel
-from tilewright.search.explorer import ROLES, ModelInput, trials_of
+from tilewright.search.cost_model_protocols import CostModel
+from tilewright.search.explorer import ROLES, ModelInput, trials_of, veto_threshold
 from tilewright.targets.base import Lowered, Measurements, Target
 from tilewright.targets.workload import Workload
 
@@ -111,7 +111,7 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
             {role: np.concatenate(each, axis=1) for role, each in before.items()}
         ),
         unseen=JudgedWorkload(_judged(asked, measured)),
-        threshold=_threshold(state, explorer),
+        threshold=veto_threshold(explorer, state),
         trajectory=trajectory_of(folder, workload),
     )
 
@@ -175,12 +175,6 @@ def _influence(model: CostModel, asked: _Asked, learned: _Asked, seed: int) -> I
     corrects = bool(np.abs(asked.input.offset).max(initial=0.0) > 1e-6)
     texts = tuple(column.text for column in features.columns)
     return Influence(features.names, some.matrix, values, exact, corrects, texts)
-
-
-def _threshold(state: ExplorerState, explorer: Explorer) -> float:
-    model = state.models.get("V")
-    own = model.threshold if isinstance(model, VetoModel) else 0.0
-    return own or float(explorer.options.model_dump().get("veto", 0.0))
 
 
 # -- figures over workloads ----------------------------------------------------------------------
