@@ -41,7 +41,7 @@ from tilewright.tasks import (
     warm_start,
 )
 from tilewright.tasks.artifact_store import CacheUse, Manifest
-from tilewright.tasks.cached_task import Done, Key, Made, Stage, find_or_do
+from tilewright.tasks.cached_task import Done, Key, Made, Stage, find_or_do, unsearched
 from tilewright.tasks.metrics import chart
 from tilewright.tasks.run_progress import RunProgress
 from tilewright.tasks.run_tags import Params, board_of, params_of, tag_flow_run, take_turns
@@ -195,7 +195,8 @@ class NetworkRunner(PrefectRunner):
         if tag := board_of(options.target):
             take_turns(tag)
         count = len(network.subgraphs)
-        self.run_id = log_results.open_network_run(options, about, self.params, count)
+        self.belong_to(log_results.open_network_run(options, about, self.params, count))
+        log_results.log_network_dataset(self.run_id, network.model)
         self._repeats = tracking.repeated_run(self.run_id) is not None
         self.progress.show(options.trials * count)
         log_steps.log_parameters(options, network, tasks, emit)
@@ -377,9 +378,9 @@ class WorkloadRunner(PrefectRunner):
         if self._log is None:  # a command that is repeated: its first run has the artifacts
             self._show_learned(session)
         else:
-            state, log = learn(session).stored, log_results.log_artifacts
-            given = (self.layer, self.cache, tuned, job.options.folder, self.run_id, state)
-            cast(Any, log)(*given, wait_for=self.before)
+            version, log = learn(session).stored.key, log_results.log_artifacts
+            given = (self.layer, self.cache, tuned, job.options.folder, self.run_id, version)
+            cast(Any, log)(*given, unsearched(session), wait_for=self.before)
         log_steps.log_workload(job, tuned, session, emit)
 
     def _show_learned(self, session: Session) -> None:
