@@ -20,6 +20,7 @@ import pandas as pd
 from mlflow.entities import (
     Dataset,
     DatasetInput,
+    Experiment,
     InputTag,
     LoggedModelInput,
     Metric,
@@ -40,11 +41,11 @@ from mlflow.utils.mlflow_tags import (
 
 from tilewright.core.files import Json, canonical, digest
 from tilewright.services.check_workspace import check_below
-from tilewright.services.mlflow_server import EXPERIMENT
+from tilewright.services.mlflow_server import EXPERIMENT, VIEW_KEY
 from tilewright.services.sqlite_address import is_sqlite
-from tilewright.services.urls import mlflow_run_url
+from tilewright.services.urls import mlflow_run_url, runs_url
 from tilewright.services.workspace import current_home
-from tilewright.tasks.mlflow_columns import VIEW_TAG, runs_view
+from tilewright.tasks.mlflow_columns import VIEW_TAG, description, runs_view
 
 KEY_TAG = "tilewright.key"
 REPEATS_TAG = "tilewright.repeats"
@@ -54,7 +55,7 @@ PAGE_KIND = {"mlflow.experimentKind": "custom_model_development"}
 STEP_METRIC = "trials"
 """Logged at every step, and what steps count: so curves of runs with rounds of any size compare."""
 KEPT_SECONDS = 1.0
-_DIGEST = 36  # characters of one that MLflow keeps
+_DIGEST = 12  # characters of one that MLflow shows; the profile has all
 FULL_BATCH = 500  # metrics; MLflow takes a thousand at a time
 
 
@@ -245,8 +246,8 @@ def log_dataset(run_id: str, dataset: Dataset, context: str) -> None:
 
 
 def source_dataset(name: str, source: str, digest: str) -> Dataset:
-    """Something to read, by where it is and the digest of its content, of which MLflow keeps the
-    first 36 characters."""
+    """Something to read, by where it is and the digest of its content: the first
+    characters of it, and all in the profile."""
     profile = canonical({"sha256": digest}).decode()
     return Dataset(name, digest[:_DIGEST], "local", _source(source), profile=profile)
 
@@ -350,21 +351,37 @@ def _client() -> MlflowClient:
 @lru_cache(maxsize=1)
 def _experiment() -> str:
     client = _client()
-    known = client.get_experiment_by_name(EXPERIMENT)
-    if known is not None:
-        if known.tags.get(VIEW_TAG) != (view := runs_view()):
-            client.set_experiment_tag(known.experiment_id, VIEW_TAG, view)
-        return str(known.experiment_id)
+    known = client.get_experiment_by_name(EXPERIMENT) or _made()
+    found = str(known.experiment_id)
+    view = f"{runs_url('', found)}&viewStateShareKey={VIEW_KEY}".removeprefix("/")
+    wanted = {
+        VIEW_TAG: runs_view(),
+        **({} if _described(known) else {MLFLOW_RUN_NOTE: description(view)}),
+    }
+    for name, value in wanted.items():
+        if known.tags.get(name) != value:
+            client.set_experiment_tag(found, name, value)
+    return found
+
+
+def _described(experiment: Experiment) -> bool:
+    """Whether somebody wrote what is said of it."""
+    note = experiment.tags.get(MLFLOW_RUN_NOTE, "")
+    return bool(note) and VIEW_KEY not in note
+
+
+def _made() -> Experiment:
+    client = _client()
     local = is_sqlite(str(client.tracking_uri))
     folder = current_home().mlflow_artifacts.as_uri() if local else None
-    tags = PAGE_KIND | {VIEW_TAG: runs_view()}
     try:
-        return str(client.create_experiment(EXPERIMENT, artifact_location=folder, tags=tags))
+        client.create_experiment(EXPERIMENT, artifact_location=folder, tags=PAGE_KIND)
     except Exception:  # in a way of each store: another command made it meanwhile
-        known = client.get_experiment_by_name(EXPERIMENT)
-        if known is None:
+        if client.get_experiment_by_name(EXPERIMENT) is None:
             raise
-        return str(known.experiment_id)
+    made = client.get_experiment_by_name(EXPERIMENT)
+    assert made is not None, "it was there or made"
+    return made
 
 
 def _retire(key: str) -> None:

@@ -117,7 +117,11 @@ assert open_child(second) != child
 tracking.close_run(third)
 
 experiment = MlflowClient().get_experiment(MlflowClient().get_run(third).info.experiment_id)
-view = json.loads(experiment.tags["mlflow.sharedViewState.tilewright"])
+saved = json.loads(experiment.tags["mlflow.sharedViewState.tilewright"])
+view = json.loads(saved["state"])
+note = experiment.tags["mlflow.note.content"]
+assert saved["name"] and "viewStateShareKey=tilewright" in note
+assert f"](#/experiments/{experiment.experiment_id}/runs?" in note
 assert "metrics.`gain`" in view["selectedColumns"] and "params.`tuner`" in view["selectedColumns"]
 (chart,) = view["compareRunCharts"]
 assert chart["metricSectionId"] in {each["uuid"] for each in view["compareRunSections"]}
