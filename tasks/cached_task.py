@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from http import HTTPStatus
+from typing import Any, Generic, ParamSpec, TypeVar
 
+from mlflow.exceptions import MlflowException
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
+from prefect.context import TaskRunContext
+from prefect.logging import get_run_logger
 from prefect.states import Completed
 from prefect.utilities.annotations import quote
+from requests.exceptions import RequestException
 
 from tilewright.core.files import Json
 from tilewright.tasks.artifact_store import CacheUse, Manifest, cache_key
@@ -30,10 +34,12 @@ REUSED = "Cached"
 
 @dataclass(frozen=True)
 class Done:
-    """A stage that is over; `reused` says that its result was there already."""
+    """A stage that is over; `reused` says that its result was there already. `state` is how the run
+    of its task ended: what later tasks name as the one they follow."""
 
     manifest: Manifest
     reused: bool
+    state: State[Manifest]
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,10 @@ def unsearched(value: R) -> R:
     return quote(value)  # type: ignore[return-value]  # the engine takes the annotation off
 
 
+RETRIES = (2.0, 10.0)
+"""Seconds before a task is tried again whose failure may pass (`passes`)."""
+
+
 def step(run_name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A Prefect task named like the function; its runs are named by the template `run_name`.
 
@@ -65,39 +75,53 @@ def step(run_name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        return task(
-            name=function.__name__, task_run_name=run_name, cache_policy=NO_CACHE,
-            persist_result=False,
-        )(function)  # fmt: skip
+        return _task(function, run_name)
 
     return decorate
 
 
-def stage(run_name: str) -> Callable[[Callable[P, Result]], Callable[P, Done]]:
-    """The same for a stage whose result is kept."""
+class Stage(Generic[P]):
+    """The same for a stage whose result is kept: `stage(after, …)` performs it behind what is in
+    `after`, states and results of other tasks. `function` is the stage without Prefect."""
 
-    def decorate(function: Callable[P, Result]) -> Callable[P, Done]:
-        wrapped = task(
-            name=function.__name__, task_run_name=run_name, cache_policy=NO_CACHE,
-            persist_result=False,
-        )(function)  # fmt: skip
+    def __init__(self, function: Callable[P, Result], run_name: str) -> None:
+        self.function = function
+        self._task: Any = _task(function, run_name)
+        self._known: Any = _task(
+            _known, lambda parameters: run_name.format(**parameters["names"]), function.__name__
+        )
 
-        @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> Done:
-            state = wrapped(*args, **kwargs, return_state=True)
-            manifest = state.result()
-            assert isinstance(manifest, Manifest)
-            return Done(manifest, state.name == REUSED)
+    def __call__(self, after: Sequence[object], *args: P.args, **kwargs: P.kwargs) -> Done:
+        # Prefect searches what is not quoted for results of other tasks, and takes a new object at
+        # the place in memory of one that is gone for that: edges that nobody meant.
+        given = (each if isinstance(each, str | int) else quote(each) for each in args)
+        state = self._task(*given, **kwargs, return_state=True, wait_for=after)
+        manifest = state.result()
+        assert isinstance(manifest, Manifest)
+        return Done(manifest, state.name == REUSED, state)
 
-        return call
+    def show_known(self, after: Sequence[object], told: str, **names: object) -> State[None]:
+        """Show a run of it that has nothing to do, since what it would give is recorded: it ends as
+        `Cached`. `names` fill the template of its name, `told` goes to its log."""
+        state: State[None] = self._known(told, quote(names), return_state=True, wait_for=after)
+        return state
 
-    return decorate
+
+def stage(run_name: str) -> Callable[[Callable[P, Result]], Stage[P]]:
+    """Makes a `Stage` of a function."""
+    return lambda function: Stage(function, run_name)
 
 
-def reuse_or_do(cache: CacheUse, key: Key, work: Callable[[], Made]) -> Result:
+def reuse_or_do(
+    cache: CacheUse,
+    key: Key,
+    work: Callable[[], Made],
+    told: Callable[[Mapping[str, Json]], str] = lambda values: "",
+) -> Result:
     """The manifest of a stage, from the cache if an intact one is there; its run then ends in the
-    state `Cached`."""
+    state `Cached`. `told` says in a line what the values of the manifest come to."""
     found, manifest = find_or_do(cache, key, work)
+    say(told(manifest.values))
     return Completed(data=manifest, name=REUSED, message="reused") if found else manifest
 
 
@@ -110,3 +134,33 @@ def find_or_do(cache: CacheUse, key: Key, work: Callable[[], Made]) -> tuple[boo
     manifest = Manifest(key.stage, key.text, values, files)
     cache.store.save(manifest)
     return False, manifest
+
+
+def say(text: str) -> None:
+    """Write a line to the log of the task that this is part of, if it is part of any."""
+    if text and TaskRunContext.get() is not None:
+        get_run_logger().info(text)
+
+
+def passes(_: object, __: object, state: State[Any]) -> bool:
+    """Whether what failed may succeed a little later: a server or a worker that did not answer. Bad
+    input, wrong numbers and a full disk stay what they are."""
+    error = state.data
+    if isinstance(error, MlflowException):
+        return error.get_http_status_code() >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return isinstance(error, ConnectionError | TimeoutError | RequestException)
+
+
+def _task(
+    function: Callable[P, R], run_name: str | Callable[..., str], name: str = ""
+) -> Callable[P, R]:
+    return task(
+        name=name or function.__name__, task_run_name=run_name, cache_policy=NO_CACHE,
+        persist_result=False, retries=len(RETRIES), retry_delay_seconds=list(RETRIES),
+        retry_condition_fn=passes,
+    )(function)  # fmt: skip
+
+
+def _known(told: str, names: Mapping[str, object]) -> State[None]:
+    say(told)
+    return Completed(name=REUSED, message="recorded by an earlier run")

@@ -31,7 +31,6 @@ from tilewright.models import LEARNERS
 from tilewright.models.model_registry import build, load_model
 from tilewright.search import ExplorerState, Problem, problem_of
 from tilewright.search.cost_model_protocols import CostModel
-from tilewright.search.explorer import ROLES
 from tilewright.targets.base import Target
 from tilewright.targets.epilogue import DEFAULT_EPILOGUE
 from tilewright.targets.workload import Workload
@@ -41,7 +40,6 @@ ALIAS = "champion"
 PREFIX = "tilewright"
 ABOUT = "tilewright"  # key of what the model's metadata say
 DIGEST = "sha256"
-CHAMPION_ROLES = ROLES | {"draft": "The draft that Model A builds on"}
 
 
 class ChampionError(TilewrightError):

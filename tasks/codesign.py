@@ -61,7 +61,7 @@ class CodesignRunner(TrackedRunner):
         self, options: CodesignOptions, problem: CodesignProblem, emit: Listener
     ) -> None:
         retire_dead_runs(options, current=str(flow_run.id))
-        self.run_id = _open_run(options, problem)
+        self.belong_to(_open_run(options, problem))
         steps.log_parameters(options, problem, emit)
 
     def _log_codesign(

@@ -4,6 +4,7 @@ the result under what decides it, and records its curves in MLflow."""
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json
@@ -21,14 +22,17 @@ EVERY = "fusion/evaluations"
 """The metric that every step of the curves has."""
 
 
-def decide_fusion(cache: CacheUse, asked: ToDecide, model: str, run_id: str) -> Done:
-    """What is fused: from the cache if it was decided under the same conditions, `model` being what
-    the model was imported to. Raises as `fusion.step.decide_fusion`."""
+def decide_fusion(
+    after: Sequence[object], cache: CacheUse, asked: ToDecide, model: str, run_id: str
+) -> Done:
+    """What is fused, decided behind the tasks `after`; from the cache if that was done under the
+    same conditions, `model` being what the model was imported to. Raises as
+    `fusion.step.decide_fusion`."""
     key = _key(asked, model)
     decided = None
     if cache.refresh or cache.store.find(key.stage, key.text) is None:
         decided = _decided(asked, run_id)
-    return _decide_fusion(cache, asked.network, key, decided)
+    return _decide_fusion(after, cache, asked.network, key, decided)
 
 
 def read_decided(manifest: Manifest) -> Decided:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tilewright.core.files import Json, as_text
 from tilewright.networks.accelerator import EpilogueMode
+from tilewright.reports.number_format import percent, plural, whole
 from tilewright.targets.base import Target
 from tilewright.tasks.artifact_store import CacheUse, Manifest
 from tilewright.tasks.cached_task import Key, Made, Result, reuse_or_do, stage
@@ -24,7 +27,7 @@ def import_model(cache: CacheUse, source: str, input_shapes: InputShapes) -> Res
 
     shapes = {name: list(shape) for name, shape in input_shapes.items()}
     inputs: dict[str, Json] = {"source": source, "content": content, "shapes": shapes}
-    return reuse_or_do(cache, Key("import_model", 1, NO_TARGET, inputs), work)
+    return reuse_or_do(cache, Key("import_model", 1, NO_TARGET, inputs), work, _told_model)
 
 
 @stage("subgraphs of {model.values[name]}")
@@ -43,7 +46,24 @@ def extract_subgraphs(
     inputs: dict[str, Json] = {"model": model.key, "epilogue": epilogue, "max_waste": max_waste}
     inputs["calibration"] = network.calibration_digest(calibration)
     inputs["weights"] = network.weights_digest(as_text(model.values["source"]))
-    return reuse_or_do(cache, Key("extract_subgraphs", 4, target.fingerprint, inputs), work)
+    return reuse_or_do(
+        cache, Key("extract_subgraphs", 4, target.fingerprint, inputs), work, _told_found
+    )
+
+
+def _told_model(values: Mapping[str, Json]) -> str:
+    return f"{as_text(values['name'])}, content {as_text(values['digest'])[:12]}"
+
+
+def _told_found(values: Mapping[str, Json]) -> str:
+    """`12 workloads, 99.9 % of the network's 1,814,073,344 multiply-accumulates`."""
+    found = Extracted.from_json(values)
+    share = found.macs["offloaded"] / max(found.macs["total"], 1)
+    count = len(found.subgraphs)
+    return (
+        f"{count} {plural(count, 'workload')}, {percent(share)} of the network's "
+        f"{whole(found.macs['total'])} multiply-accumulates"
+    )
 
 
 def read_model(manifest: Manifest) -> Model:

@@ -4,11 +4,12 @@ other."""
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
 import pandas as pd
+from mlflow.entities import Dataset
 from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.runtime import flow_run
@@ -19,22 +20,27 @@ from tilewright.reports import run_description
 from tilewright.reports.markdown import plain
 from tilewright.reports.run_pictures import write_fusion_page
 from tilewright.reports.run_table import gain_of, results_rows
-from tilewright.search import ExplorerState
+from tilewright.search import Session
 from tilewright.services.urls import flow_run_url
 from tilewright.targets.capabilities import is_published
 from tilewright.targets.display_names import layer
-from tilewright.targets.workload import Workload
 from tilewright.tasks import tracking
-from tilewright.tasks.artifact_store import CacheUse, Manifest
+from tilewright.tasks.artifact_store import CacheUse
 from tilewright.tasks.cached_task import step
 from tilewright.tasks.comparison_tags import comparison_tags
+from tilewright.tasks.logged_models import (
+    LearnedModel,
+    ModelEntry,
+    learned_models,
+    log_model,
+    model_name,
+)
 from tilewright.tasks.metrics import network_curves
-from tilewright.tasks.mlflow_flavors import booster_of
 from tilewright.tasks.plots import network_picture, workload_picture
-from tilewright.tasks.round_tasks import read_state
 from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER
 from tilewright.tuning import output_dir, outputs
 from tilewright.tuning.cli_command import command_of
+from tilewright.tuning.network import Model
 from tilewright.tuning.network_totals import Total
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.results import TunedWorkload, WorkloadRow
@@ -73,6 +79,12 @@ def open_network_run(
     return run_id
 
 
+def log_network_dataset(run_id: str, model: Model) -> None:
+    """Say which network, or lone workload, a run tuned, with the digest of its content."""
+    read = tracking.source_dataset(model.name, model.source, model.digest)
+    tracking.log_dataset(run_id, read, "network")
+
+
 def open_workload_run(job: WorkloadJob, parent: str, params: Mapping[str, Json]) -> str:
     """The child run of one workload."""
     options, workload, names = job.options, job.study.workload, job.subgraph.names
@@ -103,11 +115,18 @@ def title_of(params: Mapping[str, Json]) -> str:
     )
 
 
-@step("artifacts of {tuned.workload}")
+@step("{layer}: artifacts")
 def log_artifacts(
-    cache: CacheUse, tuned: TunedWorkload, folder: Path, run_id: str, state: Manifest
+    layer: str,
+    cache: CacheUse,
+    tuned: TunedWorkload,
+    folder: Path,
+    run_id: str,
+    version: str,
+    session: Session,
 ) -> None:
-    """Trials, convergence plot, final figures and learned models of one workload, to MLflow."""
+    """Trials, convergence plot, final figures and learned models of one workload, to MLflow.
+    `version` identifies what the models of the `session` learned from."""
     trials = outputs.trials_of(folder, [tuned])
     row = tuned.summary()
     known = {
@@ -127,8 +146,8 @@ def log_artifacts(
     tracking.log_results(run_id, known | figures_of(row, gain))
     tracking.tag_run(run_id, {GAIN_OVER: over})
     _say_outcome(run_id, run_description.outcome_line(row, [row["baseline_source"]]))
-    _log_files(run_id, trials, workload_picture(cache, tuned, trials))
-    _log_models(run_id, tuned.workload, read_state(cache, state), state.key)
+    read = _log_files(run_id, layer, trials, workload_picture(cache, tuned, trials))
+    _log_models(run_id, tuned, read, version, learned_models(session))
 
 
 @step("artifacts of the network")
@@ -149,14 +168,16 @@ def log_network_artifacts(
     pictures = [folder / output_dir.CONVERGENCE, *write_fusion_page(folder, found)]
     for path in (*written, *pictures):
         tracking.log_file(run_id, path)
-    curves = network_curves(outputs.trials_of(folder, tuned), tuned, summary["total"])
+    tracking.link_models(run_id, tracking.models_below(run_id))
+    known, total = _network_figures(summary), summary["total"]
+    over, gain = network_gain(total)
+    # MLflow's page that compares runs begins with the metric that was logged first: the gain.
+    tracking.log_results(run_id, figures_of(total, gain) | known)
+    tracking.tag_run(run_id, {GAIN_OVER: over})
+    curves = network_curves(outputs.trials_of(folder, tuned), tuned, total)
     with tracking.StepLog(run_id) as log:
         for values in curves:
             log.add(int(values[tracking.STEP_METRIC]), values)
-    known, total = _network_figures(summary), summary["total"]
-    over, gain = network_gain(total)
-    tracking.log_results(run_id, known | figures_of(total, gain))
-    tracking.tag_run(run_id, {GAIN_OVER: over})
     sources = [row["baseline_source"] for row in summary["workloads"]]
     _say_outcome(run_id, run_description.outcome_line(summary["total"], sources))
     title = run_description.network_title(summary["network"], summary["target"], summary["tuner"])
@@ -191,6 +212,7 @@ def _network_figures(summary: outputs.Summary) -> dict[str, float]:
 def figures_of(row: WorkloadRow | Total, gain: float | None) -> dict[str, float]:
     """What a run comes to as metrics: cycles, milliseconds and the gain, where they are known."""
     found = {
+        "gain": gain,
         "baseline_cycles": row["baseline_cycles"],
         "fallback_cycles": row["fallback_cycles"],
         "tuned_cycles": row["tuned_cycles"],
@@ -200,7 +222,6 @@ def figures_of(row: WorkloadRow | Total, gain: float | None) -> dict[str, float]
         "fallback_ms": _milli(row["fallback_seconds"]),
         "tuned_ms": _milli(row["tuned_seconds"]),
         "bound_ms": _milli(row["bound_seconds"]),
-        "gain": gain,
         **_ends(row),
     }
     # MLflow's columns show all digits there are.
@@ -267,7 +288,8 @@ def _tags(params: Mapping[str, Json]) -> dict[str, str]:
     return tags | tracking.commit_tag()
 
 
-def _log_files(run_id: str, trials: pd.DataFrame, picture: bytes) -> None:
+def _log_files(run_id: str, layer: str, trials: pd.DataFrame, picture: bytes) -> Dataset:
+    """The table of trials, which the run has as a dataset too, and a plot of it."""
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / output_dir.TRIALS
         table.write_bytes(outputs.parquet(trials))
@@ -275,17 +297,23 @@ def _log_files(run_id: str, trials: pd.DataFrame, picture: bytes) -> None:
         plot.write_bytes(picture)
         tracking.log_file(run_id, table)
         tracking.log_file(run_id, plot)
+        found = tracking.table_dataset(run_id, f"trials of {layer}", table, trials)
+    tracking.log_dataset(run_id, found, "training")
+    return found
 
 
-def _log_models(run_id: str, workload: Workload, state: ExplorerState, version: str) -> None:
-    """Boosted trees with MLflow's flavour of them, other models as the files they save."""
-    with tempfile.TemporaryDirectory() as folder:
-        for role, model in sorted(state.models.items()):
-            booster = booster_of(model)
-            if booster is not None:
-                name = f"{role} {str(workload).replace(':', ' ')}"
-                tracking.log_booster(run_id, name, model.kind, booster, version)
-                continue
-            path = Path(folder) / f"model_{role}{model.suffix}"
-            model.save(path)
-            tracking.log_file(run_id, path, "models")
+def _log_models(
+    run_id: str, tuned: TunedWorkload, read: Dataset, version: str, models: Sequence[LearnedModel]
+) -> None:
+    """Each in the flavour of its library, with how wrong it was on trials that it had not seen."""
+    workload = tuned.workload
+    tags = {"workload": str(workload), "workload_id": workload.id, "tuner": tuned.study.tuner,
+            "target": tuned.study.target.name, "dataset_digest": read.digest}  # fmt: skip
+    for each in models:
+        name = model_name(each.role, tuned.names, workload)
+        entry = ModelEntry(name, run_id, version, tags)
+        model_id = log_model(tracking.client(), entry, each)
+        for error in (f"{each.role}_rmse", f"{each.role}_brier"):
+            if error in tuned.model_errors:
+                value = tuned.model_errors[error]
+                tracking.log_model_error(run_id, model_id, read, f"{error}_before", value)

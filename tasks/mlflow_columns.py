@@ -1,18 +1,23 @@
 """Sets how MLflow shows the list of runs: the columns, and the chart of best cycles with its
 levels.
 
-MLflow stores a view that is shared by a link as a tag of the experiment, `mlflow.sharedViewState`
-and a key, in JSON as its page writes it (3.17). A page that cannot read it shows its usual columns.
+MLflow stores a saved view as a tag of the experiment, `mlflow.sharedViewState` and a key, in JSON
+as its page writes it (3.17): it is in the page's list of views, and a link with the key opens it.
+Which columns the page shows without either is fixed in MLflow, so the experiment's description has
+that link. A page that cannot read the tag shows its usual columns.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from tilewright.core.files import Json
 from tilewright.services.mlflow_server import VIEW_KEY
 
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
+NAME = "tuner, gain and bound"
+"""What the view is called in MLflow's list."""
 _PARAMS = ("tuner", "seed", "trials")
 _METRICS = ("tuned_ms", "gain", "bound_ms", "tuned_cycles")
 _CURVES = ("cycles/best", "cycles/baseline", "cycles/bound")
@@ -27,7 +32,17 @@ def runs_view() -> str:
         "compareRunSections": [_section("cycles"), _section("Model metrics")],
         "compareRunCharts": [_CHART],
     }
-    return json.dumps(view, separators=(",", ":"))
+    saved = {"name": NAME, "createdAt": 0, "updatedAt": 0, "state": _compact(view)}
+    return _compact(saved)
+
+
+def description(address: str) -> str:
+    """What the experiment says of itself, in Markdown; `address` is that of the view."""
+    return f"[Runs with tuner, seed, trials, tuned ms, gain and bound]({address})"
+
+
+def _compact(value: Mapping[str, Json]) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _section(name: str) -> Json:

@@ -34,24 +34,6 @@ def booster_of(model: CostModel) -> Any:
     return model.booster if isinstance(model, Boosted) else None
 
 
-def flavoured_booster(kind: str, booster: object) -> Flavoured:
-    """A boosted model, loadable with MLflow's flavour of its library."""
-    survey_no_packages()
-    if kind == "lightgbm":
-        import lightgbm
-        import mlflow.lightgbm
-
-        needs = [f"lightgbm=={lightgbm.__version__}"]
-        return Flavoured(mlflow.lightgbm, {"lgb_model": booster, "pip_requirements": needs})
-    import mlflow.xgboost
-    import xgboost
-
-    needs = [f"xgboost-cpu=={xgboost.__version__}"]
-    return Flavoured(
-        mlflow.xgboost, {"xgb_model": booster, "model_format": "ubj", "pip_requirements": needs}
-    )
-
-
 def survey_no_packages() -> None:
     """MLflow reads the file lists of all installed packages, for a second, to find the modules of
     those that a model requires: here the names are the distributions' own."""
@@ -61,14 +43,26 @@ def survey_no_packages() -> None:
 
 def flavoured(model: CostModel, folder: Path) -> Flavoured:
     """Any model; one that is no booster is saved in `folder` and read by `tasks.native_flavor`."""
+    survey_no_packages()
     booster = booster_of(model)
+    if booster is not None and model.kind == "lightgbm":
+        import lightgbm
+        import mlflow.lightgbm
+
+        needs = [f"lightgbm=={lightgbm.__version__}"]
+        return Flavoured(mlflow.lightgbm, {"lgb_model": booster, "pip_requirements": needs})
     if booster is not None:
-        if model.kind != "lightgbm" and model.columns:
-            booster.feature_names = list(model.columns)
-        return flavoured_booster(model.kind, booster)
+        import mlflow.xgboost
+        import xgboost
+
+        booster.feature_names = list(model.columns) or None
+        needs = [f"xgboost-cpu=={xgboost.__version__}"]
+        return Flavoured(
+            mlflow.xgboost,
+            {"xgb_model": booster, "model_format": "ubj", "pip_requirements": needs},
+        )
     import mlflow.pyfunc
 
-    survey_no_packages()
     path = folder / f"{model.kind}{model.suffix}"
     model.save(path)
     return Flavoured(

@@ -9,10 +9,7 @@ from pathlib import Path
 
 import mlflow.artifacts
 import numpy as np
-import pandas as pd
-from mlflow.entities import LoggedModelStatus
 from mlflow.exceptions import MlflowException
-from mlflow.models import Model, infer_signature
 from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
 from mlflow.tracking import MlflowClient
 
@@ -22,14 +19,11 @@ from tilewright.evaluation.compare.plan import ComparisonJob, ComparisonPlan
 from tilewright.flows.tuning import learn, tune_round
 from tilewright.search import Session, problem_of, setting_of
 from tilewright.search.cost_model_protocols import CostModel
-from tilewright.search.explorer import trials_of
 from tilewright.targets.display_names import title
-from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 from tilewright.tasks.champion_registry import (
     ABOUT,
     ALIAS,
-    CHAMPION_ROLES,
     DIGEST,
     ModelPlace,
     champion_file,
@@ -38,9 +32,14 @@ from tilewright.tasks.champion_registry import (
     features_of,
 )
 from tilewright.tasks.log_comparison import LoggedComparison
-from tilewright.tasks.mlflow_flavors import flavoured
-
-_EXAMPLES = 5  # feature rows shown with a model
+from tilewright.tasks.logged_models import (
+    MODEL_ROLES,
+    LearnedModel,
+    ModelEntry,
+    learned_models,
+    log_model,
+    model_name,
+)
 
 
 @dataclass(frozen=True)
@@ -51,14 +50,6 @@ class RegisteredModel:
     workload: str
     name: str
     version: str
-
-
-@dataclass(frozen=True)
-class LearnedModels:
-    """A model of a run, and feature rows like those it learned from."""
-
-    model: CostModel
-    features: Features
 
 
 def register_champion(
@@ -93,7 +84,7 @@ def _best_seed(results: Results, tuner: str, workload: str) -> int:
     return results.seeds[int(np.lexsort((trials, regret))[0])]
 
 
-def _learned(plan: ComparisonPlan, job: ComparisonJob) -> dict[str, LearnedModels]:
+def _learned(plan: ComparisonPlan, job: ComparisonJob) -> dict[str, LearnedModel]:
     """A run's models by role, by running it again."""
     workload = dict(plan.test_bed.workloads)[job.workload]
     explorer = job.tuner_config.explorer
@@ -101,20 +92,18 @@ def _learned(plan: ComparisonPlan, job: ComparisonJob) -> dict[str, LearnedModel
     while (left := plan.trials - len(session.history)) > 0:
         if tune_round(session, min(plan.batch, left)) is None:
             break
-    problem, history = session.setting.problem, session.history
-    state = learn(session).value
-    asked = explorer.model_inputs(problem, state, history, trials_of(problem, history))
+    learn(session)
     return {
-        role: LearnedModels(state.models[role], each.features)
-        for role, each in asked.items()
-        if role in CHAMPION_ROLES and len(each.features)
+        each.role: each
+        for each in learned_models(session)
+        if each.features is not None and len(each.features)
     }
 
 
 def _register(
     plan: ComparisonPlan,
     job: ComparisonJob,
-    learned: dict[str, LearnedModels],
+    learned: dict[str, LearnedModel],
     logged: LoggedComparison,
     run_id: str,
 ) -> list[RegisteredModel]:
@@ -128,9 +117,10 @@ def _register(
     for role, each in learned.items():
         name = place.name(tuner, role)
         metadata: dict[str, Json] = {ABOUT: about | {"role": role, **_kind(each.model)}}
-        model_id = _logged(client, logged, f"{role} {_plain(workload)}", run_id, each, metadata)
+        entry = ModelEntry(model_name(role, (), workload), run_id, metadata=metadata)
+        model_id = log_model(client, entry, each)
         text = (
-            f"{CHAMPION_ROLES[role]}. Workload {title(job.workload, workload)} on {target.name}, "
+            f"{MODEL_ROLES[role]}. Workload {title(job.workload, workload)} on {target.name}, "
             f"space {test_bed.space}, learned by tuner {tuner}."
         )
         provide(client, name, text, place.tags | {"tuner": tuner, "role": role})
@@ -143,43 +133,6 @@ def _dethrone(client: MlflowClient, place: ModelPlace) -> None:
     """A workload has the champions of one tuner: earlier ones keep their versions only."""
     for name in champions(place):
         client.delete_registered_model_alias(name, ALIAS)
-
-
-def _plain(workload: Workload) -> str:
-    """A workload as part of a logged model's name, where some marks are not allowed."""
-    return str(workload).replace(":", " ")
-
-
-class _Entry(Model):
-    """A model to log. MLflow would load it once more from the temporary folder it is made in, to
-    predict its example: a place outside of the home, which is refused, with a page of warning."""
-
-    def get_serving_input(self, path: str) -> None:
-        """Nothing to try; the example itself is logged all the same."""
-
-
-def _logged(
-    client: MlflowClient,
-    logged: LoggedComparison,
-    name: str,
-    run_id: str,
-    learned: LearnedModels,
-    metadata: dict[str, Json],
-) -> str:
-    """The id of a model that is logged with the run it comes from."""
-    entry = client.create_logged_model(logged.experiment_id, name=name, source_run_id=run_id)
-    examples = learned.features.rows(np.arange(min(_EXAMPLES, len(learned.features))))
-    frame = pd.DataFrame(examples.matrix, columns=list(examples.names))
-    with tempfile.TemporaryDirectory() as folder:
-        what = flavoured(learned.model, Path(folder))
-        _Entry.log(
-            None, what.flavour, run_id=run_id, model_id=entry.model_id, name=entry.name,
-            input_example=frame,
-            signature=infer_signature(frame, learned.model.predict(examples)),
-            metadata=metadata, **what.arguments,
-        )  # fmt: skip
-    client.finalize_logged_model(entry.model_id, LoggedModelStatus.READY)
-    return str(entry.model_id)
 
 
 def provide(client: MlflowClient, name: str, text: str, tags: dict[str, str]) -> None:

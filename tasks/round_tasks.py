@@ -11,20 +11,29 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
+
 from tilewright.core.files import Json, digest
 from tilewright.search import Batch, Candidates, ExplorerState, History, Known, round_steps
+from tilewright.search.explorer import veto_threshold
 from tilewright.targets.base import Configs, Measurements
-from tilewright.tasks import codecs
+from tilewright.tasks import codecs, round_log
 from tilewright.tasks.artifact_store import CacheUse, Manifest
-from tilewright.tasks.cached_task import Done, Key, Made, Result, reuse_or_do, stage
+from tilewright.tasks.cached_task import Key, Made, Result, Stage, reuse_or_do, say, stage
 from tilewright.tuning.tuning_task import TuningTask
 
 LEARNER_PACKAGES = ("xgboost-cpu", "lightgbm", "numpy")
 
 
-@stage("round {round_index}: candidates")
+@stage("{layer} round {round_index}: candidates")
 def generate_candidates(
-    cache: CacheUse, study: TuningTask, round_index: int, state: Manifest, history: Manifest, n: int
+    cache: CacheUse,
+    layer: str,
+    study: TuningTask,
+    round_index: int,
+    state: Manifest,
+    history: Manifest,
+    n: int,
 ) -> Result:
     """What the explorer would try next, best first."""
 
@@ -41,34 +50,36 @@ def generate_candidates(
         "n": n,
     }
     key = Key("generate_candidates", 2, study.target.fingerprint, inputs)
-    return reuse_or_do(cache, key, work)
+    return reuse_or_do(cache, key, work, round_log.generated)
 
 
-@stage("round {round_index}: filter")
+@stage("{layer} round {round_index}: filter")
 def filter_candidates(
-    cache: CacheUse, study: TuningTask, round_index: int, state: Manifest, history: Manifest,
-    named: Manifest, n: int,
+    cache: CacheUse, layer: str, study: TuningTask, round_index: int,
+    state: Manifest, history: Manifest, named: Manifest, n: int,
 ) -> Result:  # fmt: skip
     """Model V's veto."""
 
     def work() -> Made:
+        known = read_state(cache, state)
         kept = round_steps.filter_candidates(
-            study.setting, read_state(cache, state), _history(cache, study, history),
+            study.setting, known, _history(cache, study, history),
             read_candidates(cache, study, named), n,
         )  # fmt: skip
-        return (
-            {"kept": len(kept), "vetoed": kept.vetoed},
-            {"candidates": _put_candidates(cache, kept)},
-        )
+        values: dict[str, Json] = {"kept": len(kept), "vetoed": kept.vetoed}
+        if kept.vetoed:
+            values["below"] = veto_threshold(study.explorer, known)
+        return values, {"candidates": _put_candidates(cache, kept)}
 
     inputs: dict[str, Json] = {"study": study.describe(), "named": named.key, "n": n}
-    return reuse_or_do(cache, Key("filter_candidates", 2, study.target.fingerprint, inputs), work)
+    key = Key("filter_candidates", 3, study.target.fingerprint, inputs)
+    return reuse_or_do(cache, key, work, round_log.filtered)
 
 
-@stage("round {round_index}: lower")
+@stage("{layer} round {round_index}: lower")
 def lower_candidates(
-    cache: CacheUse, study: TuningTask, round_index: int, state: Manifest, history: Manifest,
-    kept: Manifest, n: int,
+    cache: CacheUse, layer: str, study: TuningTask, round_index: int,
+    state: Manifest, history: Manifest, kept: Manifest, n: int,
 ) -> Result:  # fmt: skip
     """Compile what is left and let Model A choose the batch."""
 
@@ -80,42 +91,58 @@ def lower_candidates(
         return (
             {
                 "lowered": batch.lowered,
-                "failed_compiles": len(batch.failed),
+                "chosen": len(batch.rows),
+                "failures": round_log.reasons(np.array(batch.reasons, dtype=object)),
                 "configs": digest(batch.rows.configs.tobytes()),
             },
             {"batch": cache.store.put(batch, codecs.encode_batch, ".npz")},
         )
 
     inputs: dict[str, Json] = {"study": study.describe(), "kept": kept.key, "n": n}
-    return reuse_or_do(cache, Key("lower_candidates", 2, study.target.fingerprint, inputs), work)
+    key = Key("lower_candidates", 3, study.target.fingerprint, inputs)
+    return reuse_or_do(cache, key, work, round_log.lowered)
 
 
-@stage("round {round_index}: simulate")
+@stage("{layer} round {round_index}: simulate")
 def simulate_batch(
-    cache: CacheUse, study: TuningTask, round_index: int, history: Manifest, batch: Manifest,
+    cache: CacheUse,
+    layer: str,
+    study: TuningTask,
+    round_index: int,
+    history: Manifest,
+    batch: Manifest,
     known: Known,
-) -> Result:  # fmt: skip
+) -> Result:
     """Measure the batch; `known` measurements are not repeated, and neither are those of a batch
     of the same configs, unless its target gives other numbers each time."""
 
     def work() -> Made:
-        measured = round_steps.simulate_batch(
-            study.setting, _history(cache, study, history), read_batch(cache, study, batch), known
-        )
+        past, chosen = _history(cache, study, history), read_batch(cache, study, batch)
+        measured = round_steps.simulate_batch(study.setting, past, chosen, known)
+        say(round_log.outcome(past, chosen, measured))
         return (
-            {"trials": len(measured), "valid": int(measured.valid.sum())},
+            {
+                "trials": len(measured),
+                "valid": int(measured.valid.sum()),
+                "failures": round_log.reasons(measured.reason[~measured.valid]),
+            },
             {"measurements": cache.store.put(measured, codecs.encode_measurements, ".npz")},
         )
 
     inputs: dict[str, Json] = {"workload": study.workload.id, "configs": batch.values["configs"]}
-    key = Key("simulate_batch", 2, study.target.fingerprint, inputs)
+    key = Key("simulate_batch", 3, study.target.fingerprint, inputs)
     refresh = cache.refresh or not study.target.deterministic
-    return reuse_or_do(replace(cache, refresh=refresh), key, work)
+    return reuse_or_do(replace(cache, refresh=refresh), key, work, round_log.simulated)
 
 
-@stage("round {round_index}: retrain")
+@stage("{layer} round {round_index}: retrain")
 def retrain_models(
-    cache: CacheUse, study: TuningTask, round_index: int, state: Manifest, history: Manifest
+    cache: CacheUse,
+    layer: str,
+    study: TuningTask,
+    round_index: int,
+    state: Manifest,
+    history: Manifest,
 ) -> Result:
     """P, V and A after this round."""
 
@@ -125,7 +152,7 @@ def retrain_models(
         )
         return {"models": sorted(learned.models)}, {"state": _put_state(cache, learned)}
 
-    return reuse_or_do(cache, retrained(study, state, history), work)
+    return reuse_or_do(cache, retrained(study, state, history), work, round_log.learned)
 
 
 def retrained(study: TuningTask, state: Manifest, history: Manifest) -> Key:
@@ -212,7 +239,7 @@ def _of_content(role: str, name: str) -> Manifest:
     return Manifest(role, name.partition(".")[0][:32], files={role: name})
 
 
-TASKS: dict[Callable[..., object], tuple[Callable[..., Done], Callable[..., Any]]] = {
+TASKS: dict[Callable[..., object], tuple[Stage[...], Callable[..., Any]]] = {
     round_steps.generate_candidates: (generate_candidates, read_candidates),
     round_steps.filter_candidates: (filter_candidates, read_candidates),
     round_steps.lower_candidates: (lower_candidates, read_batch),

@@ -1,13 +1,16 @@
-"""Describes a run to Prefect and MLflow: the parameters that identify it, and its tags."""
+"""Describes a run to Prefect and MLflow: the parameters that identify it, and its tags; those of
+tasks that take turns at a board."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
+from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 
 from tilewright.core.files import Json
+from tilewright.targets.registry import kind_of
 from tilewright.tuning.network import TuningNetwork
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.tuning_task import space_of, tuning_task_of
@@ -16,11 +19,25 @@ Params = dict[str, Json]
 
 
 def tag_flow_run(params: Params) -> None:
-    """Tag the flow run that this is part of. Its tasks are to have no tags: Prefect asks the server
-    for a place in the queue of each of them."""
+    """Tag the flow run that this is part of. Its tasks have no tags but those of boards: Prefect
+    asks the server for a place in the queue of each of them."""
     tags = {*flow_run.tags, *(str(params[name]) for name in ("network", "target", "tuner"))}
     with get_client(sync_client=True) as client:
         client.update_flow_run(UUID(str(flow_run.id)), tags=sorted(tags))
+
+
+def board_of(target: str) -> str:
+    """The tag of tasks that measure on a board, by its name as a target; "" on any other target."""
+    return target if kind_of(target)[0].make_on is not None else ""
+
+
+def take_turns(tag: str) -> None:
+    """Let one task with this tag run at a time, unless its limit has been set otherwise."""
+    with get_client(sync_client=True) as client:
+        try:
+            client.read_concurrency_limit_by_tag(tag)
+        except ObjectNotFound:
+            client.create_concurrency_limit(tag=tag, concurrency_limit=1)
 
 
 def params_of(options: TuningOptions, network: TuningNetwork) -> Params:

@@ -7,9 +7,11 @@ a flow of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar, cast
 
 import numpy as np
+from prefect import tags
 from prefect.runtime import flow_run
 
 from tilewright.core.files import Json
@@ -27,20 +29,22 @@ from tilewright.search import (
 )
 from tilewright.search.validation_records import ValidationMeasurement
 from tilewright.targets.capabilities import Latency, bound_of, roofline_of
+from tilewright.targets.display_names import ascii_only, layer_name
 from tilewright.tasks import (
     fusion,
     import_tasks,
     log_results,
+    round_log,
     round_tasks,
     tracking,
     verify_tasks,
     warm_start,
 )
 from tilewright.tasks.artifact_store import CacheUse, Manifest
-from tilewright.tasks.cached_task import Done, Key, Made, find_or_do
+from tilewright.tasks.cached_task import Done, Key, Made, Stage, find_or_do, unsearched
 from tilewright.tasks.metrics import chart
 from tilewright.tasks.run_progress import RunProgress
-from tilewright.tasks.run_tags import Params, params_of, tag_flow_run
+from tilewright.tasks.run_tags import Params, board_of, params_of, tag_flow_run, take_turns
 from tilewright.tasks.stale_runs import retire_dead_runs
 from tilewright.tasks.tracked_runner import Step, TrackedRunner
 from tilewright.tasks.workload_flow import workload_flow
@@ -61,32 +65,49 @@ from tilewright.tuning.workload_job import WorkloadJob
 
 T = TypeVar("T")
 
-CACHED: dict[Callable[..., object], tuple[Callable[..., Done], Callable[[Manifest], Any]]] = {
+CACHED: dict[Callable[..., object], tuple[Stage[...], Callable[[Manifest], Any]]] = {
     import_model: (import_tasks.import_model, import_tasks.read_model),
     extract_subgraphs: (import_tasks.extract_subgraphs, import_tasks.read_extracted),
     measure_baseline: (verify_tasks.measure_baseline, verify_tasks.read_baselines),
     verify_schedule: (verify_tasks.verify_schedule, verify_tasks.read_mismatches),
 }
 """By step its task, and what reads the result from its manifest."""
+MEASURING = {
+    measure_baseline, round_steps.simulate_batch, measure_leaders, verify_schedule,
+}  # fmt: skip
+"""Steps that run programs on the target."""
 
 
 class PrefectRunner(TrackedRunner):
     """Runs each step as a task that looks into the store. Tasks take and give manifests; the data
-    lie in the store. `Result.stored` is a value's manifest."""
+    lie in the store. `Result.stored` is a value's manifest. `named` are the first words of the
+    names of its tasks. A task follows the one before it, `before`, also where it takes nothing of
+    it: so Prefect's graph has an edge."""
 
-    def __init__(self, cache: CacheUse, emit: Listener, own: Mapping[Step, Step]) -> None:
+    def __init__(
+        self, cache: CacheUse, emit: Listener, own: Mapping[Step, Step], named: Sequence[str] = ()
+    ) -> None:
         super().__init__(emit, own)
         self.cache = cache
+        self.named = named
+        self.before: list[object] = []
 
     def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
         if step not in CACHED:
             return super().__call__(step, *given)
         self.announce(step)
         task, read = CACHED[step]
-        manifest = self._reused(task(self.cache, *map(stored, given)))
+        with self._turns(step):
+            done = task(self.before, self.cache, *self.named, *map(stored, given))
+        manifest = self._did(done)
         return Result(read(manifest), manifest)
 
-    def _reused(self, done: Done) -> Manifest:
+    def _turns(self, step: Step) -> AbstractContextManager[object]:
+        """What a step waits for before it begins: nothing."""
+        return nullcontext()
+
+    def _did(self, done: Done) -> Manifest:
+        self.before = [done.state]
         if done.reused:
             self.emit(StageReused(done.manifest.stage))
         return done.manifest
@@ -107,42 +128,46 @@ class NetworkRunner(PrefectRunner):
         self.params: Params = {}
         self._repeats = False
         self._imported = ""  # the key of the model's manifest
+        self._found: list[object] = []  # the task that found the workloads
 
     def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
         result = super().__call__(step, *given)
         if step is import_model:
             self._imported = result.stored.key
+        if step is extract_subgraphs:
+            self._found = self.before
         return result
 
     def workload(  # type: ignore[override]  # the only flow that networks have
         self, flow: Callable[[LocalRunner, WorkloadJob], Flow[TunedWorkload]], job: WorkloadJob
     ) -> Flow[TunedWorkload]:
-        """In a Prefect flow of its own, with a run in MLflow; but not again where the same command
+        """In a Prefect flow of its own, with a run in MLflow; without that where the same command
         has ended well before, and the record has it all."""
-        if self._repeats and not job.shared and is_complete(job.options.folder):
-            tuned = yield from flow(WorkloadRunner(self.cache, job.study, self.emit), job)
-            if tuned.reused_trials == tuned.trials:
-                return tuned
-        return (yield from self._tracked(flow, job))
+
+        def steps() -> Flow[TunedWorkload]:
+            tag_flow_run(self.params)
+            if self._repeats and not job.shared and is_complete(job.options.folder):
+                tuned = yield from flow(WorkloadRunner(self.cache, job, self.emit), job)
+                if tuned.reused_trials == tuned.trials:
+                    return tuned
+            return (yield from self._tracked(flow, job))
+
+        return (yield from workload_flow(steps, job, self.params, self.run_id, self._found))
 
     def _tracked(
         self, flow: Callable[[LocalRunner, WorkloadJob], Flow[TunedWorkload]], job: WorkloadJob
     ) -> Flow[TunedWorkload]:
-        def steps() -> Flow[TunedWorkload]:
-            tag_flow_run(self.params)
-            run_id = log_results.open_workload_run(job, self.run_id, self.params)
-            error: BaseException | None = None
-            try:
-                with tracking.StepLog(run_id) as log:
-                    run = WorkloadRunner(self.cache, job.study, self.emit, run_id, log)
-                    return (yield from flow(run, job))
-            except BaseException as raised:
-                error = raised
-                raise
-            finally:
-                tracking.close_run(run_id, tracking.ended_by(error))
-
-        return (yield from workload_flow(steps, job, self.params, self.run_id))
+        run_id = log_results.open_workload_run(job, self.run_id, self.params)
+        error: BaseException | None = None
+        try:
+            with tracking.StepLog(run_id) as log:
+                run = WorkloadRunner(self.cache, job, self.emit, run_id, log)
+                return (yield from flow(run, job))
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            tracking.close_run(run_id, tracking.ended_by(error))
 
     def _load_starts(
         self, options: TuningOptions, network: TuningNetwork, tasks: Sequence[TuningTask]
@@ -167,15 +192,20 @@ class NetworkRunner(PrefectRunner):
         self.params = params_of(options, network)
         about = self.params | {"model": self._imported, "folder": identity(options.folder)}
         tag_flow_run(self.params)
+        if tag := board_of(options.target):
+            take_turns(tag)
         count = len(network.subgraphs)
-        self.run_id = log_results.open_network_run(options, about, self.params, count)
+        self.belong_to(log_results.open_network_run(options, about, self.params, count))
+        log_results.log_network_dataset(self.run_id, network.model)
         self._repeats = tracking.repeated_run(self.run_id) is not None
         self.progress.show(options.trials * count)
         log_steps.log_parameters(options, network, tasks, emit)
 
     def _decide_fusion(self, asked: ToDecide) -> Decided:
-        done = fusion.decide_fusion(self.cache, asked, self._imported, self.run_id)
-        decided = fusion.read_decided(self._reused(done))
+        done = fusion.decide_fusion(
+            list(asked.tuned), self.cache, asked, self._imported, self.run_id
+        )
+        decided = fusion.read_decided(self._did(done))
         tracking.log_results(self.run_id, fusion.figures(decided))
         return decided
 
@@ -205,19 +235,20 @@ class WorkloadRunner(PrefectRunner):
     def __init__(
         self,
         cache: CacheUse,
-        study: TuningTask,
+        job: WorkloadJob,
         emit: Listener,
         run_id: str = "",
         log: tracking.StepLog | None = None,
     ) -> None:
-        own: dict[Step, Step] = {measure_leaders: self._measure_leaders}
-        if log is not None:
-            own |= {
-                log_steps.log_round: self._log_round,
-                log_steps.log_workload: self._log_workload,
-            }
-        super().__init__(cache, emit, own)
-        self.study = study
+        own: dict[Step, Step] = {
+            measure_leaders: self._measure_leaders,
+            log_steps.log_round: self._log_round,
+            log_steps.log_workload: self._log_workload,
+        }
+        self.layer = ascii_only(layer_name(job.subgraph.names, job.study.workload))
+        super().__init__(cache, emit, own, [self.layer])
+        self.study = job.study
+        self._board = board_of(job.study.target_name)
         self.run_id = run_id
         self._log = log
         self._beside: dict[str, Latency | None] = {}
@@ -233,9 +264,14 @@ class WorkloadRunner(PrefectRunner):
         self.announce(step)
         task, read = round_tasks.TASKS[step]
         _, *inputs = given  # a task makes the setting of its own study
-        done = task(self.cache, self.study, _round_of(step, given), *map(stored, inputs))
-        manifest = self._reused(done)
+        place = _round_of(step, given)
+        done = task(self.before, self.cache, self.layer, self.study, place, *map(stored, inputs))
+        manifest = self._did(done)
         return Result(read(self.cache, self.study, manifest), manifest)
+
+    def _turns(self, step: Step) -> AbstractContextManager[object]:
+        """On a board, the end of whatever else measures there."""
+        return tags(self._board) if self._board and step in MEASURING else nullcontext()
 
     def keep(self, value: T) -> Result[T]:
         put = round_tasks.keep_history if isinstance(value, History) else round_tasks.keep_state
@@ -270,41 +306,89 @@ class WorkloadRunner(PrefectRunner):
     def _held(
         self, state: Result[ExplorerState], histories: Sequence[Result[History]]
     ) -> Manifest | None:
+        """What the store has of the models after the last of these rounds, if it has those after
+        each: shown as tasks that are cached."""
         manifest: Manifest | None = state.stored
+        found = []
         for history in histories:
             if manifest is None or self.cache.refresh:
                 return None
             key = round_tasks.retrained(self.study, manifest, history.stored)
             last = history is histories[-1]
             manifest = self.cache.store.find(key.stage, key.text, with_data=last)
+            if manifest is not None:
+                found.append((int(history.value.round) - 1, round_log.learned(manifest.values)))
+        if manifest is not None:
+            for place, told in found:
+                self._show_known(round_steps.retrain_models, place, told)
         return manifest
+
+    def _show_known(self, step: Step, place: int, told: str) -> None:
+        """Show the task of a step of a round that has nothing to do."""
+        task, _ = round_tasks.TASKS[step]
+        self.before = [task.show_known(self.before, told, layer=self.layer, round_index=place)]
 
     def _measure_leaders(
         self, study: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
     ) -> list[ValidationMeasurement]:
         self._flush()
-        return verify_tasks.measure_leaders(study, block, contenders, turns)
+        measure: Any = verify_tasks.measure_leaders
+        with self._turns(measure_leaders):
+            measured: list[ValidationMeasurement] = measure(
+                self.layer, study, block, contenders, turns, wait_for=self.before
+            )
+        self.before = [measured]
+        return measured
 
     def _log_round(
         self, task: TuningTask, done: Round, trials: int, valid: float, emit: Listener
     ) -> None:
-        figures = {
-            "valid_share": float(np.mean(done.measured.valid)),
-            "trials": float(trials),
-            "lowered": float(done.lowered),
-            "failed_compiles": float(done.failed_compiles),
-            **done.model_errors,
-        }
-        assert self._log is not None, "an open run has a log"
-        self._log.add(trials, figures | chart({"best": done.best, **self._beside}))
+        if done.reused:
+            self._show_recorded(done)
+        if self._log is not None:
+            figures = {
+                "valid_share": float(np.mean(done.measured.valid)),
+                "trials": float(trials),
+                "lowered": float(done.lowered),
+                "failed_compiles": float(done.failed_compiles),
+                **done.model_errors,
+            }
+            self._log.add(trials, figures | chart({"best": done.best, **self._beside}))
         log_steps.log_round(task, done, trials, valid, emit)
+
+    def _show_recorded(self, done: Round) -> None:
+        """Show the tasks of a round that the ledger has: all but what is learned from it."""
+        measured, best = done.measured, done.best
+        valid = f"{len(measured)} trials, {int(measured.valid.sum())} valid"
+        told = {
+            round_steps.generate_candidates: "",
+            round_steps.filter_candidates: "",
+            round_steps.lower_candidates: f"{done.failed_compiles} configs beyond the trials "
+            f"failed to compile, of {done.lowered}",
+            round_steps.simulate_batch: valid
+            if best is None
+            else f"{valid}; best so far {round_log.latency_text(best)}",
+        }
+        for step, text in told.items():
+            self._show_known(step, done.index, text)
 
     def _log_workload(
         self, job: WorkloadJob, tuned: TunedWorkload, session: Session, emit: Listener
     ) -> None:
-        state = learn(session).stored
-        log_results.log_artifacts(self.cache, tuned, job.options.folder, self.run_id, state)
+        if self._log is None:  # a command that is repeated: its first run has the artifacts
+            self._show_learned(session)
+        else:
+            version, log = learn(session).stored.key, log_results.log_artifacts
+            given = (self.layer, self.cache, tuned, job.options.folder, self.run_id, version)
+            cast(Any, log)(*given, unsearched(session), wait_for=self.before)
         log_steps.log_workload(job, tuned, session, emit)
+
+    def _show_learned(self, session: Session) -> None:
+        """Show what was learned from the rounds of a run that needs no models."""
+        if not session.unlearned or self.cache.refresh:
+            return
+        state = session.state or self.begin(session.setting, session.start)
+        self._held(state, [self.keep(history) for history in session.unlearned])
 
     def _lines(self, found: Baselines) -> dict[str, Latency | None]:
         return {

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Self, TypeVar
 
+from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
 from tilewright.search.events import Listener, StageBegan
 from tilewright.search.runner import LocalRunner, Result, values
 from tilewright.tasks import tracking
@@ -22,11 +24,18 @@ class TrackedRunner(LocalRunner):
         super().__init__(emit)
         self.own = own
         self.run_id = ""
+        self._monitor: SystemMetricsMonitor | None = None
+
+    def belong_to(self, run_id: str) -> None:
+        """Be the steps of a run in MLflow, which gets figures of the machine from now on."""
+        self.run_id, self._monitor = run_id, tracking.start_monitor(run_id)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._monitor is not None:
+            self._monitor.finish()
         if self.run_id:
             tracking.close_run(self.run_id, tracking.ended_by(error))
 

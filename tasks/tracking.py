@@ -9,24 +9,27 @@ after it ended well is a run of its own, which names the first.
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+import pandas as pd
 from mlflow.entities import (
     Dataset,
     DatasetInput,
+    Experiment,
     InputTag,
-    LoggedModel,
-    LoggedModelStatus,
+    LoggedModelInput,
     Metric,
     Param,
     Run,
     RunTag,
 )
-from mlflow.models import Model
+from mlflow.environment_variables import MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING
+from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import (
     MLFLOW_DATASET_CONTEXT,
@@ -38,22 +41,21 @@ from mlflow.utils.mlflow_tags import (
 
 from tilewright.core.files import Json, canonical, digest
 from tilewright.services.check_workspace import check_below
-from tilewright.services.mlflow_server import EXPERIMENT
+from tilewright.services.mlflow_server import EXPERIMENT, VIEW_KEY
 from tilewright.services.sqlite_address import is_sqlite
-from tilewright.services.urls import mlflow_run_url
+from tilewright.services.urls import mlflow_run_url, runs_url
 from tilewright.services.workspace import current_home
-from tilewright.tasks.mlflow_columns import VIEW_TAG, runs_view
-from tilewright.tasks.mlflow_flavors import flavoured_booster
+from tilewright.tasks.mlflow_columns import VIEW_TAG, description, runs_view
 
 KEY_TAG = "tilewright.key"
 REPEATS_TAG = "tilewright.repeats"
 """On the run of a command that had ended well before: the id of the first such run."""
-VERSION_TAG = "tilewright.version"
 PAGE_KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Opens the experiment on its training runs, not on traces of language models."""
 STEP_METRIC = "trials"
 """Logged at every step, and what steps count: so curves of runs with rounds of any size compare."""
 KEPT_SECONDS = 1.0
+_DIGEST = 12  # characters of one that MLflow shows; the profile has all
 FULL_BATCH = 500  # metrics; MLflow takes a thousand at a time
 
 
@@ -237,15 +239,71 @@ def log_file(run_id: str, path: Path, folder: str | None = None) -> None:
     _client().log_artifact(run_id, str(path), folder)
 
 
-def log_dataset(run_id: str, folder: Path, digest: str) -> None:
-    """Say which dataset a run learned from: the name of its folder, and its digest, of which MLflow
-    keeps the first 36 characters."""
-    source, profile = (
-        canonical(each).decode() for each in ({"uri": str(folder)}, {"sha256": digest})
-    )
-    found = Dataset(folder.name, digest[:36], "local", source, profile=profile)
-    context = InputTag(MLFLOW_DATASET_CONTEXT, "training")
-    _client().log_inputs(run_id, [DatasetInput(found, [context])])
+def log_dataset(run_id: str, dataset: Dataset, context: str) -> None:
+    """Say what a run learned from or worked on; `context` is what for, such as `training`."""
+    about = InputTag(MLFLOW_DATASET_CONTEXT, context)
+    _client().log_inputs(run_id, [DatasetInput(dataset, [about])])
+
+
+def source_dataset(name: str, source: str, digest: str) -> Dataset:
+    """Something to read, by where it is and the digest of its content: the first
+    characters of it, and all in the profile."""
+    profile = canonical({"sha256": digest}).decode()
+    return Dataset(name, digest[:_DIGEST], "local", _source(source), profile=profile)
+
+
+def table_dataset(run_id: str, name: str, file: Path, table: pd.DataFrame) -> Dataset:
+    """A table that is kept with a run as the `file`, with its columns and the digest of the
+    file."""
+    found = digest(file.read_bytes())
+    place = f"{_client().get_run(run_id).info.artifact_uri}/{file.name}"
+    kinds = {"i": "long", "f": "double"}
+    columns: list[Json] = [
+        {"name": str(column), "type": kinds.get(table[column].dtype.kind, "string")}
+        for column in table.columns
+    ]
+    return Dataset(
+        name, found[:_DIGEST], "local", _source(place),
+        schema=canonical({"mlflow_colspec": columns}).decode(),
+        profile=canonical({"num_rows": len(table), "sha256": found}).decode(),
+    )  # fmt: skip
+
+
+def log_model_error(run_id: str, model_id: str, dataset: Dataset, name: str, error: float) -> None:
+    """Say how wrong a model was on a dataset, before it learned from it."""
+    now = int(time.time() * 1000)
+    found = Metric(
+        name, error, now, 0, model_id=model_id, dataset_name=dataset.name,
+        dataset_digest=dataset.digest, run_id=run_id,
+    )  # fmt: skip
+    _client().log_batch(run_id, metrics=[found])
+
+
+def link_models(run_id: str, models: Sequence[str]) -> None:
+    """Say which logged models the results of a run come of."""
+    if models:
+        _client().log_inputs(run_id, models=[LoggedModelInput(each) for each in models])
+
+
+def models_below(run_id: str) -> list[str]:
+    """The ids of the models that were logged with the children of a run."""
+    below = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{run_id}'"
+    runs = _client().search_runs([_experiment()], filter_string=below)
+    return [each.model_id for run in runs for each in run.outputs.model_outputs]
+
+
+def _source(uri: str) -> str:
+    return canonical({"uri": uri}).decode()
+
+
+def start_monitor(run_id: str) -> SystemMetricsMonitor | None:
+    """Log what a run takes of processor, memory, disk and network, every ten seconds, until
+    `finish` is called; None where MLflow's own switch says `false`."""
+    if os.environ.get(MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.name, "").lower() in ("false", "0"):
+        return None
+    monitor = SystemMetricsMonitor(run_id, resume_logging=True)
+    monitor.start()
+    return monitor
 
 
 def fetch_file(run_id: str, name: str, folder: Path) -> Path:
@@ -253,32 +311,9 @@ def fetch_file(run_id: str, name: str, folder: Path) -> Path:
     return Path(_client().download_artifacts(run_id, name, str(folder)))
 
 
-def log_booster(run_id: str, name: str, kind: str, booster: object, version: str) -> None:
-    """A boosted model in its library's own format, loadable with MLflow's flavour of it. `version`
-    identifies what it learned from; the same one is not logged twice."""
-    client = _client()
-    known = _logged_models(run_id, name)
-    # One that a kill or a full disk broke off is known, too, but not ready.
-    ready = [model for model in known if model.status == LoggedModelStatus.READY]
-    if any(model.tags.get(VERSION_TAG) == version for model in ready):
-        return
-    model = client.create_logged_model(
-        _experiment(), name=name, source_run_id=run_id, tags={VERSION_TAG: version}
-    )
-    what = flavoured_booster(kind, booster)
-    Model.log(
-        None, what.flavour, run_id=run_id, model_id=model.model_id, name=name, **what.arguments
-    )
-    client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
-    for other in _logged_models(run_id, name):
-        if other.model_id != model.model_id:
-            client.delete_logged_model(other.model_id)
-
-
-def _logged_models(run_id: str, name: str) -> list[LoggedModel]:
-    """The models of a run under this name, also those that were not finished."""
-    wanted = f"source_run_id = '{run_id}' AND name = '{name}'"
-    return list(_client().search_logged_models([_experiment()], filter_string=wanted))
+def client() -> MlflowClient:
+    """The client of the store, the same for all."""
+    return _client()
 
 
 def run_url(run_id: str) -> str:
@@ -316,21 +351,37 @@ def _client() -> MlflowClient:
 @lru_cache(maxsize=1)
 def _experiment() -> str:
     client = _client()
-    known = client.get_experiment_by_name(EXPERIMENT)
-    if known is not None:
-        if known.tags.get(VIEW_TAG) != (view := runs_view()):
-            client.set_experiment_tag(known.experiment_id, VIEW_TAG, view)
-        return str(known.experiment_id)
+    known = client.get_experiment_by_name(EXPERIMENT) or _made()
+    found = str(known.experiment_id)
+    view = f"{runs_url('', found)}&viewStateShareKey={VIEW_KEY}".removeprefix("/")
+    wanted = {
+        VIEW_TAG: runs_view(),
+        **({} if _described(known) else {MLFLOW_RUN_NOTE: description(view)}),
+    }
+    for name, value in wanted.items():
+        if known.tags.get(name) != value:
+            client.set_experiment_tag(found, name, value)
+    return found
+
+
+def _described(experiment: Experiment) -> bool:
+    """Whether somebody wrote what is said of it."""
+    note = experiment.tags.get(MLFLOW_RUN_NOTE, "")
+    return bool(note) and VIEW_KEY not in note
+
+
+def _made() -> Experiment:
+    client = _client()
     local = is_sqlite(str(client.tracking_uri))
     folder = current_home().mlflow_artifacts.as_uri() if local else None
-    tags = PAGE_KIND | {VIEW_TAG: runs_view()}
     try:
-        return str(client.create_experiment(EXPERIMENT, artifact_location=folder, tags=tags))
+        client.create_experiment(EXPERIMENT, artifact_location=folder, tags=PAGE_KIND)
     except Exception:  # in a way of each store: another command made it meanwhile
-        known = client.get_experiment_by_name(EXPERIMENT)
-        if known is None:
+        if client.get_experiment_by_name(EXPERIMENT) is None:
             raise
-        return str(known.experiment_id)
+    made = client.get_experiment_by_name(EXPERIMENT)
+    assert made is not None, "it was there or made"
+    return made
 
 
 def _retire(key: str) -> None:

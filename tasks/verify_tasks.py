@@ -3,13 +3,14 @@ the chosen schedule."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.core.files import Json, as_int, as_object
 from tilewright.search.validation_records import ValidationMeasurement
 from tilewright.tasks.artifact_store import CacheUse, Manifest
 from tilewright.tasks.cached_task import Key, Made, Result, reuse_or_do, stage, step
+from tilewright.tasks.round_log import latency_text
 from tilewright.tuning import final_validation, verification
 from tilewright.tuning.results import (
     Baselines,
@@ -22,8 +23,8 @@ from tilewright.tuning.results import (
 from tilewright.tuning.tuning_task import TuningTask
 
 
-@stage("baseline")
-def measure_baseline(cache: CacheUse, study: TuningTask) -> Result:
+@stage("{layer}: baseline")
+def measure_baseline(cache: CacheUse, layer: str, study: TuningTask) -> Result:
     """The baseline and what the stock compiler does without a log, lowered and measured
     like every other."""
 
@@ -36,20 +37,24 @@ def measure_baseline(cache: CacheUse, study: TuningTask) -> Result:
         }, {}
 
     key = Key("measure_baseline", 4, study.target.fingerprint, {"workload": study.workload.id})
-    return reuse_or_do(_repeatable(cache, study), key, work)
+    return reuse_or_do(_repeatable(cache, study), key, work, _told_baselines)
 
 
-@step("leaders, block {block}")
+@step("{layer}: leaders, block {block}")
 def measure_leaders(
-    study: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
+    layer: str,
+    study: TuningTask,
+    block: int,
+    contenders: Sequence[Schedule],
+    turns: int,
 ) -> list[ValidationMeasurement]:
     """A block of the final choice, or its report (`tuning.final_validation`). Kept in the ledger
     alone."""
     return final_validation.measure_leaders(study, block, contenders, turns)
 
 
-@stage("verify")
-def verify_schedule(cache: CacheUse, study: TuningTask, chosen: Schedule) -> Result:
+@stage("{layer}: verify")
+def verify_schedule(cache: CacheUse, layer: str, study: TuningTask, chosen: Schedule) -> Result:
     """Run the schedule's program on random tensors. Raises `WrongSchedule` if a bit differs from
     the integer reference."""
 
@@ -62,7 +67,7 @@ def verify_schedule(cache: CacheUse, study: TuningTask, chosen: Schedule) -> Res
         "config": list(chosen.config),
     }
     key = Key("verify_schedule", 1, study.target.fingerprint, inputs)
-    return reuse_or_do(_repeatable(cache, study), key, work)
+    return reuse_or_do(_repeatable(cache, study), key, work, _told_mismatches)
 
 
 def read_baselines(manifest: Manifest) -> Baselines:
@@ -86,6 +91,22 @@ def read_mismatches(manifest: Manifest) -> int | None:
         return None if count is None else as_int(count)
 
     return manifest.read(decode)
+
+
+def _told_baselines(values: Mapping[str, Json]) -> str:
+    """`baseline 1,124 cycles, fallback 12,049 cycles`."""
+    parts = []
+    for name, role in (("baseline", "schedule"), ("fallback", "fallback")):
+        if (found := values[role]) is not None:
+            parts.append(f"{name} {latency_text(latency_from_json(as_object(found)))}")
+    return ", ".join(parts) or "the target has no baseline"
+
+
+def _told_mismatches(values: Mapping[str, Json]) -> str:
+    count = values["mismatches"]
+    if count is None:
+        return "the target cannot run a schedule on data"
+    return f"{as_int(count)} of its outputs differ from the integer reference"
 
 
 def _repeatable(cache: CacheUse, study: TuningTask) -> CacheUse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from prefect import flow
 
@@ -16,10 +16,14 @@ from tilewright.tuning.workload_job import WorkloadJob
 
 
 def workload_flow(
-    steps: Callable[[], Flow[TunedWorkload]], job: WorkloadJob, params: Params, parent: str
+    steps: Callable[[], Flow[TunedWorkload]],
+    job: WorkloadJob,
+    params: Params,
+    parent: str,
+    after: Sequence[object],
 ) -> Flow[TunedWorkload]:
-    """Run the steps of a workload in a Prefect flow. It stops where they stop. `parent` is the
-    network's run in MLflow."""
+    """Run the steps of a workload in a Prefect flow, behind the tasks `after`. It stops where they
+    stop. `parent` is the network's run in MLflow."""
     title = layer(job.subgraph.names, job.study.workload)
     name = f"{job.options.subject}: {ascii_only(title)}"  # Prefect's graph draws nothing else
 
@@ -35,5 +39,7 @@ def workload_flow(
         """Tune one workload: rounds of candidates until the trials are spent, then the proof."""
         return (yield from steps())
 
-    shown: Flow[TunedWorkload] = tune_workload(job.options, params, job.subgraph, parent)
+    shown: Flow[TunedWorkload] = tune_workload(
+        job.options, params, job.subgraph, parent, wait_for=after
+    )
     return shown

@@ -24,10 +24,11 @@ from tilewright.evaluation.explain.trajectory import Trajectory
 from tilewright.evaluation.explain.workloads import (
     Explained,
     JudgedWorkload,
-    rank_correlation,
     ranked,
     rmse,
 )
+from tilewright.evaluation.rank_statistics import rank_correlation
+from tilewright.reports.explain import plots
 
 pytestmark = pytest.mark.slow(seconds=2)
 
@@ -176,6 +177,25 @@ def test_it_prints_tables_and_writes_a_picture_and_a_page(tuned: Tuned, tmp_path
     assert page.index("So do this") > page.index("How to read this")
     assert "output rows of a tile (log2)" in page
     assert "hidden instructions" in page or "hidden " in page
+
+
+def test_labels_of_axes_are_numbers_and_leave_room_for_each_other(
+    explained: list[Explained],
+) -> None:
+    """The cycles of this network span one power of ten, where a logarithmic axis labels every tick
+    with a formula of its own."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.5, 3.5))
+    axes = figure.subplots()
+    plots._predictions(axes, explained, "P")
+    FigureCanvasAgg(figure).draw()
+    for axis in (axes.xaxis, axes.yaxis):
+        labels = [label.get_text() for label in axis.get_ticklabels(which="both")]
+        assert 2 <= len(labels) <= 5, labels
+        assert all(re.fullmatch(r"[\d.]+[kM]?", label) for label in labels), labels
+    assert axes.get_legend() is None, "a legend would lie on the data"
 
 
 def test_other_trials_give_another_explanation(tuned: Tuned, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ import pytest
 
 from tests import warm
 from tests.cli.conftest import LAYERS, ROUNDS, TRIALS, TUNE, Place, Tuned
+from tests.cli.test_servers import post
 from tilewright.search import read
 from tilewright.services.prefect_server import Login
 from tilewright.targets import make_target
@@ -121,6 +123,8 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
         " 'params': r.data.params, 'metrics': r.data.metrics,"
         " 'artifacts': [a.path for a in client.list_artifacts(r.info.run_id)],"
         " 'name': r.info.run_name,"
+        " 'datasets': [d.dataset.name for d in r.inputs.dataset_inputs],"
+        " 'models': [m.model_id for m in (*r.inputs.model_inputs, *r.outputs.model_outputs)],"
         " 'chart': {name: [m.value for m in client.get_metric_history(r.info.run_id, name)]"
         " for name in ('cycles/best', 'cycles/baseline', 'cycles/bound')}}"
         " for r in [run, *children]]))"
@@ -173,6 +177,10 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
         assert child["status"] == parent["status"] == "FINISHED"
         assert {"trials.parquet", "convergence.png"} <= set(child["artifacts"])
         assert {"valid_share", "P_rmse", "V_brier"} <= child["metrics"].keys()
+        assert child["datasets"] == [f"trials of {child['name'].partition(' ')[0]}"]
+        assert len(child["models"]) == 3
+    assert parent["datasets"] == ["digits_cnn"]
+    assert set(parent["models"]) == {each for child in children for each in child["models"]}
     database = sqlite3.connect(tuned.place.folder / "home" / "prefect" / "prefect.db")
     links = database.execute("select data from artifact where key = 'mlflow-run'").fetchall()
     assert any(summary["mlflow_run_id"] in str(row) for row in links)
@@ -250,6 +258,42 @@ def test_repeating_the_command_measures_nothing_again(elsewhere: Place) -> None:
     trials = len(LAYERS) * TRIALS
     assert f"reused {trials} of {trials} trials and" in done.stdout
     assert before == {name: (out / name).read_bytes() for name in before}
+
+
+def test_a_repeated_command_shows_each_stage_of_each_layer_as_cached(elsewhere: Place) -> None:
+    server = elsewhere.server
+    assert server is not None
+
+    def ask(path: str, **asked: object) -> Any:
+        return post(f"{server.api_url}/{path}", asked, server.credentials.headers)
+
+    def tasks(run: str) -> list[dict[str, Any]]:
+        of = {"id": {"any_": [run]}}
+        found: list[dict[str, Any]] = ask("task_runs/filter", flow_runs=of, limit=200)
+        return found
+
+    run = elsewhere.json("other/summary.json")["prefect_flow_run_id"]
+    below = ask("flow_runs/filter", flow_runs={"parent_flow_run_id": {"any_": [run]}})
+    assert len(below) == len(LAYERS)
+    steps = ("candidates", "filter", "lower", "simulate", "retrain")
+    for flow in below:
+        layer = flow["name"].removeprefix("digits_cnn: ").partition(" ")[0]
+        states = {each["name"]: each["state_name"] for each in tasks(flow["id"])}
+        rounds = [f"{layer} round {k}: {step}" for k in range(ROUNDS) for step in steps]
+        assert states == dict.fromkeys(
+            [f"{layer}: baseline", *rounds, f"{layer}: verify"], "Cached"
+        )
+    own = {each["id"]: each for each in tasks(run)}
+    names = {flow["parent_task_run_id"]: flow["id"] for flow in below}
+    follows = {
+        names.get(each["id"], each["name"]): {
+            one["id"] for of in each["task_inputs"].values() for one in of
+        }
+        for each in own.values()
+    }
+    found = next(each for each in own.values() if each["name"].startswith("subgraphs"))
+    assert all(follows[flow["id"]] == {found["id"]} for flow in below)
+    assert follows["artifacts of the network"] >= {flow["id"] for flow in below}
 
 
 def test_a_killed_run_goes_on_where_it_was_also_in_a_folder_that_was_moved(

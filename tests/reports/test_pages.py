@@ -8,7 +8,8 @@ import pytest
 from tilewright.evaluation.compare.leaderboard import ConfidenceInterval, LeaderboardRow
 from tilewright.evaluation.compare.summary import ComparisonVerdict, RelativeTrials
 from tilewright.reports.compare.leaderboard_table import leaderboard_columns
-from tilewright.reports.compare.verdict import spoken
+from tilewright.reports.compare.verdict import invalid_note, spoken
+from tilewright.reports.styles import line_styles
 from tilewright.reports.templates import render
 
 
@@ -63,3 +64,16 @@ def test_the_best_figures_of_a_column_are_marked_and_open_ones_are_bounds() -> N
     ]  # fmt: skip
     alone = leaderboard_columns([_row("a", 0.0, 1)])
     assert not any(cell.best for column in alone for cell in column.cells)
+
+
+def test_the_share_of_invalid_trials_is_told_with_those_that_mattered() -> None:
+    said = _plain(invalid_note([_row("a", 0.0, 1), _row("random", 0.2, 32)]))
+    assert "within 1 %: a 25 % (3), random 25 % (3)." in said
+
+
+def test_no_two_curves_look_alike_and_none_hides_another() -> None:
+    styles = line_styles(list("abcdef"))
+    assert len({(each.colour, each.dashes) for each in styles}) == len(styles)
+    widths = [each.width for each in styles]
+    assert widths == sorted(set(widths), reverse=True)
+    assert line_styles(["alone"])[0].drawn["linestyle"] == "-"

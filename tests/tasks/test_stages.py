@@ -33,7 +33,7 @@ name, arguments = sys.argv[2], json.loads(sys.argv[3])
 cache, study = CacheUse(**arguments.pop("cache")), TuningTask.from_json(arguments.pop("study"))
 given = {k: Manifest(**v) if isinstance(v, dict) and "stage" in v else v
          for k, v in arguments.items()}
-result = getattr(round_tasks, name).__wrapped__(cache, study, **given)
+result = getattr(round_tasks, name).function(cache, "conv", study, **given)
 print(json.dumps(vars(result)))
 """
 

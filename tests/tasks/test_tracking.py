@@ -45,19 +45,52 @@ assert [(m.step, m.value) for m in history] == [(s, 8 * s + 8) for s in range(20
 best = MlflowClient().get_metric_history(first, "best_cycles")
 assert [m.step for m in best] == list(range(1, 200))
 
-x = np.random.default_rng(0).random((40, 3))
-booster = xgboost.train({"verbosity": 0}, xgboost.DMatrix(x, x.sum(1)), 5)
-for _ in range(2):
-    tracking.log_booster(first, "model_P", "xgboost", booster, "v1")
-tracking.log_booster(first, "model_P", "xgboost", booster, "v2")
+from tilewright.models.model_registry import build
+from tilewright.targets.features import Features
+from tilewright.tasks.logged_models import LearnedModel, ModelEntry, log_model
+x = Features.of(np.random.default_rng(0).random((40, 3)), ["one", "two", "three"])
+model = build("xgboost", 0, False, {})
+model.fit(x, x.matrix.sum(1))
+learned = LearnedModel("P", model, "log2 cycles", x)
+for version in "v1", "v1", "v2":
+    log_model(MlflowClient(), ModelEntry("model_P", first, version), learned)
 models = MlflowClient().search_logged_models([MlflowClient().get_run(first).info.experiment_id])
 assert len(models) == 1, models
 assert models[0].source_run_id == first and str(models[0].status) == "READY"
+assert models[0].params["predicts"] == "log2 cycles" and models[0].params["features"] == "3"
 import mlflow.xgboost
 back = mlflow.xgboost.load_model(models[0].model_uri)
-assert (back.predict(xgboost.DMatrix(x)) == booster.predict(xgboost.DMatrix(x))).all()
+asked = xgboost.DMatrix(x.matrix, feature_names=["one", "two", "three"])
+assert np.allclose(back.predict(asked), model.predict(x))
 names = [p.name for p in Path(sys.argv[1]).rglob("*")]
 assert "model.ubj" in names and not [n for n in names if n.endswith((".pkl", ".pickle"))], names
+
+import os, pandas as pd
+from time import sleep
+os.environ["MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL"] = "0.1"
+monitor = tracking.start_monitor(first)
+sleep(1)
+monitor.finish()
+assert "system/cpu_utilization_percentage" in MlflowClient().get_run(first).data.metrics
+os.environ["MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING"] = "false"
+assert tracking.start_monitor(first) is None
+
+table = pd.DataFrame({"trial": [0, 1], "cycles": [5, 4], "status": ["valid", "valid"]})
+file = Path(sys.argv[1]) / "trials.parquet"
+table.to_parquet(file)
+tracking.log_file(first, file)
+read = tracking.table_dataset(first, "trials of conv1", file, table)
+file.unlink()
+tracking.log_dataset(first, read, "training")
+tracking.log_model_error(first, models[0].model_id, read, "P_rmse_before", 0.25)
+(held,) = MlflowClient().get_run(first).inputs.dataset_inputs
+assert (held.dataset.name, held.dataset.digest) == ("trials of conv1", read.digest)
+import mlflow.data
+there = pd.read_parquet(mlflow.data.get_source(held.dataset).load())
+pd.testing.assert_frame_equal(there, table)
+(error,) = [m for m in MlflowClient().get_logged_model(models[0].model_id).metrics
+            if m.dataset_digest == read.digest]
+assert (error.key, error.value) == ("P_rmse_before", 0.25)
 
 tracking.close_run(first)
 assert tracking.repeated_run(first) is None
@@ -84,7 +117,11 @@ assert open_child(second) != child
 tracking.close_run(third)
 
 experiment = MlflowClient().get_experiment(MlflowClient().get_run(third).info.experiment_id)
-view = json.loads(experiment.tags["mlflow.sharedViewState.tilewright"])
+saved = json.loads(experiment.tags["mlflow.sharedViewState.tilewright"])
+view = json.loads(saved["state"])
+note = experiment.tags["mlflow.note.content"]
+assert saved["name"] and "viewStateShareKey=tilewright" in note
+assert f"](#/experiments/{experiment.experiment_id}/runs?" in note
 assert "metrics.`gain`" in view["selectedColumns"] and "params.`tuner`" in view["selectedColumns"]
 (chart,) = view["compareRunCharts"]
 assert chart["metricSectionId"] in {each["uuid"] for each in view["compareRunSections"]}

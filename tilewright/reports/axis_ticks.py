@@ -22,8 +22,8 @@ _NARROW = 4.0  # between the ends of an axis, below which it is linear
 _POWERS = 9  # powers of two on an axis, before every other is left out
 
 
-def round_ticks(low: float, high: float) -> list[float]:
-    """Round numbers between two positive ends of a logarithmic axis, at most nine."""
+def round_ticks(low: float, high: float, most: int = _MOST) -> list[float]:
+    """Round numbers between two positive ends of a logarithmic axis, at most so many."""
     found: list[float] = []
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for mantissas in _STEPS:
@@ -31,7 +31,7 @@ def round_ticks(low: float, high: float) -> list[float]:
         found = [tick for tick in ticks if low <= tick <= high]
         if len(found) >= _FEWEST:
             break
-    return found[:: math.ceil(len(found) / _MOST)] if found else found
+    return found[:: math.ceil(len(found) / most)] if found else found
 
 
 def scale_factors(axes: Axes) -> None:
@@ -55,7 +55,7 @@ def _scale(axes: Axes) -> None:
         axes.set_yscale("linear")
         axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
     else:
-        _fix(axes.yaxis, round_ticks(low, high))
+        fix_ticks(axes.yaxis, round_ticks(low, high))
 
 
 def trial_ticks(axis: Axis, most: int) -> None:
@@ -63,7 +63,7 @@ def trial_ticks(axis: Axis, most: int) -> None:
     powers = [2**k for k in range(most.bit_length()) if 2**k <= most]
     shown = powers[:: math.ceil(len(powers) / _POWERS)]
     ticks = [tick for tick in shown if tick < 0.7 * most or tick == most]
-    _fix(axis, [*(tick for tick in ticks if tick < most), most])
+    fix_ticks(axis, [*(tick for tick in ticks if tick < most), most])
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
@@ -98,6 +98,7 @@ class Sizes:
         bar.set_label("million multiply-accumulates a call", fontsize=8)
 
 
-def _fix(axis: Axis, ticks: Sequence[float]) -> None:
+def fix_ticks(axis: Axis, ticks: Sequence[float]) -> None:
+    """Ticks here and nowhere else: those between have no labels that could overlap."""
     axis.set_major_locator(FixedLocator(list(ticks)))
     axis.set_minor_locator(NullLocator())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.colors import LinearSegmentedColormap, to_hex
@@ -43,9 +45,40 @@ def house_style() -> AbstractContextManager[None]:
     )
 
 
+_DASHES = ("", "6 2", "2 1.5", "8 2 2 2")
+_WIDEST, _NARROWEST = 3.2, 1.4
+
+
+@dataclass(frozen=True)
+class LineStyle:
+    """How a curve is drawn: colour, dashes as SVG's `stroke-dasharray` in widths of 1 ("" for a
+    solid line), and width."""
+
+    colour: str
+    dashes: str
+    width: float
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """The same for matplotlib."""
+        pattern = [float(length) for length in self.dashes.split()]
+        style = (0, [length / self.width for length in pattern]) if pattern else "-"
+        return {"color": self.colour, "linestyle": style, "lw": self.width}
+
+
 def colours(names: Sequence[str]) -> list[str]:
     """A colour a name, by place."""
     return [_SERIES[place % len(_SERIES)] for place in range(len(names))]
+
+
+def line_styles(names: Sequence[str]) -> list[LineStyle]:
+    """A line a name, by place: where curves meet, the later and narrower lies on the earlier, and
+    neither hides the other."""
+    step = (_WIDEST - _NARROWEST) / max(len(names) - 1, 1)
+    return [
+        LineStyle(colour, _DASHES[place % len(_DASHES)], _WIDEST - place * step)
+        for place, colour in enumerate(colours(names))
+    ]
 
 
 def heat(share: float) -> tuple[str, str]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from tilewright.search.cost_model_protocols import CostModel, Learners
+from tilewright.search.cost_model_protocols import CostModel, Learners, VetoModel
 from tilewright.search.noise import figure_variance
 from tilewright.search.problem import Problem
 from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Space, latency_of
@@ -212,6 +212,13 @@ class ExplorerState:
 
     models: dict[str, CostModel] = field(default_factory=dict)
     arrays: dict[str, NDArray[np.generic]] = field(default_factory=dict)
+
+
+def veto_threshold(explorer: Explorer, state: ExplorerState) -> float:
+    """The chance of valid below which a tuner's Model V vetoes; 0 where it has none that does."""
+    model = state.models.get("V")
+    own = model.threshold if isinstance(model, VetoModel) else 0.0
+    return own or float(explorer.options.model_dump().get("veto", 0.0))
 
 
 class Explorer(Protocol):

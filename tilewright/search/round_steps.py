@@ -40,13 +40,15 @@ class Batch:
     """The rows of a round that are measured, with their programs, and what else it lowered.
 
     `failed` (m, knobs) are configs lowered beyond the batch that did not compile, `lowered` counts
-    all lowered beyond the batch.
+    all lowered beyond the batch. `reasons` says of each of all that failed why; it is of the batch
+    that was just lowered, and empty of one that was stored.
     """
 
     rows: Lowered
     scores: dict[str, NDArray[np.float64]]
     failed: Configs
     lowered: int
+    reasons: tuple[str, ...] = ()
 
 
 @one_thread
@@ -98,6 +100,7 @@ def choose_batch(
         scores=choice.scores,
         failed=lowered.configs[beyond & ~lowered.ok],
         lowered=int(beyond.sum()),
+        reasons=tuple(map(str, lowered.reasons[~lowered.ok])),
     )
 
 

@@ -23,10 +23,15 @@ def title(name: str, workload: Workload) -> str:
 def layer(names: Sequence[str], workload: Workload) -> str:
     """A workload of a network by the first layer that is one, how many others are, and its shape:
     `conv4 +2 · 3×3/1 64→64 @56`; the shape alone where it has no name."""
+    return f"{layer_name(names, workload)} · {shape(workload)}" if names else shape(workload)
+
+
+def layer_name(names: Sequence[str], workload: Workload) -> str:
+    """The same without the shape: `conv4 +2`; the shape where it has no name."""
     if not names:
         return shape(workload)
     others = f" +{len(names) - 1}" if len(names) > 1 else ""
-    return f"{printable(names[0])}{others} · {shape(workload)}"
+    return f"{printable(names[0])}{others}"
 
 
 def ascii_only(text: str) -> str:

@@ -30,6 +30,7 @@ def explain(
     from tilewright.evaluation.explain.folder import read_folder
     from tilewright.evaluation.explain.recommendations import advice_of
     from tilewright.evaluation.explain.run import explain_run
+    from tilewright.evaluation.explain.summary import model_summaries
     from tilewright.reports.explain.page import write_explanation
     from tilewright.tuning.output_dir import check_folder
 
@@ -40,6 +41,6 @@ def explain(
     with explaining(run, console) as progress:
         explained = explain_run(run, samples, seed, progress)
     tell_problems(run, console)
-    advice = advice_of(run, explained)
-    write_explanation(run, explained, advice, place)
-    show(explained, advice, place, console)
+    models, advice = model_summaries(explained), advice_of(run, explained)
+    write_explanation(run, explained, models, advice, place)
+    show(explained, models, advice, place, console)

@@ -16,7 +16,6 @@ from tilewright.evaluation.explain.recommendations import Advice
 from tilewright.evaluation.explain.summary import (
     ModelSummary,
     accuracy,
-    model_summaries,
     vetoed_shares,
 )
 from tilewright.evaluation.explain.workloads import Explained
@@ -50,10 +49,14 @@ def tell_problems(folder: TunedFolder, console: Console) -> None:
 
 
 def show(
-    explained: Sequence[Explained], advice: Sequence[Advice], out: Path, console: Console
+    explained: Sequence[Explained],
+    models: Sequence[ModelSummary],
+    advice: Sequence[Advice],
+    out: Path,
+    console: Console,
 ) -> None:
     """What drove each model, how right they were, where the picture is, and what to do."""
-    for model in model_summaries(explained):
+    for model in models:
         _show_features(model, console)
     console.print(Text("How right they were", "bold"))
     console.print(Text("own trials: before the models learned from them", "dim"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tilewright.core.blas_threads import BLAS_ON_ONE_THREAD
 from tilewright.evaluation.explain.folder import TunedFolder
 from tilewright.evaluation.explain.workloads import Explained, ExplainError, explain_workload
 from tilewright.targets.workload import Workload
@@ -23,7 +24,8 @@ def explain_run(
     if samples < 1:
         raise ExplainError(f"--samples {samples}: judge the models on at least 1 config")
     explained = []
-    for place, workload in enumerate(folder.workloads):
-        progress(place, workload)
-        explained.append(explain_workload(folder, workload, samples, seed))
+    with BLAS_ON_ONE_THREAD:  # matrices are small: threads would wait for each other
+        for place, workload in enumerate(folder.workloads):
+            progress(place, workload)
+            explained.append(explain_workload(folder, workload, samples, seed))
     return explained

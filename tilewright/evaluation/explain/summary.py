@@ -10,13 +10,13 @@ from tilewright.evaluation.explain.workloads import (
     JudgedWorkload,
     Ranked,
     brier,
-    discrimination,
     mean_rank,
     pooled,
     ranked,
     rmse,
     vetoed,
 )
+from tilewright.evaluation.rank_statistics import area_under_roc
 from tilewright.search.explorer import ROLES
 
 FASTEST = 0.1
@@ -99,7 +99,7 @@ def accuracy(judged: Sequence[JudgedWorkload]) -> ModelAccuracy:
         p_rank=mean_rank(judged, "P"),
         a_rmse=rmse(a),
         a_rank=mean_rank(judged, "A"),
-        v_auc=discrimination(v),
+        v_auc=area_under_roc(v[1] == 1, v[0]),
         v_brier=brier(v),
     )
 

@@ -14,20 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.lazy_module import lazy_module
 from tilewright.evaluation.explain.folder import TunedFolder
 from tilewright.evaluation.explain.shapley import is_exact, shapley_values
 from tilewright.evaluation.explain.trajectory import Trajectory, trajectory_of
+from tilewright.evaluation.rank_statistics import rank_correlation
 from tilewright.flows.tuning import learn
 from tilewright.search import Explorer, ExplorerState, History, Problem, Session, setting_of
 from tilewright.search.candidates import sample
-from tilewright.search.cost_model_protocols import CostModel, VetoModel
-from tilewright.search.explorer import ROLES, ModelInput, trials_of
+from tilewright.search.cost_model_protocols import CostModel
+from tilewright.search.explorer import ROLES, ModelInput, trials_of, veto_threshold
 from tilewright.targets.base import Lowered, Measurements, Target
 from tilewright.targets.workload import Workload
-
-stats = lazy_module("scipy.stats")
-metrics = lazy_module("sklearn.metrics")
 
 _EXPLAINED = {True: 256, False: 96}  # rows explained by exact and by sampled values
 _BACKGROUND = 128
@@ -114,7 +111,7 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
             {role: np.concatenate(each, axis=1) for role, each in before.items()}
         ),
         unseen=JudgedWorkload(_judged(asked, measured)),
-        threshold=_threshold(state, explorer),
+        threshold=veto_threshold(explorer, state),
         trajectory=trajectory_of(folder, workload),
     )
 
@@ -176,12 +173,6 @@ def _influence(model: CostModel, asked: _Asked, learned: _Asked, seed: int) -> I
     return Influence(features.names, some.matrix, values, exact, corrects, texts)
 
 
-def _threshold(state: ExplorerState, explorer: Explorer) -> float:
-    model = state.models.get("V")
-    own = model.threshold if isinstance(model, VetoModel) else 0.0
-    return own or float(explorer.options.model_dump().get("veto", 0.0))
-
-
 # -- figures over workloads ----------------------------------------------------------------------
 
 
@@ -241,13 +232,6 @@ def rmse(pair: Floats) -> float:
     return float(np.sqrt(np.mean((pair[0] - pair[1]) ** 2))) if pair.shape[1] else float("nan")
 
 
-def rank_correlation(a: Floats, b: Floats) -> float:
-    """Spearman's, of two rows (n,); 0 if one is constant or n < 3."""
-    if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return 0.0
-    return float(stats.spearmanr(a, b).statistic)
-
-
 def mean_rank(judged: Sequence[JudgedWorkload], role: str) -> float:
     """Rank correlation within a workload, mean over them; NaN without any."""
     pairs = [each.pairs[role] for each in judged if role in each.pairs]
@@ -257,14 +241,6 @@ def mean_rank(judged: Sequence[JudgedWorkload], role: str) -> float:
 def brier(pair: Floats) -> float:
     """Mean squared error of V's chances, as `pooled`, (2, n); NaN without rows."""
     return float(np.mean((pair[0] - pair[1]) ** 2)) if pair.shape[1] else float("nan")
-
-
-def discrimination(pair: Floats) -> float:
-    """Area under the ROC curve of V's chances, as `pooled`, (2, n); NaN if only one class
-    occurred."""
-    if not pair.shape[1] or np.ptp(pair[1]) == 0:
-        return float("nan")
-    return float(metrics.roc_auc_score(pair[1], pair[0]))
 
 
 def vetoed(explained: Sequence[Explained], fastest: float = 1.0) -> float:

@@ -16,8 +16,8 @@ from tilewright.targets.capabilities import PARTS
 from tilewright.targets.display_names import shape
 from tilewright.targets.workload import parse_workload
 
-WIDTH, HEIGHT = 760, 400
-LEFT, RIGHT, TOP, BOTTOM = 64, 18, 16, 46
+WIDTH, HEIGHT = 760, 418
+LEFT, RIGHT, TOP, BOTTOM = 80, 18, 34, 46
 """Margins of the picture."""
 _NARROW = 4.0  # between the ends of the latencies, below which ticks are evenly spaced
 _LAYERS = 12

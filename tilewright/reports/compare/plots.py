@@ -1,6 +1,7 @@
 """Pictures of a comparison, as SVG to be put into a page; draw them within `house_style`.
 
-A tuner keeps its colour in all of them. Lines are medians over seeds, bands their 95 % intervals.
+A tuner has its colour and its dashes in all of them. Lines are medians over seeds, bands their 95 %
+intervals.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from tilewright.evaluation.compare.leaderboard import Floats, LeaderboardRow, Results, band
 from tilewright.evaluation.compare.plan import GOAL
-from tilewright.reports.styles import GRID, INK, MUTED, colours
+from tilewright.reports.styles import GRID, INK, MUTED, LineStyle, colours, line_styles
 
 FLOOR = 1e-3
 """Regret below this is drawn here: nobody can tell it from the optimum."""
@@ -39,8 +40,8 @@ def convergence(results: Results) -> Markup:
     """Regret over trials, all workloads together."""
     figure = Figure(figsize=(10.4, 4.6), layout="constrained")
     axes = figure.subplots()
-    for k, colour in enumerate(colours(results.tuners)):
-        _curve(axes, results.overall[k], colour, width=2.0)
+    for k, style in enumerate(line_styles(results.tuners)):
+        _curve(axes, results.overall[k], style)
     _regret_axes(axes, results.trials)
     axes.set(xlabel="trials a workload", ylabel="regret")
     return _svg(figure, "convergence")
@@ -55,8 +56,8 @@ def convergence_by_workload(results: Results, titles: Sequence[str]) -> Markup:
         if place >= len(titles):
             axes.set_visible(False)
             continue
-        for k, colour in enumerate(colours(results.tuners)):
-            _curve(axes, results.regret[k, place], colour, width=1.5)
+        for k, style in enumerate(line_styles(results.tuners)):
+            _curve(axes, results.regret[k, place], style)
         _regret_axes(axes, results.trials)
         axes.set_title(titles[place], fontsize=9, loc="left", color=INK)
         axes.tick_params(labelbottom=place + _COLUMNS >= len(titles))
@@ -87,10 +88,10 @@ def invalid_trials(results: Results) -> Markup:
     axes = figure.subplots()
     x = _steps(results.trials)
     axes.plot([0, results.trials], [0, results.trials], color=MUTED, ls=":", lw=1)
-    for k, colour in enumerate(colours(results.tuners)):
+    for k, style in enumerate(line_styles(results.tuners)):
         low, middle, high = band(results.invalid[k].mean(axis=0)[:, x - 1])
-        axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
-        axes.plot(x, middle, color=colour, lw=1.8)
+        axes.fill_between(x, low, high, color=style.colour, alpha=0.15, lw=0)
+        axes.plot(x, middle, **style.drawn)
     axes.set(xlabel="trials a workload", ylabel="invalid among them", xlim=(0, results.trials))
     axes.set_ylim(0, None)
     _plain(axes)
@@ -134,14 +135,14 @@ def seconds(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
 # -- parts ---------------------------------------------------------------------------------------
 
 
-def _curve(axes: Axes, regret: Floats, colour: str, width: float) -> None:
+def _curve(axes: Axes, regret: Floats, style: LineStyle) -> None:
     """Median and interval over seeds of (seeds, trials); nothing before half of them are valid."""
     x = _steps(regret.shape[1])
     low, middle, high = (_shown(curve) for curve in band(regret[:, x - 1]))
     known = middle < _CEILING
     ends = (low[known], high[known])
-    axes.fill_between(x[known], *ends, step="post", color=colour, alpha=0.14, lw=0)
-    axes.plot(x[known], middle[known], drawstyle="steps-post", color=colour, lw=width)
+    axes.fill_between(x[known], *ends, step="post", color=style.colour, alpha=0.14, lw=0)
+    axes.plot(x[known], middle[known], drawstyle="steps-post", clip_on=False, **style.drawn)
 
 
 def _regret_axes(axes: Axes, trials: int) -> None:

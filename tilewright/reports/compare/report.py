@@ -13,9 +13,9 @@ from tilewright.evaluation.compare.summary import verdict
 from tilewright.reports.compare import plots
 from tilewright.reports.compare.heat_maps import heat_maps
 from tilewright.reports.compare.leaderboard_table import leaderboard_columns
-from tilewright.reports.compare.verdict import spoken
+from tilewright.reports.compare.verdict import invalid_note, spoken
 from tilewright.reports.number_format import percent
-from tilewright.reports.styles import colours, house_style
+from tilewright.reports.styles import house_style, line_styles
 from tilewright.reports.templates import render
 
 REPORT = "report.html"
@@ -50,7 +50,8 @@ def report(comparison: Comparison) -> bytes:
         goal=percent(GOAL),
         best=said.best.tuner,
         verdict=spoken(said),
-        colours=dict(zip(results.tuners, colours(results.tuners), strict=True)),
+        lines=dict(zip(results.tuners, line_styles(results.tuners), strict=True)),
+        invalid_note=invalid_note(rows),
         leaderboard=rows,
         columns=leaderboard_columns(rows),
         pictures=pictures,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tilewright.evaluation.compare.leaderboard import ConfidenceInterval
+from collections.abc import Sequence
+
+from tilewright.evaluation.compare.leaderboard import ConfidenceInterval, LeaderboardRow
 from tilewright.evaluation.compare.plan import GOAL
 from tilewright.evaluation.compare.summary import ComparisonVerdict, RelativeTrials
 from tilewright.reports.number_format import count, percent, plural
@@ -23,6 +25,20 @@ def spoken(verdict: ComparisonVerdict) -> str:
         )
         text += f" Next: {', '.join(rivals)}."
     return text + _relative(verdict.relative)
+
+
+def invalid_note(rows: Sequence[LeaderboardRow]) -> str:
+    """Of `rows` of the leaderboard: when a run's invalid trials fall, for their share alone does
+    not rank tuners. Plain text."""
+    said = ", ".join(
+        f"{row.tuner} {percent(row.invalid_share.middle)} ({count(row.invalid.middle)})"
+        for row in rows
+    )
+    return (
+        f"Invalid share of all trials, and how many of them came before the first schedule within "
+        f"{percent(GOAL)}: {said}. Trials after that change little in the result: a tuner may have "
+        "a larger share than random and still need fewer trials."
+    )
 
 
 def _distance(regret: ConfidenceInterval) -> str:

@@ -1,4 +1,4 @@
-"""`explain.html`: the picture, and the numbers behind it, as a page that stands alone."""
+"""`explain.html`: the pictures, and the numbers behind it, as a page that stands alone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from tilewright.evaluation.explain.summary import (
     ModelSummary,
     Vetoed,
     accuracy,
-    model_summaries,
     vetoed_shares,
 )
 from tilewright.evaluation.explain.workloads import Explained
-from tilewright.reports.explain.plots import FEATURES, picture
+from tilewright.reports.explain.plots import FEATURES, JUDGED, Pictures, pictures
 from tilewright.reports.templates import render
 from tilewright.search.explorer import ROLES
 from tilewright.targets.display_names import shape
@@ -52,21 +51,27 @@ class WorkloadLine:
 
 
 def write_explanation(
-    folder: TunedFolder, explained: Sequence[Explained], advice: Sequence[Advice], out: Path
+    folder: TunedFolder,
+    explained: Sequence[Explained],
+    models: Sequence[ModelSummary],
+    advice: Sequence[Advice],
+    out: Path,
 ) -> None:
-    """Write `explain.png` and `explain.html` into `out`. Raises `OSError`."""
-    drawn = picture(explained)
-    write_atomically(out / PICTURE, drawn)
-    write_atomically(out / PAGE, explanation_page(folder, explained, advice, drawn))
+    """Write `explain.png` and `explain.html` into `out`; `models` are the summaries of what is
+    explained. Raises `OSError`."""
+    drawn = pictures(explained, models)
+    write_atomically(out / PICTURE, drawn.whole)
+    write_atomically(out / PAGE, explanation_page(folder, explained, models, advice, drawn))
 
 
 def explanation_page(
     folder: TunedFolder,
     explained: Sequence[Explained],
+    models: Sequence[ModelSummary],
     advice: Sequence[Advice],
-    picture: bytes,
+    drawn: Pictures,
 ) -> bytes:
-    """The page of a run, in UTF-8. `picture` is PNG and becomes part of it."""
+    """The page of a run, in UTF-8; the parts of the picture become part of it."""
     return render(
         "explain/page.html.jinja",
         title=f"Why {folder.tuner_config.tuner} chose as it did on {folder.network}",
@@ -75,8 +80,10 @@ def explanation_page(
         seed=folder.seed,
         changed=CHANGED if folder.changed else "",
         trials=sum(each.trials for each in explained),
-        picture=base64.b64encode(picture).decode(),
-        models=model_summaries(explained),
+        influences=_encoded(drawn.influences),
+        accuracy=_encoded(drawn.accuracy),
+        judged=JUDGED.items(),
+        models=models,
         roles=ROLES,
         method=method,
         most=FEATURES,
@@ -84,6 +91,10 @@ def explanation_page(
         advice=advice,
         no_advice=NO_ADVICE,
     )
+
+
+def _encoded(parts: dict[str, bytes]) -> dict[str, str]:
+    return {role: base64.b64encode(part).decode() for role, part in parts.items()}
 
 
 def method(model: ModelSummary) -> str:

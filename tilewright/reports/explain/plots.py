@@ -1,27 +1,31 @@
-"""One picture of a run's models: what moved them above, how right they were below."""
+"""One picture of a run's models: what moved them above, how right they were below; and its parts,
+a model each, for a page that puts them where there is room."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
-from scipy.stats import rankdata
-from sklearn.calibration import calibration_curve
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, MaxNLocator
+from PIL import Image
 
+from tilewright.evaluation.explain.summary import ModelSummary
 from tilewright.evaluation.explain.workloads import (
     Explained,
     Floats,
     JudgedWorkload,
+    Ranked,
     pooled,
-    ranked,
 )
+from tilewright.evaluation.rank_statistics import average_ranks, calibration
+from tilewright.reports.axis_ticks import fix_ticks, round_ticks
 from tilewright.reports.number_format import percent
 from tilewright.reports.styles import GRID, INK, MUTED, house_style
 from tilewright.search.explorer import ROLES
@@ -31,29 +35,76 @@ _DOTS = 600  # a feature
 _BINS = 10
 _SMALLEST = 0.005  # share of a feature worth a line
 _VALUES = LinearSegmentedColormap.from_list("values", ["#2f5d9b", "#c9ced3", "#c0562f"])
-_UNSEEN, _BEFORE = "#5b7fa6", "#0b6e4f"
+_TICKS = 5  # on an axis of cycles
+_MARGIN = 6  # pixels around a part
+JUDGED = {"random configs": "#5b7fa6", "trials, before they were measured": "#0b6e4f"}
+"""What models are judged on, and the colour of its dots."""
 
 
-def picture(explained: Sequence[Explained]) -> bytes:
-    """PNG: influences of P, V and A; V's calibration, P and A against the simulator."""
+@dataclass(frozen=True)
+class Pictures:
+    """PNG files: the whole picture, and by role what moved the model and how right it was."""
+
+    whole: bytes
+    influences: dict[str, bytes]
+    accuracy: dict[str, bytes]
+
+
+def pictures(explained: Sequence[Explained], models: Sequence[ModelSummary]) -> Pictures:
+    """Influences of P, V and A; V's calibration, P and A against the simulator."""
+    features = {model.role: model.most(FEATURES) for model in models}
     with house_style():
-        figure = Figure(figsize=(13.5, 8.6), dpi=110, layout="constrained")
+        figure = Figure(figsize=(13.5, 8.9), dpi=110, layout="constrained")
         above, below = figure.subplots(2, 3, height_ratios=(1.15, 1))
         for axes, role in zip(above, "PVA", strict=True):
-            _influences(axes, explained, role)
+            _influences(axes, explained, role, features.get(role, []))
         for axes, role in zip(below, "PVA", strict=True):
             draw = _calibration if role == "V" else _predictions
             draw(axes, explained, role)
-        FigureCanvasAgg(figure)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png")
+        handles = [
+            Line2D([], [], color=colour, marker="o", lw=0, label=name)
+            for name, colour in JUDGED.items()
+        ]
+        figure.legend(handles=handles, frameon=False, loc="outside lower center", ncols=2)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        drawn = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+        columns = dict(zip("PVA", zip(above, below, strict=True), strict=True))
+        parts = {role: _parts(drawn, column) for role, column in columns.items()}
+        return Pictures(
+            _png(drawn),
+            {role: upper for role, (upper, _) in parts.items()},
+            {role: lower for role, (_, lower) in parts.items()},
+        )
+
+
+def _parts(drawn: Image.Image, column: Sequence[Axes]) -> list[bytes]:
+    """What was drawn of each axes of a column, with its labels, all of one width."""
+    boxes = [box for axes in column if (box := axes.get_tightbbox()) is not None]
+    left = int(max(min(box.x0 for box in boxes) - _MARGIN, 0))
+    right = int(min(max(box.x1 for box in boxes) + _MARGIN, drawn.width))
+    heights = [
+        (
+            int(max(drawn.height - box.y1 - _MARGIN, 0)),
+            int(min(drawn.height - box.y0 + _MARGIN, drawn.height)),
+        )
+        for box in boxes
+    ]
+    return [_png(drawn.crop((left, top, right, bottom))) for top, bottom in heights]
+
+
+def _png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "png")
     return buffer.getvalue()
 
 
-def _influences(axes: Axes, explained: Sequence[Explained], role: str) -> None:
+def _influences(
+    axes: Axes, explained: Sequence[Explained], role: str, most: Sequence[Ranked]
+) -> None:
     """A line a feature, a dot a config: how far the feature moved the prediction, coloured by the
     feature's value among those of its workload (blue low, red high)."""
-    rows = [row for row in ranked(explained, role) if row.share >= _SMALLEST][:FEATURES]
+    rows = [row for row in most if row.share >= _SMALLEST]
     axes.set_title(ROLES[role].partition(":")[0], fontsize=10, loc="left", fontweight="bold")
     if not rows:
         _empty(axes, "learned a constant" if _has(explained, role) else "not learned by this tuner")
@@ -90,7 +141,7 @@ def _points(explained: Sequence[Explained], role: str, name: str) -> tuple[Float
             continue
         k = influence.names.index(name)
         moved.append(influence.values[:, k])
-        ranks.append(rankdata(influence.x[:, k], method="average") / max(len(influence.x), 1))
+        ranks.append(average_ranks(influence.x[:, k]) / max(len(influence.x), 1))
     return np.concatenate(moved), np.concatenate(ranks)
 
 
@@ -105,12 +156,12 @@ def _calibration(axes: Axes, explained: Sequence[Explained], role: str) -> None:
     """Of the configs given a chance, how many were valid."""
     axes.set_title("V's calibration", fontsize=10, loc="left", fontweight="bold")
     shown = False
-    for judged, colour, name in _both(explained):
+    for judged, colour in _both(explained):
         chance, valid = pooled(judged, role)
         if len(valid) < 2 * _BINS or np.ptp(valid) == 0:
             continue
-        share, mean = calibration_curve(valid, chance, n_bins=_BINS, strategy="quantile")
-        axes.plot(mean, share, "o-", color=colour, lw=1.8, ms=5, label=f"{name} ({len(valid):,})")
+        mean, share = calibration(valid, chance, _BINS)
+        axes.plot(mean, share, "o-", color=colour, lw=1.8, ms=5)
         shown = True
     if not shown:
         every = pooled([each.unseen for each in explained], role)
@@ -118,22 +169,18 @@ def _calibration(axes: Axes, explained: Sequence[Explained], role: str) -> None:
         return
     axes.plot([0, 1], [0, 1], color=INK, lw=0.8)
     axes.set(xlabel="chance of valid, by V", ylabel="share that was valid")
-    _finish(axes, "lower right")
+    _finish(axes)
 
 
 def _predictions(axes: Axes, explained: Sequence[Explained], role: str) -> None:
     """Predicted against simulated cycles."""
     axes.set_title(f"{role}: predicted and simulated", fontsize=10, loc="left", fontweight="bold")
     drawn = [np.empty((2, 0))]
-    for judged, colour, name in _both(explained):
+    for judged, colour in _both(explained):
         pair = pooled(judged, role)
         if pair.shape[1]:
             predicted, simulated = 2.0**pair
-            label = f"{name} ({len(simulated):,})"
-            axes.scatter(
-                simulated, predicted, s=7, color=colour, alpha=0.4, lw=0, label=label,
-                rasterized=True,
-            )  # fmt: skip
+            axes.scatter(simulated, predicted, s=7, color=colour, alpha=0.4, lw=0, rasterized=True)
             drawn.append(pair)
     both = np.concatenate(drawn, axis=1)
     if not both.shape[1]:
@@ -143,15 +190,17 @@ def _predictions(axes: Axes, explained: Sequence[Explained], role: str) -> None:
     axes.plot(ends, ends, color=INK, lw=0.8)
     axes.set(xscale="log", yscale="log", xlabel="simulated cycles", ylabel="predicted cycles")
     axes.set_ylim(*(ends * (0.5, 2.0)))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    _finish(axes, "upper left", 2.5)
+    for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        fix_ticks(axis, round_ticks(*limits, most=_TICKS))
+        axis.set_major_formatter(EngFormatter(sep=""))
+    _finish(axes)
 
 
-def _both(explained: Sequence[Explained]) -> list[tuple[list[JudgedWorkload], str, str]]:
+def _both(explained: Sequence[Explained]) -> list[tuple[list[JudgedWorkload], str]]:
+    unseen, before = JUDGED.values()
     return [
-        ([each.unseen for each in explained], _UNSEEN, "random configs"),
-        ([each.before for each in explained], _BEFORE, "trials, before they were measured"),
+        ([each.unseen for each in explained], unseen),
+        ([each.before for each in explained], before),
     ]
 
 
@@ -167,10 +216,9 @@ def _has(explained: Sequence[Explained], role: str) -> bool:
     return any(role in each.influences for each in explained)
 
 
-def _finish(axes: Axes, corner: Literal["upper left", "lower right"], scale: float = 1.0) -> None:
+def _finish(axes: Axes) -> None:
     axes.grid(color=GRID, lw=0.6)
     axes.set_axisbelow(True)
-    axes.legend(frameon=False, fontsize=8, loc=corner, markerscale=scale)
 
 
 def _empty(axes: Axes, why: str) -> None:

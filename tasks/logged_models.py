@@ -1,0 +1,138 @@
+"""Logs learned models with a run in MLflow: in the flavour of their library, with a signature of
+named features, an example, and what they predict in which unit; and what they learned from."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from mlflow.entities import LoggedModelStatus
+from mlflow.models import Model, ModelSignature
+from mlflow.tracking import MlflowClient
+from mlflow.types import ColSpec, DataType, Schema
+
+from tilewright.core.files import Json
+from tilewright.search import Session
+from tilewright.search.cost_model_protocols import CostModel
+from tilewright.search.explorer import ROLES, trials_of
+from tilewright.targets.display_names import layer_name
+from tilewright.targets.features import Features
+from tilewright.targets.workload import Workload
+from tilewright.tasks.mlflow_flavors import flavoured
+
+EXAMPLES = 5
+"""Rows of features that are logged with a model."""
+MODEL_ROLES = ROLES | {"draft": "The draft that Model A builds on"}
+VERSION_TAG = "tilewright.version"
+CHANCE, LATENCY = "chance of valid", "log2 {unit}"
+CORRECTION = "log2 ({unit} / estimate)"
+OWN_SCORE = "score of the tuner's own"
+"""What models predict, with its unit: the column that their signature has as output."""
+
+
+@dataclass(frozen=True)
+class LearnedModel:
+    """A model of a run: its role, what it predicts, with the unit, and rows of features that it was
+    asked about; none where its tuner asks it within its own search only."""
+
+    role: str
+    model: CostModel
+    predicts: str
+    features: Features | None = None
+
+    @property
+    def signature(self) -> ModelSignature:
+        """Columns of features by name, and what is predicted."""
+        inputs = [ColSpec(DataType.double, name) for name in self.model.columns]
+        return ModelSignature(Schema(inputs), Schema([ColSpec(DataType.double, self.predicts)]))
+
+    @property
+    def example(self) -> pd.DataFrame | None:
+        """The first rows of the features; their names are the columns."""
+        if self.features is None or not len(self.features):
+            return None
+        rows = self.features.rows(np.arange(min(EXAMPLES, len(self.features))))
+        return pd.DataFrame(rows.matrix, columns=list(rows.names))
+
+
+def learned_models(session: Session) -> list[LearnedModel]:
+    """The models of a session as they are now, with features of its valid trials."""
+    setting, history = session.setting, session.history
+    if session.state is None:
+        return []
+    state, problem = session.state.value, setting.problem
+    asked = setting.explorer.model_inputs(problem, state, history, trials_of(problem, history))
+    unit = "cycles" if (history.cycles > 0).any() else "seconds"
+    found = []
+    for role, model in sorted(state.models.items()):
+        features, text = None, OWN_SCORE
+        if role in asked:
+            features, offset = asked[role].features, asked[role].offset
+            text = CHANCE if role == "V" else CORRECTION if np.abs(offset).any() else LATENCY
+        found.append(LearnedModel(role, model, text.format(unit=unit), features))
+    return found
+
+
+def model_name(role: str, names: tuple[str, ...], workload: Workload) -> str:
+    """What a model is logged as, unlike that of any other workload: `P conv1 520d58bc76c3`. MLflow
+    allows no marks of paths in it."""
+    title = re.sub(r"[^\w×→@ +-]+", "-", layer_name(names, workload))
+    return f"{role} {title} {workload.id}"
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """How a model is logged: its name, whose run it comes from, what identifies the version, and
+    what else is said of it."""
+
+    name: str
+    run_id: str
+    version: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, Json] = field(default_factory=dict)
+
+
+class _Model(Model):
+    """A model to log. MLflow would load it once more from the temporary folder it is made in, to
+    predict its example: a place outside of the home, which is refused, with a page of warning."""
+
+    def get_serving_input(self, path: str) -> None:
+        """Nothing to try; the example itself is logged all the same."""
+
+
+def log_model(client: MlflowClient, entry: ModelEntry, learned: LearnedModel) -> str:
+    """The id of the model, logged; one of the same version, if there is any, is not logged twice
+    and others of its name in the run are replaced. Raises `MlflowException`."""
+    experiment = str(client.get_run(entry.run_id).info.experiment_id)
+    wanted = f"source_run_id = '{entry.run_id}' AND name = '{entry.name}'"
+    known = list(client.search_logged_models([experiment], filter_string=wanted))
+    # One that a kill or a full disk broke off is known, too, but not ready.
+    for each in known:
+        ready = each.status == LoggedModelStatus.READY
+        if entry.version and ready and each.tags.get(VERSION_TAG) == entry.version:
+            return str(each.model_id)
+    model, example = learned.model, learned.example
+    made = client.create_logged_model(
+        experiment, name=entry.name, source_run_id=entry.run_id,
+        tags={**entry.tags, VERSION_TAG: entry.version},
+        params={
+            "role": MODEL_ROLES[learned.role], "kind": model.kind, "predicts": learned.predicts,
+            "features": str(len(model.columns)),
+        },
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        what = flavoured(model, Path(folder))
+        _Model.log(
+            None, what.flavour, run_id=entry.run_id, model_id=made.model_id, name=made.name,
+            input_example=example, signature=learned.signature, metadata=dict(entry.metadata),
+            **what.arguments,
+        )  # fmt: skip
+    client.finalize_logged_model(made.model_id, LoggedModelStatus.READY)
+    for each in known:
+        client.delete_logged_model(each.model_id)
+    return str(made.model_id)

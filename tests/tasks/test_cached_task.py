@@ -1,0 +1,119 @@
+"""Stages in a flow, on a server: what Prefect shows of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests import warm
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from tilewright.services.local_services import embedded
+from tilewright.services.workspace import Home, use_home
+use_home(Home(Path(sys.argv[1])))
+with embedded() as home:
+    from threading import Thread
+    from time import monotonic, sleep
+    from prefect import flow, tags
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import (
+        FlowRunFilter, FlowRunFilterId, LogFilter, LogFilterTaskRunId)
+    from prefect.runtime import flow_run
+    from tilewright.services.local_services import drain
+    from tilewright.tasks.artifact_store import CacheUse
+    from tilewright.tasks.cached_task import Key, reuse_or_do, stage
+    from tilewright.tasks.run_tags import take_turns
+
+    cache, calls = CacheUse(str(home.cache)), []
+
+    @stage("{layer}: double")
+    def double(cache, layer, number):
+        def work():
+            calls.append(number)
+            if number == 2 and calls.count(2) < 2:
+                raise ConnectionError("the worker is gone")
+            if number == 3:
+                raise ValueError("three is no good")
+            return {"twice": 2 * number}, {}
+        return reuse_or_do(cache, Key("double", 1, "", {"number": number}), work,
+                           lambda values: f"twice {values['twice']}")
+
+    @flow
+    def numbers():
+        first = double([], cache, "one", 1)
+        again = double([first.state], cache, "one again", 1)
+        shown = double.show_known([again.state], "known", layer="earlier")
+        double([first.state, shown], cache, "two", 2)
+        try:
+            double([], cache, "three", 3)
+        except ValueError:
+            pass
+        assert (first.reused, again.reused, again.manifest.values) == (False, True, {"twice": 2})
+        return str(flow_run.id)
+
+    @flow
+    def board():
+        take_turns("board:b")
+        take_turns("board:b")
+        spans = []
+        @stage("{layer}")
+        def hold(cache, layer):
+            begin = monotonic()
+            sleep(0.5)
+            spans.append((begin, monotonic()))
+            return reuse_or_do(cache, Key("hold", 1, "", {"layer": layer}), lambda: ({}, {}))
+        from contextvars import copy_context
+        with tags("board:b"):
+            threads = [Thread(target=copy_context().run, args=(hold, [], cache, name))
+                       for name in ("left", "right")]
+            for thread in threads: thread.start()
+            for thread in threads: thread.join()
+        (_, first_end), (second_begin, _) = sorted(spans)
+        assert first_end <= second_begin, spans
+
+    run = numbers()
+    board()
+    drain()
+    deadline = monotonic() + 60
+    with get_client(sync_client=True) as client:
+        while True:  # tasks are told through a queue of the server
+            found = client.read_task_runs(flow_run_filter=FlowRunFilter(
+                id=FlowRunFilterId(any_=[run])))
+            if len(found) == 5 and all(each.state and each.state.is_final() for each in found):
+                break
+            assert monotonic() < deadline, found
+            sleep(0.2)
+        names = {each.id: each.name for each in found}
+        by_name = {each.name: each for each in found}
+        assert {name: each.state.name for name, each in by_name.items()} == {
+            "one: double": "Completed", "one again: double": "Cached", "earlier: double": "Cached",
+            "two: double": "Completed", "three: double": "Failed"}
+        follows = {each.name: {names[one.id] for of in each.task_inputs.values() for one in of}
+                   for each in found}
+        assert follows == {
+            "one: double": set(), "one again: double": {"one: double"},
+            "earlier: double": {"one again: double"},
+            "two: double": {"one: double", "earlier: double"}, "three: double": set()}
+        def log(name):
+            asked = LogFilter(task_run_id=LogFilterTaskRunId(any_=[by_name[name].id]))
+            return " ".join(each.message for each in client.read_logs(asked))
+        while "twice 4" not in log("two: double"):
+            assert monotonic() < deadline
+            sleep(0.2)
+        assert "the worker is gone" in log("two: double") and "Retry 1/2" in log("two: double")
+        assert "twice 2" in log("one again: double") and "known" in log("earlier: double")
+        assert calls == [1, 2, 2, 3], "only what may pass is tried again"
+    print("good")
+"""
+
+
+@pytest.mark.slow(seconds=15)
+def test_stages_are_named_follow_each_other_say_what_they_did_and_try_again(
+    tmp_path: Path,
+) -> None:
+    done = warm.run([str(tmp_path / "home")], tmp_path, os.environ, 300, program=PROGRAM)
+    assert done.stdout.strip().endswith("good"), done.stdout + done.stderr
