@@ -158,7 +158,11 @@ def append(path: Path, data: bytes, *, length: int | None = None) -> int:
 def remove(path: Path, *, within: Path | None = None) -> None:
     """Remove a file; there may be none. `within` as above. Raises `UnsafeFile` for anything but a
     plain file of this user's, and `OSError`."""
-    with suppress(FileNotFoundError), opened_folder(path.parent, within) as folder, naming(path):
+    with (
+        suppress(FileNotFoundError),
+        opened_folder(path.parent, within, change=True) as folder,
+        naming(path),
+    ):
         if check_own(path, folder):
             os.unlink(path.name, dir_fd=folder)
 

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
 
+OUTPUT_ROOT = "TILEWRIGHT_OUTPUT_ROOT"
+"""The variable that names a folder which no results may leave: `tilewright serve` sets it."""
 LARGEST = 2 << 30
 """Bytes that are read of a file."""
 _CHUNK = 1 << 20
@@ -39,17 +41,23 @@ class UnsafeFile(TilewrightError):
 
 
 @contextmanager
-def opened_folder(folder: Path, within: Path | None = None, *, make: bool = False) -> Iterator[int]:
+def opened_folder(
+    folder: Path, within: Path | None = None, *, make: bool = False, change: bool = False
+) -> Iterator[int]:
     """A descriptor of a folder. Links on the way to `within`, by default the folder itself, are
-    followed; below it they are refused. `make` makes what is missing. Raises `UnsafeFile` and
-    `OSError`."""
+    followed; below it they are refused, and so is `..`. `make` makes what is missing. What is
+    opened to `make` or `change` something follows no link below `OUTPUT_ROOT`, either. Raises
+    `UnsafeFile` and `OSError`."""
     root = folder if within is None else within
+    if make or change:
+        folder, root = _confined(folder, root)
+    names = _names_below(folder, root)
     if make:
         root.mkdir(parents=True, exist_ok=True)
     handle = os.open(root, _FOLDER)
     try:
         place = root
-        for name in folder.relative_to(root).parts:
+        for name in names:
             place /= name
             below = _below(handle, place, make)
             os.close(handle)
@@ -143,6 +151,23 @@ def naming(path: Path) -> Iterator[None]:
 
 
 # -- one file ----------------------------------------------------------------------------------
+
+
+def _confined(folder: Path, root: Path) -> tuple[Path, Path]:
+    """The folder, and `OUTPUT_ROOT` in place of a root that lies below it."""
+    if not (named := os.environ.get(OUTPUT_ROOT)):
+        return folder, root
+    limit = Path(named).resolve()
+    if not root.absolute().is_relative_to(limit):
+        return folder, root
+    return folder.absolute(), limit
+
+
+def _names_below(folder: Path, root: Path) -> tuple[str, ...]:
+    names = folder.relative_to(root).parts if folder.is_relative_to(root) else (os.pardir,)
+    if os.pardir in names:
+        raise UnsafeFile(f"{folder} leads out of {root}; {_STEP}")
+    return names
 
 
 def _below(folder: int, place: Path, make: bool) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -32,6 +33,8 @@ MOST_BYTES = 1 << 31
 """Of one file."""
 MANIFEST_BYTES = 1 << 28
 _BLANK = "0" * 64
+_PLAIN = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}/){0,3}[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+"""The names that files of an artifact may have: none leads out of its folder."""
 AGAIN = "copy the artifact again, or build it again from its model"
 
 
@@ -122,6 +125,15 @@ def read_manifest(folder: Path) -> dict[str, Json]:
         raise ArtifactError(
             f"{folder / MANIFEST} has other content than when it was built; {AGAIN}"
         )
+    names = manifest.get("files")
+    if not isinstance(names, dict):
+        raise ArtifactError(f"{folder / MANIFEST} does not list the artifact's files; {AGAIN}")
+    for name in names:
+        if not _PLAIN.fullmatch(name):
+            raise ArtifactError(
+                f"{folder / MANIFEST} lists {name!r:.80}, which is no name of a file in an "
+                f"artifact; {AGAIN}"
+            )
     return manifest
 
 
@@ -145,10 +157,13 @@ def read_files(folder: Path, manifest: Mapping[str, Json]) -> dict[str, bytes]:
 
 
 def _forget(folder: Path) -> None:
-    """Remove the files of an earlier artifact, first what says that it is one."""
+    """Remove an earlier artifact, first what says that it is one. A file that has other bytes than
+    it says is somebody's, whoever wrote the manifest."""
     with suppress(OSError, ValueError, KeyError, ArtifactError):
-        names = list(as_object(read_manifest(folder)["files"]))
+        manifest = read_manifest(folder)
         remove(folder / MANIFEST, within=folder)
-        for name in names:
-            remove(folder / name, within=folder)
+        for name, said in as_object(manifest["files"]).items():
+            with suppress(ArtifactError):
+                read_files(folder, {"files": {name: said}})
+                remove(folder / name, within=folder)
     remove(folder / MANIFEST, within=folder)
