@@ -1,16 +1,26 @@
-"""An artifact from a stranger: whatever it says, nothing outside of it is touched."""
+"""An artifact from a stranger: whatever it says, nothing outside of it is touched,
+and no code of it runs unasked."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import shutil
+import subprocess
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.cli.conftest import Place
 from tests.networks.small_artifacts import build_small, rewrite_manifest
-from tilewright.core.files import Json, digest
+from tilewright.core.files import Json, digest, pack_arrays
 from tilewright.networks.artifact import ArtifactError, load
+from tilewright.targets import make_target
+from tilewright.targets.capabilities import HasSpecification, capability
+from tilewright.targets.vta.board.runtime import SOURCES, source, sources_digest
 
 pytestmark = pytest.mark.attack
 
@@ -80,3 +90,88 @@ def test_a_manifest_without_a_list_of_files_is_one_message(files: Json, art: Pat
         load(art)
     build_small(art, 4)
     assert load(art).name == "small"
+
+
+# -- code --------------------------------------------------------------------------------------
+
+MARKS = '__attribute__((constructor)) static void run(void) {{ fopen("{}", "w"); }}\n'
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Path:
+    """What appears once code of the artifact has run."""
+    return tmp_path / "ran"
+
+
+def add_code(art: Path, name: str, mark: Path) -> None:
+    """A library that leaves a mark as soon as it is loaded, listed in the manifest."""
+    source, path = art.parent / "code.c", art / name
+    source.write_text("#include <stdio.h>\n" + MARKS.format(mark))
+    path.parent.mkdir(exist_ok=True)
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(path)], check=True)
+    said = {"bytes": path.stat().st_size, "sha256": digest(path.read_bytes())}
+    rewrite_manifest(art, lambda manifest: manifest["files"].update({name: said}))
+
+
+def as_library(manifest: dict[str, Any]) -> None:
+    """One that says it is compiled for this processor, under the name of an accelerator."""
+    described = capability(make_target("cpu"), HasSpecification)
+    assert described is not None
+    manifest["kind"], manifest["tvm"] = "library", version("apache-tvm")
+    manifest["specification"] |= {"kind": "cpu", "keys": described.specification}
+
+
+def test_a_library_named_for_an_accelerator_does_not_run(art: Path, mark: Path) -> None:
+    add_code(art, "network.so", mark)
+    (art / "check.npz").write_bytes(pack_arrays({"input image": np.zeros((1, 1, 12, 12))}))
+    raw = (art / "check.npz").read_bytes()
+    said = {"bytes": len(raw), "sha256": digest(raw)}
+    rewrite_manifest(art, lambda manifest: manifest["files"].update({"check.npz": said}))
+    rewrite_manifest(art, as_library)
+    with pytest.raises(ArtifactError, match=r"machine code, .*: network\.so \(the whole network\)"):
+        load(art)
+    assert not mark.exists()
+    ctypes.CDLL(str(art / "network.so"))
+    assert mark.exists()  # as it would have been
+
+
+def test_islands_that_would_not_run_are_refused_too(art: Path, mark: Path) -> None:
+    add_code(art, "cpu/islands.so", mark)
+    with pytest.raises(ArtifactError, match=r"cpu/islands\.so \(changes of layout\)"):
+        load(art)
+    assert [check.wrong for check in load(art, allow_code=True).verify()] == [0] * 4
+    assert not mark.exists()
+
+
+@pytest.mark.slow(seconds=1.5)
+def test_code_of_an_artifact_is_named_with_what_it_computes(art: Path) -> None:
+    said = {"bytes": 0, "sha256": digest(b"")}
+    rows = [{"name": "a", "operator": name} for name in ("Softmax", "\x9b31m", "Softmax")]
+    island = {"name": "i", "inputs": [], "outputs": [], "operators": rows}
+    rewrite_manifest(
+        art, lambda manifest: manifest.update(cpu=[island]) or manifest["files"].update(
+            {"cpu/islands.so": said}
+        )
+    )  # fmt: skip
+    done = Place(art.parent).run("verify", "art")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cpu/islands.so (Softmax, \\x9b31m)" in done.stderr
+
+
+@pytest.mark.slow(seconds=1.5)
+def test_an_artifact_holds_no_sources_and_names_those_of_the_installation(art: Path) -> None:
+    manifest = json.loads((art / "manifest.json").read_text())
+    assert not [name for name in manifest["files"] if not name.endswith((".bin", ".npz"))]
+    (art / "runtime").mkdir()
+    (art / "runtime" / "Makefile").write_text("all:\n\ttouch ran\n")
+    place = Place(art.parent)
+    done = place.run("board", "runtime", "sources", "--for", "art")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert manifest["runtime_sha256"] == sources_digest()
+    assert sources_digest() in done.stdout
+    for name in SOURCES:
+        assert (art.parent / "sources" / name).read_bytes() == source(name)
+    rewrite_manifest(art, lambda manifest: manifest.update(runtime_sha256="0" * 64))
+    done = place.run("board", "runtime", "sources", "--for", "art")
+    assert done.returncode == 0
+    assert "note: art was built beside other sources" in done.stderr

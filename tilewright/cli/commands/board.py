@@ -10,6 +10,7 @@ import typer
 
 from tilewright.cli.paths import target_text
 from tilewright.cli.views.boards import boards_text
+from tilewright.core.working_folder import as_typed
 
 Cluster = Annotated[
     str, typer.Option(help="The scheduler of a Dask cluster.", metavar="tcp://HOST:PORT")
@@ -71,6 +72,30 @@ def serve(
     with TemporaryDirectory(prefix="tilewright-board-") as folder:
         bench = BoardBench(options, Path(folder))
         offer(cluster, name, bench, lambda: typer.echo(f"board:{name} ({spec.name}) at {cluster}"))
+
+
+@commands.command("runtime")
+def runtime(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the sources.")],
+    artifact: Annotated[
+        Path | None,
+        typer.Option("--for", metavar="ART", help="Say whether ART was built beside the same."),
+    ] = None,
+) -> None:
+    """Write the C sources that run artifacts on a board. An artifact holds none: code comes from
+    the installation, and ART names the digest of what it was built beside."""
+    from tilewright.networks.artifact.folder import read_manifest
+    from tilewright.targets.board.board_runner import write_runtime
+
+    named = None if artifact is None else read_manifest(artifact).get("runtime_sha256", "")
+    written = write_runtime(out)
+    typer.echo(f"{as_typed(str(out))}: sources with the digest {written}")
+    if named is not None and named != written:
+        typer.echo(
+            f"note: {as_typed(str(artifact))} was built beside other sources; if these refuse its "
+            "format, build it again",
+            err=True,
+        )
 
 
 @commands.command("list")

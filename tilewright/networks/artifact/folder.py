@@ -157,8 +157,8 @@ def read_files(folder: Path, manifest: Mapping[str, Json]) -> dict[str, bytes]:
 
 
 def _forget(folder: Path) -> None:
-    """Remove an earlier artifact, first what says that it is one. A file that has other bytes than
-    it says is somebody's, whoever wrote the manifest."""
+    """Remove an earlier artifact, first what says that it is one. A file with other bytes than the
+    manifest states is the user's, and stays."""
     with suppress(OSError, ValueError, KeyError, ArtifactError):
         manifest = read_manifest(folder)
         remove(folder / MANIFEST, within=folder)

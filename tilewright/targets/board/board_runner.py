@@ -25,7 +25,7 @@ from tilewright.core.files import Json, write_atomically
 from tilewright.targets.base import Ragged, Status
 from tilewright.targets.board import EXPECTED, INPUT
 from tilewright.targets.vta.board.files import FILES
-from tilewright.targets.vta.board.runtime import copy_runtime
+from tilewright.targets.vta.board.runtime import copy_runtime, sources_digest
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.worker import write_programs
 
@@ -82,6 +82,13 @@ class Ran:
     cycles: Sequence[int] = ()
     wrong: int = -1
     resets: int = 0
+
+
+def write_runtime(folder: Path) -> str:
+    """Write the C sources of the runtime into a folder, made if it is missing; returns their
+    digest. Raises `UnsafeFile` and `OSError`."""
+    copy_runtime(folder)
+    return sources_digest()
 
 
 @dataclass

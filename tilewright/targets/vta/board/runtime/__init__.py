@@ -1,7 +1,9 @@
-"""The C sources that run an artifact on a board, and their way into one."""
+"""The C sources that run an artifact on a board. They come from the installation: an artifact holds
+data, and names their digest."""
 
 from __future__ import annotations
 
+import hashlib
 from importlib import resources
 from pathlib import Path
 
@@ -17,6 +19,15 @@ def copy_runtime(folder: Path) -> tuple[str, ...]:
     for name in SOURCES:
         write_atomically(folder / name, source(name), sync=False)
     return SOURCES
+
+
+def sources_digest() -> str:
+    """SHA-256 of all sources with their names, 64 hex digits."""
+    whole = hashlib.sha256()
+    for name in SOURCES:
+        data = source(name)
+        whole.update(f"{name} {len(data)}\n".encode() + data)
+    return whole.hexdigest()
 
 
 def source(name: str) -> bytes:

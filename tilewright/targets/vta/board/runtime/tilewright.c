@@ -549,8 +549,8 @@ static int read_head(tilewright *net, size_t bytes) {
     return damaged(net, "it has other bytes than when it was built");
   if (get32(at + 8) != FORMAT_VERSION)
     return fail(net, TILEWRIGHT_UNSUPPORTED,
-                "the artifact is of version %lu, this runtime reads version %d; use the one in the "
-                "artifact's own runtime/", (unsigned long)get32(at + 8), FORMAT_VERSION);
+                "the artifact is of version %lu, this runtime reads version %d; take the runtime of "
+                "the tilewright that built it", (unsigned long)get32(at + 8), FORMAT_VERSION);
   return TILEWRIGHT_OK;
 }
 
