@@ -17,6 +17,7 @@ from tests.board.boards import linked, run, write_artifact
 from tests.board.programs import one_layer, with_ports
 from tilewright.targets.layer import Scale, Value
 from tilewright.targets.vta.board.bounds import BoardError
+from tilewright.targets.vta.board.files import SPEC_FIELDS
 from tilewright.targets.vta.board.program import BoardProgram
 from tilewright.targets.vta.board.program_image import (
     FILES,
@@ -163,13 +164,31 @@ def test_wrong_tables_are_refused_as_python_refuses_them(
 
 
 def agrees(files: Files) -> bool:
-    """Whether Python accepts it too, but for what C does not ask: which machine it is for, whether
-    names are text and whether tensors share memory."""
+    """Whether Python accepts it too, but for what C does not ask: whether names are text and
+    whether tensors share memory."""
     try:
         read_image(files, PYNQ)
     except BoardError as error:
-        return any(why in str(error) for why in ("for a machine with", "overlap", "is not text"))
+        return any(why in str(error) for why in ("overlap", "is not text"))
     return True
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("key", SPEC_FIELDS)
+def test_an_artifact_does_not_say_what_machine_there_is(
+    key: str, opener: Opener, program: BoardProgram
+) -> None:
+    """With blocks of one output channel, stores would be checked as if they wrote a sixteenth."""
+    files = image_files(program)
+    at, own = HEADER.fields[key][1], getattr(PYNQ, key)  # type: ignore[index]
+    for value in {0, own + 1, 0xFFFFFFFF} - {own}:
+        changed = bytearray(files[NETWORK])
+        changed[at : at + 4] = value.to_bytes(4, "little")
+        mutant = {**files, NETWORK: signed(bytes(changed))}
+        code, message = opener.open(mutant)
+        said = f"with {key.upper()} {value}, this runtime for one with {own}; build"
+        assert (code, said in message) == (UNSUPPORTED, True), message
+        assert not accepted(mutant)
 
 
 def test_wrong_streams_are_refused_as_python_refuses_them(

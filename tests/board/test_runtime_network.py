@@ -72,7 +72,7 @@ def test_a_built_network_runs_as_in_python(tmp_path: Path) -> None:
     for name, data in built.files.items():
         (tmp_path / name).write_bytes(data)
     runtime = tmp_path / "runtime"
-    copy_runtime(runtime)
+    copy_runtime(runtime, PYNQ)
     driver = compile_c(HERE / "driver_shim.c", tmp_path / "driver.o", *SANITIZED.split(),
                        f"-I{runtime}", "-c")  # fmt: skip
     made = make(runtime, f"DRIVER={driver}", f"CFLAGS={SANITIZED}")

@@ -84,10 +84,10 @@ class Ran:
     resets: int = 0
 
 
-def write_runtime(folder: Path) -> str:
-    """Write the C sources of the runtime into a folder, made if it is missing; returns their
-    digest. Raises `UnsafeFile` and `OSError`."""
-    copy_runtime(folder)
+def write_runtime(folder: Path, spec: VtaSpec) -> str:
+    """Write the C sources of the runtime for a machine into a folder, made if it is missing;
+    returns their digest. Raises `UnsafeFile` and `OSError`."""
+    copy_runtime(folder, spec)
     return sources_digest()
 
 
@@ -137,7 +137,7 @@ class BoardBench:
             ) from None
 
     def _build(self) -> None:
-        copy_runtime(self.folder)
+        copy_runtime(self.folder, self.options.spec)
         source = (resources.files("tilewright.targets.board") / "measure.c").read_bytes()
         write_atomically(self.folder / "main.c", source, sync=False)
         wanted = [

@@ -27,7 +27,14 @@ from tilewright.targets.vta.board.bounds import (
     BoardError,
     check_program,
 )
-from tilewright.targets.vta.board.files import CONSTANTS, FILES, INSTRUCTIONS, NETWORK, UOPS
+from tilewright.targets.vta.board.files import (
+    CONSTANTS,
+    FILES,
+    INSTRUCTIONS,
+    NETWORK,
+    SPEC_FIELDS,
+    UOPS,
+)
 from tilewright.targets.vta.board.program import (
     RELOCATION,
     BoardProgram,
@@ -45,11 +52,6 @@ VERSION = 2
 BARE = 1
 """Flag: the C runtime can run it."""
 
-SPEC_FIELDS = (
-    "log_inp_width", "log_wgt_width", "log_acc_width", "log_batch", "log_block_in",
-    "log_block_out", "log_uop_width", "log_uop_buff_size", "log_inp_buff_size",
-    "log_wgt_buff_size", "log_acc_buff_size",
-)  # fmt: skip
 _DATA = ("instruction", "uop", "constant")
 _TABLES = ("buffers", "segments", "steps", "ports", "inputs", "outputs", "relocations")
 HEADER = np.dtype(

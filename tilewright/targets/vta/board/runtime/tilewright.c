@@ -1,7 +1,8 @@
 /* Runs an artifact on a VTA through the stock driver: C99 and the functions of driver.h, no more.
  *
  * Nothing in the files is believed: every number is checked before it is used as a size, an offset
- * or an index, and every transfer of every instruction against the buffer it reads or writes.
+ * or an index, and every transfer of every instruction against the buffer it reads or writes. How
+ * large an element is the files do not say: machine.h does, which is the bitstream's.
  */
 
 #include "tilewright.h"
@@ -14,6 +15,7 @@
 #include <string.h>
 
 #include "driver.h"
+#include "machine.h"
 
 #if CHAR_BIT != 8
 #error "this runtime needs bytes of 8 bits"
@@ -25,6 +27,12 @@
 #endif
 #if FLT_RADIX != 2 || FLT_MANT_DIG != 24 || DBL_MANT_DIG < 53
 #error "this runtime needs IEEE floats"
+#endif
+#if MACHINE_LOG_INP_WIDTH != 3
+#error "this runtime knows activations of 8 bits: take a machine with LOG_INP_WIDTH 3"
+#endif
+#if MACHINE_LOG_BLOCK_OUT + MACHINE_LOG_BLOCK_IN + MACHINE_LOG_WGT_WIDTH < 3
+#error "this runtime knows weights of whole bytes a block"
 #endif
 #if defined(__FAST_MATH__) || defined(__RECIPROCAL_MATH__)
 #error "this runtime divides floats exactly: build it without -ffast-math and -Ofast"
@@ -42,7 +50,26 @@ enum { OPCODE_LOAD = 0, OPCODE_STORE = 1, OPCODE_FINISH = 3 };
 enum { MEMORY_UOP = 0, MEMORY_WGT, MEMORY_INP, MEMORY_ACC, MEMORY_OUT, MEMORIES };
 enum { LOWEST_ZERO_POINT = -128, HIGHEST_ZERO_POINT = 127 };
 
+enum { MACHINE_LOGS = 11 };
+
 static const char MAGIC[] = "TWBOARD1";
+/* In the order of the header. */
+static const uint32_t MACHINE[MACHINE_LOGS] = {
+    MACHINE_LOG_INP_WIDTH,     MACHINE_LOG_WGT_WIDTH,     MACHINE_LOG_ACC_WIDTH,
+    MACHINE_LOG_BATCH,         MACHINE_LOG_BLOCK_IN,      MACHINE_LOG_BLOCK_OUT,
+    MACHINE_LOG_UOP_WIDTH,     MACHINE_LOG_UOP_BUFF_SIZE, MACHINE_LOG_INP_BUFF_SIZE,
+    MACHINE_LOG_WGT_BUFF_SIZE, MACHINE_LOG_ACC_BUFF_SIZE};
+static const char *const MACHINE_KEYS[MACHINE_LOGS] = {
+    "INP_WIDTH", "WGT_WIDTH",     "ACC_WIDTH",     "BATCH",         "BLOCK_IN",     "BLOCK_OUT",
+    "UOP_WIDTH", "UOP_BUFF_SIZE", "INP_BUFF_SIZE", "WGT_BUFF_SIZE", "ACC_BUFF_SIZE"};
+/* Bytes of an element of each type of memory, by the logarithms of its bits. */
+#define ELEMENT(log_bits) ((uint64_t)1 << ((log_bits) - 3))
+static const uint64_t ELEMENT_BYTES[MEMORIES] = {
+    ELEMENT(MACHINE_LOG_UOP_WIDTH),
+    ELEMENT(MACHINE_LOG_BLOCK_OUT + MACHINE_LOG_BLOCK_IN + MACHINE_LOG_WGT_WIDTH),
+    ELEMENT(MACHINE_LOG_BATCH + MACHINE_LOG_BLOCK_IN + MACHINE_LOG_INP_WIDTH),
+    ELEMENT(MACHINE_LOG_BATCH + MACHINE_LOG_BLOCK_OUT + MACHINE_LOG_ACC_WIDTH),
+    ELEMENT(MACHINE_LOG_BATCH + MACHINE_LOG_BLOCK_OUT + MACHINE_LOG_INP_WIDTH)};
 #define MAX_FILE_BYTES ((uint64_t)1 << 30)
 #define MAX_BUFFER_BYTES ((uint64_t)1 << 25)
 #define MAX_TENSOR_BYTES ((uint64_t)1 << 28)
@@ -100,8 +127,6 @@ struct tilewright {
   uint32_t buffer_count, segment_count, relocation_count, load_count, store_count, text_bytes;
   const uint8_t *segments, *relocations;
   const char *text;
-  uint64_t batch, block_in, block_out;
-  uint64_t element[MEMORIES];
   datafile_t instructions, uops, constants;
   buffer_t *buffers;
   port_t *ports; /* loads, then stores */
@@ -288,32 +313,15 @@ static void read_datafile(const uint8_t *size, const uint8_t *digest, datafile_t
   memcpy(file->digest, digest, DIGEST_BYTES);
 }
 
-/* Bytes of an element of `bits`, the sum of logarithms; 0 for what no machine has. */
-static uint64_t element_bytes(uint32_t log_bits) {
-  return log_bits >= 3 && log_bits <= 15 ? (uint64_t)1 << (log_bits - 3) : 0;
-}
-
-static int read_machine(tilewright *net, const uint8_t *logs) {
-  uint32_t inp = get32(logs), wgt = get32(logs + 4), acc = get32(logs + 8);
-  uint32_t batch = get32(logs + 12), in = get32(logs + 16), out = get32(logs + 20);
-  uint32_t uop = get32(logs + 24);
+/* That the artifact is for the machine of the bitstream: nothing else says how large an element is. */
+static int check_machine(tilewright *net, const uint8_t *logs) {
   int i;
-  if (inp > 5 || wgt > 5 || acc > 5 || batch > 6 || in > 8 || out > 8 || uop < 5 || uop > 6)
-    return damaged(net, "its machine cannot be");
-  if (inp != 3)
-    return fail(net, TILEWRIGHT_UNSUPPORTED,
-                "this network's activations have %lu bits; the runtime knows 8",
-                1ul << inp);
-  net->batch = (uint64_t)1 << batch;
-  net->block_in = (uint64_t)1 << in;
-  net->block_out = (uint64_t)1 << out;
-  net->element[MEMORY_UOP] = element_bytes(uop);
-  net->element[MEMORY_WGT] = element_bytes(out + in + wgt);
-  net->element[MEMORY_INP] = element_bytes(batch + in + inp);
-  net->element[MEMORY_ACC] = element_bytes(batch + out + acc);
-  net->element[MEMORY_OUT] = element_bytes(batch + out + inp);
-  for (i = 0; i < MEMORIES; i++)
-    if (!net->element[i]) return damaged(net, "its machine cannot be");
+  for (i = 0; i < MACHINE_LOGS; i++)
+    if (get32(logs + 4 * i) != MACHINE[i])
+      return fail(net, TILEWRIGHT_UNSUPPORTED,
+                  "the artifact is for a machine with LOG_%s %lu, this runtime for one with %lu; "
+                  "build the artifact for the machine of the bitstream", MACHINE_KEYS[i],
+                  (unsigned long)get32(logs + 4 * i), (unsigned long)MACHINE[i]);
   return TILEWRIGHT_OK;
 }
 
@@ -394,10 +402,10 @@ static int read_scale(tilewright *net, const uint8_t *at, port_t *port) {
  * pixels of a batch each. */
 static int place(tilewright *net, port_t *port, int is_load) {
   const buffer_t *buffer = &net->buffers[port->buffer];
-  uint64_t element = net->element[is_load ? MEMORY_INP : MEMORY_OUT], packed;
+  uint64_t element = ELEMENT_BYTES[is_load ? MEMORY_INP : MEMORY_OUT], packed;
   const uint32_t *s = port->shape;
-  port->batch = net->batch;
-  port->block = is_load ? net->block_in : net->block_out;
+  port->batch = (uint64_t)1 << MACHINE_LOG_BATCH;
+  port->block = (uint64_t)1 << (is_load ? MACHINE_LOG_BLOCK_IN : MACHINE_LOG_BLOCK_OUT);
   if (port->form == FORM_COLUMN) {
     port->c = s[port->rank - 1];
     port->n = port->elements / port->c;
@@ -595,7 +603,7 @@ static int read_network(tilewright *net, const char *folder) {
   read_datafile(head + 120, head + 168, &net->uops);
   read_datafile(head + 128, head + 200, &net->constants);
   if (!(get32(head + 12) & FLAG_BARE) || get32(head + 76) != 1) return refuse_host_work(net);
-  code = read_machine(net, head + 24);
+  code = check_machine(net, head + 24);
   if (code) return code;
   return read_tables(net, at, get32(head + 80));
 }
@@ -620,7 +628,7 @@ static int check_transfer(tilewright *net, const uint8_t *insn, const uint8_t *r
   if (offset != (low >> 26 & 0xffffffff))
     return damaged(net, "a relocation has another offset than its instruction");
   if (rows && columns) reach = (rows - 1) * pitch + columns;
-  if ((offset + reach) * net->element[memory] > buffer->bytes)
+  if ((offset + reach) * ELEMENT_BYTES[memory] > buffer->bytes)
     return damaged(net, "an instruction reaches beyond its buffer");
   return TILEWRIGHT_OK;
 }
@@ -680,7 +688,7 @@ static int relocate(tilewright *net, uint8_t *insns) {
     const uint8_t *relocation = net->relocations + (size_t)i * RELOCATION_BYTES;
     uint8_t *insn = insns + (size_t)get32(relocation) * INSTRUCTION_BYTES;
     const buffer_t *buffer = &net->buffers[get32(relocation + 8)];
-    uint64_t element = net->element[get32(relocation + 4)], low = get64(insn);
+    uint64_t element = ELEMENT_BYTES[get32(relocation + 4)], low = get64(insn);
     uint64_t base = buffer->address / element + get32(relocation + 12);
     if (buffer->address % element)
       return fail(net, TILEWRIGHT_NO_DEVICE,
