@@ -27,6 +27,7 @@ from tilewright.targets.vta.board.program_image import (
     image_files,
     read_image,
 )
+from tilewright.targets.vta.isa import ACC, INP, OUT, UOP, WGT
 from tilewright.targets.vta.spec import VtaSpec
 
 PYNQ = VtaSpec.load("vta-pynq")
@@ -189,6 +190,25 @@ def test_an_artifact_does_not_say_what_machine_there_is(
         said = f"with {key.upper()} {value}, this runtime for one with {own}; build"
         assert (code, said in message) == (UNSUPPORTED, True), message
         assert not accepted(mutant)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("memory", [UOP, WGT, INP, ACC, OUT])
+def test_a_transfer_of_no_rows_is_refused(
+    memory: int, opener: Opener, program: BoardProgram
+) -> None:
+    """It reaches nowhere by its fields; a device counts rows from 65,535 down, or never ends."""
+    files, insns = image_files(program), program.insns.copy()
+    rows = program.relocations
+    at = int(rows["instruction"][rows["memory"] == memory][0])
+    insns[at, 1] &= ~np.uint64(0xFFFF)
+    mutant = with_data(files, INSTRUCTIONS, insns.tobytes())
+    code, message = opener.open(mutant)
+    assert (code, "moves columns of no rows" in message) == (3, True)
+    with pytest.raises(BoardError, match=rf"instruction \[{at}\] moves columns of no rows"):
+        read_image(mutant, PYNQ)
+    insns[at, 1] = 0  # a transfer of nothing passes tokens
+    assert opener.open(with_data(files, INSTRUCTIONS, insns.tobytes()))[0] == 0
 
 
 def test_wrong_streams_are_refused_as_python_refuses_them(

@@ -159,6 +159,9 @@ def _check_relocations(program: BoardProgram) -> None:
     low = insns[:, 0]
     moves = np.isin(low & np.uint64(7), (LOAD, STORE))
     sizes = _field(insns[:, 1], 16, 16)
+    # The fields say that it reaches nowhere; hardware counts rows from 65,535 down, or never ends.
+    endless = np.flatnonzero(moves & (sizes > 0) & (_field(insns[:, 1], 0, 16) == 0))
+    _require(endless.size == 0, f"instruction {endless[:1]} moves columns of no rows")
     _require(bool((np.diff(at) > 0).all()), "its relocations are not in the order of instructions")
     _require(at.size == 0 or int(at[-1]) < len(insns), "a relocation names no instruction")
     _require(bool(moves[at].all()), "a relocation names an instruction that moves no data")
@@ -185,7 +188,7 @@ def _check_relocations(program: BoardProgram) -> None:
     )
     high = insns[at, 1]
     rows, columns, pitch = _field(high, 0, 16), sizes[at], _field(high, 32, 16)
-    reach = np.where((rows > 0) & (columns > 0), (rows - 1) * pitch + columns, 0)
+    reach = np.where(columns > 0, (rows - 1) * pitch + columns, 0)
     ends = (offset + reach) * element_bytes(program.spec.machine)[memory]
     room = np.array([b.bytes for b in program.buffers], np.int64)[buffer]
     beyond = np.flatnonzero(ends > room)

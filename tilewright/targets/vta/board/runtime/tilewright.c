@@ -627,7 +627,9 @@ static int check_transfer(tilewright *net, const uint8_t *insn, const uint8_t *r
     return damaged(net, "an instruction reads or writes a buffer of another kind");
   if (offset != (low >> 26 & 0xffffffff))
     return damaged(net, "a relocation has another offset than its instruction");
-  if (rows && columns) reach = (rows - 1) * pitch + columns;
+  /* By its fields it reaches nowhere; hardware counts rows from 65,535 down, or never ends. */
+  if (!rows && columns) return damaged(net, "an instruction moves columns of no rows");
+  if (columns) reach = (rows - 1) * pitch + columns;
   if ((offset + reach) * ELEMENT_BYTES[memory] > buffer->bytes)
     return damaged(net, "an instruction reaches beyond its buffer");
   return TILEWRIGHT_OK;
