@@ -74,6 +74,10 @@ static const uint64_t ELEMENT_BYTES[MEMORIES] = {
 #define MAX_BUFFER_BYTES ((uint64_t)1 << 25)
 #define MAX_TENSOR_BYTES ((uint64_t)1 << 28)
 #define MAX_DIMENSION (((uint32_t)1 << 24) - 1)
+#define MAX_MEMORY_BYTES ((uint64_t)1 << 30)
+#define MAX_NAME_BYTES 1024u
+#define MAX_BUFFERS ((uint32_t)1 << 12)
+#define MAX_STREAMS ((uint32_t)1 << 16)
 #define MAX_PORTS 1024u
 #define ADDRESSES ((uint64_t)1 << 32)
 #define FIRST_PATIENCE ((uint32_t)1 << 31)
@@ -124,7 +128,8 @@ typedef struct {
 struct tilewright {
   char message[400];
   uint8_t *network;
-  uint32_t buffer_count, segment_count, relocation_count, load_count, store_count, text_bytes;
+  uint32_t buffer_count, segment_count, relocation_count, load_count, store_count;
+  uint32_t text_bytes, text_at; /* text_at: behind the last name that was read */
   const uint8_t *segments, *relocations;
   const char *text;
   datafile_t instructions, uops, constants;
@@ -300,12 +305,22 @@ static int read_data(tilewright *net, const char *folder, const char *name,
 
 /* -- network.bin ------------------------------------------------------------------------------- */
 
-static int read_name(tilewright *net, const uint8_t *record, const char **name) {
+static int read_text(tilewright *net, const uint8_t *record, const char **text) {
   uint64_t end = (uint64_t)get32(record) + get32(record + 4);
   if (end >= net->text_bytes || net->text[end]) return damaged(net, "a name is cut");
-  *name = net->text + get32(record);
-  if (strlen(*name) != get32(record + 4)) return damaged(net, "a name is cut");
+  *text = net->text + get32(record);
+  if (strlen(*text) != get32(record + 4)) return damaged(net, "a name is cut");
   return TILEWRIGHT_OK;
+}
+
+/* Names lie in the order of the tables and are short: reading and comparing all takes little. */
+static int read_name(tilewright *net, const uint8_t *record, const char **name) {
+  int code;
+  if (get32(record) != net->text_at || get32(record + 4) > MAX_NAME_BYTES)
+    return damaged(net, "a name is not in its place or too long");
+  code = read_text(net, record, name);
+  net->text_at += get32(record + 4) + 1;
+  return code;
 }
 
 static void read_datafile(const uint8_t *size, const uint8_t *digest, datafile_t *file) {
@@ -528,9 +543,12 @@ static int read_tables(tilewright *net, const uint64_t at[8], uint32_t port_coun
   const uint8_t *buffers = net->network + (size_t)at[0], *ports = net->network + (size_t)at[3];
   const uint8_t *tensors = net->network + (size_t)at[4];
   uint64_t tensor_count = (uint64_t)net->input_count + net->output_count;
+  uint64_t memory = 0;
   uint32_t i;
   int code = read_step(net, net->network + (size_t)at[2], port_count);
   if (code) return code;
+  if (net->buffer_count > MAX_BUFFERS || net->segment_count > MAX_STREAMS)
+    return damaged(net, "it has more buffers or streams than there may be");
   if (tensor_count > MAX_PORTS) return damaged(net, "it has more than 1024 inputs and outputs");
   net->buffers = calloc((size_t)net->buffer_count + 1, sizeof *net->buffers);
   net->ports = calloc((size_t)port_count + 1, sizeof *net->ports);
@@ -539,10 +557,16 @@ static int read_tables(tilewright *net, const uint64_t at[8], uint32_t port_coun
     return no_memory(net, "its tables", net->buffer_count + port_count + tensor_count);
   for (i = 0; !code && i < net->buffer_count; i++)
     code = read_buffer(net, buffers + BUFFER_BYTES * (size_t)i, &net->buffers[i]);
+  for (i = 0; !code && i < net->buffer_count; i++) memory += net->buffers[i].bytes;
+  if (!code && memory > MAX_MEMORY_BYTES)
+    code = damaged(net, "its buffers are larger than the memory of a board");
   for (i = 0; !code && i < port_count; i++)
     code = read_port(net, ports + PORT_BYTES * (size_t)i, &net->ports[i], i < net->load_count);
   for (i = 0; !code && i < tensor_count; i++)
     code = read_tensor(net, tensors + TENSOR_BYTES * (size_t)i, &net->tensors[i]);
+  if (!code && (get32(net->network + 100) != net->text_at ||
+                (uint64_t)net->text_at + get32(net->network + 104) + 1 != net->text_bytes))
+    code = damaged(net, "it has texts of nothing");
   return code ? code : match_names(net);
 }
 
@@ -564,7 +588,7 @@ static int read_head(tilewright *net, size_t bytes) {
 
 static int refuse_host_work(tilewright *net) {
   const char *why = "the host must compute parts of it";
-  if (get32(net->network + 104) && read_name(net, net->network + 100, &why))
+  if (get32(net->network + 104) && read_text(net, net->network + 100, &why))
     return TILEWRIGHT_BAD_ARTIFACT;
   return fail(net, TILEWRIGHT_UNSUPPORTED,
               "this network cannot run without Python: %s; build it with --bare to see what to "
