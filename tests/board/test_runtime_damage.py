@@ -280,6 +280,17 @@ def test_what_a_table_may_hold_is_bounded(opener: Opener, program: BoardProgram)
 
 
 @pytest.mark.attack
+def test_a_large_network_is_not_read(opener: Opener, program: BoardProgram) -> None:
+    files = image_files(program)
+    opener.open(files)
+    os.truncate(opener.folder / NETWORK, (1 << 27) + 1)
+    code, message = opener.open({})
+    assert (code, "larger than 128 MiB" in message) == (2, True)
+    with pytest.raises(BoardError, match="larger than 128 MiB"):
+        read_image({**files, NETWORK: bytes((1 << 27) + 1)}, PYNQ)
+
+
+@pytest.mark.attack
 def test_buffers_are_no_more_than_a_board_has(opener: Opener, program: BoardProgram) -> None:
     at = next(k for k, each in enumerate(program.buffers) if each.kind == "activations")
     most = Buffer("more", "activations", 1 << 25)

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import shutil
 import subprocess
+import tracemalloc
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,10 @@ import pytest
 
 from tests.cli.conftest import Place
 from tests.networks.small_artifacts import build_small, rewrite_manifest
-from tilewright.core.files import Json, digest, pack_arrays
+from tilewright.core.files import MAX_JSON_BYTES, Json, digest, pack_arrays
+from tilewright.core.safe_files import UnsafeFile
 from tilewright.networks.artifact import ArtifactError, load
+from tilewright.networks.artifact.folder import MOST_BYTES
 from tilewright.targets import make_target
 from tilewright.targets.capabilities import HasSpecification, capability
 from tilewright.targets.vta.board.runtime import SOURCES, source, sources_digest
@@ -90,6 +94,32 @@ def test_a_manifest_without_a_list_of_files_is_one_message(files: Json, art: Pat
         load(art)
     build_small(art, 4)
     assert load(art).name == "small"
+
+
+# -- sizes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 6])
+def test_files_that_are_large_together_are_not_read(count: int, art: Path) -> None:
+    """Such as those with holes, which take no place on a disk."""
+    size = MOST_BYTES // count
+    said = {"bytes": size, "sha256": digest(b"")}
+    for number in range(count):
+        (art / f"f{number}").touch()
+        os.truncate(art / f"f{number}", size)
+        rewrite_manifest(art, lambda m, n=number: m["files"].update({f"f{n}": said}))  # type: ignore[misc]
+    tracemalloc.start()
+    with pytest.raises(ArtifactError, match="lists files of more than 1 GiB"):
+        load(art)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_a_large_manifest_is_not_read(art: Path) -> None:
+    os.truncate(art / "manifest.json", MAX_JSON_BYTES + 1)
+    with pytest.raises(UnsafeFile, match="larger than 33554432 bytes"):
+        load(art)
 
 
 # -- code --------------------------------------------------------------------------------------

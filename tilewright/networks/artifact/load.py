@@ -14,7 +14,7 @@ from tilewright.networks.artifact.accuracy import CHECK_FILE, NetworkAccuracy, a
 from tilewright.networks.artifact.compiled import KIND as LIBRARY_KIND
 from tilewright.networks.artifact.compiled import LIBRARY, CompiledArtifact
 from tilewright.networks.artifact.errors import ArtifactError
-from tilewright.networks.artifact.folder import AGAIN, read_files, read_manifest
+from tilewright.networks.artifact.folder import AGAIN, MOST_BYTES, read_files, read_manifest
 from tilewright.networks.artifact.run import (
     Array,
     Island,
@@ -31,6 +31,8 @@ from tilewright.targets.layer import Scale, Value
 from tilewright.targets.registry import rebuild
 
 CPU_LIBRARY = "cpu/islands.so"
+LIBRARY_BYTES = 1 << 31
+"""Of an artifact with a library: weights are in float32 there."""
 
 
 class Artifact:
@@ -146,10 +148,11 @@ def load(folder: Path, *, allow_code: bool = False) -> Artifact | CompiledArtifa
                 f"{'; '.join(code)}; if you built it, or trust who did, allow it with --allow-code "
                 "(allow_code=True)"
             )
-        files = read_files(folder, manifest)
+        is_library = manifest.get("kind") == LIBRARY_KIND
+        files = read_files(folder, manifest, LIBRARY_BYTES if is_library else MOST_BYTES)
         spec = as_object(manifest["specification"])
         target = rebuild(as_text(spec["kind"]), as_object(spec["keys"]), "")
-        if manifest.get("kind") == LIBRARY_KIND:
+        if is_library:
             return CompiledArtifact(manifest, target, files)
         builds = capability(target, Builds)
         if builds is None:

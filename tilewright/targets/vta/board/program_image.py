@@ -79,6 +79,7 @@ PORT = np.dtype(
 )  # fmt: skip
 TENSOR = np.dtype([*_NAME, ("dtype", "<u4"), ("rank", "<u4"), ("shape", "<u4", (MAX_RANK,))])
 _RECORDS = (BUFFER, SEGMENT, STEP, PORT, TENSOR, TENSOR, RELOCATION)
+MAX_NETWORK_BYTES = 1 << 27
 _MOST = {
     "buffers": MAX_BUFFERS, "segments": MAX_STREAMS, "steps": MAX_STREAMS, "ports": MAX_PORTS,
     "inputs": MAX_PORTS, "outputs": MAX_PORTS,
@@ -276,6 +277,8 @@ class _Names:
 
 def _parts(network: bytes) -> tuple[np.void, dict[str, NDArray[np.void]], _Names]:
     """Header, tables and names of a file that nobody changed."""
+    if len(network) > MAX_NETWORK_BYTES:
+        raise _damaged(NETWORK, f"is larger than {MAX_NETWORK_BYTES >> 20} MiB")
     if len(network) < HEADER.itemsize + _DIGEST_BYTES or not network.startswith(MAGIC):
         raise _damaged(NETWORK, "is not the network of an artifact")
     if hashlib.sha256(network[:-_DIGEST_BYTES]).digest() != network[-_DIGEST_BYTES:]:

@@ -71,6 +71,7 @@ static const uint64_t ELEMENT_BYTES[MEMORIES] = {
     ELEMENT(MACHINE_LOG_BATCH + MACHINE_LOG_BLOCK_OUT + MACHINE_LOG_ACC_WIDTH),
     ELEMENT(MACHINE_LOG_BATCH + MACHINE_LOG_BLOCK_OUT + MACHINE_LOG_INP_WIDTH)};
 #define MAX_FILE_BYTES ((uint64_t)1 << 30)
+#define MAX_NETWORK_BYTES ((uint64_t)1 << 27)
 #define MAX_BUFFER_BYTES ((uint64_t)1 << 25)
 #define MAX_TENSOR_BYTES ((uint64_t)1 << 28)
 #define MAX_DIMENSION (((uint32_t)1 << 24) - 1)
@@ -251,12 +252,14 @@ static void sha256(const uint8_t *data, size_t bytes, uint8_t digest[DIGEST_BYTE
 
 /* -- files ------------------------------------------------------------------------------------- */
 
-static int read_open(tilewright *net, FILE *file, const char *path, uint8_t **data, size_t *bytes) {
+static int read_open(tilewright *net, FILE *file, const char *path, uint64_t most, uint8_t **data,
+                     size_t *bytes) {
   long length;
   if (fseek(file, 0, SEEK_END) || (length = ftell(file)) < 0 || fseek(file, 0, SEEK_SET))
     return fail(net, TILEWRIGHT_BAD_FILE, "cannot read %s", path);
-  if ((uint64_t)length > MAX_FILE_BYTES)
-    return fail(net, TILEWRIGHT_BAD_FILE, "%s is no file, or larger than a GiB", path);
+  if ((uint64_t)length > most)
+    return fail(net, TILEWRIGHT_BAD_FILE, "%s is no file, or larger than %lu MiB", path,
+                (unsigned long)(most >> 20));
   *bytes = (size_t)length;
   *data = malloc(*bytes ? *bytes : 1);
   if (!*data) return no_memory(net, path, *bytes);
@@ -266,8 +269,8 @@ static int read_open(tilewright *net, FILE *file, const char *path, uint8_t **da
 }
 
 /* All of a file of the folder; `*data` is the caller's to free, also after an error. */
-static int read_file(tilewright *net, const char *folder, const char *name, uint8_t **data,
-                     size_t *bytes) {
+static int read_file(tilewright *net, const char *folder, const char *name, uint64_t most,
+                     uint8_t **data, size_t *bytes) {
   size_t length = strlen(folder) + 1 + strlen(name) + 1;
   char *path = malloc(length);
   FILE *file;
@@ -277,7 +280,7 @@ static int read_file(tilewright *net, const char *folder, const char *name, uint
   snprintf(path, length, "%s/%s", folder, name);
   file = fopen(path, "rb");
   if (file) {
-    code = read_open(net, file, path, data, bytes);
+    code = read_open(net, file, path, most, data, bytes);
     fclose(file);
   } else {
     code = fail(net, TILEWRIGHT_BAD_FILE, "cannot open %s; is it the folder of an artifact?", path);
@@ -291,7 +294,7 @@ static int read_data(tilewright *net, const char *folder, const char *name,
                      const datafile_t *expected, uint8_t **data) {
   uint8_t digest[DIGEST_BYTES];
   size_t bytes = 0;
-  int code = read_file(net, folder, name, data, &bytes);
+  int code = read_file(net, folder, name, MAX_FILE_BYTES, data, &bytes);
   if (code) return code;
   if (bytes != expected->bytes)
     return fail(net, TILEWRIGHT_BAD_ARTIFACT, "%s has %s bytes than when it was built; copy the "
@@ -599,7 +602,7 @@ static int read_network(tilewright *net, const char *folder) {
   size_t bytes = 0;
   uint64_t at[8];
   const uint8_t *head;
-  int code = read_file(net, folder, "network.bin", &net->network, &bytes);
+  int code = read_file(net, folder, "network.bin", MAX_NETWORK_BYTES, &net->network, &bytes);
   if (!code) code = read_head(net, bytes);
   if (code) return code;
   head = net->network;
