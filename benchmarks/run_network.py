@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from tilewright.networks.artifact import load
 begin = time.perf_counter()
-artifact = load(Path(sys.argv[1]))
+artifact = load(Path(sys.argv[1]), allow_code=True)
 loaded = time.perf_counter() - begin
 random = np.random.default_rng(0)
 arrays = {

@@ -52,7 +52,7 @@ def tilewright(folder: str, threads: int) -> Callable[[], object]:
     """A library that `tilewright build` made; its target says how many threads."""
     from tilewright.networks.artifact import load
 
-    artifact = load(Path(folder))
+    artifact = load(Path(folder), allow_code=True)
     rng = np.random.default_rng(0)
     arrays = {
         value.name: rng.standard_normal(value.shape).astype(value.dtype)

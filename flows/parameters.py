@@ -9,11 +9,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tilewright.core.safe_files import OUTPUT_ROOT
 from tilewright.core.sanitize import printable
 from tilewright.evaluation.datasets.plan import CPU_ROWS, ROWS, SPECS, WORKLOADS
 from tilewright.evaluation.datasets.plan import DatasetOptions as DatasetOptions
 from tilewright.tuning.build_options import DEFAULT_TRIALS, BuildOptions
-from tilewright.tuning.output_dir import OUTPUT_ROOT, below_root
+from tilewright.tuning.output_dir import below_root
 
 
 class Form(BaseModel):

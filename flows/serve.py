@@ -11,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.safe_files import OUTPUT_ROOT
 from tilewright.services.local_services import API_URL, drain, login_for
 from tilewright.services.mlflow_server import mlflow_login
 from tilewright.services.prefect_server import announcing, start_prefect_pages
@@ -18,7 +19,6 @@ from tilewright.services.server_process import LOOPBACK
 from tilewright.services.urls import name_prefect_pages
 from tilewright.services.workspace import use_home
 from tilewright.tuning.options import TuningOptions
-from tilewright.tuning.output_dir import OUTPUT_ROOT
 from tilewright.tuning.regression_options import WatchOptions
 
 FLOW, DEPLOYMENT = "tune_network", "nightly"

@@ -6,10 +6,8 @@ that its encoder cannot have written, and nothing else.
 
 from __future__ import annotations
 
-import io
 import json
 import tempfile
-import zipfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.files import (
-    MAX_UNPACKED_BYTES,
     pack_arrays,
     pack_files,
     read_json,
     unpack_arrays,
+    unpack_files,
 )
 from tilewright.models import load_state, save_state
 from tilewright.search import Batch, Candidates, ExplorerState, History
@@ -175,13 +173,9 @@ def decode_state(data: bytes) -> ExplorerState:
     """What `encode_state` wrote. Raises `StoreError` as `models.load_state`, too."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                entries = archive.infolist()
-                if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
-                    raise ValueError("it is too large")
-                for entry in entries:
-                    (Path(folder) / Path(entry.filename).name).write_bytes(archive.read(entry))
-        except Exception as error:  # ZIP and zlib fail in ways of their own
+            for name, content in unpack_files(data).items():
+                (Path(folder) / Path(name).name).write_bytes(content)
+        except OSError as error:  # what is no name of a file
             raise ValueError(f"no models: {error}") from None
         return load_state(Path(folder))
 

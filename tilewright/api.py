@@ -69,13 +69,14 @@ def build(model: str | Path, out: str | Path, **options: Any) -> BuiltArtifact:
 
 
 def run(
-    folder: str | Path, inputs: Mapping[str, NDArray[Any]]
+    folder: str | Path, inputs: Mapping[str, NDArray[Any]], *, allow_code: bool = False
 ) -> tuple[dict[str, NDArray[Any]], Profile | LibraryProfile]:
     """One inference of a built network, on its simulated accelerator or this CPU.
 
     `inputs` are arrays by name, in the shapes of the network's inputs. Returns the outputs by name,
-    and where the time goes. Runs code of the folder: run none of strangers. Raises `ArtifactError`
-    for a damaged folder, and `InputError` for arrays that do not fit.
+    and where the time goes. `allow_code` lets machine code of the folder run, which those of the
+    target `cpu` and of networks with work left to the CPU hold. Raises `ArtifactError` for a
+    damaged folder and for code that is not allowed, and `InputError` for arrays that do not fit.
 
     >>> image = np.zeros((1, 1, 8, 8), np.float32)
     >>> outputs, profile = tilewright.run("built/digits", {"input": image})
@@ -84,7 +85,7 @@ def run(
     """
     from tilewright.networks.artifact import load
 
-    return load(Path(folder)).run(inputs)
+    return load(Path(folder), allow_code=allow_code).run(inputs)
 
 
 def compare(

@@ -139,7 +139,7 @@ def _check(
     stages.stage = "building"
     manifest = build_artifact(LocalRunner(), options).manifest
     stages.stage = "loading"
-    artifact = load(options.out)
+    artifact = load(options.out, allow_code=True)
     assert isinstance(artifact, Artifact)
     stages.found = replace(
         stages.found, layers=len(artifact.rows), islands=len(as_rows(manifest["cpu"]))
@@ -254,7 +254,7 @@ def _fused_otherwise(
 
     whole, name = problem.labelled(evaluation.labels), kind_of(options.target)[0].name
     artifact.build(whole, evaluation.picks, problem.target, name, out)
-    loaded = artifact.load(out)
+    loaded = artifact.load(out, allow_code=True)
     assert isinstance(loaded, artifact.Artifact)
     for feed, before in zip(feeds, made, strict=True):
         after = loaded.infer(feed)

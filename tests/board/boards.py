@@ -20,6 +20,9 @@ from tilewright.targets.vta.program import Program, words_of
 from tilewright.targets.vta.spec import VtaSpec
 
 HERE = Path(__file__).parent
+PYNQ = VtaSpec.load("vta-pynq")
+PAIRED = VtaSpec.from_mapping({"LOG_BATCH": 1, "LOG_BLOCK": 3, "LOG_INP_BUFF_SIZE": 14,
+                               "LOG_WGT_BUFF_SIZE": 15, "LOG_ACC_BUFF_SIZE": 16})  # fmt: skip
 STRICT = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
 SANITIZED = f"{STRICT} -g -fsanitize=address,undefined -fno-sanitize-recover=all"
 MEMORY_BYTES = 2 << 20
@@ -61,9 +64,10 @@ def linked(name: str, runtime: Path, to: Path, *flags: str) -> Path:
     )  # fmt: skip
 
 
-def built_runtime(folder: Path, flags: str) -> Path:
-    """The folder with the sources, the driver and `tilewright_run`, compiled with these flags."""
-    copy_runtime(folder)
+def built_runtime(folder: Path, flags: str, spec: VtaSpec = PYNQ) -> Path:
+    """The folder with the sources for a machine, the driver and `tilewright_run`, compiled with
+    these flags."""
+    copy_runtime(folder, spec)
     driver = compile_c(
         HERE / "driver_shim.c", folder / "driver_shim.o", *flags.split(), f"-I{folder}", "-c"
     )

@@ -6,13 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.board.boards import SANITIZED, STRICT, built_runtime
+from tests.board.boards import PAIRED, SANITIZED, STRICT, built_runtime
 
 
 @pytest.fixture(scope="session")
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built with every warning an error, under address and undefined-behaviour sanitizers."""
     return built_runtime(tmp_path_factory.mktemp("sanitized"), SANITIZED)
+
+
+@pytest.fixture(scope="session")
+def paired(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Likewise, for a machine of two rows and eight channels a block."""
+    return built_runtime(tmp_path_factory.mktemp("paired"), SANITIZED, PAIRED)
 
 
 @pytest.fixture(scope="session")

@@ -8,15 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.board.boards import run, write_artifact
+from tests.board.boards import PAIRED, PYNQ, run, write_artifact
 from tests.board.programs import Made, one_layer, with_ports, with_steps
 from tilewright.targets.layer import Scale
 from tilewright.targets.vta.board.program import Buffer, Port, ProgramStep
-from tilewright.targets.vta.spec import VtaSpec
 
-PYNQ = VtaSpec.load("vta-pynq")
-PAIRED = VtaSpec.from_mapping({"LOG_BATCH": 1, "LOG_BLOCK": 3, "LOG_INP_BUFF_SIZE": 14,
-                               "LOG_WGT_BUFF_SIZE": 15, "LOG_ACC_BUFF_SIZE": 16})  # fmt: skip
 LAYERS = {
     "plain": ("conv2d:c=32,h=8,w=8,o=32,k=3,p=1", PYNQ, None),
     "ragged": ("conv2d:c=20,h=5,w=7,o=35,k=3x1,p=1x0", PYNQ, None),
@@ -39,12 +35,13 @@ def stem() -> Made:
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.slow(seconds=0.5)
 def test_the_runtime_computes_what_the_reference_does(
-    name: str, tmp_path: Path, sanitized: Path
+    name: str, tmp_path: Path, sanitized: Path, paired: Path
 ) -> None:
     text, spec, unfold = LAYERS[name]
     made = one_layer(text, spec, unfold=unfold)
     artifact = write_artifact(tmp_path / "art", made.program)
-    done = run(sanitized, artifact, made.data.tobytes(), spec)
+    runtime = paired if spec == PAIRED else sanitized
+    done = run(runtime, artifact, made.data.tobytes(), spec)
     assert (done.code, done.said) == (0, "")
     assert done.output == made.expected.tobytes()
     assert [(count, patience) for _, count, patience in done.streams] == [

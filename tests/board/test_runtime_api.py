@@ -12,7 +12,7 @@ import pytest
 from tests.board.boards import HERE, STRICT, compile_c, linked, make, run, served, write_artifact
 from tests.board.programs import Made, one_layer, with_ports
 from tilewright.targets.layer import Scale
-from tilewright.targets.vta.board.runtime import SOURCES, copy_runtime
+from tilewright.targets.vta.board.runtime import MACHINE, SOURCES, copy_runtime
 from tilewright.targets.vta.spec import VtaSpec
 
 PYNQ = VtaSpec.load("vta-pynq")
@@ -74,7 +74,7 @@ def test_outputs_that_cannot_be_written(dense: Made, tmp_path: Path, sanitized: 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
     """A copy of the runtime with an unbuilt driver beside it."""
-    assert copy_runtime(tmp_path / "runtime") == SOURCES
+    assert copy_runtime(tmp_path / "runtime", PYNQ) == (*SOURCES, MACHINE)
     return tmp_path / "runtime"
 
 
@@ -165,7 +165,14 @@ def test_the_library_alone(sources: Path) -> None:
         "VTAMemGetPhyAddr", "VTAMemCopyFromHost", "VTAMemCopyToHost",
     }  # fmt: skip
     done = make(sources, "clean")
-    assert sorted(path.name for path in sources.iterdir()) == sorted(SOURCES)
+    assert sorted(path.name for path in sources.iterdir()) == sorted((*SOURCES, MACHINE))
+
+
+def test_without_a_machine_nothing_is_built(sources: Path) -> None:
+    (sources / MACHINE).unlink()
+    done = make(sources, "libtilewright.a")
+    assert done.returncode != 0
+    assert "'tilewright board runtime DIR --target ...'" in done.stderr
 
 
 def test_cpp_may_include_the_headers(sources: Path) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,16 +16,23 @@ import pytest
 from tests.board.boards import linked, run, write_artifact
 from tests.board.programs import one_layer, with_ports
 from tilewright.targets.layer import Scale, Value
-from tilewright.targets.vta.board.bounds import BoardError
-from tilewright.targets.vta.board.program import BoardProgram
+from tilewright.targets.vta.board.bounds import MAX_BUFFERS, BoardError
+from tilewright.targets.vta.board.files import SPEC_FIELDS
+from tilewright.targets.vta.board.program import RELOCATION, BoardProgram, Buffer
 from tilewright.targets.vta.board.program_image import (
+    BUFFER,
     FILES,
     HEADER,
     INSTRUCTIONS,
     NETWORK,
+    PORT,
+    SEGMENT,
+    STEP,
+    TENSOR,
     image_files,
     read_image,
 )
+from tilewright.targets.vta.isa import ACC, INP, OUT, UOP, WGT
 from tilewright.targets.vta.spec import VtaSpec
 
 PYNQ = VtaSpec.load("vta-pynq")
@@ -163,13 +170,139 @@ def test_wrong_tables_are_refused_as_python_refuses_them(
 
 
 def agrees(files: Files) -> bool:
-    """Whether Python accepts it too, but for what C does not ask: which machine it is for, whether
-    names are text and whether tensors share memory."""
+    """Whether Python accepts it too, but for what C does not ask: whether names are text and
+    whether tensors share memory."""
     try:
         read_image(files, PYNQ)
     except BoardError as error:
-        return any(why in str(error) for why in ("for a machine with", "overlap", "is not text"))
+        return any(why in str(error) for why in ("overlap", "is not text"))
     return True
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("key", SPEC_FIELDS)
+def test_an_artifact_does_not_say_what_machine_there_is(
+    key: str, opener: Opener, program: BoardProgram
+) -> None:
+    """With blocks of one output channel, stores would be checked as if they wrote a sixteenth."""
+    files = image_files(program)
+    at, own = HEADER.fields[key][1], getattr(PYNQ, key)  # type: ignore[index]
+    for value in {0, own + 1, 0xFFFFFFFF} - {own}:
+        changed = bytearray(files[NETWORK])
+        changed[at : at + 4] = value.to_bytes(4, "little")
+        mutant = {**files, NETWORK: signed(bytes(changed))}
+        code, message = opener.open(mutant)
+        said = f"with {key.upper()} {value}, this runtime for one with {own}; build"
+        assert (code, said in message) == (UNSUPPORTED, True), message
+        assert not accepted(mutant)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("memory", [UOP, WGT, INP, ACC, OUT])
+def test_a_transfer_of_no_rows_is_refused(
+    memory: int, opener: Opener, program: BoardProgram
+) -> None:
+    """It reaches nowhere by its fields; a device counts rows from 65,535 down, or never ends."""
+    files, insns = image_files(program), program.insns.copy()
+    rows = program.relocations
+    at = int(rows["instruction"][rows["memory"] == memory][0])
+    insns[at, 1] &= ~np.uint64(0xFFFF)
+    mutant = with_data(files, INSTRUCTIONS, insns.tobytes())
+    code, message = opener.open(mutant)
+    assert (code, "moves columns of no rows" in message) == (3, True)
+    with pytest.raises(BoardError, match=rf"instruction \[{at}\] moves columns of no rows"):
+        read_image(mutant, PYNQ)
+    insns[at, 1] = 0  # a transfer of nothing passes tokens
+    assert opener.open(with_data(files, INSTRUCTIONS, insns.tobytes()))[0] == 0
+
+
+def with_texts(network: bytes, text: bytes, place: Callable[[int], tuple[int, int]]) -> bytes:
+    """With a text in place of all names, of which the n-th record has the one that `place` says."""
+    header = np.frombuffer(network, HEADER, 1).copy()
+    at, tables, number = HEADER.itemsize, b"", 0
+    counted = (("buffers", BUFFER), ("segments", SEGMENT), ("steps", STEP), ("ports", PORT),
+               ("inputs", TENSOR), ("outputs", TENSOR), ("relocations", RELOCATION))  # fmt: skip
+    for name, record in counted:
+        rows = np.frombuffer(network, record, int(header[0][name]), at).copy()
+        at += rows.nbytes
+        for row in rows if "name_at" in (record.names or ()) else ():
+            row["name_at"], row["name_bytes"] = place(number)
+            number += 1
+        tables += rows.tobytes()
+    header[0]["why_at"], header[0]["why_bytes"] = len(text), 0
+    header[0]["text_bytes"] = len(text) + 1
+    header[0]["bytes"] = HEADER.itemsize + len(tables) + len(text) + 1 + 32
+    return signed(header.tobytes() + tables + text + bytes(33))
+
+
+MANY = 1000
+
+
+@pytest.fixture(scope="module")
+def wide(program: BoardProgram) -> BoardProgram:
+    """With a thousand inputs more, which differ in the last letters of the longest names."""
+    more = [Value("i" * 1020 + f"{k:04}", (1,), "int64") for k in range(MANY)]
+    return replace(program, inputs=(*program.inputs, *more))
+
+
+@pytest.mark.attack
+def test_names_inside_one_another_are_refused_at_once(opener: Opener, wide: BoardProgram) -> None:
+    """Each was read and compared whole: 1.1 MB took half a minute in C and a gigabyte in Python."""
+    files, size = image_files(wide), 1 << 20
+    assert opener.open(files) == (0, "")
+    assert accepted(files)
+    for place in (
+        lambda number: (number, size - number),  # ends of one text
+        lambda number: (0, size),
+        lambda number: (1025 * number, 1024 if number else 0),
+        lambda number: (0xFFFFFFFF, 0xFFFFFFFF),
+    ):
+        mutant = {**files, NETWORK: with_texts(files[NETWORK], b"a" * size + b"\0", place)}
+        code, message = opener.open(mutant)
+        assert (code, "a name is" in message) == (3, True), message
+        assert not accepted(mutant)
+
+
+@pytest.mark.attack
+def test_what_a_table_may_hold_is_bounded(opener: Opener, program: BoardProgram) -> None:
+    files = image_files(program)
+    network = files[NETWORK]
+    header = np.frombuffer(network, HEADER, 1).copy()
+    buffers = int(header[0]["buffers"])
+    one = network[HEADER.itemsize :][: BUFFER.itemsize]
+    header[0]["buffers"] += MAX_BUFFERS
+    header[0]["bytes"] += MAX_BUFFERS * BUFFER.itemsize
+    body = one * MAX_BUFFERS + network[HEADER.itemsize :]
+    mutant = {**files, NETWORK: signed(header.tobytes() + body)}
+    assert opener.open(mutant)[0] == 3
+    with pytest.raises(BoardError, match=f"has {buffers + MAX_BUFFERS} buffers, where 4096 may"):
+        read_image(mutant, PYNQ)
+
+
+@pytest.mark.attack
+def test_a_large_network_is_not_read(opener: Opener, program: BoardProgram) -> None:
+    files = image_files(program)
+    opener.open(files)
+    os.truncate(opener.folder / NETWORK, (1 << 27) + 1)
+    code, message = opener.open({})
+    assert (code, "larger than 128 MiB" in message) == (2, True)
+    with pytest.raises(BoardError, match="larger than 128 MiB"):
+        read_image({**files, NETWORK: bytes((1 << 27) + 1)}, PYNQ)
+
+
+@pytest.mark.attack
+def test_buffers_are_no_more_than_a_board_has(opener: Opener, program: BoardProgram) -> None:
+    at = next(k for k, each in enumerate(program.buffers) if each.kind == "activations")
+    most = Buffer("more", "activations", 1 << 25)
+    files = image_files(replace(program, buffers=[*program.buffers, *[most] * 31]))
+    network = bytearray(files[NETWORK])
+    place = HEADER.itemsize + at * BUFFER.itemsize + BUFFER.fields["bytes"][1]  # type: ignore[index]
+    network[place : place + 8] = most.bytes.to_bytes(8, "little")
+    mutant = {**files, NETWORK: signed(bytes(network))}
+    code, message = opener.open(mutant)
+    assert (code, "larger than the memory of a board" in message) == (3, True), message
+    with pytest.raises(BoardError, match="its buffers have 10737"):
+        read_image(mutant, PYNQ)
 
 
 def test_wrong_streams_are_refused_as_python_refuses_them(

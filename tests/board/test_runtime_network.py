@@ -13,7 +13,8 @@ from tilewright.targets.artifact_types import LayerGraph, Pick
 from tilewright.targets.im2col import Unfold
 from tilewright.targets.layer import Layer, Scale, Value
 from tilewright.targets.vta.board.artifact_builder import VtaProgram, build
-from tilewright.targets.vta.board.runtime import SOURCES
+from tilewright.targets.vta.board.files import FILES
+from tilewright.targets.vta.board.runtime import copy_runtime
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import Workload, parse_workload
@@ -67,11 +68,11 @@ def small_network() -> LayerGraph:
 def test_a_built_network_runs_as_in_python(tmp_path: Path) -> None:
     graph = small_network()
     built = build(graph, [first_pick(each.workload) for each in graph.layers], PYNQ)
+    assert set(built.files) == set(FILES)
     for name, data in built.files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(data)
     runtime = tmp_path / "runtime"
-    assert {path.name for path in runtime.iterdir()} == set(SOURCES)
+    copy_runtime(runtime, PYNQ)
     driver = compile_c(HERE / "driver_shim.c", tmp_path / "driver.o", *SANITIZED.split(),
                        f"-I{runtime}", "-c")  # fmt: skip
     made = make(runtime, f"DRIVER={driver}", f"CFLAGS={SANITIZED}")

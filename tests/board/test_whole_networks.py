@@ -39,7 +39,7 @@ def made(name: str, out: Path, per_channel: bool = False) -> tuple[IntegerGraph,
     graph = integer_network(options, target).graph
     picks = tuned_picks(artifact.canonical_workloads(graph), target, trials=0)
     artifact.build(graph, picks, target, "vta", out)
-    return graph, artifact.load(out)
+    return graph, artifact.load(out, allow_code=True)
 
 
 def drawn(graph: IntegerGraph, seed: int) -> dict[str, np.ndarray]:

@@ -25,7 +25,7 @@ MEMORY_BYTES, BASE = 1 << 20, 4096
 
 def compiled_driver(folder: Path) -> Path:
     """The driver's object file, in a folder that is made."""
-    copy_runtime(folder)
+    copy_runtime(folder, VtaSpec.load("vta-pynq"))
     driver = folder / "driver_simulator.o"
     subprocess.run(
         ["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-O1", f"-I{folder}", "-c",

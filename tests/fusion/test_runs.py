@@ -132,13 +132,13 @@ def test_what_is_built_is_what_was_decided_and_computes_the_same(
     built = build_artifact(LocalRunner(), options)
     summary = json.loads((folders / mode / "summary.json").read_text())
     assert built.manifest["cycles"]["stream"] == summary["fusion"]["cycles"][mode]  # type: ignore[index, call-overload]
-    loaded = artifact.load(tmp_path / "art")
+    loaded = artifact.load(tmp_path / "art", allow_code=True)
     assert [each.wrong for each in loaded.verify()] == [0] * len(built.manifest["layers"])  # type: ignore[arg-type]
     x = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
     (ours,) = loaded.infer({"input": x}).values()
     plain = BuildOptions(str(folders / "pooled.onnx"), tmp_path / "plain", trials=0)
     build_artifact(LocalRunner(), plain)
-    (theirs,) = artifact.load(tmp_path / "plain").infer({"input": x}).values()
+    (theirs,) = artifact.load(tmp_path / "plain", allow_code=True).infer({"input": x}).values()
     np.testing.assert_array_equal(ours, theirs)
 
 
@@ -155,7 +155,7 @@ def test_shortcuts_are_tuned_and_built_with_the_layers_they_are_in(tmp_path: Pat
         build_artifact(
             LocalRunner(), BuildOptions(str(model), tmp_path / name, schedules=folder, trials=0)
         )
-        loaded = artifact.load(tmp_path / name)
+        loaded = artifact.load(tmp_path / name, allow_code=True)
         assert not any(each.wrong for each in loaded.verify())
         x = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
         sides.append(next(iter(loaded.infer({"input": x}).values())))

@@ -66,7 +66,7 @@ def test_a_model_with_asymmetric_scales_is_built_right_and_says_so(
     """It was off by three quarters of its size, with signs turned, and verify was content."""
     out = tmp_path / "art"
     made = build_artifact(LocalRunner(), BuildOptions(str(asymmetric), out, trials=0))
-    artifact = load(out)
+    artifact = load(out, allow_code=True)
     assert isinstance(artifact, Artifact)
     model, image = onnx.load(asymmetric), np.random.default_rng(9).standard_normal(INPUT)
     feed = {"input": image.astype(np.float32)}
@@ -168,7 +168,7 @@ def test_what_an_inference_gave_stays_when_the_next_one_runs(tmp_path: Path) -> 
         onnx.utils.Extractor(model).extract_model([model.graph.input[0].name], [quantised]), cut
     )
     build_artifact(LocalRunner(), BuildOptions(str(cut), out, trials=0))
-    artifact = load(out)
+    artifact = load(out, allow_code=True)
     assert isinstance(artifact, Artifact)
     (value,) = artifact.inputs
     random = np.random.default_rng(0)
@@ -186,7 +186,7 @@ def test_samples_that_were_changed_with_their_manifest_are_refused(
 ) -> None:
     out = tmp_path / "art"
     build_artifact(LocalRunner(), BuildOptions(str(asymmetric), out, trials=0))
-    artifact = load(out)
+    artifact = load(out, allow_code=True)
     assert isinstance(artifact, Artifact)
     whole, check = artifact.manifest, (out / "check.npz").read_bytes()
     library = (out / CPU_LIBRARY).read_bytes() if (out / CPU_LIBRARY).exists() else None

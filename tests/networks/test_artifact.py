@@ -13,46 +13,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.board.graphs import Example, small_cnn
+from tests.board.graphs import small_cnn
+from tests.networks.small_artifacts import SCALE, build_small, in_integers, rewrite_manifest
 from tilewright.flows.build import build_artifact
 from tilewright.networks.artifact import ArtifactError, build, canonical_workloads, load
 from tilewright.networks.artifact import folder as artifact_folder
 from tilewright.networks.artifact.build import layer_graph
-from tilewright.networks.artifact.folder import sealed
 from tilewright.networks.errors import InputError
-from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.search import LocalRunner
 from tilewright.targets import make_target
-from tilewright.targets.capabilities import Blocks
-from tilewright.targets.layer import Scale, Value
+from tilewright.targets.layer import Value
 from tilewright.targets.workload import canonical
 from tilewright.tuning.build_options import BuildOptions
 
-SCALE = Scale.power_of_two(-5)
 FILES = {"manifest.json", "network.bin", "instructions.bin", "uops.bin", "constants.bin"}
-
-
-def in_integers(example: Example) -> IntegerGraph:
-    """The example with a float input and a float output."""
-    graph = example.graph
-    image, logits = (
-        Value("image", (1, 1, 12, 12), "float32"),
-        Value("logits", (10,), "float32", SCALE),
-    )
-    values = {**graph.values, "image": image}
-    return IntegerGraph(
-        name="small", inputs=(image,), outputs=(logits,), values=values,
-        steps=graph.layers, quantised={"x": "image"}, results={"logits": "y"},
-        blocks=Blocks(1, 16, 16), macs=sum(layer.macs for layer in graph.layers) + 1000,
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def art(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An artifact that tests only read."""
-    example, out = small_cnn(), tmp_path_factory.mktemp("artifact") / "art"
-    build(in_integers(example), example.random_picks(3), make_target("vta-pynq"), "vta", out,
-          notes={"quantisation": {"method": "by hand"}})  # fmt: skip
+    out = tmp_path_factory.mktemp("artifact") / "art"
+    build_small(out, notes={"quantisation": {"method": "by hand"}})
     return out
 
 
@@ -69,7 +50,7 @@ def image(seed: int) -> np.ndarray:
 
 def test_the_manifest_holds_what_others_rely_on(art: Path) -> None:
     manifest = json.loads((art / "manifest.json").read_text())
-    assert {path.name for path in art.iterdir()} >= FILES | {"runtime"}
+    assert {path.name for path in art.iterdir()} == FILES
     assert (manifest["network"], manifest["target"]) == ("small", "vta-pynq")
     for row in manifest["layers"]:
         assert {"names", "operator", "macs", "cycles"} <= row.keys()
@@ -113,9 +94,7 @@ def test_it_computes_what_the_layers_do(art: Path) -> None:
 
 
 def test_two_builds_give_equal_bytes(art: Path, tmp_path: Path) -> None:
-    example = small_cnn()
-    build(in_integers(example), example.random_picks(3), make_target("vta-pynq"), "vta",
-          tmp_path / "art", notes={"quantisation": {"method": "by hand"}})  # fmt: skip
+    build_small(tmp_path / "art", notes={"quantisation": {"method": "by hand"}})
     for path in art.rglob("*"):
         if path.is_file():
             assert path.read_bytes() == (tmp_path / "art" / path.relative_to(art)).read_bytes()
@@ -132,7 +111,7 @@ def test_it_loads_without_tvm_and_onnx(art: Path) -> None:
     assert done.stdout.strip() == ""
 
 
-@pytest.mark.parametrize("name", sorted(FILES | {"runtime/tilewright.c"}))
+@pytest.mark.parametrize("name", sorted(FILES))
 @pytest.mark.parametrize("place", [0, -1, 0.5])
 def test_a_changed_byte_is_refused(name: str, place: float, copy: Path) -> None:
     data = bytearray((copy / name).read_bytes())
@@ -156,14 +135,7 @@ def test_a_missing_and_a_cut_file_are_refused(name: str, copy: Path) -> None:
 
 def manifest_with(change: Callable[[dict], object]) -> Callable[[Path], None]:  # type: ignore[type-arg]
     """Rewrites the manifest, with a digest that fits."""
-
-    def rewrite(folder: Path) -> None:
-        manifest = json.loads((folder / "manifest.json").read_text())
-        manifest.pop("sha256")
-        change(manifest)
-        (folder / "manifest.json").write_bytes(sealed(manifest))
-
-    return rewrite
+    return lambda folder: rewrite_manifest(folder, change)
 
 
 MANIFESTS = {
@@ -177,7 +149,8 @@ MANIFESTS = {
     ),
     "no layers": (manifest_with(lambda m: m.pop("layers")), "not as this program builds it"),
     "outside": (
-        manifest_with(lambda m: m["files"].update({"../x": m["files"].pop("uops.bin")})), "../x"
+        manifest_with(lambda m: m["files"].update({"../x": m["files"].pop("uops.bin")})),
+        "lists '../x', which is no name",
     ),
     "steps": (manifest_with(lambda m: m["steps"][0].update(number="no")), "not as this program"),
     "workload": (
@@ -217,8 +190,8 @@ def test_a_folder_of_others_is_neither_read_nor_written(tmp_path: Path) -> None:
 def test_an_artifact_takes_the_place_of_an_older_one(copy: Path) -> None:
     (copy / "notes.txt").write_text("mine")
     before = (copy / "instructions.bin").read_bytes()
+    build_small(copy, 4)
     example = small_cnn()
-    build(in_integers(example), example.random_picks(4), make_target("vta-pynq"), "vta", copy)
     assert (copy / "instructions.bin").read_bytes() != before
     assert (copy / "notes.txt").read_text() == "mine"
     array = image(9)

@@ -79,7 +79,7 @@ def built(model: onnx.ModelProto | str, folder: Path) -> CompiledArtifact:
     picks = {layer.workload: by_rule(target, layer.workload) for layer in layers}
     total = sum(layer.workload.macs for layer in layers)
     build(whole, layers, picks, target, "cpu", folder / "art", name="small", total_macs=total)
-    found = load(folder / "art")
+    found = load(folder / "art", allow_code=True)
     assert isinstance(found, CompiledArtifact)
     return found
 
@@ -111,7 +111,7 @@ def close(ours: NDArray[Any], theirs: NDArray[Any]) -> bool:
 
 @pytest.mark.slow(seconds=0.5)
 def test_the_digits_network_gives_what_onnxruntime_gives(digits: Path) -> None:
-    artifact = load(digits)
+    artifact = load(digits, allow_code=True)
     assert isinstance(artifact, CompiledArtifact)
     assert {path.name for path in digits.iterdir()} == FILES
     image = normal(1, 1, 8, 8, seed=5)
@@ -121,7 +121,7 @@ def test_the_digits_network_gives_what_onnxruntime_gives(digits: Path) -> None:
 
 @pytest.mark.slow(seconds=0.5)
 def test_every_kernel_and_the_whole_are_held_against_references(digits: Path) -> None:
-    artifact = load(digits)
+    artifact = load(digits, allow_code=True)
     assert isinstance(artifact, CompiledArtifact)
     checks = list(artifact.verify())
     assert len(checks) == len(artifact.rows) >= 3
@@ -131,7 +131,7 @@ def test_every_kernel_and_the_whole_are_held_against_references(digits: Path) ->
 
 @pytest.mark.slow(seconds=0.5)
 def test_a_profile_has_a_time_for_each_layer(digits: Path) -> None:
-    artifact = load(digits)
+    artifact = load(digits, allow_code=True)
     assert isinstance(artifact, CompiledArtifact)
     _, profile = artifact.run({"input": normal(1, 1, 8, 8)}, layers=True)
     assert [layer.name for layer in profile.layers] == [row["name"] for row in artifact.rows]
@@ -172,7 +172,7 @@ def test_a_changed_byte_is_refused(copy: Path, name: str) -> None:
     content[len(content) // 2] ^= 1
     (copy / name).write_bytes(content)
     with pytest.raises(ArtifactError):
-        load(copy)
+        load(copy, allow_code=True)
 
 
 def spoiled(folder: Path, change: Callable[[dict[str, Json]], None]) -> Path:
@@ -202,7 +202,7 @@ def test_a_manifest_that_fits_nothing_is_refused(
     copy: Path, change: Callable[[dict[str, Json]], None]
 ) -> None:
     with pytest.raises(ArtifactError):
-        load(spoiled(copy, change))
+        load(spoiled(copy, change), allow_code=True)
 
 
 def by_another_tvm(manifest: dict[str, Any]) -> None:
@@ -212,7 +212,7 @@ def by_another_tvm(manifest: dict[str, Any]) -> None:
 @pytest.mark.slow(seconds=0.5)
 def test_what_another_tvm_compiled_does_not_run(copy: Path) -> None:
     with pytest.raises(ArtifactError, match=r"TVM 0\.1"):
-        load(spoiled(copy, by_another_tvm)).infer({"input": normal(1, 1, 8, 8)})
+        load(spoiled(copy, by_another_tvm), allow_code=True).infer({"input": normal(1, 1, 8, 8)})
 
 
 @pytest.mark.slow(seconds=0.5)
@@ -221,7 +221,7 @@ def test_arrays_that_do_not_fit_are_refused(
     digits: Path, inputs: dict[str, NDArray[np.float32]]
 ) -> None:
     with pytest.raises(InputError):
-        load(digits).run(inputs)
+        load(digits, allow_code=True).run(inputs)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_the_error_of_a_build_is_measured_on_samples_that_chose_no_scale(tmp_pat
         calibration=tmp_path / "samples.npz",
     )  # fmt: skip
     made = build_artifact(LocalRunner(), options)
-    artifact = load(options.out)
+    artifact = load(options.out, allow_code=True)
     assert isinstance(artifact, Artifact)
     found = artifact.accuracy()
     assert found is not None

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import os
 import time
+import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +16,19 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tilewright.core.files import (
+    MAX_JSON_BYTES,
+    as_object,
     canonical,
     pack_arrays,
     pack_files,
     providing,
+    read_json,
+    read_json_file,
     unpack_arrays,
+    unpack_files,
     write_atomically,
 )
+from tilewright.core.safe_files import UnsafeFile, read_plain
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
@@ -46,6 +56,99 @@ def test_arrays_come_back_as_they_were(numbers: np.ndarray, words: list[str]) ->
     assert back["numbers"].dtype == np.int32
     assert (back["numbers"] == numbers).all()
     assert [str(word) for word in back["words"]] == [word.rstrip("\0") for word in words]
+
+
+ARRAYS = {
+    "scalar": np.float64(3.5), "empty": np.zeros((0, 3), np.int8), "columns": np.eye(3, 4).T,
+    "by columns": np.asfortranarray(np.arange(12, dtype=np.int16).reshape(3, 4)),
+    "big": np.arange(5, dtype=">u4"), "half": np.ones((2, 1, 2), np.float16),
+    "bool": np.array([True, False]), "text": np.array(["α", "bcd"]), "no text": np.array([""] * 3),
+    "bytes": np.array([b"ab", b"c"]), "complex": np.array([1 + 2j]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_files_of_numpy_are_read_as_numpy_reads_them(compressed: bool) -> None:
+    buffer = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(buffer, **ARRAYS)  # type: ignore[arg-type]
+    with np.load(io.BytesIO(buffer.getvalue()), allow_pickle=False) as expected:
+        found = unpack_arrays(buffer.getvalue())
+        assert list(found) == expected.files
+        for name, array in found.items():
+            assert array.dtype == expected[name].dtype
+            assert array.flags.writeable
+            assert array.flags.aligned
+            np.testing.assert_array_equal(array, expected[name])
+
+
+def npy(header: str, data: bytes = b"", version: bytes = b"\1\0") -> bytes:
+    """A file of NPY with any header."""
+    text = header.encode().ljust(118) + b"\n"
+    return b"\x93NUMPY" + version + len(text).to_bytes(2, "little") + text + data
+
+
+SHAPE = "{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}"
+LIES = {
+    "huge": npy(SHAPE.format("<f8", (1 << 33,)), bytes(64)),
+    "beyond 64 bits": npy(SHAPE.format("<f8", (1 << 62, 1 << 62)), bytes(64)),
+    "negative": npy(SHAPE.format("<f8", (-8, -1)), bytes(64)),
+    "of nothing": npy(SHAPE.format("<U0", (1 << 60,))),
+    "objects": npy(SHAPE.format("|O", (8,)), bytes(64)),
+    "cut": npy(SHAPE.format("<f8", (9,)), bytes(64)),
+    "longer": npy(SHAPE.format("<f8", (7,)), bytes(64)),
+    "version": npy(SHAPE.format("<f8", (8,)), bytes(64), b"\3\0"),
+    "no array": b"import os",
+}  # fmt: skip
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("name", LIES)
+def test_arrays_ask_for_no_more_memory_than_their_file_has(name: str) -> None:
+    packed = pack_files({"x.npy": LIES[name]})
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="no arrays"):
+        unpack_arrays(packed)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+@pytest.mark.attack
+def test_archives_that_unpack_to_much_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.core.files.MAX_UNPACKED_BYTES", 1 << 20)
+    packed = pack_arrays({"x": np.zeros(1 << 17)}, level=9)
+    assert len(packed) < 1 << 13
+    for unpack in (unpack_arrays, unpack_files):
+        with pytest.raises(ValueError, match="once it is unpacked"):
+            unpack(packed)  # type: ignore[operator]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("text", [b"[" * 5000 + b"]" * 5000, b'{"a":' * 5000 + b"1" + b"}" * 5000])
+def test_json_is_neither_deep_nor_large(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_bytes(text)
+    with pytest.raises(ValueError, match="nested too deep"):
+        read_json_file(tmp_path / "x.json")
+    for depth in range(900, 1000):  # read, but almost too deep to be shown
+        with suppress(ValueError):
+            as_object(read_json(b"[" * depth + b"]" * depth))
+    os.truncate(tmp_path / "x.json", MAX_JSON_BYTES + 1)
+    with pytest.raises(UnsafeFile, match="larger than 33554432 bytes"):
+        read_json_file(tmp_path / "x.json")
+
+
+@pytest.mark.attack
+def test_a_file_is_read_in_one_piece(tmp_path: Path) -> None:
+    """In pieces that are joined it takes twice the memory."""
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", size := 64 << 20)
+    tracemalloc.start()
+    assert len(read_plain(tmp_path / "sparse")) == size
+    with pytest.raises(UnsafeFile, match="larger"):
+        read_plain(tmp_path / "sparse", limit=size - 1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.1 * size
 
 
 def test_packing_again_later_gives_the_same_bytes() -> None:

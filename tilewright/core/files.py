@@ -6,17 +6,25 @@ import fcntl
 import hashlib
 import io
 import json
+import math
 import os
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.safe_files import check_own, create_beside, naming, open_own, opened_folder
+from tilewright.core.safe_files import (
+    check_own,
+    create_beside,
+    naming,
+    open_own,
+    opened_folder,
+    read_plain,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,6 +39,7 @@ Json: TypeAlias = "JsonScalar | Sequence[Json] | Mapping[str, Json]"
 
 Arrays: TypeAlias = "Mapping[str, NDArray[np.generic]]"
 MAX_UNPACKED_BYTES = 1 << 30
+MAX_JSON_BYTES = 1 << 25
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -40,42 +49,58 @@ class FileChanged(TilewrightError):
 
 def read_json(text: str | bytes) -> Json:
     """The value of a JSON text: objects are dicts, arrays lists. Raises `ValueError`."""
-    value: Json = json.loads(text)
+    try:
+        value: Json = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
     return value
+
+
+def read_json_file(path: Path, *, within: Path | None = None) -> Json:
+    """The value of a JSON file of at most `MAX_JSON_BYTES`: as Python's objects it takes twenty
+    times as much. Raises `ValueError`, `UnsafeFile` and `OSError`."""
+    return read_json(read_plain(path, within=within, limit=MAX_JSON_BYTES))
+
+
+def _shown(value: Json) -> str:
+    """Of a list or an object its kind: it may be large or deep."""
+    if isinstance(value, list | dict):
+        return "an array" if isinstance(value, list) else "an object"
+    return f"{value!r:.80}"
 
 
 def as_object(value: Json) -> dict[str, Json]:
     """A value that must be an object. Raises `ValueError`, as all of these do."""
     if not isinstance(value, dict):
-        raise ValueError(f"{value!r:.80} is not a JSON object")
+        raise ValueError(f"{_shown(value)} is not a JSON object")
     return value
 
 
 def as_list(value: Json) -> list[Json]:
     """A value that must be an array."""
     if not isinstance(value, list):
-        raise ValueError(f"{value!r:.80} is not a JSON array")
+        raise ValueError(f"{_shown(value)} is not a JSON array")
     return value
 
 
 def as_text(value: Json) -> str:
     """A value that must be a text."""
     if not isinstance(value, str):
-        raise ValueError(f"{value!r:.80} is not text")
+        raise ValueError(f"{_shown(value)} is not text")
     return value
 
 
 def as_int(value: Json) -> int:
     """A value that must be a whole number."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{value!r:.80} is not a whole number")
+        raise ValueError(f"{_shown(value)} is not a whole number")
     return value
 
 
 def as_number(value: Json) -> float:
     """A value that must be a number."""
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ValueError(f"{value!r:.80} is not a number")
+        raise ValueError(f"{_shown(value)} is not a number")
     return value
 
 
@@ -158,7 +183,11 @@ def append(path: Path, data: bytes, *, length: int | None = None) -> int:
 def remove(path: Path, *, within: Path | None = None) -> None:
     """Remove a file; there may be none. `within` as above. Raises `UnsafeFile` for anything but a
     plain file of this user's, and `OSError`."""
-    with suppress(FileNotFoundError), opened_folder(path.parent, within) as folder, naming(path):
+    with (
+        suppress(FileNotFoundError),
+        opened_folder(path.parent, within, change=True) as folder,
+        naming(path),
+    ):
         if check_own(path, folder):
             os.unlink(path.name, dir_fd=folder)
 
@@ -185,20 +214,60 @@ def pack_arrays(arrays: Arrays, *, level: int = 0) -> bytes:
     return pack_files({f"{name}.npy": _npy(array) for name, array in arrays.items()}, level=level)
 
 
+def unpack_files(data: bytes) -> dict[str, bytes]:
+    """What `pack_files` packed. Raises `ValueError` for anything else, and for more than
+    `MAX_UNPACKED_BYTES`."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as packed:
+            return {entry.filename: packed.read(entry) for entry in _entries(packed)}
+    except Exception as error:  # ZIP and zlib fail in ways of their own
+        raise ValueError(f"no ZIP file: {error}") from None
+
+
 def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
     """The arrays of an NPZ file by name, of any shape. Raises `ValueError` for one of objects, for
     other files, and for more than `MAX_UNPACKED_BYTES`."""
+    arrays = {}
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as packed:
-            if sum(entry.file_size for entry in packed.infolist()) > MAX_UNPACKED_BYTES:
-                raise ValueError(f"more than {MAX_UNPACKED_BYTES >> 30} GiB once it is unpacked")
-        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+            for entry in _entries(packed):
+                with packed.open(entry) as file:
+                    arrays[entry.filename.removesuffix(".npy")] = _unpacked(file, entry.file_size)
     except Exception as error:  # ZIP, zlib and NPY each fail in ways of their own
         raise ValueError(f"no arrays: {error}") from None
-    if not all(isinstance(array, np.ndarray) and _is_text(array) for array in arrays.values()):
-        raise ValueError("no arrays: other files, or text of no code point")
+    if not all(map(_is_text, arrays.values())):
+        raise ValueError("no arrays: text of no code point")
     return arrays
+
+
+def _entries(packed: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    """The files in a ZIP file. Raises `ValueError` if they are too large together."""
+    entries = packed.infolist()
+    if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
+        raise ValueError(f"more than {MAX_UNPACKED_BYTES >> 30} GiB once it is unpacked")
+    return entries
+
+
+def _unpacked(file: IO[bytes], size: int) -> NDArray[Any]:
+    """The array of an NPY file of so many bytes, and no memory for more than these. Raises
+    `ValueError`."""
+    version = np.lib.format.read_magic(file)
+    read_header = {
+        (1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0,
+    }[version]  # fmt: skip
+    shape, by_columns, dtype = read_header(file)
+    count, left = math.prod(shape), size - file.tell()
+    if dtype.hasobject or min(shape, default=0) < 0 or count * dtype.itemsize != left:
+        raise ValueError(f"an array of {shape} {dtype} in {left} bytes")
+    if count and not left:
+        raise ValueError(f"an array of {shape} values without a size")
+    flat = np.empty(count, dtype)
+    room = flat.view(np.uint8).data if left else memoryview(b"")
+    while room and (got := file.readinto(room)):  # type: ignore[attr-defined]
+        room = room[got:]
+    if room or file.read(1):  # to its end, where the checksum is compared
+        raise ValueError("an array is cut")
+    return flat.reshape(shape, order="F" if by_columns else "C")
 
 
 def _is_text(array: NDArray[Any]) -> bool:

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
 
+OUTPUT_ROOT = "TILEWRIGHT_OUTPUT_ROOT"
+"""The variable that names a folder which no results may leave: `tilewright serve` sets it."""
 LARGEST = 2 << 30
 """Bytes that are read of a file."""
 _CHUNK = 1 << 20
@@ -39,17 +41,23 @@ class UnsafeFile(TilewrightError):
 
 
 @contextmanager
-def opened_folder(folder: Path, within: Path | None = None, *, make: bool = False) -> Iterator[int]:
+def opened_folder(
+    folder: Path, within: Path | None = None, *, make: bool = False, change: bool = False
+) -> Iterator[int]:
     """A descriptor of a folder. Links on the way to `within`, by default the folder itself, are
-    followed; below it they are refused. `make` makes what is missing. Raises `UnsafeFile` and
-    `OSError`."""
+    followed; below it they are refused, and so is `..`. `make` makes what is missing. What is
+    opened to `make` or `change` something follows no link below `OUTPUT_ROOT`, either. Raises
+    `UnsafeFile` and `OSError`."""
     root = folder if within is None else within
+    if make or change:
+        folder, root = _confined(folder, root)
+    names = _names_below(folder, root)
     if make:
         root.mkdir(parents=True, exist_ok=True)
     handle = os.open(root, _FOLDER)
     try:
         place = root
-        for name in folder.relative_to(root).parts:
+        for name in names:
             place /= name
             below = _below(handle, place, make)
             os.close(handle)
@@ -79,15 +87,18 @@ def read_plain(path: Path, *, within: Path | None = None, limit: int = LARGEST) 
     than `limit` bytes, and `OSError`."""
     handle = open_to_read(path, within=within)
     try:
-        parts, left = [], limit + 1
-        while left and (part := os.read(handle, min(left, _CHUNK))):
-            parts.append(part)
-            left -= len(part)
+        size = os.fstat(handle).st_size
+        # In one piece: pieces that are joined take twice the memory.
+        data = os.read(handle, size + 1) if size <= limit else b""
+        while 0 < len(data) <= limit and len(data) != size:  # it grows meanwhile, or says no size
+            if not (more := os.read(handle, _CHUNK)):
+                break
+            data += more
     finally:
         os.close(handle)
-    if not left:
+    if max(size, len(data)) > limit:
         raise UnsafeFile(f"{path} is larger than {limit} bytes, more than is read; move it away")
-    return b"".join(parts)
+    return data
 
 
 def open_to_read(path: Path, *, within: Path | None = None) -> int:
@@ -143,6 +154,23 @@ def naming(path: Path) -> Iterator[None]:
 
 
 # -- one file ----------------------------------------------------------------------------------
+
+
+def _confined(folder: Path, root: Path) -> tuple[Path, Path]:
+    """The folder, and `OUTPUT_ROOT` in place of a root that lies below it."""
+    if not (named := os.environ.get(OUTPUT_ROOT)):
+        return folder, root
+    limit = Path(named).resolve()
+    if not root.absolute().is_relative_to(limit):
+        return folder, root
+    return folder.absolute(), limit
+
+
+def _names_below(folder: Path, root: Path) -> tuple[str, ...]:
+    names = folder.relative_to(root).parts if folder.is_relative_to(root) else (os.pardir,)
+    if os.pardir in names:
+        raise UnsafeFile(f"{folder} leads out of {root}; {_STEP}")
+    return names
 
 
 def _below(folder: int, place: Path, make: bool) -> int:

@@ -27,11 +27,11 @@ from tilewright.core.files import (
     as_text,
     canonical,
     digest,
-    read_json,
+    read_json_file,
     remove,
     write_atomically,
 )
-from tilewright.core.safe_files import check_own, opened_folder, read_plain
+from tilewright.core.safe_files import check_own, opened_folder
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.targets.capabilities import specification_of
 from tilewright.targets.registry import make_target
@@ -164,9 +164,9 @@ def pretty(document: Json) -> bytes:
 def _machines(folder: Path) -> list[str]:
     """The names in `front.json` that can be files'; none where it cannot be read."""
     try:
-        rows = as_list(read_json(read_plain(folder / FRONT)))
+        rows = as_list(read_json_file(folder / FRONT))
         names = [as_text(as_object(row)["name"]) for row in rows]
-    except (OSError, ValueError, KeyError, RecursionError):
+    except (OSError, ValueError, KeyError):
         return []
     return [name for name in names if _MACHINE.fullmatch(name)]
 
@@ -180,8 +180,8 @@ def _network(text: str) -> dict[str, Json]:
 def _held(folder: Path) -> dict[str, Json] | None:
     """What `run.json` says; None where there is none that can be read."""
     try:
-        return as_object(read_json(read_plain(folder / RUN)))
-    except (OSError, ValueError, RecursionError):
+        return as_object(read_json_file(folder / RUN))
+    except (OSError, ValueError):
         return None
 
 

@@ -47,7 +47,7 @@ def _programs(manifest: Mapping[str, Json], out: Path) -> list[str]:
         f"  {as_int(manifest['dram_bytes']) / MEBI:.2f} MiB of memory:",
         *(f"    {as_text(row['name']):14}{as_int(row['bytes']):>14,} bytes" for row in buffers),
         *(f"  {line}" for line in _accuracy(manifest)),
-        *_left_to_others(manifest, out),
+        *_left_to_others(manifest),
     ]
 
 
@@ -80,7 +80,7 @@ def _accuracy(manifest: Mapping[str, Json]) -> list[str]:
     return lines
 
 
-def _left_to_others(manifest: Mapping[str, Json], out: Path) -> list[str]:
+def _left_to_others(manifest: Mapping[str, Json]) -> list[str]:
     islands = as_list(manifest["cpu"])
     names = [
         as_text(as_object(each)["operator"]) or "?"
@@ -94,7 +94,7 @@ def _left_to_others(manifest: Mapping[str, Json], out: Path) -> list[str]:
     )
     left = [f"  left to the CPU: {kinds}"] if islands else []
     if manifest["bare"] is True:
-        return [*left, f"  a board runs it by itself: make -C {out / 'runtime'} DRIVER=…"]
+        return [*left, "  a board runs it by itself, with the C of 'tilewright board runtime DIR'"]
     if islands:
         return [*left, "  not for a board by itself: the host must compute those"]
     return [*left, f"  not for a board by itself: {as_text(manifest['why_not_bare'])}"]

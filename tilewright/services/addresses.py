@@ -12,8 +12,7 @@ import json
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tilewright.core.files import write_atomically
-from tilewright.core.safe_files import read_plain
+from tilewright.core.files import as_object, read_json_file, write_atomically
 from tilewright.services.server_process import LOOPBACK
 from tilewright.services.workspace import Home, current_home
 
@@ -65,10 +64,8 @@ def reachable(address: str) -> str:
 
 def _read(home: Home) -> dict[str, str]:
     try:
-        found = json.loads(read_plain(_file(home)))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    if not isinstance(found, dict):
+        found = as_object(read_json_file(_file(home)))
+    except (OSError, ValueError):
         return {}
     return {name: str(found[name]) for name in DEFAULT_PORTS if name in found}
 

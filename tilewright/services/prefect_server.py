@@ -22,9 +22,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilewright.core.files import providing, write_atomically
+from tilewright.core.files import as_object, as_text, providing, read_json_file, write_atomically
 from tilewright.core.gc_tuning import collect_beside
-from tilewright.core.safe_files import read_plain
 from tilewright.services.addresses import DEFAULT_PORTS, PREFECT, is_local, reachable, remember
 from tilewright.services.credentials import Credentials
 from tilewright.services.secret_file import home_secret
@@ -151,8 +150,8 @@ def login_at(api_url: str, home: Home) -> Login | None:
 
 def _announced_address(home: Home) -> str | None:
     try:
-        api_url = str(json.loads(read_plain(_announcement(home)))["api_url"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        api_url = as_text(as_object(read_json_file(_announcement(home)))["api_url"])
+    except (OSError, ValueError, KeyError):
         return None
     return api_url if is_local(api_url) else None
 

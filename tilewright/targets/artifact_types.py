@@ -68,7 +68,8 @@ class Built:
     `roofline_cycles`, `space`, `config` and `knobs`. `order` are the steps as they run: ("segment",
     number) or ("host", number). `memory` says what lies where, `bytes` how much there is. `ports`
     are the tensors that a segment takes from the host and gives to it. `why_not_bare` says why a
-    board's own runtime cannot run it alone; empty if it can."""
+    board's own runtime cannot run it alone; empty if it can. `runtime_sha256` is the digest of that
+    runtime's sources, which are not part of it; empty if there is none."""
 
     files: Mapping[str, bytes]
     layers: Sequence[Mapping[str, Json]]
@@ -78,6 +79,7 @@ class Built:
     stream_cycles: int
     ports: Sequence[tuple[tuple[str, ...], tuple[str, ...]]]
     why_not_bare: str
+    runtime_sha256: str = ""
 
 
 @dataclass(frozen=True, eq=False)

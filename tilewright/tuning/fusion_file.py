@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tilewright.core.files import as_list, as_object, as_text, read_json
-from tilewright.core.safe_files import read_plain
+from tilewright.core.files import as_list, as_object, as_text, read_json_file
 from tilewright.tuning.output_dir import FUSION
 from tilewright.tuning.schedule_lookup import PickError
 
@@ -15,7 +14,7 @@ def labels_of(folder: Path) -> dict[str, bool] | None:
     where it does not. Raises `PickError` for a file that holds no such labels."""
     path = folder / FUSION
     try:
-        found = as_object(read_json(read_plain(path)))
+        found = as_object(read_json_file(path))
         rows = [as_object(each) for each in as_list(found["labels"])]
         labels = {as_text(row["name"]): row["fused"] for row in rows}
         if not all(isinstance(label, bool) for label in labels.values()):
@@ -24,7 +23,7 @@ def labels_of(folder: Path) -> dict[str, bool] | None:
         return None
     except OSError as error:
         raise PickError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, KeyError, RecursionError):
+    except (ValueError, KeyError):
         raise PickError(
             f"{path} does not say what is fused; tune again with 'tilewright tune --fusion'"
         ) from None

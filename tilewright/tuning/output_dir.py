@@ -35,10 +35,6 @@ CONVERGENCE = "convergence.png"
 LEDGER = "ledger.jsonl"
 
 
-OUTPUT_ROOT = "TILEWRIGHT_OUTPUT_ROOT"
-"""The variable that names a folder which no results may leave: `tilewright serve` sets it."""
-
-
 class OutputError(TilewrightError):
     """An output folder that cannot be used."""
 
@@ -78,7 +74,8 @@ def below_root(folder: Path, root: str) -> Path:
             "deployment keep their results; choose a folder below, or start 'tilewright serve' "
             "with another --root"
         )
-    return folder if limit == Path.cwd() else place
+    # The place itself, without a link on the way: what a link names may change until it is used.
+    return place.relative_to(limit) if limit == Path.cwd() and not folder.is_absolute() else place
 
 
 def check_files(

@@ -8,6 +8,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.files import MAX_JSON_BYTES
 from tilewright.core.safe_files import read_plain
 
 M = TypeVar("M", bound=BaseModel)
@@ -17,7 +18,7 @@ def read_written(model: type[M], folder: Path, name: str, problem: type[Tilewrig
     """A file that `tilewright tune` wrote in JSON. Raises `problem` where it is missing, damaged or
     of another kind."""
     try:
-        return model.model_validate_json(read_plain(folder / name))
+        return model.model_validate_json(read_plain(folder / name, limit=MAX_JSON_BYTES))
     except FileNotFoundError:
         raise problem(
             f"{folder} holds no finished run: there is no {name}; give the --out folder of "

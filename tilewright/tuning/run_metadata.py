@@ -26,11 +26,10 @@ from tilewright.core.files import (
     as_object,
     canonical,
     digest,
-    read_json,
+    read_json_file,
     remove,
     write_atomically,
 )
-from tilewright.core.safe_files import read_plain
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.output_dir import RUN, SUMMARY
 
@@ -101,7 +100,7 @@ def read_run(folder: Path) -> RunFile | None:
     """The run of a folder; None where there is none, or none that can be read. Raises `UnsafeFile`
     for anything but a file."""
     try:
-        found = _run_files().validate_python(read_json(read_plain(folder / RUN)), strict=True)
+        found = _run_files().validate_python(read_json_file(folder / RUN), strict=True)
     except (OSError, ValueError, RecursionError):
         return None
     return found if found["version"] == VERSION else None
@@ -116,8 +115,8 @@ def is_complete(folder: Path) -> bool:
     """Whether the results in a folder are those of the run that it holds. Raises `UnsafeFile`."""
     held = read_run(folder)
     try:
-        summary = as_object(read_json(read_plain(folder / SUMMARY)))
-    except (OSError, ValueError, RecursionError):
+        summary = as_object(read_json_file(folder / SUMMARY))
+    except (OSError, ValueError):
         return False
     return held is not None and summary.get("run_key") == held.get("key")
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tilewright.core.errors import TilewrightError, WorkloadError
-from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json
-from tilewright.core.safe_files import read_plain
+from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json_file
 from tilewright.core.sanitize import printable
 from tilewright.networks.pooling import together
 from tilewright.networks.rewrites import padded
@@ -201,7 +200,7 @@ def _estimated(workload: Workload, target: Target, seed: int) -> tuple[float, Pi
 
 def _read(path: Path) -> dict[str, Json]:
     try:
-        found = as_object(read_json(read_plain(path)))
+        found = as_object(read_json_file(path))
         version = found["version"]
         as_text(found["network"]), as_object(found["target"]), as_list(found["schedules"])
     except FileNotFoundError:
@@ -210,7 +209,7 @@ def _read(path: Path) -> dict[str, Json]:
         ) from None
     except OSError as error:
         raise PickError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, KeyError, RecursionError):
+    except (ValueError, KeyError):
         raise PickError(
             f"{path} holds no schedules; name a folder that 'tilewright tune' wrote (--schedules)"
         ) from None

@@ -195,6 +195,31 @@ def test_a_strange_description_is_refused(
         read_table(copy)
 
 
+@pytest.mark.attack
+def test_a_few_bytes_do_not_ask_for_a_large_table(copy: Path) -> None:
+    """Equal numbers in four million rows are some bytes of a file; 4,096 columns are 64 GiB."""
+    rows = 1 << 22
+    table = pa.table(
+        {
+            "workload": pa.array(np.zeros(rows, np.int32)),
+            "status": pa.array(np.ones(rows, np.int8)),
+            "log_latency": pa.array(np.full(rows, np.nan), from_pandas=True),
+        }
+    )
+    data = parquet(table, compression="zstd")
+    assert len(data) < 1 << 16
+    replace_file(copy, data, rows)
+    more = [{"name": f"c{k}"} for k in range(3900)]
+    rewrite(copy, lambda about: about | {"columns": about["columns"] + more})
+    with pytest.raises(DatasetError, match=r"asks for a table of 6[0-9.]* GiB"):
+        read_table(copy)
+    rewrite(copy, lambda about: about | {"rows": about["rows"] + 10 * rows, "files": [
+        *about["files"], *({**about["files"][0], "path": f"rows/hardware=a/{k}.parquet"}
+                           for k in range(10))]})  # fmt: skip
+    with pytest.raises(DatasetError, match="more rows than its files can hold"):
+        read_table(copy)
+
+
 @pytest.mark.parametrize("text", [b"", b"{", b"[" * 200_000, b"\xff\xfe", b"null"])
 def test_a_description_that_is_no_json_is_refused(copy: Path, text: bytes) -> None:
     (copy / "dataset.json").write_bytes(text)

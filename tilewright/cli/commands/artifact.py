@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 
 Folder = Annotated[Path, typer.Argument(metavar="ART", help="What 'tilewright build' wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AllowCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code",
+        help="Run the machine code that ART holds, with your rights; without this, "
+        "an artifact with code is refused, and what would run is named.",
+    ),
+]
 TRIALS = 16
 MOST_INPUT_BYTES = 1 << 30
 
@@ -74,12 +82,12 @@ def build(
     shape: InputShape = None,
     bare: Annotated[
         bool,
-        typer.Option("--bare", help="Refuse what ART/runtime cannot run by itself."),
+        typer.Option("--bare", help="Refuse what a board cannot run without Python."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Make one folder of a network and its schedules: programs, weights and sources for a board;
-    or, for the target cpu, a library of the float network."""
+    """Make one folder of a network and its schedules: programs and weights for a board; or, for the
+    target cpu, a library of the float network."""
     from tilewright.cli.views.artifact import show_built
     from tilewright.cli.views.building import Building
     from tilewright.cli.views.terminal import Terminal
@@ -123,20 +131,21 @@ def run(
         Path | None,
         typer.Option(metavar="FILE", help="Picture of the units' work: .png or .html."),
     ] = None,
+    allow_code: AllowCode = False,
 ) -> None:
     """One inference: on the simulated accelerator, bit by bit and cycle by cycle as in hardware; or
-    of a library, on this machine. That runs code of the folder: run none of strangers."""
+    of a library, on this machine."""
     from tilewright.cli.signals import interruptible
     from tilewright.cli.views.artifact import profile_json, show_profile, show_run
     from tilewright.cli.views.terminal import Terminal
     from tilewright.core.files import pack_arrays, write_atomically
-    from tilewright.networks.artifact import CompiledArtifact, load
+    from tilewright.networks.artifact import CompiledArtifact
 
     if timeline is not None and timeline.suffix not in (".png", ".html"):
         raise TilewrightError(f"--timeline {timeline}: a picture is written as .png or .html")
     if output.suffix != ".npz":
         raise TilewrightError(f"--output {output}: outputs are written as .npz")
-    artifact = load(folder)
+    artifact = _loaded(folder, allow_code)
     arrays = _arrays(inputs, artifact)
     if isinstance(artifact, CompiledArtifact):
         if timeline is not None:
@@ -182,15 +191,15 @@ def _run_library(
         show_library_run(artifact, spent, output, Terminal())
 
 
-def verify(folder: Folder, as_json: AsJson = False) -> None:
+def verify(folder: Folder, as_json: AsJson = False, allow_code: AllowCode = False) -> None:
     """Compare the whole network with its source model on stored samples, and every layer with plain
     arithmetic on random data."""
     from tilewright.cli.signals import interruptible
     from tilewright.cli.views.artifact import checks_json, show_accuracy, show_checks
     from tilewright.cli.views.terminal import Terminal
-    from tilewright.networks.artifact import CompiledArtifact, load
+    from tilewright.networks.artifact import CompiledArtifact
 
-    artifact = load(folder)
+    artifact = _loaded(folder, allow_code)
     if isinstance(artifact, CompiledArtifact):
         _verify_library(artifact, as_json=as_json)
         return
@@ -203,6 +212,17 @@ def verify(folder: Folder, as_json: AsJson = False) -> None:
         show_accuracy(artifact, whole, Terminal())
     if not found["right"]:
         raise typer.Exit(1)
+
+
+def _loaded(folder: Path, allow_code: bool) -> Artifact | CompiledArtifact:
+    """The artifact; says which code of it runs. Raises `ArtifactError`."""
+    from tilewright.core.sanitize import printable
+    from tilewright.networks.artifact import code_of, load
+
+    artifact = load(folder, allow_code=allow_code)
+    for code in code_of(artifact.manifest):
+        typer.echo(f"note: runs {as_typed(str(folder))}/{printable(code)}", err=True)
+    return artifact
 
 
 def _verify_library(artifact: CompiledArtifact, *, as_json: bool) -> None:

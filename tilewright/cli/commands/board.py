@@ -10,9 +10,17 @@ import typer
 
 from tilewright.cli.paths import target_text
 from tilewright.cli.views.boards import boards_text
+from tilewright.core.working_folder import as_typed
 
 Cluster = Annotated[
     str, typer.Option(help="The scheduler of a Dask cluster.", metavar="tcp://HOST:PORT")
+]
+
+Bitstream = Annotated[
+    str,
+    typer.Option(
+        help="The machine of the bitstream: a preset, or a vta_config.json.", callback=target_text
+    ),
 ]
 
 commands = typer.Typer(help="Offer VTA boards to a cluster.", no_args_is_help=True)
@@ -41,13 +49,7 @@ def serve(
             metavar="COMMAND",
         ),
     ],
-    target: Annotated[
-        str,
-        typer.Option(
-            help="The machine of the bitstream: a preset, or a vta_config.json.",
-            callback=target_text,
-        ),
-    ] = "vta-pynq",
+    target: Bitstream = "vta-pynq",
     repeats: Annotated[int, typer.Option(help="Runs of each program.", min=1, max=1000)] = 3,
     seconds: Annotated[
         float, typer.Option(help="For a program with all its runs.", min=0.1, max=3600)
@@ -71,6 +73,33 @@ def serve(
     with TemporaryDirectory(prefix="tilewright-board-") as folder:
         bench = BoardBench(options, Path(folder))
         offer(cluster, name, bench, lambda: typer.echo(f"board:{name} ({spec.name}) at {cluster}"))
+
+
+@commands.command("runtime")
+def runtime(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the sources.")],
+    target: Bitstream = "vta-pynq",
+    artifact: Annotated[
+        Path | None,
+        typer.Option("--for", metavar="ART", help="Say whether ART was built beside the same."),
+    ] = None,
+) -> None:
+    """Write the C sources that run artifacts on a board, for the machine of its bitstream: they
+    refuse an artifact of another. An artifact holds no sources, and names the digest of those it
+    was built beside."""
+    from tilewright.networks.artifact.folder import read_manifest
+    from tilewright.targets.board.board_runner import machine_named, write_runtime
+
+    named = None if artifact is None else read_manifest(artifact).get("runtime_sha256", "")
+    spec = machine_named(target)
+    written = write_runtime(out, spec)
+    typer.echo(f"{as_typed(str(out))}: sources for {spec.name}, with the digest {written}")
+    if named is not None and named != written:
+        typer.echo(
+            f"note: {as_typed(str(artifact))} was built beside other sources; if these refuse its "
+            "format, build it again",
+            err=True,
+        )
 
 
 @commands.command("list")

@@ -24,6 +24,9 @@ from tilewright.evaluation.datasets.parquet import Reader
 from tilewright.models.transfer.training_table import TrainingTable
 from tilewright.targets.features import Features
 
+FREE_BYTES, MOST_RATIO = 1 << 30, 64
+"""Of the table that is read: what any dataset may ask for, and how often its files' bytes more.
+Tables of ours have 2.3 times as many."""
 _STEP = "get it again from where it came from, or build the dataset again"
 
 
@@ -119,6 +122,13 @@ def _drawn(found: list[_Found], rows: int | None, seed: int) -> list[_Found]:
 
 def _table(folder: Path, about: DatasetMetadata, found: list[_Found]) -> TrainingTable:
     ends = np.cumsum([0, *(len(each.which) for each in found)])
+    size = int(ends[-1]) * len(about.columns) * np.dtype(np.float32).itemsize
+    if size > FREE_BYTES + MOST_RATIO * sum(each.file.bytes for each in found):
+        raise DatasetError(
+            f"{folder} asks for a table of {size / (1 << 30):.1f} GiB ({ends[-1]:,} rows of "
+            f"{len(about.columns)} columns), more than its files can hold; read fewer rows, "
+            f"or {_STEP}"
+        )
     matrix = np.full((int(ends[-1]), len(about.columns)), np.nan, np.float32)
     latency = np.empty(len(matrix))
     valid = about.statuses.index("valid") if "valid" in about.statuses else None

@@ -25,6 +25,8 @@ FORMAT, VERSION = "tilewright dataset", 1
 MOST_BYTES = 64 << 20
 """Of `dataset.json`."""
 MOST_COLUMNS, MOST_FILES = 4096, 1 << 17
+FREE_ROWS = 1 << 24
+"""Beyond these, a row takes a byte of a file at least: that many are not written in fewer."""
 _PATH = re.compile(r"rows/hardware=\w[\w.-]{0,63}/\w[\w-]{0,63}\.parquet", re.ASCII)
 
 
@@ -145,6 +147,8 @@ def _check(about: DatasetMetadata) -> None:
             )
         if each.rows < 0 or each.bytes < 0:
             raise ValueError(f"{each.path} has a negative size")
+    if about.rows > FREE_ROWS + sum(each.bytes for each in about.files):
+        raise ValueError("it says to have more rows than its files can hold")
     if sum(each.rows for each in about.files) != about.rows:
         raise ValueError("its rows are not those of its files")
     if not set(about.statuses) <= set(STATUSES):

@@ -197,6 +197,7 @@ def _manifest(
         "specification": specification(target, kind),
         "bare": not made.why_not_bare,
         "why_not_bare": made.why_not_bare,
+        "runtime_sha256": made.runtime_sha256,
         **notes,
     }  # fmt: skip
 

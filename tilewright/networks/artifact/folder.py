@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import (
+    MAX_JSON_BYTES,
     Json,
     as_int,
     as_object,
     as_text,
     digest,
     read_json,
+    read_json_file,
     remove,
     write_atomically,
 )
@@ -28,10 +31,11 @@ MANIFEST = "manifest.json"
 FORMAT, VERSION = "tilewright artifact", 2
 FORMATS = (FORMAT, "tilewright artefact")
 """What is read: the second is how 0.1 spelled it."""
-MOST_BYTES = 1 << 31
-"""Of one file."""
-MANIFEST_BYTES = 1 << 28
+MOST_BYTES = 1 << 30
+"""Of all files of an artifact together."""
 _BLANK = "0" * 64
+_PLAIN = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}/){0,3}[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+"""The names that files of an artifact may have: none leads out of its folder."""
 AGAIN = "copy the artifact again, or build it again from its model"
 
 
@@ -49,8 +53,8 @@ def in_the_way(folder: Path) -> str | None:
 def is_artifact(folder: Path) -> bool:
     """Whether a folder holds an artifact, whole or not."""
     try:
-        found = as_object(read_json(read_plain(folder / MANIFEST, limit=MANIFEST_BYTES)))
-    except (OSError, ValueError, RecursionError, TilewrightError):
+        found = as_object(read_json_file(folder / MANIFEST))
+    except (OSError, ValueError, TilewrightError):
         return False
     return found.get("format") in FORMATS
 
@@ -96,13 +100,13 @@ def read_manifest(folder: Path) -> dict[str, Json]:
             "'tilewright build'"
         )
     try:
-        raw = read_plain(folder / MANIFEST, limit=MANIFEST_BYTES)
+        raw = read_plain(folder / MANIFEST, limit=MAX_JSON_BYTES)
         manifest = as_object(read_json(raw))
     except FileNotFoundError:
         raise ArtifactError(
             f"{folder} is not an artifact: it has no {MANIFEST}; make one with 'tilewright build'"
         ) from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise ArtifactError(f"{folder / MANIFEST} is damaged; {AGAIN}") from None
     except OSError as error:
         raise ArtifactError(f"cannot read {folder / MANIFEST}: {error.strerror}") from None
@@ -122,18 +126,36 @@ def read_manifest(folder: Path) -> dict[str, Json]:
         raise ArtifactError(
             f"{folder / MANIFEST} has other content than when it was built; {AGAIN}"
         )
+    names = manifest.get("files")
+    if not isinstance(names, dict):
+        raise ArtifactError(f"{folder / MANIFEST} does not list the artifact's files; {AGAIN}")
+    for name in names:
+        if not _PLAIN.fullmatch(name):
+            raise ArtifactError(
+                f"{folder / MANIFEST} lists {name!r:.80}, which is no name of a file in an "
+                f"artifact; {AGAIN}"
+            )
     return manifest
 
 
-def read_files(folder: Path, manifest: Mapping[str, Json]) -> dict[str, bytes]:
-    """All files of an artifact by name, each compared with what the manifest says of it. Raises
-    `ArtifactError`."""
+def read_files(
+    folder: Path, manifest: Mapping[str, Json], most: int = MOST_BYTES
+) -> dict[str, bytes]:
+    """All files of an artifact by name, at most so many bytes, each compared with what the manifest
+    says of it. Raises `ArtifactError`, and `KeyError` and `ValueError` for a manifest that says
+    nothing of a file."""
+    listed = {name: as_object(said) for name, said in as_object(manifest["files"]).items()}
+    sizes = {name: as_int(said["bytes"]) for name, said in listed.items()}
+    if sum(map(abs, sizes.values())) > most:
+        raise ArtifactError(
+            f"{folder / MANIFEST} lists files of more than {most >> 30} GiB, more than is read; "
+            f"{AGAIN}"
+        )
     files = {}
-    for name, said in as_object(manifest["files"]).items():
-        path, known = folder / name, as_object(said)
-        size = as_int(known["bytes"])
+    for name, known in listed.items():
+        path, size = folder / name, sizes[name]
         try:
-            data = read_plain(path, within=folder, limit=max(1, min(size, MOST_BYTES)))
+            data = read_plain(path, within=folder, limit=max(1, size))
         except FileNotFoundError:
             raise ArtifactError(f"{path} is missing; {AGAIN}") from None
         except (OSError, TilewrightError) as error:
@@ -145,10 +167,13 @@ def read_files(folder: Path, manifest: Mapping[str, Json]) -> dict[str, bytes]:
 
 
 def _forget(folder: Path) -> None:
-    """Remove the files of an earlier artifact, first what says that it is one."""
+    """Remove an earlier artifact, first what says that it is one. A file with other bytes than the
+    manifest states is the user's, and stays."""
     with suppress(OSError, ValueError, KeyError, ArtifactError):
-        names = list(as_object(read_manifest(folder)["files"]))
+        manifest = read_manifest(folder)
         remove(folder / MANIFEST, within=folder)
-        for name in names:
-            remove(folder / name, within=folder)
+        for name, said in as_object(manifest["files"]).items():
+            with suppress(ArtifactError):
+                read_files(folder, {"files": {name: said}})
+                remove(folder / name, within=folder)
     remove(folder / MANIFEST, within=folder)

@@ -12,9 +12,9 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
 from tilewright.networks.artifact.accuracy import CHECK_FILE, NetworkAccuracy, accuracy, unpacked
 from tilewright.networks.artifact.compiled import KIND as LIBRARY_KIND
-from tilewright.networks.artifact.compiled import CompiledArtifact
+from tilewright.networks.artifact.compiled import LIBRARY, CompiledArtifact
 from tilewright.networks.artifact.errors import ArtifactError
-from tilewright.networks.artifact.folder import AGAIN, read_files, read_manifest
+from tilewright.networks.artifact.folder import AGAIN, MOST_BYTES, read_files, read_manifest
 from tilewright.networks.artifact.run import (
     Array,
     Island,
@@ -31,6 +31,8 @@ from tilewright.targets.layer import Scale, Value
 from tilewright.targets.registry import rebuild
 
 CPU_LIBRARY = "cpu/islands.so"
+LIBRARY_BYTES = 1 << 31
+"""Of an artifact with a library: weights are in float32 there."""
 
 
 class Artifact:
@@ -133,15 +135,24 @@ class Artifact:
             return Library.load(path)
 
 
-def load(folder: Path) -> Artifact | CompiledArtifact:
+def load(folder: Path, *, allow_code: bool = False) -> Artifact | CompiledArtifact:
     """Read an artifact and compare every file with its digest. Imports neither TVM nor ONNX, unless
-    work was left to the CPU and is run. Raises `ArtifactError`."""
+    work was left to the CPU and is run. An artifact with machine code, which an inference would
+    run, is read if the caller says `allow_code`. Raises `ArtifactError`."""
     manifest = read_manifest(folder)
     try:
-        files = read_files(folder, manifest)
+        code = code_of(manifest)
+        if code and not allow_code:
+            raise ArtifactError(
+                f"{folder} holds machine code, which would run with your rights: "
+                f"{'; '.join(code)}; if you built it, or trust who did, allow it with --allow-code "
+                "(allow_code=True)"
+            )
+        is_library = manifest.get("kind") == LIBRARY_KIND
+        files = read_files(folder, manifest, LIBRARY_BYTES if is_library else MOST_BYTES)
         spec = as_object(manifest["specification"])
         target = rebuild(as_text(spec["kind"]), as_object(spec["keys"]), "")
-        if manifest.get("kind") == LIBRARY_KIND:
+        if is_library:
             return CompiledArtifact(manifest, target, files)
         builds = capability(target, Builds)
         if builds is None:
@@ -158,6 +169,20 @@ def load(folder: Path) -> Artifact | CompiledArtifact:
         raise ArtifactError(
             f"{folder} is not as this program builds it ({error}); {AGAIN}"
         ) from None
+
+
+def code_of(manifest: Mapping[str, Json]) -> list[str]:
+    """The machine code that an artifact of this manifest holds: a file each, and what it computes.
+    Raises `KeyError` and `ValueError`."""
+    files = as_object(manifest["files"])
+    islands = [as_object(each) for each in as_list(manifest.get("cpu", []))]
+    operators = [as_object(each) for island in islands for each in as_list(island["operators"])]
+    of_islands = ", ".join(dict.fromkeys(as_text(each["operator"]) for each in operators))
+    known = {
+        CPU_LIBRARY: of_islands or "changes of layout",
+        LIBRARY: "the whole network",
+    }
+    return [f"{name} ({what})" for name, what in known.items() if name in files]
 
 
 def _no_cpu(name: str, arrays: Sequence[Array]) -> Sequence[Array]:

@@ -5,10 +5,8 @@ A ZIP file of what the target built and `program.json`; uncompressed, without ti
 
 from __future__ import annotations
 
-import io
 import json
 import threading
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +14,15 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.files import Json, as_int, as_list, as_object, as_text, pack_files
+from tilewright.core.files import (
+    Json,
+    as_int,
+    as_list,
+    as_object,
+    as_text,
+    pack_files,
+    unpack_files,
+)
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.targets.artifact_types import BuiltProgram, LayerGraph, Pick
 from tilewright.targets.base import Target
@@ -136,9 +142,8 @@ class HostProgram:
 
 def _files(content: bytes) -> dict[str, bytes]:
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as packed:
-            return {name: packed.read(name) for name in packed.namelist()}
-    except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
+        return unpack_files(content)
+    except ValueError as error:
         raise OffloadError(
             f"the program in the module is damaged ({error}); partition it again"
         ) from None

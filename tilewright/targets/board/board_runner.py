@@ -25,7 +25,7 @@ from tilewright.core.files import Json, write_atomically
 from tilewright.targets.base import Ragged, Status
 from tilewright.targets.board import EXPECTED, INPUT
 from tilewright.targets.vta.board.files import FILES
-from tilewright.targets.vta.board.runtime import copy_runtime
+from tilewright.targets.vta.board.runtime import copy_runtime, sources_digest
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.worker import write_programs
 
@@ -84,6 +84,13 @@ class Ran:
     resets: int = 0
 
 
+def write_runtime(folder: Path, spec: VtaSpec) -> str:
+    """Write the C sources of the runtime for a machine into a folder, made if it is missing;
+    returns their digest. Raises `UnsafeFile` and `OSError`."""
+    copy_runtime(folder, spec)
+    return sources_digest()
+
+
 @dataclass
 class BoardBench:
     """A board ready to measure on, with a folder for its files. Raises `BoardDown` if the runtime
@@ -130,7 +137,7 @@ class BoardBench:
             ) from None
 
     def _build(self) -> None:
-        copy_runtime(self.folder)
+        copy_runtime(self.folder, self.options.spec)
         source = (resources.files("tilewright.targets.board") / "measure.c").read_bytes()
         write_atomically(self.folder / "main.c", source, sync=False)
         wanted = [

@@ -26,7 +26,7 @@ from tilewright.targets.vta.board.device import Device
 from tilewright.targets.vta.board.lower import LayerProgram, lower_layer
 from tilewright.targets.vta.board.program import BoardProgram
 from tilewright.targets.vta.board.program_image import image_files, read_image
-from tilewright.targets.vta.board.runtime import SOURCES, source
+from tilewright.targets.vta.board.runtime import sources_digest
 from tilewright.targets.vta.bounds import roofline_cycles
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing import simulate_batch, simulate_program
@@ -80,11 +80,9 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: VtaSpec) -> Built:
     times = stream_times(device, made.begins, counts)
     host_work = [step.name for step in graph.steps if isinstance(step, HostStep)]
     host_work += graph.host_work
-    files = image_files(made.board, host_work)
-    files.update({f"runtime/{name}": source(name) for name in SOURCES})
     steps_of = made.board.steps
     return Built(
-        files=files,
+        files=image_files(made.board, host_work),
         layers=_described(made, [cycles for each in times for cycles in each.layers]),
         order=[("segment", run) if run >= 0 else ("host", host) for run, host in
                made.network.order],
@@ -96,6 +94,7 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: VtaSpec) -> Built:
             for step in steps_of
         ],
         why_not_bare=why_not_bare(made.board, host_work),
+        runtime_sha256=sources_digest(),
     )  # fmt: skip
 
 

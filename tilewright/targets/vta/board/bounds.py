@@ -32,6 +32,12 @@ MAX_TENSOR_BYTES = 1 << 28
 """Of such a tensor on the host."""
 MAX_PORTS = 1024
 """Tensors that cross the border, in all steps; inputs and outputs of a network together."""
+MAX_NAME_BYTES = 1024
+"""Of a tensor or buffer, in UTF-8."""
+MAX_BUFFERS, MAX_STREAMS = 1 << 12, 1 << 16
+"""Buffers; segments, and steps that run them."""
+MAX_MEMORY_BYTES = 1 << 30
+"""Of all buffers: no board has more."""
 KINDS = ("uops", "constants", "activations")
 DTYPES = ("int8", "float32", "int32", "uint8", "int64")
 """Of tensors that cross the border."""
@@ -87,8 +93,18 @@ def packed_shape(port: Port, spec: VtaSpec, *, load: bool) -> tuple[int, ...]:
 def check_program(program: BoardProgram) -> None:
     """Raises `BoardError` for a program that would leave its buffers, or whose tables contradict
     each other: it names the first thing that is wrong."""
+    for what, count, most in (
+        ("buffers", len(program.buffers), MAX_BUFFERS),
+        ("segments", len(program.segments), MAX_STREAMS),
+        ("steps", len(program.steps), MAX_STREAMS),
+    ):
+        _require(count <= most, f"it has {count} {what}, {most} may be")
     for at, buffer in enumerate(program.buffers):
         _check_buffer(program, at, buffer)
+    memory = sum(buffer.bytes for buffer in program.buffers)
+    _require(
+        memory <= MAX_MEMORY_BYTES, f"its buffers have {memory} bytes, {MAX_MEMORY_BYTES} may be"
+    )
     _check_streams(program)
     _check_relocations(program)
     ports = sum(len(step.loads) + len(step.stores) for step in program.steps)
@@ -148,8 +164,9 @@ def _check_streams(program: BoardProgram) -> None:
             f"segment {at} has {segment.count} instructions, more than one buffer holds",
         )
         last = segment.first + segment.count - 1
-        inside = finishes[(finishes >= segment.first) & (finishes <= last)]
-        _require(inside.tolist() == [last], f"segment {at} has its FINISH at {inside.tolist()[:3]}")
+        begin, end = np.searchsorted(finishes, (segment.first, last + 1)).tolist()
+        inside = finishes[begin:end][:3].tolist()
+        _require(inside == [last], f"segment {at} has its FINISH at {inside}")
 
 
 def _check_relocations(program: BoardProgram) -> None:
@@ -159,6 +176,9 @@ def _check_relocations(program: BoardProgram) -> None:
     low = insns[:, 0]
     moves = np.isin(low & np.uint64(7), (LOAD, STORE))
     sizes = _field(insns[:, 1], 16, 16)
+    # The fields say that it reaches nowhere; hardware counts rows from 65,535 down, or never ends.
+    endless = np.flatnonzero(moves & (sizes > 0) & (_field(insns[:, 1], 0, 16) == 0))
+    _require(endless.size == 0, f"instruction {endless[:1]} moves columns of no rows")
     _require(bool((np.diff(at) > 0).all()), "its relocations are not in the order of instructions")
     _require(at.size == 0 or int(at[-1]) < len(insns), "a relocation names no instruction")
     _require(bool(moves[at].all()), "a relocation names an instruction that moves no data")
@@ -185,7 +205,7 @@ def _check_relocations(program: BoardProgram) -> None:
     )
     high = insns[at, 1]
     rows, columns, pitch = _field(high, 0, 16), sizes[at], _field(high, 32, 16)
-    reach = np.where((rows > 0) & (columns > 0), (rows - 1) * pitch + columns, 0)
+    reach = np.where(columns > 0, (rows - 1) * pitch + columns, 0)
     ends = (offset + reach) * element_bytes(program.spec.machine)[memory]
     room = np.array([b.bytes for b in program.buffers], np.int64)[buffer]
     beyond = np.flatnonzero(ends > room)

@@ -23,11 +23,22 @@ from tilewright.targets.vta.board.bounds import (
     FORMS,
     HOST_DTYPES,
     KINDS,
+    MAX_BUFFERS,
+    MAX_NAME_BYTES,
+    MAX_PORTS,
     MAX_RANK,
+    MAX_STREAMS,
     BoardError,
     check_program,
 )
-from tilewright.targets.vta.board.files import CONSTANTS, FILES, INSTRUCTIONS, NETWORK, UOPS
+from tilewright.targets.vta.board.files import (
+    CONSTANTS,
+    FILES,
+    INSTRUCTIONS,
+    NETWORK,
+    SPEC_FIELDS,
+    UOPS,
+)
 from tilewright.targets.vta.board.program import (
     RELOCATION,
     BoardProgram,
@@ -45,11 +56,6 @@ VERSION = 2
 BARE = 1
 """Flag: the C runtime can run it."""
 
-SPEC_FIELDS = (
-    "log_inp_width", "log_wgt_width", "log_acc_width", "log_batch", "log_block_in",
-    "log_block_out", "log_uop_width", "log_uop_buff_size", "log_inp_buff_size",
-    "log_wgt_buff_size", "log_acc_buff_size",
-)  # fmt: skip
 _DATA = ("instruction", "uop", "constant")
 _TABLES = ("buffers", "segments", "steps", "ports", "inputs", "outputs", "relocations")
 HEADER = np.dtype(
@@ -73,6 +79,12 @@ PORT = np.dtype(
 )  # fmt: skip
 TENSOR = np.dtype([*_NAME, ("dtype", "<u4"), ("rank", "<u4"), ("shape", "<u4", (MAX_RANK,))])
 _RECORDS = (BUFFER, SEGMENT, STEP, PORT, TENSOR, TENSOR, RELOCATION)
+MAX_NETWORK_BYTES = 1 << 27
+_MOST = {
+    "buffers": MAX_BUFFERS, "segments": MAX_STREAMS, "steps": MAX_STREAMS, "ports": MAX_PORTS,
+    "inputs": MAX_PORTS, "outputs": MAX_PORTS,
+}  # fmt: skip
+"""Rows of a table; of relocations there are no more than instructions."""
 _DIGEST_BYTES = 32
 
 
@@ -102,7 +114,7 @@ def read_image(files: Mapping[str, bytes], spec: VtaSpec) -> BoardProgram:
     for name in FILES:
         if name not in files:
             raise _damaged(name, "is missing")
-    header, tables, text = _parts(files[NETWORK])
+    header, tables, names = _parts(files[NETWORK])
     for name, kind in zip((INSTRUCTIONS, UOPS, CONSTANTS), _DATA, strict=True):
         if len(files[name]) != int(header[f"{kind}_bytes"]):
             raise _damaged(name, "has another length than when it was built")
@@ -122,12 +134,13 @@ def read_image(files: Mapping[str, bytes], spec: VtaSpec) -> BoardProgram:
         tables["relocations"],
         np.frombuffer(files[UOPS], np.uint8),
         np.frombuffer(files[CONSTANTS], np.uint8),
-        tuple(_buffer(record, text) for record in tables["buffers"]),
+        tuple(_buffer(record, names) for record in tables["buffers"]),
         tuple(Segment(int(s["first"]), int(s["count"])) for s in tables["segments"]),
-        _steps(tables["steps"], [_port(record, text) for record in tables["ports"]]),
-        tuple(_tensor(record, text) for record in tables["inputs"]),
-        tuple(_tensor(record, text) for record in tables["outputs"]),
+        _steps(tables["steps"], [_port(record, names) for record in tables["ports"]]),
+        tuple(_tensor(record, names) for record in tables["inputs"]),
+        tuple(_tensor(record, names) for record in tables["outputs"]),
     )
+    names.end(header)
     check_program(program)
     if int(header["flags"]) & BARE and (why := why_not_bare(program)):
         raise _damaged(NETWORK, f"says that it needs no host, but {why}")
@@ -154,7 +167,16 @@ class _Text:
         raw = name.encode()
         if b"\0" in raw:
             raise BoardError(f"the name {name!r} holds a zero byte; rename the tensor in the model")
-        at = len(self.bytes)
+        if len(raw) > MAX_NAME_BYTES:
+            raise BoardError(
+                f"the name {name!r:.40} has {len(raw)} bytes, {MAX_NAME_BYTES} may be; rename the "
+                "tensor in the model"
+            )
+        return self.reason(name)
+
+    def reason(self, text: str) -> tuple[int, int]:
+        """The same for a text of any length, the last."""
+        at, raw = len(self.bytes), text.encode()
         self.bytes += raw + b"\0"
         return at, len(raw)
 
@@ -175,7 +197,7 @@ def _network(program: BoardProgram, why: str, files: Mapping[str, bytes]) -> byt
         _table(TENSOR, (_tensor_record(value, text) for value in program.outputs)),
         np.ascontiguousarray(program.relocations, RELOCATION),
     ]  # fmt: skip
-    why_at, why_bytes = text.add(why)
+    why_at, why_bytes = text.reason(why.replace("\0", "?"))
     body = b"".join(table.tobytes() for table in tables) + text.bytes
     header = np.zeros((), HEADER)
     header["magic"], header["version"], header["flags"] = MAGIC, VERSION, 0 if why else BARE
@@ -223,8 +245,40 @@ def _damaged(name: str, how: str) -> BoardError:
     return BoardError(f"{name} {how}; copy the artifact again, or build it again from its model")
 
 
-def _parts(network: bytes) -> tuple[np.void, dict[str, NDArray[np.void]], bytes]:
+class _Names:
+    """Names out of the texts, in the order of the tables: none is part of another, so that all
+    together are no longer than the file."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text, self.at = text, 0
+
+    def of(self, record: np.void) -> str:
+        """The name of a record."""
+        at, size = int(record["name_at"]), int(record["name_bytes"])
+        end = at + size
+        if at != self.at or size > MAX_NAME_BYTES or end >= len(self.text) or self.text[end]:
+            raise _damaged(NETWORK, "has a name outside of its names")
+        raw = self.text[at:end]
+        if b"\0" in raw:
+            raise _damaged(NETWORK, "has a name outside of its names")
+        self.at = end + 1
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            raise _damaged(NETWORK, "has a name that is not text") from None
+
+    def end(self, header: np.void) -> None:
+        """Nothing is left but why the program is not bare."""
+        if (self.at, len(self.text)) != (
+            int(header["why_at"]), int(header["why_at"]) + int(header["why_bytes"]) + 1,
+        ):  # fmt: skip
+            raise _damaged(NETWORK, "has texts of nothing")
+
+
+def _parts(network: bytes) -> tuple[np.void, dict[str, NDArray[np.void]], _Names]:
     """Header, tables and names of a file that nobody changed."""
+    if len(network) > MAX_NETWORK_BYTES:
+        raise _damaged(NETWORK, f"is larger than {MAX_NETWORK_BYTES >> 20} MiB")
     if len(network) < HEADER.itemsize + _DIGEST_BYTES or not network.startswith(MAGIC):
         raise _damaged(NETWORK, "is not the network of an artifact")
     if hashlib.sha256(network[:-_DIGEST_BYTES]).digest() != network[-_DIGEST_BYTES:]:
@@ -235,6 +289,9 @@ def _parts(network: bytes) -> tuple[np.void, dict[str, NDArray[np.void]], bytes]
             f"{NETWORK} is of version {int(header['version'])}, this program reads {VERSION}; "
             "build the artifact again"
         )
+    for name, most in _MOST.items():
+        if int(header[name]) > most:
+            raise _damaged(NETWORK, f"has {int(header[name])} {name}, where {most} may be")
     sizes = [int(header[name]) * record.itemsize
              for name, record in zip(_TABLES, _RECORDS, strict=True)]  # fmt: skip
     text_bytes = int(header["text_bytes"])
@@ -246,17 +303,7 @@ def _parts(network: bytes) -> tuple[np.void, dict[str, NDArray[np.void]], bytes]
     for name, record, size in zip(_TABLES, _RECORDS, sizes, strict=True):
         tables[name] = np.frombuffer(network[at : at + size], record)
         at += size
-    return header, tables, network[at : at + text_bytes]
-
-
-def _name(record: np.void, text: bytes) -> str:
-    at, end = int(record["name_at"]), int(record["name_at"]) + int(record["name_bytes"])
-    if end >= len(text) or text[end] or b"\0" in text[at:end]:
-        raise _damaged(NETWORK, "has a name outside of its names")
-    try:
-        return text[at:end].decode()
-    except UnicodeDecodeError:
-        raise _damaged(NETWORK, "has a name that is not text") from None
+    return header, tables, _Names(network[at : at + text_bytes])
 
 
 def _choice(names: tuple[str, ...], code: int) -> str:
@@ -265,26 +312,26 @@ def _choice(names: tuple[str, ...], code: int) -> str:
     return names[code - 1]
 
 
-def _buffer(record: np.void, text: bytes) -> Buffer:
+def _buffer(record: np.void, names: _Names) -> Buffer:
     kind = cast(BufferKind, _choice(KINDS, int(record["kind"])))
-    return Buffer(_name(record, text), kind, int(record["bytes"]), int(record["offset"]))
+    return Buffer(names.of(record), kind, int(record["bytes"]), int(record["offset"]))
 
 
-def _port(record: np.void, text: bytes) -> Port:
+def _port(record: np.void, names: _Names) -> Port:
     unfold = None
     if record["unfolded"]:
         unfold = Unfold(*(int(value) for value in record["unfold"]))
     return Port(
-        _name(record, text), _shape(record), _choice(DTYPES, int(record["dtype"])),
+        names.of(record), _shape(record), _choice(DTYPES, int(record["dtype"])),
         Scale(float(record["step"]), int(record["zero_point"])),
         cast(PortForm, _choice(FORMS, int(record["form"]))), int(record["buffer"]),
         int(record["offset"]), unfold,
     )  # fmt: skip
 
 
-def _tensor(record: np.void, text: bytes) -> Value:
+def _tensor(record: np.void, names: _Names) -> Value:
     dtype = _choice(HOST_DTYPES, int(record["dtype"]))
-    return Value(_name(record, text), _shape(record), dtype)
+    return Value(names.of(record), _shape(record), dtype)
 
 
 def _shape(record: np.void) -> tuple[int, ...]:

@@ -1,22 +1,44 @@
-"""The C sources that run an artifact on a board, and their way into one."""
+"""The C sources that run an artifact on a board, for one machine. They come from the installation:
+an artifact holds data, and names their digest."""
 
 from __future__ import annotations
 
+import hashlib
 from importlib import resources
 from pathlib import Path
 
 from tilewright.core.files import write_atomically
+from tilewright.targets.vta.board.files import SPEC_FIELDS
+from tilewright.targets.vta.spec import VtaSpec
 
+MACHINE = "machine.h"
 SOURCES = ("Makefile", "driver.h", "main.c", "tilewright.c", "tilewright.h")
 
 
-def copy_runtime(folder: Path) -> tuple[str, ...]:
-    """Write the sources into a folder, made if it is missing; returns their names. Raises
-    `UnsafeFile` for something else than plain files of this user's in their places, and
+def copy_runtime(folder: Path, spec: VtaSpec) -> tuple[str, ...]:
+    """Write the sources for a machine into a folder, made if it is missing; returns their names.
+    Raises `UnsafeFile` for something else than plain files of this user's in their places, and
     `OSError`."""
     for name in SOURCES:
         write_atomically(folder / name, source(name), sync=False)
-    return SOURCES
+    write_atomically(folder / MACHINE, machine_header(spec), sync=False)
+    return (*SOURCES, MACHINE)
+
+
+def machine_header(spec: VtaSpec) -> bytes:
+    """What the sources are compiled for: the keys of `vta_config.json` that an artifact states."""
+    head = "/* The machine of the bitstream. An artifact for another one is refused. */\n\n"
+    lines = [f"#define MACHINE_{name.upper()} {getattr(spec, name)}\n" for name in SPEC_FIELDS]
+    return (head + "".join(lines)).encode()
+
+
+def sources_digest() -> str:
+    """SHA-256 of all sources with their names, 64 hex digits."""
+    whole = hashlib.sha256()
+    for name in SOURCES:
+        data = source(name)
+        whole.update(f"{name} {len(data)}\n".encode() + data)
+    return whole.hexdigest()
 
 
 def source(name: str) -> bytes:

@@ -1,7 +1,8 @@
 /* Runs an artifact on a VTA through the stock driver: C99 and the functions of driver.h, no more.
  *
  * Nothing in the files is believed: every number is checked before it is used as a size, an offset
- * or an index, and every transfer of every instruction against the buffer it reads or writes.
+ * or an index, and every transfer of every instruction against the buffer it reads or writes. How
+ * large an element is the files do not say: machine.h does, which is the bitstream's.
  */
 
 #include "tilewright.h"
@@ -14,6 +15,7 @@
 #include <string.h>
 
 #include "driver.h"
+#include "machine.h"
 
 #if CHAR_BIT != 8
 #error "this runtime needs bytes of 8 bits"
@@ -25,6 +27,12 @@
 #endif
 #if FLT_RADIX != 2 || FLT_MANT_DIG != 24 || DBL_MANT_DIG < 53
 #error "this runtime needs IEEE floats"
+#endif
+#if MACHINE_LOG_INP_WIDTH != 3
+#error "this runtime knows activations of 8 bits: take a machine with LOG_INP_WIDTH 3"
+#endif
+#if MACHINE_LOG_BLOCK_OUT + MACHINE_LOG_BLOCK_IN + MACHINE_LOG_WGT_WIDTH < 3
+#error "this runtime knows weights of whole bytes a block"
 #endif
 #if defined(__FAST_MATH__) || defined(__RECIPROCAL_MATH__)
 #error "this runtime divides floats exactly: build it without -ffast-math and -Ofast"
@@ -42,11 +50,35 @@ enum { OPCODE_LOAD = 0, OPCODE_STORE = 1, OPCODE_FINISH = 3 };
 enum { MEMORY_UOP = 0, MEMORY_WGT, MEMORY_INP, MEMORY_ACC, MEMORY_OUT, MEMORIES };
 enum { LOWEST_ZERO_POINT = -128, HIGHEST_ZERO_POINT = 127 };
 
+enum { MACHINE_LOGS = 11 };
+
 static const char MAGIC[] = "TWBOARD1";
+/* In the order of the header. */
+static const uint32_t MACHINE[MACHINE_LOGS] = {
+    MACHINE_LOG_INP_WIDTH,     MACHINE_LOG_WGT_WIDTH,     MACHINE_LOG_ACC_WIDTH,
+    MACHINE_LOG_BATCH,         MACHINE_LOG_BLOCK_IN,      MACHINE_LOG_BLOCK_OUT,
+    MACHINE_LOG_UOP_WIDTH,     MACHINE_LOG_UOP_BUFF_SIZE, MACHINE_LOG_INP_BUFF_SIZE,
+    MACHINE_LOG_WGT_BUFF_SIZE, MACHINE_LOG_ACC_BUFF_SIZE};
+static const char *const MACHINE_KEYS[MACHINE_LOGS] = {
+    "INP_WIDTH", "WGT_WIDTH",     "ACC_WIDTH",     "BATCH",         "BLOCK_IN",     "BLOCK_OUT",
+    "UOP_WIDTH", "UOP_BUFF_SIZE", "INP_BUFF_SIZE", "WGT_BUFF_SIZE", "ACC_BUFF_SIZE"};
+/* Bytes of an element of each type of memory, by the logarithms of its bits. */
+#define ELEMENT(log_bits) ((uint64_t)1 << ((log_bits) - 3))
+static const uint64_t ELEMENT_BYTES[MEMORIES] = {
+    ELEMENT(MACHINE_LOG_UOP_WIDTH),
+    ELEMENT(MACHINE_LOG_BLOCK_OUT + MACHINE_LOG_BLOCK_IN + MACHINE_LOG_WGT_WIDTH),
+    ELEMENT(MACHINE_LOG_BATCH + MACHINE_LOG_BLOCK_IN + MACHINE_LOG_INP_WIDTH),
+    ELEMENT(MACHINE_LOG_BATCH + MACHINE_LOG_BLOCK_OUT + MACHINE_LOG_ACC_WIDTH),
+    ELEMENT(MACHINE_LOG_BATCH + MACHINE_LOG_BLOCK_OUT + MACHINE_LOG_INP_WIDTH)};
 #define MAX_FILE_BYTES ((uint64_t)1 << 30)
+#define MAX_NETWORK_BYTES ((uint64_t)1 << 27)
 #define MAX_BUFFER_BYTES ((uint64_t)1 << 25)
 #define MAX_TENSOR_BYTES ((uint64_t)1 << 28)
 #define MAX_DIMENSION (((uint32_t)1 << 24) - 1)
+#define MAX_MEMORY_BYTES ((uint64_t)1 << 30)
+#define MAX_NAME_BYTES 1024u
+#define MAX_BUFFERS ((uint32_t)1 << 12)
+#define MAX_STREAMS ((uint32_t)1 << 16)
 #define MAX_PORTS 1024u
 #define ADDRESSES ((uint64_t)1 << 32)
 #define FIRST_PATIENCE ((uint32_t)1 << 31)
@@ -97,11 +129,10 @@ typedef struct {
 struct tilewright {
   char message[400];
   uint8_t *network;
-  uint32_t buffer_count, segment_count, relocation_count, load_count, store_count, text_bytes;
+  uint32_t buffer_count, segment_count, relocation_count, load_count, store_count;
+  uint32_t text_bytes, text_at; /* text_at: behind the last name that was read */
   const uint8_t *segments, *relocations;
   const char *text;
-  uint64_t batch, block_in, block_out;
-  uint64_t element[MEMORIES];
   datafile_t instructions, uops, constants;
   buffer_t *buffers;
   port_t *ports; /* loads, then stores */
@@ -221,12 +252,14 @@ static void sha256(const uint8_t *data, size_t bytes, uint8_t digest[DIGEST_BYTE
 
 /* -- files ------------------------------------------------------------------------------------- */
 
-static int read_open(tilewright *net, FILE *file, const char *path, uint8_t **data, size_t *bytes) {
+static int read_open(tilewright *net, FILE *file, const char *path, uint64_t most, uint8_t **data,
+                     size_t *bytes) {
   long length;
   if (fseek(file, 0, SEEK_END) || (length = ftell(file)) < 0 || fseek(file, 0, SEEK_SET))
     return fail(net, TILEWRIGHT_BAD_FILE, "cannot read %s", path);
-  if ((uint64_t)length > MAX_FILE_BYTES)
-    return fail(net, TILEWRIGHT_BAD_FILE, "%s is no file, or larger than a GiB", path);
+  if ((uint64_t)length > most)
+    return fail(net, TILEWRIGHT_BAD_FILE, "%s is no file, or larger than %lu MiB", path,
+                (unsigned long)(most >> 20));
   *bytes = (size_t)length;
   *data = malloc(*bytes ? *bytes : 1);
   if (!*data) return no_memory(net, path, *bytes);
@@ -236,8 +269,8 @@ static int read_open(tilewright *net, FILE *file, const char *path, uint8_t **da
 }
 
 /* All of a file of the folder; `*data` is the caller's to free, also after an error. */
-static int read_file(tilewright *net, const char *folder, const char *name, uint8_t **data,
-                     size_t *bytes) {
+static int read_file(tilewright *net, const char *folder, const char *name, uint64_t most,
+                     uint8_t **data, size_t *bytes) {
   size_t length = strlen(folder) + 1 + strlen(name) + 1;
   char *path = malloc(length);
   FILE *file;
@@ -247,7 +280,7 @@ static int read_file(tilewright *net, const char *folder, const char *name, uint
   snprintf(path, length, "%s/%s", folder, name);
   file = fopen(path, "rb");
   if (file) {
-    code = read_open(net, file, path, data, bytes);
+    code = read_open(net, file, path, most, data, bytes);
     fclose(file);
   } else {
     code = fail(net, TILEWRIGHT_BAD_FILE, "cannot open %s; is it the folder of an artifact?", path);
@@ -261,7 +294,7 @@ static int read_data(tilewright *net, const char *folder, const char *name,
                      const datafile_t *expected, uint8_t **data) {
   uint8_t digest[DIGEST_BYTES];
   size_t bytes = 0;
-  int code = read_file(net, folder, name, data, &bytes);
+  int code = read_file(net, folder, name, MAX_FILE_BYTES, data, &bytes);
   if (code) return code;
   if (bytes != expected->bytes)
     return fail(net, TILEWRIGHT_BAD_ARTIFACT, "%s has %s bytes than when it was built; copy the "
@@ -275,12 +308,22 @@ static int read_data(tilewright *net, const char *folder, const char *name,
 
 /* -- network.bin ------------------------------------------------------------------------------- */
 
-static int read_name(tilewright *net, const uint8_t *record, const char **name) {
+static int read_text(tilewright *net, const uint8_t *record, const char **text) {
   uint64_t end = (uint64_t)get32(record) + get32(record + 4);
   if (end >= net->text_bytes || net->text[end]) return damaged(net, "a name is cut");
-  *name = net->text + get32(record);
-  if (strlen(*name) != get32(record + 4)) return damaged(net, "a name is cut");
+  *text = net->text + get32(record);
+  if (strlen(*text) != get32(record + 4)) return damaged(net, "a name is cut");
   return TILEWRIGHT_OK;
+}
+
+/* Names lie in the order of the tables and are short: reading and comparing all takes little. */
+static int read_name(tilewright *net, const uint8_t *record, const char **name) {
+  int code;
+  if (get32(record) != net->text_at || get32(record + 4) > MAX_NAME_BYTES)
+    return damaged(net, "a name is not in its place or too long");
+  code = read_text(net, record, name);
+  net->text_at += get32(record + 4) + 1;
+  return code;
 }
 
 static void read_datafile(const uint8_t *size, const uint8_t *digest, datafile_t *file) {
@@ -288,32 +331,15 @@ static void read_datafile(const uint8_t *size, const uint8_t *digest, datafile_t
   memcpy(file->digest, digest, DIGEST_BYTES);
 }
 
-/* Bytes of an element of `bits`, the sum of logarithms; 0 for what no machine has. */
-static uint64_t element_bytes(uint32_t log_bits) {
-  return log_bits >= 3 && log_bits <= 15 ? (uint64_t)1 << (log_bits - 3) : 0;
-}
-
-static int read_machine(tilewright *net, const uint8_t *logs) {
-  uint32_t inp = get32(logs), wgt = get32(logs + 4), acc = get32(logs + 8);
-  uint32_t batch = get32(logs + 12), in = get32(logs + 16), out = get32(logs + 20);
-  uint32_t uop = get32(logs + 24);
+/* That the artifact is for the machine of the bitstream: nothing else says how large an element is. */
+static int check_machine(tilewright *net, const uint8_t *logs) {
   int i;
-  if (inp > 5 || wgt > 5 || acc > 5 || batch > 6 || in > 8 || out > 8 || uop < 5 || uop > 6)
-    return damaged(net, "its machine cannot be");
-  if (inp != 3)
-    return fail(net, TILEWRIGHT_UNSUPPORTED,
-                "this network's activations have %lu bits; the runtime knows 8",
-                1ul << inp);
-  net->batch = (uint64_t)1 << batch;
-  net->block_in = (uint64_t)1 << in;
-  net->block_out = (uint64_t)1 << out;
-  net->element[MEMORY_UOP] = element_bytes(uop);
-  net->element[MEMORY_WGT] = element_bytes(out + in + wgt);
-  net->element[MEMORY_INP] = element_bytes(batch + in + inp);
-  net->element[MEMORY_ACC] = element_bytes(batch + out + acc);
-  net->element[MEMORY_OUT] = element_bytes(batch + out + inp);
-  for (i = 0; i < MEMORIES; i++)
-    if (!net->element[i]) return damaged(net, "its machine cannot be");
+  for (i = 0; i < MACHINE_LOGS; i++)
+    if (get32(logs + 4 * i) != MACHINE[i])
+      return fail(net, TILEWRIGHT_UNSUPPORTED,
+                  "the artifact is for a machine with LOG_%s %lu, this runtime for one with %lu; "
+                  "build the artifact for the machine of the bitstream", MACHINE_KEYS[i],
+                  (unsigned long)get32(logs + 4 * i), (unsigned long)MACHINE[i]);
   return TILEWRIGHT_OK;
 }
 
@@ -394,10 +420,10 @@ static int read_scale(tilewright *net, const uint8_t *at, port_t *port) {
  * pixels of a batch each. */
 static int place(tilewright *net, port_t *port, int is_load) {
   const buffer_t *buffer = &net->buffers[port->buffer];
-  uint64_t element = net->element[is_load ? MEMORY_INP : MEMORY_OUT], packed;
+  uint64_t element = ELEMENT_BYTES[is_load ? MEMORY_INP : MEMORY_OUT], packed;
   const uint32_t *s = port->shape;
-  port->batch = net->batch;
-  port->block = is_load ? net->block_in : net->block_out;
+  port->batch = (uint64_t)1 << MACHINE_LOG_BATCH;
+  port->block = (uint64_t)1 << (is_load ? MACHINE_LOG_BLOCK_IN : MACHINE_LOG_BLOCK_OUT);
   if (port->form == FORM_COLUMN) {
     port->c = s[port->rank - 1];
     port->n = port->elements / port->c;
@@ -520,9 +546,12 @@ static int read_tables(tilewright *net, const uint64_t at[8], uint32_t port_coun
   const uint8_t *buffers = net->network + (size_t)at[0], *ports = net->network + (size_t)at[3];
   const uint8_t *tensors = net->network + (size_t)at[4];
   uint64_t tensor_count = (uint64_t)net->input_count + net->output_count;
+  uint64_t memory = 0;
   uint32_t i;
   int code = read_step(net, net->network + (size_t)at[2], port_count);
   if (code) return code;
+  if (net->buffer_count > MAX_BUFFERS || net->segment_count > MAX_STREAMS)
+    return damaged(net, "it has more buffers or streams than there may be");
   if (tensor_count > MAX_PORTS) return damaged(net, "it has more than 1024 inputs and outputs");
   net->buffers = calloc((size_t)net->buffer_count + 1, sizeof *net->buffers);
   net->ports = calloc((size_t)port_count + 1, sizeof *net->ports);
@@ -531,10 +560,16 @@ static int read_tables(tilewright *net, const uint64_t at[8], uint32_t port_coun
     return no_memory(net, "its tables", net->buffer_count + port_count + tensor_count);
   for (i = 0; !code && i < net->buffer_count; i++)
     code = read_buffer(net, buffers + BUFFER_BYTES * (size_t)i, &net->buffers[i]);
+  for (i = 0; !code && i < net->buffer_count; i++) memory += net->buffers[i].bytes;
+  if (!code && memory > MAX_MEMORY_BYTES)
+    code = damaged(net, "its buffers are larger than the memory of a board");
   for (i = 0; !code && i < port_count; i++)
     code = read_port(net, ports + PORT_BYTES * (size_t)i, &net->ports[i], i < net->load_count);
   for (i = 0; !code && i < tensor_count; i++)
     code = read_tensor(net, tensors + TENSOR_BYTES * (size_t)i, &net->tensors[i]);
+  if (!code && (get32(net->network + 100) != net->text_at ||
+                (uint64_t)net->text_at + get32(net->network + 104) + 1 != net->text_bytes))
+    code = damaged(net, "it has texts of nothing");
   return code ? code : match_names(net);
 }
 
@@ -549,14 +584,14 @@ static int read_head(tilewright *net, size_t bytes) {
     return damaged(net, "it has other bytes than when it was built");
   if (get32(at + 8) != FORMAT_VERSION)
     return fail(net, TILEWRIGHT_UNSUPPORTED,
-                "the artifact is of version %lu, this runtime reads version %d; use the one in the "
-                "artifact's own runtime/", (unsigned long)get32(at + 8), FORMAT_VERSION);
+                "the artifact is of version %lu, this runtime reads version %d; take the runtime of "
+                "the tilewright that built it", (unsigned long)get32(at + 8), FORMAT_VERSION);
   return TILEWRIGHT_OK;
 }
 
 static int refuse_host_work(tilewright *net) {
   const char *why = "the host must compute parts of it";
-  if (get32(net->network + 104) && read_name(net, net->network + 100, &why))
+  if (get32(net->network + 104) && read_text(net, net->network + 100, &why))
     return TILEWRIGHT_BAD_ARTIFACT;
   return fail(net, TILEWRIGHT_UNSUPPORTED,
               "this network cannot run without Python: %s; build it with --bare to see what to "
@@ -567,7 +602,7 @@ static int read_network(tilewright *net, const char *folder) {
   size_t bytes = 0;
   uint64_t at[8];
   const uint8_t *head;
-  int code = read_file(net, folder, "network.bin", &net->network, &bytes);
+  int code = read_file(net, folder, "network.bin", MAX_NETWORK_BYTES, &net->network, &bytes);
   if (!code) code = read_head(net, bytes);
   if (code) return code;
   head = net->network;
@@ -595,7 +630,7 @@ static int read_network(tilewright *net, const char *folder) {
   read_datafile(head + 120, head + 168, &net->uops);
   read_datafile(head + 128, head + 200, &net->constants);
   if (!(get32(head + 12) & FLAG_BARE) || get32(head + 76) != 1) return refuse_host_work(net);
-  code = read_machine(net, head + 24);
+  code = check_machine(net, head + 24);
   if (code) return code;
   return read_tables(net, at, get32(head + 80));
 }
@@ -619,8 +654,10 @@ static int check_transfer(tilewright *net, const uint8_t *insn, const uint8_t *r
     return damaged(net, "an instruction reads or writes a buffer of another kind");
   if (offset != (low >> 26 & 0xffffffff))
     return damaged(net, "a relocation has another offset than its instruction");
-  if (rows && columns) reach = (rows - 1) * pitch + columns;
-  if ((offset + reach) * net->element[memory] > buffer->bytes)
+  /* By its fields it reaches nowhere; hardware counts rows from 65,535 down, or never ends. */
+  if (!rows && columns) return damaged(net, "an instruction moves columns of no rows");
+  if (columns) reach = (rows - 1) * pitch + columns;
+  if ((offset + reach) * ELEMENT_BYTES[memory] > buffer->bytes)
     return damaged(net, "an instruction reaches beyond its buffer");
   return TILEWRIGHT_OK;
 }
@@ -680,7 +717,7 @@ static int relocate(tilewright *net, uint8_t *insns) {
     const uint8_t *relocation = net->relocations + (size_t)i * RELOCATION_BYTES;
     uint8_t *insn = insns + (size_t)get32(relocation) * INSTRUCTION_BYTES;
     const buffer_t *buffer = &net->buffers[get32(relocation + 8)];
-    uint64_t element = net->element[get32(relocation + 4)], low = get64(insn);
+    uint64_t element = ELEMENT_BYTES[get32(relocation + 4)], low = get64(insn);
     uint64_t base = buffer->address / element + get32(relocation + 12);
     if (buffer->address % element)
       return fail(net, TILEWRIGHT_NO_DEVICE,
