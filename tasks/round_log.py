@@ -76,7 +76,7 @@ def latency_text(latency: Latency) -> str:
 
 
 def reasons(texts: NDArray[np.object_]) -> dict[str, Json]:
-    """How often each reason of a failure occurs, the most frequent first; "" is none."""
+    """How often each reason of a failure occurs, the most frequent first, without ""."""
     return dict(Counter(str(text) for text in texts if text).most_common())
 
 
