@@ -1,4 +1,4 @@
-"""The names of the four files that a board loads."""
+"""Names the four files that a board loads."""
 
 NETWORK, INSTRUCTIONS, UOPS, CONSTANTS = (
     "network.bin", "instructions.bin", "uops.bin", "constants.bin",

@@ -1,4 +1,4 @@
-"""The C sources that run an artifact on a board, and their way into one."""
+"""Copies the C sources that run an artifact on a board into the artifact."""
 
 from __future__ import annotations
 
