@@ -1,9 +1,9 @@
-"""Models of fusion, trained on graphs of networks, as they are shipped.
+"""Trains the models of fusion on graphs of networks, as they are shipped.
 
     python -m benchmarks.fusion_training --folder built/fusion          # examples, then models
     python -m benchmarks.fusion_training --folder built/fusion --ship   # models beside the code
 
-Examples are made once a network and target and kept in the folder: what was stopped goes on.
+Examples are made once a network and target and kept in the folder: what was stopped resumes.
 `benchmarks.fusion` trains on the same examples, without those of the network that it looks at.
 """
 

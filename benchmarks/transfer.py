@@ -1,7 +1,7 @@
-"""What a model that learned on other hardware saves on accelerators that it has not seen.
+"""Measures what a model trained on other hardware saves on accelerators that it has not seen.
 
     python -m benchmarks.transfer --json built/transfer.json --quick    # one spec, network and seed
-    python -m benchmarks.transfer --json built/transfer.json            # hours; goes on with FILE
+    python -m benchmarks.transfer --json built/transfer.json            # hours; resumes from FILE
 
 Builds a dataset and trains models first, unless they lie below `--folder` already or are given. No
 shipped preset is in a dataset, so presets are the hardware that is tuned for. Parts: `tuning`
@@ -90,7 +90,7 @@ def _train(dataset: Path, kind: str, by: str, minutes: float, out: Path) -> dict
     )
     fitted = fit_model(training, read_table(dataset))
     metrics = judge_model(training, fitted, digest_of(dataset))
-    store_model(training, fitted, metrics)
+    store_model(training, fitted)
     return dict(metrics)
 
 

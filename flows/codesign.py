@@ -1,4 +1,4 @@
-"""Co-design: machines and schedules searched together, as consecutive steps.
+"""Searches machines and schedules together (co-design), as consecutive steps.
 
 pose_problem → search_designs → prove_front → log_codesign
 """
@@ -29,7 +29,7 @@ def codesign(
     run: LocalRunner, options: CodesignOptions, problem: CodesignProblem | None = None
 ) -> CodesignOutcome:
     """Search machines and schedules for some networks, prove the front, write the folder. A run
-    that was stopped goes on where it was. `problem` is what `pose_problem` said, if it was asked
+    that was stopped resumes where it was. `problem` is what `pose_problem` said, if it was asked
     already.
 
     Raises as `check`, `NothingToOffload` and what reading a network raises, `LeaseHeld` if another
@@ -43,7 +43,7 @@ def codesign(
         with Ledger((options.folder / folder.LEDGER).absolute()) as ledger:
             if options.fresh:
                 ledger.clear()
-            run.log(log_parameters, options, problem, run.emit)
+            run.call(log_parameters, options, problem, run.emit)
             while True:
                 evaluator = run(search_designs, options, problem, ledger, run.emit).value
                 while ledger.problems:
@@ -62,5 +62,5 @@ def codesign(
         outcome = outcome_of(options, problem, evaluator, front)
         if not front:
             run.emit(Note(nothing_whole(evaluator)))
-        run.log(log_codesign, options, outcome, time.perf_counter() - begin)
+        run.call(log_codesign, options, outcome, time.perf_counter() - begin)
     return outcome

@@ -1,4 +1,4 @@
-"""Registering every flow with a Prefect server: the work pool, the deployments, the automations.
+"""Registers every flow with a Prefect server: the work pool, the deployments, the automations.
 
     python -m tilewright.flows.deploy_all [FOLDER]    # deployments/, of the repository that this
     runs in
@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.lazy_module import lazy_module
 from tilewright.core.python_path import module_path
 from tilewright.core.sanitize import printable
 from tilewright.services.local_services import API_URL, AUTH_STRING, login_for
 from tilewright.services.server_process import ServerError, answers
-from tilewright.services.workspace import use_home
+from tilewright.services.workspace import use_workspace
+
+yaml = lazy_module("yaml")
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -37,7 +40,7 @@ class DeployError(TilewrightError):
 def deploy_all(folder: Path) -> list[str]:
     """Create the pool, deploy what `prefect.yaml` in the folder lists, apply `zombies.yaml`. Says
     what was done and what to start, in lines. Raises `ServerError`, `DeployError`, `SecretError` or
-    `HomeError`."""
+    `WorkspaceError`."""
     if not (folder / DEPLOYMENTS).is_file():
         raise DeployError(f"there is no {folder / DEPLOYMENTS}; call this in the repository's root")
     address = log_in()
@@ -66,9 +69,9 @@ def apply_automations(file: Path) -> list[str]:
 
 def log_in() -> str:
     """The address of the server, once the environment has what opens it. Raises `ServerError` where
-    none answers, `SecretError` or `HomeError`."""
-    home, named = use_home(), os.environ.get(API_URL)
-    login = login_for(named, home)
+    none answers, `SecretError` or `WorkspaceError`."""
+    workspace, named = use_workspace(), os.environ.get(API_URL)
+    login = login_for(named, workspace)
     if login is not None:
         os.environ |= login.settings
     address = os.environ.get(API_URL)
@@ -101,8 +104,6 @@ def _provide_pool(client: SyncPrefectClient) -> str:
 
 def _deploy(file: Path) -> list[str]:
     """By Prefect's own command, which reads the file as its documentation says."""
-    import yaml
-
     done = subprocess.run(
         [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", file],
         capture_output=True, text=True, check=False, timeout=60 * MINUTES,
@@ -116,8 +117,6 @@ def _deploy(file: Path) -> list[str]:
 
 
 def _automations(file: Path) -> list[dict[str, Any]]:
-    import yaml
-
     found: list[dict[str, Any]] = yaml.safe_load(file.read_text())["automations"]
     return found
 

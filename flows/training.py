@@ -1,4 +1,4 @@
-"""Training a cost model that carries over to other hardware, as consecutive steps.
+"""Trains a cost model that transfers to other hardware, as consecutive steps.
 
 read_dataset → fit_model → judge_model → store_model → log_model
 """
@@ -26,8 +26,8 @@ def train_model(run: LocalRunner, options: TrainingOptions) -> dict[str, Json]:
     table, digest = run(read_dataset, options).value
     fitted = run(fit_model, options, table, partial(say, run.emit)).value
     metrics = run(judge_model, options, fitted, digest).value
-    folder = run(store_model, options, fitted, metrics).value
-    run.log(log_model, options, folder, metrics, run.emit)
+    folder = run(store_model, options, fitted).value
+    run.call(log_model, options, folder, metrics)
     return metrics
 
 

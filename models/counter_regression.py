@@ -1,4 +1,4 @@
-"""A first model of latency on what lowering counts: every counted thing has a price."""
+"""Fits a first model of latency to lowering's counters: a price for each counted thing."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares, nnls
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.models.base_model import FittedModel
 from tilewright.models.npz_file import read_numbers
 from tilewright.targets.features import Features, Unit
+
+optimize = lazy_module("scipy.optimize")
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -24,7 +26,7 @@ _EVALUATIONS = 20
 _TICKS = 10.0  # log2 of the units that the fastest of latencies below one is counted in
 
 
-class Draft(FittedModel):
+class CounterRegression(FittedModel):
     """log2 latency of programs from their counts, each with a price that is not negative.
 
     Three modules work side by side, so their times t are not added: a program takes
@@ -45,7 +47,7 @@ class Draft(FittedModel):
         self.shift = 0.0
 
     @classmethod
-    def of(cls, hidden: Features) -> Draft:
+    def of(cls, hidden: Features) -> CounterRegression:
         """An untrained draft for counts with these columns."""
         draft = cls(0, False, {})
         draft.module = np.array([_MODULE[each.unit] for each in hidden.columns], np.int64)
@@ -67,11 +69,11 @@ class Draft(FittedModel):
         middle = float(np.median(cycles))
         small = _RIDGE * np.eye(len(seen)) / middle
         goal = np.concatenate([np.ones(len(rows)), np.zeros(len(seen))])
-        prices = nnls(np.concatenate([rows / cycles[:, None], small]), goal)[0]
+        prices = optimize.nnls(np.concatenate([rows / cycles[:, None], small]), goal)[0]
         if (self.module[seen] != OPEN).any():
             rest = np.log(middle / 20.0)
             start = np.append(np.log(np.maximum(prices, _RIDGE * middle)), 0.0)
-            found = least_squares(
+            found = optimize.least_squares(
                 _residuals, start, _slopes, method="lm", max_nfev=_EVALUATIONS,
                 args=(rows, y, self.module[seen], rest),
             ).x  # fmt: skip

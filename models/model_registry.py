@@ -1,4 +1,4 @@
-"""Every kind of model explorers can ask for, by name."""
+"""Lists every kind of model explorers can ask for, by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import UnknownName
+from tilewright.models.counter_regression import CounterRegression
 from tilewright.models.features import gp_features, tree_features
+from tilewright.models.gaussian import GaussianProcess
 from tilewright.models.hidden_features import hidden_features, work
 from tilewright.models.loop_features import loop_features
 from tilewright.search.cost_model_protocols import CostModel, Surrogate, VetoModel
@@ -25,13 +27,13 @@ _KINDS = {
     "lightgbm": "tilewright.models.trees:LightGBM",
     "forest": "tilewright.models.forest:Forest",
     "gaussian": "tilewright.models.gaussian:GaussianProcess",
-    "draft": "tilewright.models.counter_regression:Draft",
+    "draft": "tilewright.models.counter_regression:CounterRegression",
     "validity": "tilewright.models.validity:Validity",
 }
 """Where each is: their libraries take a second to load, so that waits until a model is built."""
 
 
-class _Kind(Protocol):
+class _ModelMaker(Protocol):
     def __call__(self, seed: int, classify: bool, parameters: dict[str, float], /) -> CostModel: ...
 
 
@@ -45,7 +47,9 @@ def build(kind: str, seed: int, classify: bool, parameters: dict[str, float]) ->
     if kind not in _KINDS:
         raise UnknownName("learner", kind, kinds())
     module, _, name = _KINDS[kind].partition(":")
-    return cast(_Kind, getattr(importlib.import_module(module), name))(seed, classify, parameters)
+    return cast(_ModelMaker, getattr(importlib.import_module(module), name))(
+        seed, classify, parameters
+    )
 
 
 def load_model(kind: str, classify: bool, columns: Sequence[str], path: Path) -> CostModel:
@@ -80,9 +84,7 @@ class Toolbox:
         return work(hidden)
 
     def draft(self, hidden: Features) -> CostModel:
-        from tilewright.models.counter_regression import Draft
-
-        return Draft.of(hidden)
+        return CounterRegression.of(hidden)
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:
         return build(kind, seed, False, parameters)
@@ -91,8 +93,6 @@ class Toolbox:
         return build(kind, seed, True, parameters)
 
     def surrogate(self, seed: int, **parameters: float) -> Surrogate:
-        from tilewright.models.gaussian import GaussianProcess
-
         return GaussianProcess(seed, False, parameters)
 
     def validity(self, seed: int, **parameters: float) -> VetoModel:

@@ -1,5 +1,7 @@
-"""UBJSON (ubjson.org, draft 12) as XGBoost writes it, and nothing else of that format: objects with
-their keys' lengths as 64-bit integers, counted arrays, typed arrays of numbers."""
+"""Reads UBJSON (ubjson.org, draft 12) as XGBoost writes it, and nothing else of that format.
+
+That is objects with keys' lengths as 64-bit integers, counted arrays, typed arrays of numbers.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,14 @@ _FLOATS = {b"d": ">f4", b"D": ">f8"}
 def read_ubjson(data: bytes) -> Ubjson:
     """The value that all of the bytes hold; typed arrays keep their type, shape (count,).
     Raises `ValueError` for anything else."""
-    reader = _Reader(data)
+    reader = _UbjsonReader(data)
     value = reader.value(reader.take(1), 0)
     if reader.at != len(data):
         raise ValueError("bytes after the end")
     return value
 
 
-class _Reader:
+class _UbjsonReader:
     """Where in the bytes reading has come to."""
 
     def __init__(self, data: bytes) -> None:

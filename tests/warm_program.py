@@ -1,4 +1,6 @@
-"""What a command finds when it imports Prefect and MLflow, as JSON: run by `tests/test_warm.py`."""
+"""Prints what a command finds when it imports Prefect and MLflow, as JSON, for
+`tests/test_warm.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ import warnings
 
 before = sorted({name.partition(".")[0] for name in sys.modules} & {"prefect", "mlflow"})
 
-from tilewright.services.workspace import use_home  # noqa: E402
+from tilewright.services.workspace import use_workspace  # noqa: E402
 
-use_home()
+use_workspace()
 
 import mlflow  # noqa: E402
 import prefect  # noqa: E402

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilewright.networks import load
+
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
@@ -163,16 +165,16 @@ def runs() -> pd.DataFrame:
     Columns are when and how it ended, `network`, `target`, `tuner`, `seed`, `trials`, cycles and
     milliseconds of the baseline, the fallback, the tuned network and the bound, `gain`, and the ids
     in MLflow and Prefect. The workspace is `.tilewright/` or `TILEWRIGHT_HOME`; a run with `--bare`
-    is in none. Raises `HomeError` for a workspace that cannot be read.
+    is in none. Raises `WorkspaceError` for a workspace that cannot be read.
 
     >>> found = tilewright.runs()
     >>> list(found.columns[:5])
     ['began', 'status', 'seconds', 'network', 'target']
     """
-    from tilewright.services.workspace import current_home
+    from tilewright.services.workspace import current_workspace
     from tilewright.tasks.runs_table import runs_table
 
-    return runs_table(current_home())
+    return runs_table(current_workspace())
 
 
 def trials(source: str | Path) -> pd.DataFrame:
@@ -204,6 +206,4 @@ def load_model(source: str | Path, **options: Any) -> Network:
     >>> [str(each.workload) for each in network.workloads(block_in=16, block_out=16)][0]
     'conv2d:n=1,c=16,h=8,w=8,o=16,k=1,s=1,p=0'
     """
-    from tilewright.networks import load
-
     return load(source, **options)

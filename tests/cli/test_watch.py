@@ -1,4 +1,4 @@
-"""The regression watch: nights that change nothing, nights that are worse, and who is told."""
+"""Tests the regression watch: nights that change nothing, worse nights, and notifications."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.slow(seconds=4)
 NIGHTS = """
 import json, os, sys
 import tilewright.services
-from tilewright.services.workspace import use_home
-use_home()
+from tilewright.services.workspace import use_workspace
+use_workspace()
 from tilewright.flows.nightly import tune_network
 from tilewright.tuning.regression_options import WatchOptions
 from tilewright.tuning.options import parse_options

@@ -1,4 +1,4 @@
-"""Run the commands of docs/guides/cluster.md on another port, and TLS as the page describes."""
+"""Runs the commands of docs/guides/cluster.md on another port, and TLS as the page describes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def _environment(folder: Path) -> dict[str, str]:
     script.chmod(0o755)
     kept = {k: v for k, v in os.environ.items() if not k.startswith((*OURS, "DASK_"))}
     path = f"{binary}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    home = str(folder / "home")
-    return kept | {"PATH": path, "PYTHONPATH": str(ROOT), "TILEWRIGHT_HOME": home}
+    workspace = str(folder / "home")
+    return kept | {"PATH": path, "PYTHONPATH": str(ROOT), "TILEWRIGHT_HOME": workspace}
 
 
 @pytest.mark.nightly(seconds=10)

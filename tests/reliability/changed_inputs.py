@@ -1,4 +1,4 @@
-"""The same tuning run with one thing changed at a time, and which stages each had to compute.
+"""Repeats a tuning run with one thing changed at a time, and lists the stages that were computed.
 
 `python -m tests.reliability.changed_inputs` runs in an empty folder and prints JSON: for every
 variant the stages whose results were written, by name, and how many trials were reused.
@@ -18,7 +18,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from tilewright.services.local_services import embedded
-from tilewright.services.workspace import current_home
+from tilewright.services.workspace import current_workspace
 from tilewright.targets.vta.spec import preset_files
 from tilewright.tuning import network, tuning_task
 from tilewright.tuning.options import TuningOptions
@@ -68,7 +68,7 @@ def tuned(**changes: Any) -> dict[str, Any]:
 
 
 def _written() -> set[tuple[Path, int]]:
-    manifests = current_home().root / "cache" / "manifests"
+    manifests = current_workspace().root / "cache" / "manifests"
     return {(path, path.stat().st_mtime_ns) for path in manifests.rglob("*.json")}
 
 

@@ -1,5 +1,7 @@
-"""Settings that the user exported are heeded; nobody else's are. Folders that mean harm are in
-`tests/reliability/test_hostile_folder.py`."""
+"""Checks that settings that the user exported are used, and nobody else's.
+
+`tests/reliability/test_hostile_folder.py` tests folders that mean harm.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ SHOW = """
 import json, tilewright.services.workspace
 from tilewright.core.working_folder import leave_working_folder
 leave_working_folder()  # as commands do
-tilewright.services.workspace.use_home()
+tilewright.services.workspace.use_workspace()
 import tilewright.targets, tilewright.reports, numba.core.config, matplotlib
 from prefect.settings import get_current_settings
 settings = get_current_settings()

@@ -1,4 +1,4 @@
-"""Small flows that ask much of the servers, in a process of its own: `python load.py FLOWS TASKS`.
+"""Loads the servers by small flows, in a process of its own: `python load.py FLOWS TASKS`.
 
 Prints how many tasks each flow has seen end, and the run in MLflow that has a metric for each.
 """
@@ -10,9 +10,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tilewright.services.workspace import use_home
+from tilewright.services.workspace import use_workspace
 
-use_home()
+use_workspace()
 
 import mlflow  # noqa: E402
 from mlflow.entities import Metric  # noqa: E402

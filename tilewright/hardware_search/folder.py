@@ -1,4 +1,4 @@
-"""The folder of a co-design run: its files, and whose it is.
+"""Names the files of a co-design run's folder, and checks which run it belongs to.
 
 run.json          what decides which search this is (`identity`), written when it begins
 front.json        the front, a machine each, by ascending area
@@ -53,7 +53,7 @@ _MACHINE = re.compile(r"\w[\w.-]*")
 
 
 def about(options: CodesignOptions) -> dict[str, Json]:
-    """All that decides what is searched. The number of trials does not: a longer run goes on with
+    """All that decides what is searched. The number of trials does not: a longer run resumes
     what a shorter one has measured."""
     target = make_target(options.target)
     written = specification_of(target)

@@ -1,4 +1,4 @@
-"""Tuning the layers of a machine with a tuner of single layers, its measurements counted."""
+"""Tunes the layers of a machine with a tuner of single layers, and counts its measurements."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class BudgetedRunner(LocalRunner):
 
 
 class LayerTuning:
-    """The layers of a design, each with a tuner of its own that goes on where it was."""
+    """The layers of a design, each with a tuner of its own that resumes where it was."""
 
     def __init__(
         self, design: Design, evaluator: BudgetedEvaluator, seed: int, tuner: str = "default",

@@ -1,4 +1,4 @@
-"""The model: import, normalisation, operator report, workload extraction, and the built-in zoo.
+"""Handles the model: import, normalisation, operator report, workload extraction, the built-in zoo.
 
     network = networks.load("resnet18")             # or an ONNX, .tflite or torch.export file
     network = networks.load("m.onnx", sandbox=True) # a file of a stranger, read in a child process
@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tilewright.networks import zoo
 
 if TYPE_CHECKING:
     from tilewright.networks.network import Network
@@ -40,6 +42,4 @@ def load(
 
 def zoo_names() -> list[str]:
     """The built-in networks."""
-    from tilewright.networks import zoo
-
     return zoo.names()

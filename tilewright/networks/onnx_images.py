@@ -1,7 +1,7 @@
-"""One-dimensional convolutions and pools as those of images of height one.
+"""Rewrites one-dimensional convolutions and pools as those of images of height one.
 
-(n, c, l) becomes (n, c, 1, l), weights (o, i, k) become (o, i, 1, k). What computes element by
-element between them works on images, too, so a chain changes its shape where it begins and ends.
+(n, c, l) becomes (n, c, 1, l), weights (o, i, k) become (o, i, 1, k). Element-wise operators
+between them work on images, too, so a chain changes its shape only where it begins and ends.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def as_images(normal: NormalGraph) -> None:
     shapes = normal.shapes()
     if not any(_is_windowed(node, shapes) for node in normal.graph.node):
         return
-    writer = _Writer(normal, shapes)
+    writer = _ImageWriter(normal, shapes)
     for node in normal.graph.node:
         writer.write(node)
     writer.finish()
@@ -55,7 +55,7 @@ def _is_windowed(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> bool:
     return standard and known and weighs and single
 
 
-class _Writer:
+class _ImageWriter:
     """`images` names the four-dimensional form of a tensor of three."""
 
     def __init__(self, normal: NormalGraph, shapes: Mapping[str, Shape]) -> None:

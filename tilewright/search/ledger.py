@@ -1,8 +1,8 @@
-"""The append-only record of every trial: the single source of truth a restart reads.
+"""Stores every trial in an append-only record: the single source of truth a restart reads.
 
 A ledger is a text file of one checked record a line (`search.ledger_schema`). A batch is appended
 in one write and synced to disk before any of its trials counts; its last line closes the round.
-What a crash or a bad disk leaves is expected:
+Damage by a crash or a bad disk is handled:
 
 * a torn last line was never promised to anyone: it is cut when a writer opens the file;
 * a damaged line further up, or one with a record that cannot be true, is moved to
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import FileChanged, append, remove, write_atomically
+from tilewright.core.lazy_module import lazy_module
 from tilewright.core.safe_files import check_own, read_plain
 from tilewright.search.file_lock import Lease, lease_of
 from tilewright.search.ledger_schema import Entry, TrialEntry, decode, encode
@@ -30,6 +31,8 @@ from tilewright.search.run_ledger import RunKey, RunLedger, RunRecords
 
 if TYPE_CHECKING:
     import pandas as pd
+else:
+    pd = lazy_module("pandas")
 
 COLUMNS = (
     "workload", "trial", "round", "config", "knobs", "status", "reason", "cycles", "seconds",
@@ -60,8 +63,6 @@ class Contents:
     def frame(self) -> pd.DataFrame:
         """One row a trial, columns `COLUMNS`, as in `trials.parquet`; `trial` counts within a run.
         A trial that was recorded again after a crash appears once."""
-        import pandas as pd
-
         rows, count = [], defaultdict[tuple[str, ...], int](int)
         seen: set[tuple[tuple[str, ...], str]] = set()
         for record in self.records:
@@ -130,7 +131,7 @@ class Ledger:
             contents = self._opened()
         except OSError as error:
             raise LedgerError(
-                f"cannot write ledger {path}: {error.strerror}; choose another output folder"
+                f"cannot write ledger {path}: {error.strerror}; choose another output directory"
             ) from None
         self.problems = contents.problems
         self.records = contents.records

@@ -7,6 +7,8 @@ from pathlib import Path
 from tilewright.core.errors import UnknownName
 from tilewright.models.transfer.contract import TransferError
 from tilewright.models.transfer.files import identity_of
+from tilewright.networks import zoo_names
+from tilewright.networks.errors import ModelFileError
 from tilewright.search.registry import check_options, registered_tuners
 from tilewright.targets.capabilities import Builds, TimesStreams, capability
 from tilewright.targets.cluster.connection import check_address
@@ -19,9 +21,9 @@ from tilewright.tuning.run_metadata import check_vacant
 
 def check(options: TuningOptions) -> None:
     """Raises a `TilewrightError` for an unknown target, space, network, tuner or option of it, a
-    workload that makes no sense, a target that cannot be made, or an output folder that cannot be
-    written, has links in it or holds another run; `LeaseHeld` while another command writes there.
-    Loads no learner, no TVM and no server."""
+    workload that makes no sense, a target that cannot be made, or an output directory that cannot
+    be written, has links in it or holds another run; `LeaseHeld` while another command writes
+    there. Loads no learner, no TVM and no server."""
     check_target(options.target, options.space)
     if options.cluster:
         check_address(options.cluster)
@@ -88,9 +90,6 @@ def check_fusion(options: TuningOptions) -> None:
 def check_source(model: str) -> None:
     """Raises `ModelFileError` for a path without a file, `UnknownName` for another name that is no
     built-in network's."""
-    from tilewright.networks import zoo_names
-    from tilewright.networks.errors import ModelFileError
-
     if model in zoo_names() or Path(model).is_file():
         return
     if Path(model).suffix or "/" in model:

@@ -1,10 +1,10 @@
-"""`run.json`: which run an output folder holds, written when it begins, so that no other run's
-results are lost there.
+"""Reads and writes `run.json`: which run an output directory holds.
 
-A ledger keeps the trials of any number of runs apart (by workload, target and tuner), the other
-files hold the results of one. So a folder belongs to one network on one target: another tuner, seed
-or number of trials, shared or not, goes on in it, another network or target is refused, and so are
-fewer layers than it holds.
+It is written when the run begins, so that no other run's results are lost there. A ledger keeps the
+trials of any number of runs apart (by workload, target and tuner); the other files hold the results
+of one. So a folder belongs to one network on one target. Another tuner, seed or number of trials,
+shared or not, resumes it. Another network or target is refused, and so are fewer layers than it
+holds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from typing_extensions import TypedDict
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import (
     Json,
+    as_int,
+    as_list,
     as_object,
+    as_text,
     canonical,
     digest,
     read_json_file,
@@ -41,7 +44,7 @@ VERSION = 1
 
 
 class FolderTaken(TilewrightError):
-    """An output folder that holds the results of another run."""
+    """An output directory that holds the results of another run."""
 
 
 class Origin(TypedDict):
@@ -113,12 +116,26 @@ def _run_files() -> TypeAdapter[RunFile]:
 
 def is_complete(folder: Path) -> bool:
     """Whether the results in a folder are those of the run that it holds. Raises `UnsafeFile`."""
+    return _own_summary(folder) is not None
+
+
+def trials_made(folder: Path) -> dict[str, int]:
+    """The trials of each workload, by its id, in the results that a folder holds; none if these are
+    not those of its run. Raises `UnsafeFile`."""
+    try:
+        rows = [as_object(row) for row in as_list((_own_summary(folder) or {})["workloads"])]
+        return {as_text(row["id"]): as_int(row["trials"]) for row in rows}
+    except (KeyError, ValueError):
+        return {}
+
+
+def _own_summary(folder: Path) -> dict[str, Json] | None:
     held = read_run(folder)
     try:
         summary = as_object(read_json_file(folder / SUMMARY))
     except (OSError, ValueError):
-        return False
-    return held is not None and summary.get("run_key") == held.get("key")
+        return None
+    return summary if held is not None and summary.get("run_key") == held.get("key") else None
 
 
 def check_vacant(options: TuningOptions) -> None:
@@ -151,7 +168,7 @@ def replaced(options: TuningOptions) -> str | None:
 def write_run(
     options: TuningOptions, subgraphs: Sequence[Subgraph], studies: Sequence[TuningTask]
 ) -> None:
-    """Say whose folder it is from now on. A run that goes on keeps its date; another one is not
+    """Say whose folder it is from now on. A resumed run keeps its date; another one is not
     complete yet, whatever the folder says. Raises `UnsafeFile` and `OSError`."""
     run: RunFile = {
         "version": VERSION,

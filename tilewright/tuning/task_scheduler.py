@@ -1,5 +1,5 @@
 """Runs the flows of workloads. Where they share their trials, each round goes to the workload whose
-next round is expected to save the most of the network's latency, as in Ansor's task scheduler.
+next round is expected to save the most, as in Ansor's task scheduler.
 
 Which one that is follows from the histories alone: a run that is resumed chooses as one that was
 not stopped. A flow is a generator. It stops at a `TrialRequest` until it gets its next round.
@@ -150,7 +150,7 @@ class Stopped(TilewrightError):
     """A workload that was given up since another one failed, or a person stopped the run."""
 
     def __init__(self) -> None:
-        super().__init__("stopped; the same command goes on from here")
+        super().__init__("stopped; the same command resumes from here")
 
 
 class _Place(Enum):

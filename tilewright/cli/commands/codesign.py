@@ -1,4 +1,4 @@
-"""`tilewright codesign`: which accelerator, and which schedules on it, serve some networks best."""
+"""Implements `tilewright codesign`: finds accelerators and schedules for given networks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from tilewright.cli.arguments import Seed, read_pair
 from tilewright.cli.paths import model_texts, target_text
+from tilewright.cli.signals import keep_count
 from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import from_start
 
@@ -117,7 +118,6 @@ def _run(options: CodesignOptions, bare: bool, as_json: bool) -> None:
     from tilewright.hardware_search.steps import check
 
     check(options)
-    from tilewright.cli.signals import keep_count
     from tilewright.cli.views.codesign import searching, show_front
     from tilewright.cli.views.terminal import Terminal
 

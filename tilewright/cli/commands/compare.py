@@ -1,4 +1,4 @@
-"""`tilewright compare`: tuners against each other and against the enumerated optimum."""
+"""Implements `tilewright compare`: tuners against each other and against the enumerated optimum."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from tilewright.cli.arguments import MaxWaste, Space, Target, say_remarks
 from tilewright.cli.paths import file_texts, model_text
+from tilewright.cli.signals import keep_count
 from tilewright.core.errors import TilewrightError
 from tilewright.tuning.options import DEFAULTS
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from tilewright.evaluation.compare.comparison import Comparison
 
 BATCH, TRIALS, SEEDS, TUNERS = 8, 128, "0-9", "default,default-blind,ml2tuner,autotvm,random"
-ORACLES = "oracle"
-"""Folder of enumerated spaces, below the home."""
+GROUND_TRUTH = "oracle"
+"""Folder of enumerated spaces, below the workspace."""
 
 
 def register(app: typer.Typer) -> None:
@@ -83,7 +84,6 @@ def compare(
     max_waste: MaxWaste = DEFAULTS.max_waste,
 ) -> None:
     """Run several tuners with many seeds and compare them with the enumerated optimum."""
-    from tilewright.cli.signals import keep_count
     from tilewright.cli.views.comparison import comparing, show
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.compare.plan import (
@@ -137,33 +137,34 @@ def _enumerated(
     max_waste: float,
     console: Console,
 ) -> TestBed:
-    """Says which workloads are left out. What was enumerated once is kept below the home."""
+    """Says which workloads are left out. What was enumerated once is kept below the workspace."""
     from tilewright.cli.views.comparison import show_left_out
     from tilewright.evaluation.compare.workload_selection import enumerated
-    from tilewright.services.workspace import use_home
+    from tilewright.services.workspace import use_workspace
 
     say_remarks(target)
-    oracles = use_home().root / ORACLES
-    test_bed, left_out = enumerated(network, workloads, target, space, live, max_waste, oracles)
+    tables = use_workspace().root / GROUND_TRUTH
+    test_bed, left_out = enumerated(network, workloads, target, space, live, max_waste, tables)
     show_left_out(left_out, console)
     return test_bed
 
 
 def _record(compared: Comparison, folder: Path, console: Console) -> None:
-    """Log a comparison to MLflow and register its champion. MLflow reads its home when imported."""
+    """Log a comparison to MLflow and register its champion. MLflow reads where its records are
+    when it is imported."""
     from tilewright.services.mlflow_server import mlflow_login
-    from tilewright.services.workspace import use_home
+    from tilewright.services.workspace import use_workspace
 
-    os.environ |= mlflow_login(use_home())
+    os.environ |= mlflow_login(use_workspace())
     from tilewright.cli.views.comparison import recording, show_recorded
     from tilewright.evaluation.compare.comparison import COMPARISON
     from tilewright.reports.compare.report import REPORT
-    from tilewright.tasks.log_comparison import log_comparison
+    from tilewright.tasks.log_comparison import log_runs
     from tilewright.tasks.register_champion import register_champion
 
     plan, results = compared.plan, compared.results
     with recording(plan, console) as (logging, registering):
         files = [folder / REPORT, folder / COMPARISON]
-        logged = log_comparison(plan, results, compared.runs, files, logging)
+        logged = log_runs(plan, results, compared.runs, files, logging)
         registered = register_champion(plan, results, compared.leaderboard, logged, registering)
     show_recorded(logged.name, len(registered), console)

@@ -1,4 +1,4 @@
-"""`tilewright trials`: what a ledger holds, of a run that is finished, still going, or dead."""
+"""Implements `tilewright trials`: the contents of a ledger, whether its run ended or not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def trials(
         Path,
         typer.Argument(
             metavar="DIR",
-            help="The output folder of a run; or a log of AutoTVM, or MetaSchedule's database.",
+            help="The output directory of a run; or a log of AutoTVM, or MetaSchedule's database.",
         ),
     ],
     csv: Annotated[

@@ -1,5 +1,7 @@
-"""The steps of building a dataset, which `flows.dataset` calls in order, and what a folder holds of
-it."""
+"""Implements the steps of building a dataset, and the record of what a folder holds.
+
+`flows.dataset` calls them in order.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +123,7 @@ def kept_plan(folder: Path, options: DatasetOptions) -> DatasetPlan | None:
 
 
 def store_plan(folder: Path, plan: DatasetPlan) -> DatasetPlan:
-    """Keep a new plan; returns it as it will be when a build goes on. Raises `OSError`."""
+    """Keep a new plan; returns it as it will be when a build resumes. Raises `OSError`."""
     written = plan.to_json()
     write_atomically(folder / PLAN, written)
     return DatasetPlan.from_json(written)

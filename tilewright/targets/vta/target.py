@@ -1,4 +1,6 @@
-"""The VTA as a target: schedules are lowered to real programs and timed by the cycle simulator."""
+"""Implements the VTA as a target: schedules are lowered to real programs, the cycle simulator
+times.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +48,15 @@ from tilewright.targets.features import Features
 from tilewright.targets.vta import autotvm
 from tilewright.targets.vta.area import area_of
 from tilewright.targets.vta.baseline import PublishedBaseline, baseline_of, fallback_of
+from tilewright.targets.vta.board.artifact_builder import VtaProgram, build
+from tilewright.targets.vta.board.stream_timer import VtaStreamTimer
 from tilewright.targets.vta.bounds import bound_cycles, roofline_cycles, shifted_residuals
 from tilewright.targets.vta.code_digest import simulator_version
 from tilewright.targets.vta.cycle_breakdown import breakdown
 from tilewright.targets.vta.design_space import DESIGNS, redesigned
 from tilewright.targets.vta.estimates import ESTIMATES
 from tilewright.targets.vta.estimates.choice import estimator
-from tilewright.targets.vta.estimates.floor import floor_extended
+from tilewright.targets.vta.estimates.schedule_bound import bound_extended
 from tilewright.targets.vta.functional.semantics import SemanticsName
 from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
 from tilewright.targets.vta.lowering.failures import FAILURES
@@ -195,8 +199,9 @@ class VtaTarget:
         return found
 
     def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
-        """See `targets.vta.estimates.floor`; what bounds every schedule bounds each, and is all
-        that is known of other spaces, of pools, of patterns and of steps that are made up."""
+        """See `targets.vta.estimates.schedule_bound`. What bounds every schedule bounds each, and
+        is all that is known of other spaces, of pools, of patterns and of steps that are made
+        up."""
         bound, lowering = float(bound_cycles(workload, self.spec)), self.lowering(workload)
         plain = workload.operator != "max_pool" and not workload.patterns
         composed = any(composed_rows(op) for op in workload.epilogue)
@@ -204,7 +209,7 @@ class VtaTarget:
             return np.full(len(configs), bound)
         values = lowering.space.values(configs)
         geometry, machine = lowering.geometry, lowering.machine
-        return np.maximum(floor_extended(geometry, machine, lowering.epilogue, values), bound)
+        return np.maximum(bound_extended(geometry, machine, lowering.epilogue, values), bound)
 
     def costs(self, workload: Workload) -> Costs:
         """What trials cost a user who has the board: half a millisecond to lower one here, about a
@@ -247,22 +252,16 @@ class VtaTarget:
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
         """One stream a segment, see `targets.vta.board`."""
-        from tilewright.targets.vta.board.artifact_builder import build
-
         return build(graph, schedules, self.spec)
 
     def open(
         self, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]]
     ) -> BuiltProgram:
         """On a board that is simulated."""
-        from tilewright.targets.vta.board.artifact_builder import VtaProgram
-
         return VtaProgram.open(files, layers, self.spec)
 
     def stream_timer(self) -> StreamTimer:
         """See `targets.vta.board.stream_timer`."""
-        from tilewright.targets.vta.board.stream_timer import VtaStreamTimer
-
         return VtaStreamTimer(self.spec)
 
     @property

@@ -1,9 +1,10 @@
-"""Convolutions in groups. A tile of output channels reads the input channels of all its groups;
-where a tile is in several, the weights between an output channel and other groups are zeros.
+"""Implements convolutions in groups.
 
-Groups whose output channels are whole blocks waste nothing. Of smaller ones (four channels, say) a
-block computes so many times too much as groups share it, in whole vectors: less than it costs to
-gather single numbers.
+A tile of output channels reads the input channels of all its groups. Where a tile is in several,
+the weights between an output channel and other groups are zeros. Groups whose output channels are
+whole blocks waste nothing. With smaller groups (four channels, say) a block computes products of
+zeros, as many times more as groups share it, in whole vectors. That costs less than gathering
+single numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.grouped_tiles import (
     COPY_NOTHING,
-    Windows,
+    WindowLoops,
     even_shares,
     window_knobs,
     written,
@@ -270,7 +271,7 @@ class Grouped:
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
         taps = _GroupTaps(reach, ob, values["tile_blocks"], values["unroll_channels"])
-        windows = Windows(w, values, taps, ib, ob)
+        windows = WindowLoops(w, values, taps, ib, ob)
         weights = self.weights_shape(w, spec, values)
         return written(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
 

@@ -1,11 +1,10 @@
 """Bounds what an extended schedule takes: cycles that no program of it beats, vectorised over a
 batch, without lowering it.
 
-Every term is one that the lowering and the machine cannot avoid: instructions are counted no higher
-than they are, none is taken to wait for another without need, and what may overlap is taken to
-overlap. A program is fetched, loads the operands of its first GEMM, and from there on computes to
-the end of the last epilogue, behind which the last piece is stored; or it loads without a pause; or
-it stores without one.
+Every term is one that the lowering and the machine cannot avoid. Instructions are counted no higher
+than they are, none waits for another without need, and what may overlap does. A program is fetched,
+loads the operands of its first GEMM, then computes to the end of the last epilogue, and stores the
+last piece. Or it loads without a pause, or it stores without one.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.estimates.columns import FETCH_BEATS
-from tilewright.targets.vta.estimates.floor_tiles import (
+from tilewright.targets.vta.estimates.bound_tiles import (
     Array,
     Inputs,
     Knobs,
@@ -27,6 +25,7 @@ from tilewright.targets.vta.estimates.floor_tiles import (
     slow_loads,
     tiles_of,
 )
+from tilewright.targets.vta.estimates.columns import FETCH_BEATS
 from tilewright.targets.vta.lowering.extended import KNOBS
 from tilewright.targets.vta.lowering.geometry import (
     EPILOGUE_BIAS,
@@ -46,7 +45,7 @@ and other modules' reads may keep it busy: only the first LOAD must pay."""
 _BURST = 4.0  # of a STORE besides its beats: command, address, response
 
 
-def floor_extended(
+def bound_extended(
     geo: Geometry, m: Machine, epilogue: NDArray[np.int64], values: NDArray[np.int64]
 ) -> Array:
     """Cycles that programs of knob values (n, knobs) take at least, shape (n,), infinite where
