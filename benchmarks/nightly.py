@@ -30,10 +30,9 @@ from tilewright.services.local_services import embedded
 with embedded():
     begin = now()
     from tilewright.flows.nightly import tune_network
-    from tilewright.tuning.options import parse_options
     loaded = now()
-    options = parse_options(model=sys.argv[1], trials=int(sys.argv[2]), out="out")
-    state = tune_network(options, return_state=True)
+    asked = {"model": sys.argv[1], "trials": int(sys.argv[2]), "out": "out"}
+    state = tune_network(**asked, return_state=True)
     done = now()
 print(json.dumps([state.message or "", *(b - a for a, b in zip(begin + loaded, loaded + done))]))
 """

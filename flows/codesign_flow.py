@@ -8,6 +8,7 @@ from prefect import Flow, flow
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from tilewright.flows.codesign import codesign as run_codesign
+from tilewright.flows.flat_parameters import flat, named
 from tilewright.flows.parameters import confined
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.outputs import CodesignOutcome
@@ -16,17 +17,21 @@ from tilewright.search.events import Listener, ignore
 from tilewright.services.workspace import use_workspace
 from tilewright.tasks.codesign import CodesignRunner, logged
 
+RUN_NAME = "{options.subject} within {options.budget}, {options.method}"
+
 
 def codesign_flow(
     listen: Listener = ignore, problem: CodesignProblem | None = None
-) -> Flow[[CodesignOptions], CodesignOutcome]:
-    """The flow, with somebody who hears what happens, and what is asked if it was read already."""
+) -> Flow[..., CodesignOutcome]:
+    """The flow, with somebody who hears what happens, and what is asked if it was read already. Its
+    parameters are the fields of `CodesignOptions`."""
 
     @flow(
         name="codesign",
-        flow_run_name="{options.subject} within {options.budget}, {options.method}",
+        flow_run_name=named(CodesignOptions, RUN_NAME),
         persist_result=False,
     )
+    @flat(CodesignOptions)
     def codesign(options: CodesignOptions) -> CodesignOutcome:
         """Search machines and schedules, prove the front, write the folder, tell MLflow."""
         use_workspace()

@@ -10,6 +10,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from tilewright.evaluation.compare.plan import check_budget, parse_seeds, parse_tuner_configs, plan
 from tilewright.evaluation.compare.workload_selection import enumerated
 from tilewright.flows.comparison import compare_tuners as run_compare
+from tilewright.flows.flat_parameters import flat, named
 from tilewright.flows.parameters import CompareForm, confined
 from tilewright.services.workspace import use_workspace
 from tilewright.tasks.comparison import ComparisonRunner
@@ -21,9 +22,10 @@ GROUND_TRUTH = "oracle"
 
 @flow(
     name="compare_tuners",
-    flow_run_name="{options.subject} on {options.target}, {options.rivals}",
+    flow_run_name=named(CompareForm, "{options.subject} on {options.target}, {options.rivals}"),
     persist_result=False,
 )
+@flat(CompareForm)
 def compare_tuners(options: CompareForm) -> str:
     """Run several tuners with many seeds and compare them with the enumerated optimum; returns the
     name of the best."""

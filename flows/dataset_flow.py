@@ -11,6 +11,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from tilewright.evaluation.datasets.metadata import DatasetMetadata
 from tilewright.evaluation.datasets.plan import DatasetOptions
 from tilewright.flows.dataset import build_dataset as build_folder
+from tilewright.flows.flat_parameters import flat
 from tilewright.flows.parameters import DatasetForm, confined
 from tilewright.search.events import Listener, ignore
 from tilewright.services.workspace import use_workspace
@@ -30,9 +31,8 @@ def dataset_flow(listen: Listener = ignore) -> Flow[[DatasetOptions, str], Datas
     return build_dataset
 
 
-@flow(
-    name="build_dataset", flow_run_name="{options.rows} rows to {options.out}", persist_result=False
-)
+@flow(name="build_dataset", flow_run_name="{rows} rows to {out}", persist_result=False)
+@flat(DatasetForm)
 def build_dataset(options: DatasetForm) -> DatasetMetadata:
     """What a deployment serves: build what the folder lacks of a dataset."""
     use_workspace()

@@ -49,6 +49,7 @@ def deploy_all(folder: Path) -> list[str]:
     with get_client(sync_client=True) as client:
         done = [f"Prefect at {address}", _provide_pool(client)]
         done += _deploy(folder / DEPLOYMENTS)
+        _close_forms(client)
         done += apply_automations(folder / AUTOMATIONS)
         if not _acts_on_events(client):
             done.append(
@@ -114,6 +115,17 @@ def _deploy(file: Path) -> list[str]:
         raise DeployError(f"Prefect did not take {file}:\n{said.strip()}")
     listed = yaml.safe_load(file.read_text())["deployments"]
     return [f"deployed {each['entrypoint'].rpartition('.')[2]}/{each['name']}" for each in listed]
+
+
+def _close_forms(client: SyncPrefectClient) -> None:
+    """Let the server refuse parameters that a form does not have, too, before a run is made."""
+    from prefect.client.schemas.actions import DeploymentUpdate
+    from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
+
+    ours = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
+    for each in client.read_deployments(work_pool_filter=ours):
+        closed = {**(each.parameter_openapi_schema or {}), "additionalProperties": False}
+        client.update_deployment(each.id, DeploymentUpdate(parameter_openapi_schema=closed))
 
 
 def _automations(file: Path) -> list[dict[str, Any]]:

@@ -7,17 +7,17 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Failed
 
+from tilewright.flows.flat_parameters import flat, named
 from tilewright.flows.tuning_flow import FLOW, RUN_NAME, confined, ended, tuned
 from tilewright.tasks.regression_check import watch_run
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.regression_options import FAIL, OFF, WatchOptions
 
-WATCHED = WatchOptions()
 
-
-@flow(name=FLOW, flow_run_name=RUN_NAME, persist_result=False)
-def tune_network(options: TuningOptions, watch: WatchOptions = WATCHED) -> Summary | State[Summary]:
+@flow(name=FLOW, flow_run_name=named(TuningOptions, RUN_NAME), persist_result=False)
+@flat(TuningOptions, WatchOptions)
+def tune_network(options: TuningOptions, watch: WatchOptions) -> Summary | State[Summary]:
     """Tune every workload of a network, and hold the results against those of the last run of the
     same network on the same target."""
     summary, remark = tuned(options)

@@ -13,6 +13,7 @@ from tilewright.core.sanitize import printable
 from tilewright.evaluation.datasets.plan import CPU_ROWS, ROWS, SPECS, WORKLOADS
 from tilewright.evaluation.datasets.plan import DatasetOptions as DatasetOptions
 from tilewright.tuning.build_options import DEFAULT_TRIALS, BuildOptions
+from tilewright.tuning.choices import with_networks, with_targets
 from tilewright.tuning.output_dir import below_root
 
 
@@ -34,6 +35,7 @@ class CompareForm(Form):
         default="resnet18",
         description="a model file or a built-in network to take layers from; empty: those that are "
         "spelled out below",
+        json_schema_extra=with_networks,
     )
     workloads: tuple[str, ...] = Field(
         default=(),
@@ -45,7 +47,10 @@ class CompareForm(Form):
         description="registered tuners, options behind colons: ml2tuner:alpha=2:veto=0.3",
     )
     target: str = Field(
-        default="vta-pynq", min_length=1, description="a preset, a file, or a kind of target"
+        default="vta-pynq",
+        min_length=1,
+        description="a preset, a file, or a kind of target",
+        json_schema_extra=with_targets,
     )
     space: str = Field(default="", description="the schedule space; empty: the target's usual one")
     trials: int = Field(default=128, ge=1, le=100_000, description="measurements a run")
@@ -76,11 +81,17 @@ class BuildForm(Form):
     """Of which network an artifact is built, and for what."""
 
     model: str = Field(
-        default="resnet18", min_length=1, description="a model file, or a built-in network"
+        default="resnet18",
+        min_length=1,
+        description="a model file, or a built-in network",
+        json_schema_extra=with_networks,
     )
     out: str = Field(default="built", min_length=1, description="folder for the artifact")
     target: str = Field(
-        default="vta-pynq", min_length=1, description="a preset, a file, or a kind of target"
+        default="vta-pynq",
+        min_length=1,
+        description="a preset, a file, or a kind of target",
+        json_schema_extra=with_targets,
     )
     schedules: str = Field(
         default="", description="a folder that tuning wrote; empty: tune here, with so many trials"

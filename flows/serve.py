@@ -127,15 +127,13 @@ def _serve(
 ) -> None:
     from prefect.types.entrypoint import EntrypointType
 
+    from tilewright.flows.flat_parameters import fields_of
     from tilewright.flows.nightly import tune_network
 
     when = {"interval": every_seconds} if every_seconds else {"cron": cron}
     tune_network.serve(
         name=DEPLOYMENT,
-        parameters={
-            "options": options.model_dump(mode="json"),
-            "watch": watch.model_dump(mode="json"),
-        },
+        parameters=fields_of(options, watch),
         description="Tune every workload of a network, and hold the results against the last",
         tags=["tilewright"],
         limit=1,

@@ -7,6 +7,7 @@ from prefect import Flow, flow
 
 from tilewright.core.files import Json
 from tilewright.evaluation.datasets.training import TrainingOptions
+from tilewright.flows.flat_parameters import flat
 from tilewright.flows.parameters import confined
 from tilewright.flows.training import train_model as run_training
 from tilewright.search.events import Listener, ignore
@@ -17,14 +18,16 @@ from tilewright.tasks.training import Registered, TrainingRunner
 
 def training_flow(
     listen: Listener = ignore,
-) -> Flow[[TrainingOptions], tuple[dict[str, Json], Registered | None]]:
-    """The flow, with somebody who hears how it goes."""
+) -> Flow[..., tuple[dict[str, Json], Registered | None]]:
+    """The flow, with somebody who hears how it goes. Its parameters are the fields of
+    `TrainingOptions`."""
 
     @flow(
         name="train_model",
-        flow_run_name="{options.kind} {options.split} on {options.dataset}",
+        flow_run_name="{kind} {split} on {dataset}",
         persist_result=False,
     )
+    @flat(TrainingOptions)
     def train_model(options: TrainingOptions) -> tuple[dict[str, Json], Registered | None]:
         """Train a model on part of a dataset, judge it on the rest, keep and register it. Returns
         its figures and where it is registered."""

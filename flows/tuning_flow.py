@@ -11,6 +11,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Completed
 
 from tilewright.core.safe_files import OUTPUT_ROOT
+from tilewright.flows.flat_parameters import flat, named
 from tilewright.flows.tuning import tune_network as run_network
 from tilewright.services.workspace import use_workspace
 from tilewright.tasks.artifact_store import CacheUse
@@ -26,10 +27,12 @@ FLOW = "tune_network"
 RUN_NAME = "{options.subject} on {options.target}, {options.tuner}"
 
 
-def network_flow(listen: Listener = ignore) -> Flow[[TuningOptions], Summary]:
-    """The flow of a network, with somebody who hears what happens."""
+def network_flow(listen: Listener = ignore) -> Flow[..., Summary]:
+    """The flow of a network, with somebody who hears what happens. Its parameters are the fields of
+    `TuningOptions`."""
 
-    @flow(name=FLOW, flow_run_name=RUN_NAME, persist_result=False)
+    @flow(name=FLOW, flow_run_name=named(TuningOptions, RUN_NAME), persist_result=False)
+    @flat(TuningOptions)
     def tune_network(options: TuningOptions) -> Summary | State[Summary]:
         """Tune every workload of a network; returns what `summary.json` holds."""
         return ended(*tuned(options, listen))

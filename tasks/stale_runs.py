@@ -7,6 +7,8 @@ from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
+    FlowFilter,
+    FlowFilterName,
     FlowRunFilter,
     FlowRunFilterId,
     FlowRunFilterState,
@@ -16,10 +18,12 @@ from prefect.client.schemas.filters import (
     TaskRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.runtime import flow_run
 from prefect.states import Crashed
 
 from tilewright.core.errors import TilewrightError
 from tilewright.hardware_search.options import CodesignOptions
+from tilewright.tasks.workload_flow import WORKLOAD_FLOW
 from tilewright.tuning.options import TuningOptions
 
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
@@ -38,7 +42,7 @@ def retire_dead_runs(options: Options, current: str) -> int:
     with get_client(sync_client=True) as client:
         dead = [
             run.id
-            for run in client.read_flow_runs(flow_run_filter=unfinished)
+            for run in client.read_flow_runs(flow_filter=_like(), flow_run_filter=unfinished)
             if _on_folder(run, options, current) and not _about_to_start(run)
         ]
         for run_id in dead:
@@ -57,10 +61,15 @@ def _unfinished_tasks(client: SyncPrefectClient, options: Options, current: str)
     if not owners:
         return []
     runs = client.read_flow_runs(
-        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=list(owners)))
+        flow_filter=_like(), flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=list(owners)))
     )
     over = {run.id for run in runs if _on_folder(run, options, current)}
     return [task.id for task in tasks if task.flow_run_id in over]
+
+
+def _like() -> FlowFilter:
+    """Runs of the flow that asks, and of the flows of workloads below those."""
+    return FlowFilter(name=FlowFilterName(any_=[str(flow_run.flow_name), WORKLOAD_FLOW]))
 
 
 def _about_to_start(run: FlowRun) -> bool:
@@ -78,8 +87,10 @@ def _crashed() -> State[Any]:
 
 
 def _same_folder(parameters: dict[str, Any], options: Options) -> bool:
+    given = parameters.get("options", parameters)  # of a workload's flow, and of earlier versions
+    known = type(options).model_fields
     try:
-        theirs = type(options).model_validate(parameters.get("options"))
-    except (ValueError, TilewrightError):
+        theirs = type(options).model_validate({k: v for k, v in given.items() if k in known})
+    except (AttributeError, ValueError, TilewrightError):
         return False
     return theirs.folder.absolute() == options.folder.absolute()

@@ -14,6 +14,8 @@ from tilewright.tuning.results import TunedWorkload
 from tilewright.tuning.task_scheduler import Flow
 from tilewright.tuning.workload_job import WorkloadJob
 
+WORKLOAD_FLOW = "tune_workload"
+
 
 def workload_flow(
     steps: Callable[[], Flow[TunedWorkload]],
@@ -28,7 +30,7 @@ def workload_flow(
     name = f"{job.options.subject}: {ascii_only(title)}"  # Prefect's graph draws nothing else
 
     @flow(
-        name="tune_workload",
+        name=WORKLOAD_FLOW,
         flow_run_name=lambda: name,
         persist_result=False,
         validate_parameters=False,

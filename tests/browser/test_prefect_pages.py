@@ -60,7 +60,7 @@ def test_a_deployment_takes_a_good_value_and_no_bad_one(
     expect(trials).to_have_value("8")
     trials.fill("0")
     page.get_by_role("button", name="Submit").click()
-    refused = page.get_by_text("'options.trials'. Failure reason: 0 is less than the minimum of 1")
+    refused = page.get_by_text("'trials'. Failure reason: 0 is less than the minimum of 1")
     expect(refused.first).to_be_visible()
     trials.evaluate("field => field.scrollIntoView({block: 'center'})")
     picture("prefect-form")
@@ -75,7 +75,7 @@ def test_a_deployment_takes_a_good_value_and_no_bad_one(
     expect(page.get_by_text("digits_cnn on vta-pynq, default").first).to_be_visible()
     expect(page.get_by_text("Completed", exact=True).first).to_be_visible()
     picture("prefect-deployment")
-    assert run["parameters"]["options"]["trials"] == 4
+    assert run["parameters"]["trials"] == 4
     assert site.place.json("served/summary.json")["prefect_flow_run_id"] == run["id"]
 
 

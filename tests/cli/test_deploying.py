@@ -85,10 +85,10 @@ def test_everything_is_deployed_and_said(deployed: str, api: httpx.Client) -> No
 
 def test_a_form_refuses_nonsense(deployed: str, api: httpx.Client) -> None:
     nightly = the_nightly(api)
-    for bad in {"trials": 0}, {"tuner": "defualt"}, {"trails": 8}:
+    for bad in {"trials": 0}, {"tuner": "defualt"}, {"target": "vta-pinq"}, {"trails": 8}:
         reply = api.post(
             f"/deployments/{nightly['id']}/create_flow_run",
-            json={"parameters": {"options": NIGHT | bad}},
+            json={"parameters": NIGHT | bad},
         )
         assert 400 <= reply.status_code < 500
         assert next(iter(bad)) in reply.text
@@ -99,7 +99,7 @@ def test_a_worker_runs_what_is_asked_for_below_its_folder(
 ) -> None:
     nightly = the_nightly(api)
     create = f"/deployments/{nightly['id']}/create_flow_run"
-    good = post(api, create, parameters={"options": NIGHT})
+    good = post(api, create, parameters=NIGHT)
     done = warm.run(
         ["--run-once"], place.folder, place.environment, 600, module="tilewright.flows.worker"
     )  # fmt: skip

@@ -34,15 +34,6 @@ def schema_of(name: str) -> dict[str, Any]:
     return json.loads(json.dumps(found))
 
 
-def fields(schema: dict[str, Any]) -> dict[str, Any]:
-    """Of all forms within."""
-    return {
-        f"{form}.{name}": field
-        for form, each in schema["definitions"].items()
-        for name, field in each["properties"].items()
-    }
-
-
 def test_every_flow_has_a_deployment() -> None:
     assert set(DEPLOYMENTS) == {
         "tune_network/nightly", "compare_tuners/weekly", "build_artifact/on-request",
@@ -66,49 +57,77 @@ def test_the_parameters_are_what_the_form_asks_for(name: str) -> None:
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_every_field_of_a_form_says_what_it_is_and_has_a_default_or_is_required(name: str) -> None:
-    for field, about in fields(schema_of(name)).items():
+    schema = schema_of(name)
+    assert not schema["definitions"], "fields stand side by side"
+    for field, about in schema["properties"].items():
         assert about.get("description"), field
-    for form in schema_of(name)["definitions"].values():
-        for field, about in form["properties"].items():
-            known = "default" in about or about.get("type") == "object"  # of names: none
-            assert known or field in form.get("required", []), field
-        assert form.get("additionalProperties") is False
+        assert "default" in about or field in schema.get("required", []), field
 
 
 @pytest.mark.parametrize(
     ("name", "field", "choice"),
     [
-        ("tune_network/nightly", "TuningOptions.tuner", "ml2tuner"),
-        ("tune_network/nightly", "WatchOptions.when_worse", "fail"),
-        ("train_model/on-request", "TrainingOptions.kind", "attention"),
-        ("train_model/on-request", "TrainingOptions.split", "by_task"),
-        ("codesign/on-request", "CodesignOptions.method", "dcoc"),
-        ("codesign/on-request", "CodesignOptions.clock", "tree"),
+        ("tune_network/nightly", "tuner", "ml2tuner"),
+        ("tune_network/nightly", "when_worse", "fail"),
+        ("train_model/on-request", "kind", "attention"),
+        ("train_model/on-request", "split", "by_task"),
+        ("codesign/on-request", "method", "dcoc"),
+        ("codesign/on-request", "clock", "tree"),
     ],
 )
 def test_where_there_are_few_choices_the_form_offers_them(
     name: str, field: str, choice: str
 ) -> None:
-    assert choice in fields(schema_of(name))[field]["enum"]
+    assert choice in schema_of(name)["properties"][field]["enum"]
 
 
 @pytest.mark.parametrize(
     ("name", "bad"),
     [
-        ("tune_network/nightly", {"options": {"trials": 0}}),
-        ("tune_network/nightly", {"options": {"tuner": "defualt"}}),
-        ("tune_network/nightly", {"options": {}, "watch": {"when_worse": "sometimes"}}),
-        ("tune_network/nightly", {"options": {}, "watch": {"tolerance_percent": -1}}),
-        ("compare_tuners/weekly", {"options": {"tuners": []}}),
-        ("build_artifact/on-request", {"options": {"trails": 3}}),
-        ("build_dataset/on-request", {"options": {"rows": -1}}),
-        ("train_model/on-request", {"options": {"dataset": "d", "out": "m", "kind": "oracle"}}),
-        ("codesign/on-request", {"options": {"networks": ["resnet18"], "budget": 0}}),
+        ("tune_network/nightly", {"trials": 0}),
+        ("tune_network/nightly", {"tuner": "defualt"}),
+        ("tune_network/nightly", {"target": "vta-pinq"}),
+        ("tune_network/nightly", {"model": "resnet19"}),
+        ("tune_network/nightly", {"when_worse": "sometimes"}),
+        ("tune_network/nightly", {"tolerance_percent": -1}),
+        ("compare_tuners/weekly", {"tuners": []}),
+        ("compare_tuners/weekly", {"target": "pynq"}),
+        ("build_artifact/on-request", {"model": "resnet"}),
+        ("build_dataset/on-request", {"rows": -1}),
+        ("train_model/on-request", {"dataset": "d", "out": "m", "kind": "oracle"}),
+        ("codesign/on-request", {"networks": ["resnet18"], "budget": 0}),
+        ("codesign/on-request", {"networks": ["resnet19"], "budget": 1}),
     ],
 )
 def test_nonsense_is_refused_by_the_form(name: str, bad: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(bad, schema_of(name))
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        {"target": "vta-pynq", "model": "resnet18"},
+        {"target": "my/vta.json", "model": "mine.onnx"},
+        {"target": "cpu:isa=avx2", "model": "../networks/one"},
+        {"target": "cpu", "workload": "dense:n=1,c=16,o=16", "model": ""},
+    ],
+)
+def test_whatever_may_be_a_target_or_a_network_is_taken(good: dict[str, Any]) -> None:
+    jsonschema.validate(good, schema_of("tune_network/nightly"))
+
+
+def test_what_contradicts_itself_ends_a_run_with_a_sentence() -> None:
+    from tilewright.flows.flat_parameters import flat
+    from tilewright.tuning.options import TuningOptions
+
+    ended = flat(TuningOptions)(lambda options: options.subject)
+    assert ended(model="digits_cnn") == "digits_cnn"
+    # A network that is left at its default gives way to a workload.
+    assert ended(workload="dense:n=1,c=16,o=16") == "dense:n=1,c=16,o=16"
+    state = ended(model="digits_cnn", workload="dense:n=1,c=16,o=16")
+    assert state.is_failed()
+    assert state.message == "Value error, give either a network or a workload"
 
 
 @pytest.mark.parametrize("file", ["zombies.yaml", "regression.yaml"])

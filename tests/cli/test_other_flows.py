@@ -39,7 +39,7 @@ flows = [
     (codesign, dict(networks=["digits_cnn"], budget=1.0, out="../front")),
 ]
 for flow, options in flows:
-    state = flow(options, return_state=True)
+    state = flow(**options, return_state=True)
     print(json.dumps([flow.name, state.type.value, state.message]), file=sys.stderr)
 from tilewright.services.local_services import drain
 drain()

@@ -136,11 +136,11 @@ def _leave_the_root(place: Place, api: str, headers: Mapping[str, str]) -> None:
     elsewhere.mkdir()
     (place.folder / "link").symlink_to(elsewhere)
     (deployment,) = post(f"{api}/deployments/filter", {}, headers)
-    wanted = deployment["parameters"]["options"]
+    wanted = deployment["parameters"]
     create, runs = f"{api}/deployments/{deployment['id']}/create_flow_run", {}
     post(f"{api}/deployments/{deployment['id']}/pause_deployment", {}, headers)
     for out in str(elsewhere), "link/x":
-        asked = {"parameters": {"options": wanted | {"out": out}}}
+        asked = {"parameters": wanted | {"out": out}}
         runs[post(create, asked, headers)["id"]] = out
     deadline = time.monotonic() + LIMIT_SECONDS
     ended: list[Any] = []

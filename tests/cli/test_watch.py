@@ -24,8 +24,6 @@ import tilewright.services
 from tilewright.services.workspace import use_workspace
 use_workspace()
 from tilewright.flows.nightly import tune_network
-from tilewright.tuning.regression_options import WatchOptions
-from tilewright.tuning.options import parse_options
 
 usual = dict(model="digits_cnn", layers=("conv3", "fc"), tuner="ml2tuner", batch=8)
 nights = {
@@ -38,9 +36,8 @@ nights = {
     "unwatched": (dict(trials=1, out="b", tuner="random"), "off"),
 }
 for name, (options, when) in nights.items():
-    asked = parse_options(**(usual | options))
-    state = tune_network(asked, WatchOptions(when_worse=when), return_state=True)
-    with open(f"{asked.out}/summary.json") as file:
+    state = tune_network(**(usual | options), when_worse=when, return_state=True)
+    with open(f"{options['out']}/summary.json") as file:
         summary = json.load(file)
     ids = [summary["prefect_flow_run_id"], summary["mlflow_run_id"]]
     print(json.dumps([name, state.name, state.message, *ids]), file=sys.stderr)

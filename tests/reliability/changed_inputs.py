@@ -49,6 +49,7 @@ def write_board(indent: int | None = None, **changes: int) -> None:
 
 
 def tuned(**changes: Any) -> dict[str, Any]:
+    from tilewright.flows.flat_parameters import fields_of
     from tilewright.flows.tuning_flow import network_flow
 
     # what a new process would not know either
@@ -61,7 +62,7 @@ def tuned(**changes: Any) -> dict[str, Any]:
         kept.cache_clear()
     before = _written()
     with contextlib.redirect_stdout(sys.stderr):
-        summary = network_flow()(BASE.model_copy(update=changes))
+        summary = network_flow()(**fields_of(BASE.model_copy(update=changes)))
     new = Counter(path.parent.name for path, _ in _written() - before)
     reused = sum(row["reused_trials"] for row in summary["workloads"])
     return {"computed": dict(sorted(new.items())), "reused": reused}

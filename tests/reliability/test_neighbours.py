@@ -92,7 +92,7 @@ def start_a_run(port: int) -> list[int]:
     for route, body in (
         ("/api/flows/", {"name": "tune_network"}),
         ("/api/deployments/", {"name": "x", "entrypoint": "os.system"}),
-        ("/api/flow_runs/", {"parameters": {"options": {"out": "/tmp/planted"}}}),
+        ("/api/flow_runs/", {"parameters": {"out": "/tmp/planted"}}),
     ):
         for kind in "application/json", "text/plain":
             connection = http.client.HTTPConnection(LOOPBACK, port, timeout=ANSWER_SECONDS)

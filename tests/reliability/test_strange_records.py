@@ -117,8 +117,7 @@ def test_serve_starts_no_run_that_waited_in_the_records(tmp_path: Path) -> None:
 def _plant(path: Path, out: Path, server: subprocess.Popen[str]) -> None:
     """Make one of the schedule's runs a planted one."""
     deadline = time.monotonic() + 120
-    options = json.dumps({"options": {"model": "digits_cnn", "tuner": "random", "trials": 2,
-                                      "out": str(out)}})  # fmt: skip
+    options = json.dumps({"model": "digits_cnn", "tuner": "random", "trials": 2, "out": str(out)})
     change = f"update flow_run set name = 'planted', auto_scheduled = 0, parameters = '{options}'"
     with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as database:
         while not database.execute(

@@ -162,7 +162,7 @@ use_workspace()
 from prefect.types.entrypoint import EntrypointType
 from tilewright.flows.nightly import tune_network
 for name in sys.argv[1:]:
-    parameters = {"options": {"model": "digits_cnn", "trials": 16, "tuner": name, "out": name}}
+    parameters = {"model": "digits_cnn", "trials": 16, "tuner": name, "out": name}
     made = tune_network.to_deployment(
         name, parameters=parameters, work_pool_name="tilewright",
         entrypoint_type=EntrypointType.MODULE_PATH,

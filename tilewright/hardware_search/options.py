@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from tilewright.core.sanitize import printable
 from tilewright.core.working_folder import as_typed
+from tilewright.tuning.choices import with_networks_in_list, with_targets
 from tilewright.tuning.options import OptionsError, OptionValue
 
 _LONGEST_NAME = 60  # characters of a default folder
@@ -27,7 +28,9 @@ class CodesignOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     networks: tuple[str, ...] = Field(
-        min_length=1, description="built-in networks or model files; one machine serves them all"
+        min_length=1,
+        description="built-in networks or model files; one machine serves them all",
+        json_schema_extra=with_networks_in_list,
     )
     budget: float = Field(
         gt=0, allow_inf_nan=False, description="the largest area, where the stock machine takes 1"
@@ -46,6 +49,7 @@ class CodesignOptions(BaseModel):
         default="vta-pynq",
         min_length=1,
         description="the machine whose knobs are turned; all that is no knob is as it has it",
+        json_schema_extra=with_targets,
     )
     bounds: dict[str, tuple[int, int]] = Field(
         default_factory=dict, description="lowest and highest value of hardware knobs, by name"

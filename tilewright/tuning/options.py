@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from tilewright.core.errors import TilewrightError
 from tilewright.core.sanitize import printable
 from tilewright.core.working_folder import as_typed
+from tilewright.tuning.choices import with_networks, with_targets, with_tuners
 
 PLAIN_STEPS = ">> 8, min 127, max 0"
 AS_IN_NETWORK, PER_CHANNEL, PLAIN = "network", "per-channel", "plain"
@@ -26,14 +26,6 @@ class OptionsError(TilewrightError):
     """An argument that makes no sense."""
 
 
-def _with_tuners(schema: dict[str, Any]) -> None:
-    """A form offers those there are."""
-    from tilewright.search.registry import TunerError, registered_tuners
-
-    with suppress(TunerError):  # a package's that does not load: said when it is asked for
-        schema["enum"] = list(registered_tuners())
-
-
 class TuningOptions(BaseModel):
     """Everything that decides a tuning run, and how it is run."""
 
@@ -42,6 +34,7 @@ class TuningOptions(BaseModel):
     model: str = Field(
         default="resnet18",
         description="an ONNX, TensorFlow Lite or torch.export file, or a built-in network",
+        json_schema_extra=with_networks,
     )
     workload: str = Field(
         default="", description="one workload instead of a network, such as dense:n=1,c=512,o=1000"
@@ -59,12 +52,13 @@ class TuningOptions(BaseModel):
         default="vta-pynq",
         min_length=1,
         description="a preset, a file, or the name of a kind of target",
+        json_schema_extra=with_targets,
     )
     tuner: str = Field(
         default="default",
         min_length=1,
         description="a registered tuner",
-        json_schema_extra=_with_tuners,
+        json_schema_extra=with_tuners,
     )
     tuner_options: dict[str, OptionValue] = Field(
         default_factory=dict, description="options of the tuner, by name"

@@ -158,8 +158,9 @@ def _tracked(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
     listen(StageBegan("start_servers"))
     with embedded(_prepare):
         from tilewright.flows.codesign_flow import codesign_flow
+        from tilewright.flows.flat_parameters import fields_of
 
-        return codesign_flow(listen, problem)(options)
+        return codesign_flow(listen, problem)(**fields_of(options))
 
 
 def _links(outcome: CodesignOutcome) -> dict[str, str]:

@@ -116,9 +116,10 @@ def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
             from tilewright.services.local_services import embedded
 
             with embedded(_prepare):
+                from tilewright.flows.flat_parameters import fields_of
                 from tilewright.flows.training_flow import training_flow
 
-                found, registered = training_flow(listen)(options)
+                found, registered = training_flow(listen)(**fields_of(options))
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return

@@ -206,9 +206,10 @@ def _tracked(options: TuningOptions, heard: Heard) -> Summary:
     from tilewright.services.local_services import embedded
 
     with heard.display, embedded(lambda: _prepare(options)):
+        from tilewright.flows.flat_parameters import fields_of
         from tilewright.flows.tuning_flow import network_flow
 
-        return network_flow(heard)(options)
+        return network_flow(heard)(**fields_of(options))
 
 
 def _links(summary: Summary) -> dict[str, str]:

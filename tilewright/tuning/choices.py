@@ -1,0 +1,54 @@
+"""Adds to the schema of a form's field what may stand there: a form offers it, and a server refuses
+anything else before a run begins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+Schema = dict[str, Any]
+
+
+def with_tuners(schema: Schema) -> None:
+    """The names of tuners."""
+    from tilewright.search.registry import TunerError, registered_tuners
+
+    with suppress(TunerError):  # a package's that does not load: said when it is asked for
+        schema["enum"] = list(registered_tuners())
+
+
+def with_targets(schema: Schema) -> None:
+    """Presets and kinds of targets, `KIND:…`, and files by their suffix or folder."""
+    from tilewright.targets.registry import TargetError, target_kinds
+
+    with suppress(TargetError):
+        kinds = target_kinds()
+        presets = [name for kind in kinds.values() for name in kind.presets()]
+        schema["pattern"] = _pattern([*presets, *kinds], [f"{kind}:" for kind in kinds])
+
+
+def with_networks(schema: Schema) -> None:
+    """Built-in networks, files by their suffix or folder, or nothing."""
+    from tilewright.networks import zoo
+
+    schema["pattern"] = _pattern(["", *zoo.names()], [])
+
+
+def with_networks_in_list(schema: Schema) -> None:
+    """The same of each of several, of which none may be empty."""
+    from tilewright.networks import zoo
+
+    schema["items"]["pattern"] = _pattern(zoo.names(), [])
+
+
+def _pattern(names: Iterable[str], beginnings: Iterable[str]) -> str:
+    """One of the names, or what begins so, or a path."""
+    begun = [f"{_plain(each)}.*" for each in beginnings]
+    return f"^({'|'.join([*map(_plain, names), *begun, '.*[./].*'])})$"
+
+
+def _plain(text: str) -> str:
+    """Of a pattern that people read, too: a hyphen means nothing there."""
+    return re.escape(text).replace(r"\-", "-")
