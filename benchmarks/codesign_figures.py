@@ -1,4 +1,4 @@
-"""What runs of co-design methods come to, beside the truth and beside one of them."""
+"""Computes figures of co-design runs, relative to the truth and to one of the methods."""
 
 from __future__ import annotations
 

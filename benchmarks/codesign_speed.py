@@ -1,4 +1,4 @@
-"""How many machine x layer x schedule points a second are bounded, estimated, and simulated.
+"""Measures how many machine x layer x schedule points a second are bounded, estimated, simulated.
 
     python -m benchmarks.codesign_speed [--machines 8] [--programs 64] [--network resnet18]
 

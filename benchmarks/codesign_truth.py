@@ -1,4 +1,4 @@
-"""Hardware and schedules solved together, so that a search over both can be judged.
+"""Solves hardware and schedules together, so that a search over both can be judged.
 
     python -m benchmarks.codesign_truth --out built/truth            # minutes of one core
     python -m benchmarks.codesign_truth --out built/truth --bare     # the same without Prefect

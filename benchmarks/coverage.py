@@ -1,4 +1,4 @@
-"""What of each built-in network the accelerator gets: `python -m benchmarks.coverage [--write]`.
+"""Measures what the accelerator gets of each network: `python -m benchmarks.coverage [--write]`.
 
 For every network of the zoo, on `vta-pynq`: the multiply-accumulates, the share of them that is
 offloaded, how many workloads and calls that is, what they take at least there with the packing at

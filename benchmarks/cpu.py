@@ -1,11 +1,13 @@
-"""Tuning for this processor: layers against MetaSchedule and random search, networks against
-onnxruntime, TVM without tuning and MetaSchedule's kernels. Everything is really measured, here.
+"""Measures tuning for this processor, for layers and for networks. Nothing is simulated.
+
+Layers are compared with MetaSchedule and random search. Networks are compared with onnxruntime, TVM
+without tuning and MetaSchedule's kernels.
 
     python -m benchmarks.cpu --json built/cpu.json --quick    # ten minutes: fewer layers and seeds
     python -m benchmarks.cpu --json built/cpu.json            # a night
 
 Every tuner gets the same number of measurements of the same TensorIR functions by the same
-instrument (`targets.cpu.measure`); runs of different tuners alternate, so that a drift of the
+instrument (`targets.cpu.measure`). Runs of different tuners alternate, so that a drift of the
 machine meets all of them. When all tuners of a layer are done, their best programs are measured
 again, in turns, so that none profits from its luckiest measurement (`final_seconds`). Networks are
 timed in turns with their rivals, an inference each.

@@ -1,7 +1,7 @@
-"""What operators cost on this machine's CPU: `python -m benchmarks.cpu_costs`.
+"""Measures what operators cost on this machine's CPU: `python -m benchmarks.cpu_costs`.
 
 Measures, on one core, every kind of `networks.cpu_costs.SECONDS` as the CPU side of a network runs
-it: compiled by TVM without tuning, in float; packing as an image is brought into blocks. A kind's
+it: compiled by TVM without tuning, in float. Packing as an image is brought into blocks. A kind's
 figure is the geometric mean over its cases, a case's the fastest of several runs. The table in the
 module is what this printed, rounded to two digits.
 """

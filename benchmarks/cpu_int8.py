@@ -1,5 +1,5 @@
-"""Int8 against float32 on this processor: baselines of the layers of `benchmarks.cpu`,
-measured in turns.
+"""Compares int8 with float32 on this processor: baselines of the layers of `benchmarks.cpu`, in
+turns.
 
     python -m benchmarks.cpu_int8 --target cpu:threads=1      # a minute
 

@@ -1,4 +1,6 @@
-"""How fast datasets are made and read: `python -m benchmarks.dataset [--rows N] [--json FILE]`.
+"""Measures how fast datasets are made and read.
+
+    python -m benchmarks.dataset [--rows N] [--json FILE]
 
 Builds a dataset of simulated accelerators in a folder that is removed afterwards, without Prefect:
 the plan (networks are imported for it), then the rows, by elapsed and by processor time of all

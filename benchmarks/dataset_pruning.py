@@ -1,9 +1,9 @@
 """Selects the rows worth learning from, after Verma et al. (ExHET 2023).
 
 Published: programs that are invalid or perform badly are dropped, and kernels are drawn by the
-joint probability of operation, shape and FLOPs; 43 % (GPU) and 47 % (CPU) of the data go. What
-performs badly, how many kernels are drawn, and what counts as one shape is not published: these
-are options here, and their defaults ours, chosen so that about as much goes.
+joint probability of operation, shape and FLOPs. 43 % (GPU) and 47 % (CPU) of the data go. What
+performs badly, how many kernels are drawn, and what counts as one shape is not published: these are
+options here, and their defaults ours, chosen so that about as much goes.
 """
 
 from __future__ import annotations

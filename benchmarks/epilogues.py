@@ -1,4 +1,4 @@
-"""What an epilogue costs: the best extended schedules found of ResNet-18's convolutions.
+"""Measures what an epilogue costs: the best extended schedules found of ResNet-18's convolutions.
 
     python -m benchmarks.epilogues --target vta-pynq
 

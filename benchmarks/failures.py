@@ -1,4 +1,4 @@
-"""Which failures each schedule space holds, and how often.
+"""Counts which failures each schedule space holds.
 
 python -m benchmarks.failures                    # the spaces of ResNet-18 on vta-pynq
 python -m benchmarks.failures --unchecked        # ML²Tuner's space on evta-zcu102 (minutes)

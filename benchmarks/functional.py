@@ -1,10 +1,10 @@
-"""How fast the functional simulator runs whole programs, beside the peak of the machine.
+"""Measures how fast the functional simulator runs whole programs, beside the peak of the machine.
 
     python -m benchmarks.functional [--schedules 12] [--target vta-pynq]
 
 One core. A row is a ResNet-18 layer in the AutoTVM template's space: valid schedules are drawn at
-random and the program of each — loads, GEMM, ALU, stores, tokens, with data — is run three times;
-its speed is the layer's multiply-accumulates over the best time. Schedules with tiny tiles are slow
+random and the program of each — loads, GEMM, ALU, stores, tokens, with data — is run three times.
+Its speed is the layer's multiply-accumulates over the best time. Schedules with tiny tiles are slow
 because they move more than they multiply; "default" is what a user has without tuning. "tiles" is
 the GEMM kernel alone on data in the first cache, "sgemm" a 1024³ float32 matrix product of numpy's
 BLAS on one thread: what this core can do at its best with 8-bit values (as pairs of 16 bits) and

@@ -1,4 +1,4 @@
-"""What deciding about fusion gains on whole networks, and what it takes to decide.
+"""Measures what deciding about fusion gains on whole networks, and what it takes to decide.
 
     python -m benchmarks.fusion --json built/fusion.json --quick    # two small networks, one target
     python -m benchmarks.fusion --json built/fusion.json            # goes on with FILE
@@ -7,16 +7,16 @@
 Of each network on each target: cycles and bytes moved where nothing is fused, all that may be, all
 but shortcuts, what estimates say (greedy), what TVM's FuseOps would, what the policy says without a
 search, and what the learned search finds, by each method that may ask the model. All workloads are
-tuned alike, with `--trials` each, for every method. Models learned from the other networks of
-the list and those of `--training`, on this target and those before it; never from the network
-itself on any target. Searches that ask the simulator itself, and random draws, have `--budget`
-labelled graphs each, and count until they come as near as 0.1 % to the best that anybody found.
+tuned alike, with `--trials` each, for every method. Models learned from the other networks of the
+list and those of `--training`, on this target and those before it. Never from the network itself on
+any target. Searches that ask the simulator itself, and random draws, have `--budget` labelled
+graphs each, and count until they come as near as 0.1 % to the best that anybody found.
 
 `bound`: cycles that no labelling takes less than, by any schedules (`benchmarks.fusion_bounds`).
 
 The truth: parts of networks with few decisions, all others as they are in the best labelling, gone
 through exhaustively: the first, the middle and the last ones, and some of those where the best
-labelling does not fuse everything; a network of few decisions as a whole. Regret is that of what
+labelling does not fuse everything. A network of few decisions as a whole. Regret is that of what
 the learned search finds by itself where only these decisions are open. Cycles are those of all
 streams by the cycle simulator.
 """

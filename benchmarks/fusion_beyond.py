@@ -1,5 +1,7 @@
-"""What kinds of fusion that are not there could gain at most, by what layers need: part of
-`benchmarks.fusion_bounds`."""
+"""Bounds what kinds of fusion that are not implemented could gain, by what layers need.
+
+A part of `benchmarks.fusion_bounds`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds that no labelling of a network can beat, by any search.
+"""Bounds the cycles that no labelling of a network can beat, by any search.
 
     python -m benchmarks.fusion_bounds                    # all pairs of `benchmarks.fusion`
     python -m benchmarks.fusion_bounds --networks resnet18 --targets huge

@@ -1,4 +1,4 @@
-"""What decisions about fusion come to, in words."""
+"""Words the results of decisions about fusion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which method asks the model best: the learned search by each, with several seeds.
+"""Compares methods that ask the model: the learned search by each, with several seeds.
 
     python -m benchmarks.fusion_methods --folder built/fusion --networks inception_v3 --seeds 5
 

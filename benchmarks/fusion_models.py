@@ -1,5 +1,4 @@
-"""Models trained once for several searches, of which each corrects its own: what benchmarks of
-fusion share."""
+"""Trains models once for several searches of fusion, each of which corrects its own."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A network on a target, with schedules that were tuned once for all: what benchmarks of fusion
-share. Schedules are kept in files, so that what was stopped goes on."""
+"""Tunes a network on a target once for all benchmarks of fusion.
+
+Schedules are kept in files, so that a stopped benchmark resumes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of fusion, trained on graphs of networks, as they are shipped.
+"""Trains the models of fusion on graphs of networks, as they are shipped.
 
     python -m benchmarks.fusion_training --folder built/fusion          # examples, then models
     python -m benchmarks.fusion_training --folder built/fusion --ship   # models beside the code

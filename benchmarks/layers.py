@@ -1,4 +1,6 @@
-"""Layers that benchmarks run: ResNet-18's ten convolutions on a VTA, and shapes from elsewhere."""
+"""Lists layers that benchmarks run: ResNet-18's ten convolutions on a VTA, and shapes from
+elsewhere.
+"""
 
 from __future__ import annotations
 

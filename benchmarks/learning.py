@@ -1,11 +1,11 @@
-"""What the models know: Model A beside Model P on held-out configs, and what Model V's veto costs.
+"""Measures what the models know: Model A beside Model P on held-out configs, and Model V's veto.
 
     .venv/bin/python -m benchmarks.learning unchecked --oracles built/oracles
     .venv/bin/python -m benchmarks.learning extended --oracles built/oracles
 
 P and A learn from the same random valid configs and are judged on 2,000 others: root mean square
 error in log2 cycles, for the learners of `default` and of `ml2tuner`. V learns from the trials of a
-run of `default-blind`; counted are the fastest 1 % of the valid configs of the whole space that lie
+run of `default-blind`. Counted are the fastest 1 % of the valid configs of the whole space that lie
 below its threshold. Means over seeds, then over layers.
 """
 

@@ -1,9 +1,10 @@
-"""TVM's own tuner, MetaSchedule, on a kernel's TensorIR function: its design space, evolutionary
-search and boosted trees as they come, its parallel builder; programs are measured by the target, so
-that every tuner's seconds are the same seconds.
+"""Runs TVM's own tuner, MetaSchedule, on a kernel's TensorIR function.
+
+Its design space, evolutionary search, boosted trees and parallel builder are as TVM ships them.
+Programs are measured by the target, so that every tuner's seconds are the same seconds.
 
 The function it gets is the one our schedules start from, with its data and weights already packed
-in blocks as in the kernel's baseline config; a program is checked against the same reference.
+in blocks as in the kernel's baseline config. A program is checked against the same reference.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What our front end answers to one model file, and whether the answer is true.
+"""Judges what our front end answers to one model file, and whether the answer is true.
 
-Its own list of what no user should read, its own look at the file: nothing here asks the code that
-is judged. Run as `python -m benchmarks.model_answers`, this module is a process that judges cases.
+It has its own list of what no user should read, and its own look at the file: nothing here asks the
+code that is judged. Run as `python -m benchmarks.model_answers`, this module is a process that
+judges cases.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the front end answers the models that the `onnx` package ships, all of them.
+"""Judges how the front end answers the models that the `onnx` package ships, all of them.
 
     python -m benchmarks.model_files                              # all 2,000, some minutes
     python -m benchmarks.model_files --kinds simple,light --json answers.json

@@ -1,4 +1,5 @@
-"""Whether what is built of a network computes what onnxruntime does, or is refused with a cause.
+"""Checks that what is built of a network computes what onnxruntime does, or is refused with a
+cause.
 
     python -m benchmarks.networks_agree --count 300 --seed 0 --json FILE
     python -m benchmarks.networks_agree --only 17 --keep DIR     # one network, written down
@@ -6,8 +7,8 @@
 
 Seeds draw small networks, each in one of eight forms: float32, float16, and six ways in which
 onnxruntime quantises. Each is imported, built without trials, loaded and run for `vta-pynq` and for
-a drawn machine. What is compared: the workloads that `inspect`, `tune` and `build` find; outputs
-with onnxruntime's; outputs with what `tune --fusion` none, all and learned would fuse, and with
+a drawn machine. What is compared: the workloads that `inspect`, `tune` and `build` find. Outputs
+with onnxruntime's. Outputs with what `tune --fusion` none, all and learned would fuse, and with
 every other choice, with those of the build; and whether `verify` says the same of them.
 
 A float network may be off by twice the error that its build states. A quantised one may be off by

@@ -1,4 +1,4 @@
-"""What a night costs in which nothing changed: the flow of a deployment, run again.
+"""Measures what a night costs in which nothing changed: the flow of a deployment, run again.
 
     .venv/bin/python -m benchmarks.nightly [--network resnet18] [--trials 64] [--repeats 3]
 

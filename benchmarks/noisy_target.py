@@ -1,13 +1,13 @@
-"""What noise does to a tuner, and what is done about it, where the truth is known.
+"""Measures what noise does to a tuner, and what countermeasures gain, where the truth is known.
 
     .venv/bin/python -m benchmarks.noisy_target
     .venv/bin/python -m benchmarks.noisy_target --trees
 
 A machine's latencies, simulated, are taken for the truth of one that is measured in seconds with
-lognormal noise: most trials are quiet, some are disturbed; five repeats a measurement, part of
+lognormal noise: most trials are quiet, some are disturbed. Five repeats a measurement, part of
 whose noise is common to all five, as a clock's drift is. Regret is the true latency of the pick
-above the optimum of the whole space. `told` is a target as it is; `untold` one that keeps its
-repeats to itself; `believed` one that says that measuring repeats, as if nothing were known of
+above the optimum of the whole space. `told` is a target as it is. `untold` one that keeps its
+repeats to itself. `believed` one that says that measuring repeats, as if nothing were known of
 noise.
 
 With `--trees`: boosted trees that are fitted to 64 such trials with weights by their noise, and

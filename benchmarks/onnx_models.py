@@ -1,4 +1,4 @@
-"""The models that the `onnx` package ships, each with the numbers it must compute.
+"""Reads the models that the `onnx` package ships, each with the numbers it must compute.
 
 `node` are models of one operator (with `_expanded` twins written as functions of simpler ones),
 `simple` a few operators, `light` published networks without trained weights, `pytorch-*` layers as

@@ -1,4 +1,4 @@
-"""What Prefect and MLflow cost: `tilewright tune` against the same run without them, `--bare`.
+"""Measures what Prefect and MLflow cost: `tilewright tune` against the same run with `--bare`.
 
     .venv/bin/python -m benchmarks.orchestration [--network resnet18] [--trials 64] [--repeats 3]
 

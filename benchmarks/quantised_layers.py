@@ -1,4 +1,4 @@
-"""How far the layers of quantised models are from onnxruntime's integers.
+"""Measures how far the layers of quantised models are from onnxruntime's integers.
 
     python -m benchmarks.quantised_layers MODEL… [--samples FILE] [--count 16] [--json FILE]
 

@@ -1,11 +1,11 @@
-"""How long one image of a whole network takes on the simulated accelerator, in int8 and bit by bit.
+"""Measures how long one image of a whole network takes on the simulated accelerator, in int8.
 
     python -m benchmarks.run_network [resnet18 mobilenet_v1 …] [--target vta-pynq] [--trials 0]
 
 Each network is built as `tilewright build` does (`--artifacts DIR` keeps the folders, and takes
 those that are there), then loaded and run in a process of its own, so that its memory is that of
-running alone. "load" is reading the folder, with all digests compared; "first" the first image,
-"warm" the best of five more; "peak" the largest resident size of the process; "GMAC/s" the
+running alone. "load" is reading the folder, with all digests compared. "first" the first image,
+"warm" the best of five more. "peak" the largest resident size of the process. "GMAC/s" the
 network's multiply-accumulates over the warm time. Cycles are of the streams; beside them the sum of
 the layers, each by itself.
 """

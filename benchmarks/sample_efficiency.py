@@ -1,14 +1,14 @@
-"""How many measurements each tuner needs, against the enumerated optimum.
+"""Measures how many measurements each tuner needs, against the enumerated optimum.
 
     .venv/bin/python -m benchmarks.sample_efficiency tables      # the real stack's tables: minutes
     .venv/bin/python -m benchmarks.sample_efficiency unchecked   # ML²Tuner's space on evta-zcu102
     .venv/bin/python -m benchmarks.sample_efficiency extended    # the default space on vta-pynq
 
 The last two enumerate sixteen spaces first (half an hour of CPU, kept under --oracles). Every tuner
-gets the same batches, budget and seeds; a run ends after 64 trials or when it has come within 1 %
+gets the same batches, budget and seeds. A run ends after 64 trials or when it has come within 1 %
 of the optimum, whichever is later, or with the budget. Trials, compiles and seconds are counted to
-the end of the batch that came there; real seconds are those that the recorded stack took, and the
-tuner's own. A figure of a layer is the median over seeds; figures relative to `autotvm` are
+the end of the batch that came there. Real seconds are those that the recorded stack took, and the
+tuner's own. A figure of a layer is the median over seeds. Figures relative to `autotvm` are
 geometric means over layers of ratios of medians, with 95 % bootstrap intervals over seeds. Finished
 runs are kept in --out and not repeated.
 """

@@ -1,4 +1,4 @@
-"""What a cluster is worth: throughput by workers, overhead a batch, and what saturates first.
+"""Measures what a cluster gains: throughput by workers, overhead a batch, and what saturates first.
 
     .venv/bin/python -m benchmarks.scaling --json FILE            # some minutes
     .venv/bin/python -m benchmarks.scaling --json FILE --quick    # a minute

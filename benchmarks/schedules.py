@@ -1,4 +1,4 @@
-"""How good the schedules of each space can be, a layer a row.
+"""Measures how good the schedules of each space can be, a layer a row.
 
     python -m benchmarks.schedules --target vta-pynq
     python -m benchmarks.schedules --target large

@@ -1,14 +1,16 @@
-"""How fast the cycle simulator is: `python -m benchmarks.simulator [--spec NAME] [--threads N]`.
+"""Measures how fast the cycle simulator is.
+
+    python -m benchmarks.simulator [--spec NAME] [--threads N]
 
 `--spaces` enumerates whole spaces instead, lowering and hidden features included, on all cores: the
 template spaces of ResNet-18 with the stock stack's restrictions, and ML²Tuner's of one layer.
 
 `--extended` evaluates parts of the extended spaces of ResNet-18, lowering and hidden features
-included: blocks of neighbours, as a whole space holds them, and scattered configs; by turns row by
+included: blocks of neighbours, as a whole space holds them, and scattered configs. By turns row by
 row and with configs that are one schedule evaluated once. Both must give the same digest.
 
 Times real programs, the template space of a convolution, and reports nanoseconds an instruction,
-simulated cycles and programs a second; how the time grows with the length of a program and with the
+simulated cycles and programs a second. How the time grows with the length of a program and with the
 size of a batch; and what threads bring. Lowering is not part of these figures. `rate` takes any
 programs.
 """

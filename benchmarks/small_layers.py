@@ -1,4 +1,4 @@
-"""Small and odd layers on six machines: is `default` ever worse than drawing at random?
+"""Tests whether `default` is ever worse than random, on small and odd layers and six machines.
 
     python -m benchmarks.small_layers                    # 36 layers, 10 seeds (half an hour of CPU)
     python -m benchmarks.small_layers --quick            # six layers, 3 seeds

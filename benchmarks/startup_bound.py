@@ -1,4 +1,4 @@
-"""Why no C10 on `huge` is within 5 % of its bound: `python -m benchmarks.startup_bound`.
+"""Proves that no C10 on `huge` is within 5 % of its bound: `python -m benchmarks.startup_bound`.
 
 The bound counts iterations only. 5 % above it are so few cycles that a program can have no more
 than 13 GEMM and ALU instructions, each of which costs 7 cycles beside its iterations. Data are
@@ -10,8 +10,8 @@ all has arrived.
 
 Rules of time are those of the RTL for a program of sixteen instructions, the shortest that could
 do: fetch is done at cycle 30, a LOAD takes 22 cycles beside its beats, so the first GEMM executes
-from cycle 53 on; after the last ALU instruction come 6 cycles of a STORE and FINISH. Every second
-pixel is needed: a piece of k of them is 2k - 1 beats, so two in three are the cheapest; a LOAD of
+from cycle 53 on. After the last ALU instruction come 6 cycles of a STORE and FINISH. Every second
+pixel is needed: a piece of k of them is 2k - 1 beats, so two in three are the cheapest. A LOAD of
 single pixels takes three cycles for each beyond the eighth, so it saves at most four.
 """
 

@@ -3,14 +3,14 @@
 A layer by itself takes no less than the largest of its needs (`targets.vta.bounds`). In a stream
 this is not so: `link` lets the layer's first weights be loaded while the layer before it computes.
 Nothing else crosses the barrier between them. Compute waits there for the last store of the layer
-before, in order: so all products, all of the ALU's work and all loads of accumulators of a layer,
-and all of its stores, lie between its barrier and the next. Of its other loads those that come
-before the first load of activations may be early: `link` refuses any among them that waits for a
-token, so no tile can have been computed from them, and they hold no more than the weights'
-scratchpad. The load module works in order, so they begin behind all loads of the layer before.
+before, in order. So all stores of a layer lie between its barrier and the next. So do all products,
+all of the ALU's work and all loads of accumulators. Of its other loads those that come before the
+first load of activations may be early. `link` refuses any among them that waits for a token, so no
+tile can have been computed from them. They hold no more than the weights' scratchpad. The load
+module works in order, so they begin behind all loads of the layer before.
 
-So with `c`, `r` and `w` cycles of a layer's compute, reads and writes and `e` of its early reads, 0
-at the begin of a stream, its span is at least max(c, w, r - e + e of the layer behind it).
+Let `c`, `r` and `w` be cycles of a layer's compute, reads and writes. `e` are those of its early
+reads, 0 at a stream's begin. Its span is then at least max(c, w, r - e + e of the layer behind it).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a model that learned on other hardware saves on accelerators that it has not seen.
+"""Measures what a model trained on other hardware saves on accelerators that it has not seen.
 
     python -m benchmarks.transfer --json built/transfer.json --quick    # one spec, network and seed
     python -m benchmarks.transfer --json built/transfer.json            # hours; goes on with FILE

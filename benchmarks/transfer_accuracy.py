@@ -1,5 +1,7 @@
-"""How well models order programs: every kind and split by `tilewright model train`'s own figures,
-how they grow with rows, and pruned beside all rows. A part of `benchmarks.transfer`."""
+"""Measures how well models order programs: every kind and split, by rows, and pruned or not.
+
+Figures are those of `tilewright model train`. A part of `benchmarks.transfer`.
+"""
 
 from __future__ import annotations
 

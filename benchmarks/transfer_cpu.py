@@ -1,4 +1,4 @@
-"""What a model of this processor with one thread saves when other layers are tuned for all threads.
+"""Measures what a one-thread model of this processor saves when other layers use all threads.
 
     python -m benchmarks.transfer_cpu --json built/transfer-cpu.json
 

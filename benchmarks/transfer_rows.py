@@ -1,4 +1,4 @@
-"""The file that the parts of `benchmarks.transfer` write, row after row."""
+"""Writes the file that the parts of `benchmarks.transfer` share, row after row."""
 
 from __future__ import annotations
 

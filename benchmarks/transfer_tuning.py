@@ -1,15 +1,15 @@
-"""Whole networks, tuned until they are as fast as a tuner with a board makes them. A part of
-`benchmarks.transfer`.
+"""Tunes whole networks until they are as fast as a tuner with a board makes them.
 
-What is to be reached is the latency of a tuner that has a board and no model of it (`board`: no
-closed-form estimates, no compiles beyond its batches) after 64 trials a layer. Every other tuner
-runs until its network is as fast; its trials are counted to the end of the round, its seconds from
-before its model is loaded, as the loop of one process in which modules are loaded. A layer without
-a valid trial counts as the baseline does. `scheduled` gives rounds by expected gain, else all
-layers have as many. The rivals of a warm start are `blind` (it may compile beyond its batches, too)
-and `default` (it has estimates, too). `processor_seconds` are those that the process computed,
-whatever else the machine did meanwhile. The simulator measures in less than a millisecond, a board
-does not: the summary also says what the seconds would be where a measurement takes longer.
+A part of `benchmarks.transfer`. The goal is the latency of a tuner that has a board and no model of
+it (`board`) after 64 trials a layer: no closed-form estimates, no compiles beyond its batches.
+Every other tuner runs until its network is as fast. Its trials are counted to the end of the round.
+Its seconds count from before its model is loaded, as the loop of one process in which modules are
+loaded. A layer without a valid trial counts as the baseline does. `scheduled` gives rounds by
+expected gain, else all layers have as many. The rivals of a warm start are `blind` (it may compile
+beyond its batches, too) and `default` (it has estimates, too). `processor_seconds` are those that
+the process computed, whatever else the machine did meanwhile. The simulator measures in less than a
+millisecond, a board does not: the summary also says what the seconds would be where a measurement
+takes longer.
 """
 
 from __future__ import annotations

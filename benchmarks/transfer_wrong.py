@@ -1,6 +1,9 @@
-"""What a model that is wrong costs: layers, with one that says the opposite and with one that
-learned shuffled labels, beside none: trials until the layer is within 1 % of the best that any run
-found, and as fast, in rounds of `--batch` trials. A part of `benchmarks.transfer`."""
+"""Measures what a wrong model costs, in rounds of `--batch` trials.
+
+Layers are tuned with a model that says the opposite, with one trained on shuffled labels, and
+without. Counted are trials until a layer is as fast, and within 1 % of the best any run found. A
+part of `benchmarks.transfer`.
+"""
 
 from __future__ import annotations
 

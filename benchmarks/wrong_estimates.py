@@ -1,4 +1,4 @@
-"""What learning is for: the estimates are of another machine than the one that is measured.
+"""Measures what learning gains where the estimates are of another machine than the measured one.
 
     .venv/bin/python -m benchmarks.wrong_estimates
 

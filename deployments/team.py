@@ -1,4 +1,4 @@
-"""A team's servers and workers as bare processes: what `compose.yaml` has as containers.
+"""Starts a team's servers and workers as bare processes; `compose.yaml` has them as containers.
 
     export TILEWRIGHT_DATABASE_PASSWORD=… TILEWRIGHT_LOGIN=team:…
     .venv/bin/python deployments/team.py --folder /srv/tilewright --workers 2

@@ -1,4 +1,4 @@
-"""A network in a TVM script, its layers on the simulated VTA. Change the model or the target."""
+"""Runs layers of a network on the simulated VTA in a TVM script. Change the model or the target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tune one layer from Python: no server, no files. Change the layer, the target or the tuner."""
+"""Tunes one layer from Python: no server, no files. Change the layer, the target or the tuner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Building: from a model to one folder that a simulator, a board or a process executes.
+"""Builds an artifact: from a model to one folder that a simulator, a board or a process executes.
 
 for an accelerator   integer_network → choose_schedules → link_artifact
 for a processor      read_layers → choose_kernels → compile_library

@@ -1,4 +1,4 @@
-"""Co-design: machines and schedules searched together, as consecutive steps.
+"""Searches machines and schedules together (co-design), as consecutive steps.
 
 pose_problem → search_designs → prove_front → log_codesign
 """

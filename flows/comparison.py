@@ -1,4 +1,4 @@
-"""Comparing tuners with the optimum of enumerated spaces, as consecutive steps.
+"""Compares tuners with the optimum of enumerated spaces, as consecutive steps.
 
 enumerate_spaces → run_tuners → judge_runs → write_report → log_comparison
 """

@@ -1,4 +1,4 @@
-"""Building a dataset: a plan that is kept, then each part that is missing, last what it is.
+"""Builds a dataset, as consecutive steps: stores a plan, measures missing parts, writes the index.
 
 make_plan → measure_part, a file of rows after the other → log_dataset
 """

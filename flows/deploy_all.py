@@ -1,4 +1,4 @@
-"""Registering every flow with a Prefect server: the work pool, the deployments, the automations.
+"""Registers every flow with a Prefect server: the work pool, the deployments, the automations.
 
     python -m tilewright.flows.deploy_all [FOLDER]    # deployments/, of the repository that this
     runs in

@@ -1,4 +1,4 @@
-"""The flow of a network as deployments run it: tuned, and compared with the last run like it.
+"""Tunes a network as deployments run it, and compares the run with the last comparable one.
 
 Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
 """

@@ -1,5 +1,4 @@
-"""What deployments ask for that commands ask for option by option: each a form with checked
-fields."""
+"""Defines the parameter forms of deployments, with checked fields; commands have options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of a deployment that wait in a server's records from an earlier time."""
+"""Deletes runs of a deployment that a server still lists as waiting from an earlier time."""
 
 from __future__ import annotations
 

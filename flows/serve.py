@@ -1,4 +1,4 @@
-"""The tuning flow as a deployment served from this machine, without a work pool or worker."""
+"""Serves the tuning flow as a deployment from this machine, without a work pool or worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One of several processes that tune the same workloads (`tuning.worker_processes` starts them).
+"""Runs one of several processes that tune the same workloads (see `tuning.worker_processes`).
 
 python -m tilewright.flows.shared_worker TETHER SPEC PLACE
 """

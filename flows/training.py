@@ -1,4 +1,4 @@
-"""Training a cost model that carries over to other hardware, as consecutive steps.
+"""Trains a cost model that transfers to other hardware, as consecutive steps.
 
 read_dataset → fit_model → judge_model → store_model → log_model
 """

@@ -1,15 +1,15 @@
-"""The pipeline: tuning a network, a workload of it, a round of that, as consecutive steps.
+"""Tunes a network, a workload of it, a round of that: the pipeline, as consecutive steps.
 
     a network    import_model → extract_subgraphs → its workloads → log_network
     a workload   measure_baseline → rounds → the choice → verify_schedule → log_workload
     a round      retrain_models → generate_candidates → filter_candidates → lower_candidates
                  → simulate_batch → log_round
 
-`run(step, …)` performs a step. `search.runner.LocalRunner` calls it here and now; those of
+`run(step, …)` performs a step. `search.runner.LocalRunner` calls it here and now; the runners of
 `tasks.runner` make a Prefect task of it, look into the cache, and log to MLflow. `--bare`, the
 library call, the Prefect flow and each process of a shared run execute these lines.
 
-A round begins with what the rounds before it teach, so nothing is learned from a last round.
+A round first trains on the trials of earlier rounds, so nothing is trained after the last round.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Quantised Relax modules on the simulated VTA, from a TVM script (docs/guides/tvm.md).
+"""Runs quantised Relax modules on the simulated VTA, from a TVM script (docs/guides/tvm.md).
 
     mod = partition_for_vta(mod, target="vta-pynq")
     ex = tvm.compile(mod, "llvm")

@@ -1,9 +1,10 @@
-"""A worker of the pool of `deployments/prefect.yaml`, with what opens the servers of this folder.
+"""Starts a worker of the pool of `deployments/prefect.yaml`, with the login of this folder's
+servers.
 
     python -m tilewright.flows.worker [OPTION]...    # those of `prefect worker start`
 
 With servers of your own, which need no such login, `prefect worker start --pool tilewright` in the
-repository's root is the same.
+repository's root does the same.
 """
 
 from __future__ import annotations

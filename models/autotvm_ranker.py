@@ -1,5 +1,8 @@
-"""AutoTVM's cost model: XGBoost on normalised throughput, boosted until the recall of the best
-training rows stops growing (TVM 0.14, autotvm/tuner/xgboost_cost_model.py)."""
+"""Implements AutoTVM's cost model: XGBoost on normalised throughput.
+
+Boosting stops when the recall of the best training rows stops growing (TVM 0.14,
+autotvm/tuner/xgboost_cost_model.py).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A first model of latency on what lowering counts: every counted thing has a price."""
+"""Fits a first model of latency to lowering's counters: a price for each counted thing."""
 
 from __future__ import annotations
 

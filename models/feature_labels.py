@@ -1,4 +1,4 @@
-"""Visible features in words, for people who read what a model went by."""
+"""Describes visible features in words, for people who read which of them a model used."""
 
 from __future__ import annotations
 

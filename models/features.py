@@ -1,9 +1,9 @@
-"""Visible features: what is known of a config before it is compiled, without any estimate of time.
+"""Computes visible features: properties of a config known before it is compiled, without estimates.
 
 Two views of the same knobs. `tree_features` is for trees: many plain columns, logarithms, flags,
 remainders. `gp_features` is for Gaussian processes: few columns on a common scale. Roles are read
 off knob names: `tile_*` cut an axis of the workload, `*thread*` multiply a working set, `*_slots`
-are places a scratchpad holds. Other knobs get the generic columns only. Columns that never change
+are buffers in a scratchpad. Other knobs get the generic columns only. Columns that are constant
 within a space are left out.
 """
 

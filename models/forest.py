@@ -1,4 +1,4 @@
-"""A random forest behind the `CostModel` protocol: XGBoost's, one round of many trees."""
+"""Implements a random forest behind the `CostModel` protocol: XGBoost's, one round of trees."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A Gaussian process for few points: it knows its own uncertainty, and which features matter.
+"""Fits a Gaussian process to few points, with its own uncertainty and feature relevance.
 
-Kernel: Matérn 5/2 plus a linear part, one length a feature. Lengths, noise and the linear share
-maximise the marginal likelihood times weak log-normal priors (Rasmussen & Williams, Gaussian
-Processes for Machine Learning, 2006, chapter 5). Features are expected on a common scale. Where the
-noise of some targets is known, that is theirs, row by row (Goldberg, Williams & Bishop, Regression
-with Input-dependent Noise, 1998), and what is learned comes on top.
+Kernel: Matérn 5/2 plus a linear part, one length scale a feature. Lengths, noise and the linear
+share maximise the marginal likelihood times weak log-normal priors (Rasmussen & Williams, Gaussian
+Processes for Machine Learning, 2006, chapter 5). Features are expected on a common scale. Known
+noise of targets is used row by row, and learned noise is added (Goldberg, Williams & Bishop,
+Regression with Input-dependent Noise, 1998).
 """
 
 from __future__ import annotations

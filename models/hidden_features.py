@@ -1,9 +1,9 @@
-"""Hidden features: what lowering a config reveals, as columns a model learns well from.
+"""Computes hidden features: what lowering a config reveals, as columns a model learns well from.
 
-Lowering counts things: bytes moved, micro-ops executed, instructions, and how many of the bytes
-nothing hides. Latency follows from sums of them and from their proportions, so both are columns;
-single counts are left to the draft, which has a price for each: as columns of a Gaussian process,
-which knows few points, they cost more than they tell.
+Lowering counts bytes moved, micro-ops executed, instructions, and the bytes that no computation
+overlaps. Latency follows from their sums and proportions, so both are columns. Single counts are
+left to the counter regression, which has a price for each. As columns of a Gaussian process, which
+has few points, they cost more than they tell.
 """
 
 from __future__ import annotations

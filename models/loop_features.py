@@ -1,12 +1,12 @@
-"""AutoTVM's `itervar` features: the loop nest a config stands for, a loop at a time.
+"""Computes AutoTVM's `itervar` features: the loop nest a config stands for, a loop at a time.
 
-TVM reads them off the lowered program (autotvm/feature.py, `get_itervar_feature`): of every loop
-its length, how many iterations surround it and how many it surrounds, and of every tensor how many
-elements one run of the loop touches and how often it reuses each. Here the nest follows from the
-knobs: every `tile_*` knob splits its axis into an outer and an inner loop, outer loops come first,
-in the order batch, output channels, rows, columns, input channels, then the kernel's taps, then the
-inner loops in the same order. Loops of one nest are as many for every config, so a row has a fixed
-length. What TVM adds of annotations and of arithmetic is the same for all configs and left out.
+TVM reads them off the lowered program (autotvm/feature.py, `get_itervar_feature`). Of every loop it
+takes the length, the iterations around it and those within it. Of every tensor it takes the
+elements one run of the loop touches and how often each is reused. Here the nest follows from the
+knobs: every `tile_*` knob splits its axis into an outer and an inner loop. Outer loops come first:
+batch, output channels, rows, columns, input channels, then the kernel's taps. The inner loops
+follow in the same order. All configs of a space have the same number of loops, so a row has a fixed
+length. TVM's annotations and arithmetic counts are the same for all configs and left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every kind of model explorers can ask for, by name."""
+"""Lists every kind of model explorers can ask for, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arrays of a model that is plain numbers, as NPZ: all there, of the right type and finite."""
+"""Reads the arrays of a plain numeric model from NPZ, and checks that all are there and finite."""
 
 from __future__ import annotations
 

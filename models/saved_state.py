@@ -1,5 +1,7 @@
-"""Keeping an explorer's state on disk: each model in its native format, arrays as NPZ, an index
-with digests. Nothing here is or reads a pickle."""
+"""Saves and loads an explorer's state: models in native formats, arrays as NPZ, a checked index.
+
+Nothing here is or reads a pickle.
+"""
 
 from __future__ import annotations
 

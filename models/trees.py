@@ -1,4 +1,6 @@
-"""Gradient-boosted trees behind the `CostModel` protocol: XGBoost and LightGBM, native files."""
+"""Implements gradient-boosted trees behind the `CostModel` protocol: XGBoost, LightGBM, native
+files.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""UBJSON (ubjson.org, draft 12) as XGBoost writes it, and nothing else of that format: objects with
-their keys' lengths as 64-bit integers, counted arrays, typed arrays of numbers."""
+"""Reads UBJSON (ubjson.org, draft 12) as XGBoost writes it, and nothing else of that format.
+
+That is objects with keys' lengths as 64-bit integers, counted arrays, typed arrays of numbers.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Validates an XGBoost file before the library reads it.
 
 XGBoost believes its files: an index out of range, a list that is too short, a cycle, and the
-process is gone. So all of a file is read here first, and checked against what this package's models
-can be: trees of numbers, without categories, for one target. Files of XGBoost 3 as UBJSON.
+process is gone. So all of a file is read here first. It is checked against what this package's
+models can be: trees of numbers, without categories, for one target. Files of XGBoost 3 as UBJSON.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Model V: how likely a config runs, and below which chance it may be passed over.
+"""Implements Model V: how likely a config runs, and below which chance it may be passed over.
 
 The veto threshold is calibrated by cross-validation: a twentieth of the lowest out-of-fold chance
-any measured valid config got, so that a good config the model has not seen is hardly ever vetoed.
-It takes four times as long as the model itself, and is worked out only where it decides anything.
+of any measured valid config. So a good config the model has not seen is hardly ever vetoed. This
+takes four times as long as the model itself, and is computed only where a veto depends on it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Stores finished stages: manifests in JSON, data in files named by their digest.
 
-Prefect could store results itself, but its reader obeys what a result file says about how to decode
-it, pickle included: an edited cache file runs code in the next run. Here nothing in a file chooses
-a decoder. Every byte is checked against a digest, and what does not fit is computed again, so
-nothing here waits for the disk. What is no plain file of this user's, or lies behind a link, is
-refused (`core.safe_files.UnsafeFile`).
+Prefect could store results itself. But its reader obeys what a result file says about how to decode
+it, pickle included: an edited cache file would run code. Here nothing in a file chooses a decoder.
+Every byte is checked against a digest, and what does not fit is computed again, so nothing here
+waits for the disk. What is no plain file of this user's, or lies behind a link, is refused
+(`core.safe_files.UnsafeFile`).
 
     cache/manifests/<stage>/<key>.json    what a stage left, under the digest of what it was given
     cache/data/<sha256>.npz               arrays;  .zip: a tuner's state

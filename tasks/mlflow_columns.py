@@ -2,7 +2,7 @@
 levels.
 
 MLflow stores a saved view as a tag of the experiment, `mlflow.sharedViewState` and a key, in JSON
-as its page writes it (3.17): it is in the page's list of views, and a link with the key opens it.
+as its page writes it (3.17). It is in the page's list of views, and a link with the key opens it.
 Which columns the page shows without either is fixed in MLflow, so the experiment's description has
 that link. A page that cannot read the tag shows its usual columns.
 """

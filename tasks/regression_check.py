@@ -2,8 +2,8 @@
 in Prefect and MLflow.
 
 It reads MLflow, where the results of every run stay as they were: an output directory holds those
-of its last run only. Of the runs with the same network, target, space, epilogue and layers that
-ended well, it takes the last with the same settings, else the last of any.
+of its last run only. Candidates are successful runs with the same network, target, space, epilogue
+and layers. It takes the last with the same settings, else the last of any.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Golden files, and how the suite is spread over processes.
+"""Configures golden files, and how the suite is spread over processes.
 
 `pytest --update-golden` writes what the code produces now; look at the diff before committing it.
 
 Under `pytest -n 3 --dist loadfile --no-loadscope-reorder`, as `make test` calls it, a worker takes
-whole files, so that what a module makes once is made once; the longest files come first, by what
+whole files, so that what a module makes once is made once. The longest files come first, by what
 their tests marked `slow` or `nightly` say. A test marked `alone` runs while no other test does.
 (Groups of `--dist loadgroup` go unheard: pytest 9.2 keeps names of tests where pytest-xdist 3.8
 cannot write.)

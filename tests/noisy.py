@@ -1,5 +1,7 @@
-"""Targets that give other numbers each time, for tests: one whose true latencies are known, and one
-that really runs a product of matrices on this machine."""
+"""Defines targets that give other numbers each time, for tests.
+
+True latencies of one are known; the other really runs a product of matrices on this machine.
+"""
 
 from __future__ import annotations
 

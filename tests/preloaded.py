@@ -1,9 +1,8 @@
-"""Prefect and MLflow in the process that commands are forked from (`tests/warm.py`): loaded, and
-out of sight until a command imports them.
+"""Preloads Prefect and MLflow for commands that are forked (`tests/warm.py`), out of their sight.
 
 A command that imports neither has neither in `sys.modules`. One that does finds the modules as an
-import leaves them, with what they take from the environment taken anew: settings, logging, whether
-to report home. `tests/test_warm.py` compares. `prefect.main`, which sets up logging, is imported by
+import leaves them. What they take from the environment is taken anew: settings, logging, whether to
+send telemetry. `tests/test_warm.py` compares. `prefect.main`, which sets up logging, is imported by
 the command. `services` comes first, as in a command: it decides which files Prefect looks into.
 """
 

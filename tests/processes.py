@@ -1,4 +1,4 @@
-"""A command and all it started, seen from outside.
+"""Observes a command and all it started, from outside.
 
 A command starts children that end at any moment (one that asks for the processor's name, say), also
 between being listed and being looked at: those count as not there.

@@ -1,4 +1,4 @@
-"""What the processes of one run of the suite share: ports, folders made once, servers, turns."""
+"""Shares ports, folders made once, servers and turns between the processes of the suite."""
 
 from __future__ import annotations
 

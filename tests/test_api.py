@@ -1,4 +1,4 @@
-"""What `import tilewright` gives: cheap to import, documented, and its examples hold."""
+"""Checks that `import tilewright` is cheap and documented, and that its examples hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`deployments/compose.yaml`, parsed and held to what it promises. No container is started."""
+"""Parses `deployments/compose.yaml` and checks what it promises. No container is started."""
 
 from __future__ import annotations
 

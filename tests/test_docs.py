@@ -1,4 +1,4 @@
-"""Run every command of the site as it stands there, unless the page says why a test cannot.
+"""Runs every command of the site as it stands there, unless the page says why a test cannot.
 
 Outputs on the pages are what the commands print: `pytest --update-golden tests/test_docs.py` renews
 them; look at the difference.

@@ -1,4 +1,4 @@
-"""What a public name owes its reader, read from the sources.
+"""Checks what the docstring of a public name says, read from the sources.
 
 - Every public module, class, function and method has a docstring. Exceptions: empty modules,
   `__dunder__` methods, overloads and setters, Typer's `register`, and a method that a Protocol of
@@ -7,9 +7,9 @@
 - A function that raises an error of the project names it, or the error it is a kind of. Exception:
   commands, whose docstrings are their help; all of them end with any error the same way.
 
-Shapes and errors may stand in the function's docstring, its class's, or in the one it inherits;
-the module's may give the shapes of parameters, each by name, for functions that return no arrays.
-A name is public if neither it nor a class or module around it starts with an underscore.
+Shapes and errors may stand in the function's docstring, its class's, or in the one it inherits. The
+module's may give the shapes of parameters, each by name, for functions that return no arrays. A
+name is public if neither it nor a class or module around it starts with an underscore.
 """
 
 from __future__ import annotations

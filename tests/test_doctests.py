@@ -1,4 +1,4 @@
-"""Examples in docstrings print what they say. A module without one is not even imported."""
+"""Checks that examples in docstrings print what they say. A module without one is not imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of the house that no other tool checks."""
+"""Checks rules of the project that no other tool checks."""
 
 from __future__ import annotations
 

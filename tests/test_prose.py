@@ -4,6 +4,8 @@
   comment or a message. Words of a name count one by one (`_give_seat` has `seat`).
 - Sentences on the pages are short: half of them have `MEDIAN` words at most, and `LONG_SHARE` of
   them are long at most. No page is much harder than the others (`PAGE_MEDIAN`).
+- The docstring of a module begins with a verb that says what the module does. Those of the product
+  have at most `MODULE_SENTENCE` words a sentence.
 
 Exceptions, each by file and word, are those of `ALLOWED`: keys of files that earlier versions
 wrote, and names that other projects chose.
@@ -11,6 +13,7 @@ wrote, and names that other projects chose.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -49,9 +52,8 @@ ALLOWED = Counter(
         ("tilewright/networks/artifact/folder.py", "artefact"): 1,
     }
 )
-SOURCES = (
-    "tilewright", "tasks", "flows", "models", "benchmarks", "examples", "deployments", "tests",
-)  # fmt: skip
+PRODUCT = ("tilewright", "tasks", "flows", "models")
+SOURCES = (*PRODUCT, "benchmarks", "examples", "deployments", "tests")
 LONG = 35
 """Words of a sentence; beyond these it is long."""
 LONG_SHARE = 0.003
@@ -60,7 +62,10 @@ MEDIAN = 14
 """Words of the middle sentence on all pages at most. Exo's have 12, Kedro's 13."""
 PAGE_MEDIAN = 20
 """Words of the middle sentence of a page with ten sentences or more."""
+MODULE_SENTENCE = 25
+"""Words of a sentence in the docstring of a module of the product at most."""
 
+_VERB_FIRST = re.compile(r"(?!(?:Does|Is|Its|This|Was)\b)[A-Z][a-z]+s\b(?! of | are | whose |:)")
 _PRIVATE = re.compile(
     "|".join(rf"(?<![A-Za-z])(?:{word})(?![A-Za-z])" for word in PRIVATE).replace(" ", r"\s+"),
     re.IGNORECASE,
@@ -77,6 +82,14 @@ def sources() -> list[Path]:
     return sorted(path for path in kept if "data" not in path.relative_to(ROOT).parts[1:2])
 
 
+def module_docstrings(*rooms: str) -> Iterator[tuple[Path, str]]:
+    """Those of the modules below some folders, this one's included."""
+    for path in [*sources(), Path(__file__).resolve()]:
+        docstring = ast.get_docstring(ast.parse(path.read_text()))
+        if docstring and path.relative_to(ROOT).parts[0] in rooms:
+            yield path.relative_to(ROOT), docstring
+
+
 def private_words(text: str) -> Iterator[tuple[int, str]]:
     """Line and word of each."""
     for found in _PRIVATE.finditer(text):
@@ -87,6 +100,17 @@ def private_words(text: str) -> Iterator[tuple[int, str]]:
         if word == "is none" and ("None" in found[0] or before.endswith(("re ", "ly "))):
             continue  # a comparison in Python, "there is none", "there surely is none"
         yield text.count("\n", 0, found.start()) + 1, word
+
+
+def verb_first(text: str) -> bool:
+    """Whether a docstring begins with a verb in the third person, as "Lowers" or "Reads"."""
+    return _VERB_FIRST.match(text) is not None
+
+
+def _without_listings(text: str) -> str:
+    """A docstring without paragraphs that are code, columns or diagrams."""
+    paragraphs = re.split(r"\n\s*\n", text)
+    return "\n\n".join(each for each in paragraphs if not re.search(r"^    |\S   |→", each, re.M))
 
 
 def sentences(text: str) -> Iterator[str]:
@@ -141,6 +165,40 @@ def test_sentences_on_the_pages_are_short() -> None:
 def test_sentences_of_each_page_are_short(page: Path) -> None:
     words = [len(each.split()) for each in sentences(page.read_text())]
     assert len(words) < 10 or median(words) <= PAGE_MEDIAN
+
+
+def test_docstrings_of_modules_begin_with_a_verb() -> None:
+    found = list(module_docstrings(*SOURCES))
+    assert len(found) > 1000
+    others = [f"{path}: {text.splitlines()[0]}" for path, text in found if not verb_first(text)]
+    assert not others, "\n".join(others)
+
+
+def test_sentences_of_module_docstrings_are_short() -> None:
+    long = [
+        f"{path}: {len(each.split())} words: {each}"
+        for path, text in module_docstrings(*PRODUCT)
+        for each in sentences(_without_listings(text))
+        if len(each.split()) > MODULE_SENTENCE
+    ]
+    assert not long, "\n".join(long)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("Lowers whole batches of configs.", True),
+        ("Builds, loads and runs an artifact.", True),
+        ("Words of a name.", False),
+        ("What a tuner may propose.", False),
+        ("The contract of a target.", False),
+        ("Estimates: cycles and traffic.", False),
+        ("`tilewright tune` as a user runs it.", False),
+        ("Does a schedule compute the right numbers?", False),
+    ],
+)
+def test_a_verb_is_told_from_a_noun(text: str, is_one: bool) -> None:
+    assert verb_first(text) is is_one
 
 
 def test_a_sentence_ends_where_it_does() -> None:

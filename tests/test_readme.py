@@ -1,4 +1,4 @@
-"""Check that the README is short, begins with what works, and that its `make` targets do."""
+"""Checks that the README is short, begins with what works, and that its `make` targets do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a release is made of: a wheel and an sdist that install and run away from the checkout.
+"""Tests a release: a wheel and an sdist that install and run away from the checkout.
 
 `make release-check` runs all. `make test` leaves out those that install and run: kernels are
 compiled anew there, which takes minutes.

@@ -1,4 +1,4 @@
-"""What workers share is made once, and a test that is to be alone is."""
+"""Checks that what workers share is made once, and that a test marked `alone` is."""
 
 from __future__ import annotations
 

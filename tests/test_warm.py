@@ -1,4 +1,4 @@
-"""Commands that are forked (`tests/warm.py`) find what those in a Python of their own find."""
+"""Checks that forked commands (`tests/warm.py`) find what those in a Python of their own find."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`tilewright …` in a process of its own that need not import the libraries again.
+"""Runs `tilewright …` in a process of its own that need not import the libraries again.
 
 Half of what a short command costs is the import of libraries: TVM, numba, pandas, matplotlib. Here
 Python's fork server has them, and every command is a fork of it, with its own environment, folder,
-streams and signals. Nothing of ours that looks at the environment is imported beforehand; Prefect
+streams and signals. Nothing of ours that looks at the environment is imported beforehand. Prefect
 and MLflow, which do too, are kept out of sight, and look again when they are imported
 (`tests/preloaded.py`). Tests of how a command starts, of where it looks for modules and settings,
 and of limits to its memory start the installed script itself.

@@ -1,4 +1,6 @@
-"""What a command finds when it imports Prefect and MLflow, as JSON: run by `tests/test_warm.py`."""
+"""Prints what a command finds when it imports Prefect and MLflow, as JSON, for
+`tests/test_warm.py`.
+"""
 
 from __future__ import annotations
 

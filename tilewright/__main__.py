@@ -1,4 +1,4 @@
-"""`python -m tilewright`."""
+"""Runs the command line as `python -m tilewright`."""
 
 from tilewright.cli import command
 

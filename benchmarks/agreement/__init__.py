@@ -1,2 +1,1 @@
-"""Networks that are drawn at random, and whether what is built of them computes what onnxruntime
-does."""
+"""Draws networks at random and checks that what is built of them computes what onnxruntime does."""

@@ -1,4 +1,4 @@
-"""What is checked: networks that are drawn, or model files with the numbers they must compute."""
+"""Lists the cases to check: drawn networks, or model files with the numbers they must compute."""
 
 from __future__ import annotations
 

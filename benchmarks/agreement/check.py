@@ -1,4 +1,4 @@
-"""One model on one accelerator: imported, built, run, verified and fused, or refused."""
+"""Checks one model on one accelerator: imported, built, run, verified and fused, or refused."""
 
 from __future__ import annotations
 

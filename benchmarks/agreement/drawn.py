@@ -1,4 +1,4 @@
-"""Small float networks, drawn: a seed makes one network, always the same."""
+"""Draws small float networks: a seed makes one network, always the same."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The forms in which a float network is handed over: as it is, in half floats, or quantised by
-onnxruntime in one of the ways that its users choose."""
+"""Converts a float network to the forms in which users have it.
+
+It stays as it is, becomes half floats, or is quantised by onnxruntime in one of the usual ways.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A float ONNX graph under construction, whose tensors have known shapes."""
+"""Builds a float ONNX graph whose tensors have known shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accelerators beside the stock one: several rows at once, and blocks that are not square."""
+"""Lists accelerators beside the stock one: several rows at once, and blocks that are not square."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What onnxruntime computes of a model, and how far other numbers are from that."""
+"""Computes a model with onnxruntime, and measures how far other numbers are from that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a drawn network is made of beside convolutions and pools."""
+"""Draws the parts of a network other than convolutions and pools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The smallest part of a model that fails as the whole does: what a person wants to look at."""
+"""Shrinks a failing model to the smallest part that fails as the whole does."""
 
 from __future__ import annotations
 

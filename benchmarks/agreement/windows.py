@@ -1,4 +1,4 @@
-"""Convolutions and pools with drawn windows, in one dimension or two."""
+"""Draws convolutions and pools with windows in one dimension or two."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The flow that solves hardware and schedules, some machines after the others. The order of its
-steps is `benchmarks.exact_codesign.store.build_truth`'s.
+"""Solves hardware and schedules as a Prefect flow, some machines after the others.
 
-Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+The order of its steps is `benchmarks.exact_codesign.store.build_truth`'s. Annotations are not
+postponed here: Prefect must resolve them when it loads a served flow by name.
 """
 
 from pathlib import Path

@@ -1,11 +1,10 @@
-"""Hardware and schedules solved: for each layer on each of some machines, the fastest schedule that
-was found and what no schedule beats.
+"""Solves hardware and schedules: each layer's fastest schedule found on each machine, and a bound.
 
-Of a space of schedules those are simulated whose estimates are lowest; then, of those whose floor
-(what a program takes at least, known without compiling it) lies below the fastest so far, by turns
-the ones with the lowest floors and with the lowest estimates. Where none is left, the fastest is
-the optimum, by proof; else the lowest floor that is left bounds it. So the truth is known both
-ways: `best_cycles` is what somebody reaches, `bound_cycles` what nobody passes.
+Of a space of schedules those are simulated whose estimates are lowest. Then come those whose floor
+(what a program takes at least, known without compiling it) lies below the fastest so far. They come
+by turns, the ones with the lowest floors and with the lowest estimates. Where none is left, the
+fastest is the optimum, by proof; else the lowest floor that is left bounds it. So the truth is
+known both ways: `best_cycles` is reached, and nothing is below `bound_cycles`.
 """
 
 from __future__ import annotations

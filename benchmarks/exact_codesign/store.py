@@ -1,4 +1,4 @@
-"""A truth in a folder: made part by part, what is there stays, what is damaged is made anew.
+"""Stores a truth in a folder, part by part: finished parts stay, damaged ones are made again.
 
 `truth.json` says what it is of, `parts/` holds some machines a file, `truth.parquet` all of them.
 """

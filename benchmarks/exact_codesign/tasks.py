@@ -1,4 +1,4 @@
-"""Solving hardware and schedules as Prefect tasks: some machines after the others.
+"""Solves hardware and schedules as Prefect tasks: some machines after the others.
 
 Nothing of it is cached by `tasks.artifact_store`: what is finished lies in the truth's own folder.
 A problem has thousands of machines: Prefect does not search them for futures.

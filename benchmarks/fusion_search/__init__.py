@@ -1,4 +1,4 @@
-"""Searches for labels that the product does not ship, by name, to compare `descend` with."""
+"""Lists searches for labels that the product does not ship, by name, to compare `descend` with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulated annealing: chains from the starts, each step makes a move or two."""
+"""Searches labels by simulated annealing: chains from the starts, each step makes a move or two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random and exhaustive searches of labels: the control, and the ground truth."""
+"""Searches labels at random and exhaustively: the control, and the ground truth."""
 
 from __future__ import annotations
 

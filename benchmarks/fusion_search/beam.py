@@ -1,4 +1,4 @@
-"""Beam search: decisions in the network's order, each way of the best labellings so far."""
+"""Searches labels by beam search: decisions in the network's order, on the best labellings."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""An evolution of labellings: parents by tournament, crossover by stretches of the network, some
-labels flipped, the best live on."""
+"""Searches labels by evolution.
+
+Parents win tournaments, crossover exchanges stretches of the network, some labels are flipped, the
+best survive.
+"""
 
 from __future__ import annotations
 

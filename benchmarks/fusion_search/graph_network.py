@@ -1,5 +1,7 @@
-"""A small graph network in JAX: layers tell those they feed and follow what they are, a few times,
-and each says how much more it takes. Needs the extra `neural`."""
+"""Implements a small graph network in JAX, which predicts what each layer adds.
+
+Layers exchange messages a few times with those they feed and follow. Needs the extra `neural`.
+"""
 
 from __future__ import annotations
 

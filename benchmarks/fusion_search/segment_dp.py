@@ -1,5 +1,8 @@
-"""Dynamic programming over segments: labels of one segment hardly change what labels of another
-save, so the best of each make the best of all, up to the error of adding them up."""
+"""Searches labels by dynamic programming over segments.
+
+Labels of one segment hardly change what labels of another save. So the best of each make the best
+of all, up to the error of adding them up.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tuner of your own: measures what is next to the best it has found.
+"""Implements a tuner of your own: it measures configs next to the best it has found.
 
 Install it and tune with it; nothing else of Tilewright knows of it:
 

@@ -1,4 +1,4 @@
-"""A target of your own, as small as one can be: a machine with a peak, a bus and a cache.
+"""Implements a target of your own, as small as one can be: a machine with a peak, a bus, a cache.
 
 Install it and tune for it; nothing else of Tilewright knows of it:
 

@@ -1,1 +1,1 @@
-"""Cost models that carry over: trained on some hardware and workloads, asked about others."""
+"""Transfers cost models: trained on some hardware and workloads, asked about others."""

@@ -1,8 +1,8 @@
-"""The columns of a program on hardware, the same for a dataset's rows and a tuner's candidates.
+"""Names the columns of a program on hardware, the same for dataset rows and a tuner's candidates.
 
 Four groups, by the first word of a column's name: `hardware`, `workload`, `schedule`, and `program`
-(what compiling reveals). A target has the columns it has; a join of rows of several targets
-leaves NaN in the place of the others.
+(what compiling reveals). A target has its own columns; a join of rows of several targets has NaN
+where a target lacks one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Columns that follow from others: a program's work in units of the hardware that runs it.
+"""Derives columns from others: a program's work in units of the hardware that runs it.
 
-Counts and what the hardware does of them a cycle are columns of their own. A tree would have to
-find their quotients by many cuts, and could not beyond what it has seen; so quotients are columns,
-relative to what the workload's multiplications would take at peak: a figure that different
-hardware shares. They come from names of columns alone, and nothing here is fitted. What cannot be
-computed is NaN.
+Counts and the hardware's rates a cycle are columns of their own. A tree would need many cuts to
+find their quotients, and could not extrapolate. So quotients are columns, relative to the time of
+the workload's multiplications at peak: a figure that different hardware shares. They follow from
+column names alone, and nothing here is fitted. What cannot be computed is NaN.
 """
 
 from __future__ import annotations

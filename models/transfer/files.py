@@ -1,8 +1,8 @@
-"""The folder of a transferred model: an index in JSON with digests, and files in native formats.
+"""Writes and reads the folder of a transferred model: a JSON index with digests, and native files.
 
-`model.json` says of which kind the model is, with which options and columns, and which files it has
-with their SHA-256. Nothing in it chooses code but the name of a kind, and every file is checked
-against its format before a library reads it.
+`model.json` has the model's kind, options and columns, and the SHA-256 of each of its files. It
+chooses no code but by the name of a kind. Every file is checked against its format before a library
+reads it.
 """
 
 from __future__ import annotations

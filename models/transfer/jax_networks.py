@@ -1,5 +1,5 @@
-"""Computes neural models in plain JAX: functions of weights by name and of rows with NaN for what
-is unknown. In place of an unknown value stands an embedding that its column has learned.
+"""Computes neural models in plain JAX: functions of named weights and of rows with NaN for
+unknowns. A learned embedding of the column replaces each unknown value.
 
 Only `models.transfer.neural` imports this module, when a network is asked for: JAX takes a second
 to load. All is float32.

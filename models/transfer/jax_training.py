@@ -1,6 +1,6 @@
-"""Trains neural models: Adam on the root of the mean squared error, until it is time.
+"""Trains neural models: Adam on the root of the mean squared error, within a time limit.
 
-Rows lie on the device as a whole; a few hundred steps at a time are one compiled loop, and the
+Rows lie on the device as a whole. A few hundred steps at a time are one compiled loop, and the
 clock is looked at between loops. The learning rate falls to nothing in the last part of whatever
 ends first, the epochs or the minutes.
 """

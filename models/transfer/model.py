@@ -1,6 +1,6 @@
 """Implements what all kinds of transferred models share: columns by name, labels, the chance to
-run, what a prediction is usually off by, and the folder. A kind learns to rank and keeps what it
-learned."""
+run, typical errors, and the folder. A kind learns to rank and keeps what it learned.
+"""
 
 from __future__ import annotations
 

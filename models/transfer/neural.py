@@ -1,9 +1,9 @@
-"""Neural models that carry over: an MLP over all columns, and the published network of Verma et al.
-(ExHET 2023), three bidirectional LSTMs over the schedule's decisions with two heads of attention.
+"""Implements neural transfer models: an MLP, and the network of Verma et al. (ExHET 2023).
 
-What the networks compute is in `models.transfer.jax_networks`, how they learn in
-`models.transfer.jax_training`; both load JAX, a second's work. An MLP that has learned is asked
-without (`models.transfer.numpy_mlp`).
+That network has three bidirectional LSTMs over the schedule's decisions and two attention heads.
+`models.transfer.jax_networks` computes the networks and `models.transfer.jax_training` trains them;
+both load JAX, which takes a second. A trained MLP predicts without it
+(`models.transfer.numpy_mlp`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Computes the MLP in NumPy: a model that has learned is asked without JAX, whose loading and
-compiling takes longer than all the questions of a layer's tuning.
+"""Computes the MLP in NumPy, so that a trained model predicts without JAX. Loading and compiling
+JAX takes longer than all predictions of a layer's tuning.
 
 Equal to `models.transfer.jax_networks.Perceptron`, up to rounding.
 """

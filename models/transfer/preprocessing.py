@@ -1,5 +1,6 @@
-"""Prepares what kinds of models learn from: columns put in a model's own order by their names, what
-is missing as NaN, and labels that only order programs within a task."""
+"""Prepares what models learn from: columns in a model's own order by name, NaN for missing values,
+labels that order programs within a task.
+"""
 
 from __future__ import annotations
 

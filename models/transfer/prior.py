@@ -1,4 +1,4 @@
-"""A transferred model as a tuner asks it: about configs of one workload on one target."""
+"""Offers a transferred model to a tuner: predictions for configs of one workload on one target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of transferred model, by name."""
+"""Lists every kind of transferred model, by name."""
 
 from __future__ import annotations
 

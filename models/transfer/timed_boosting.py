@@ -1,4 +1,4 @@
-"""Boosted trees that learn until a time, from rows with unknown values."""
+"""Fits boosted trees within a time limit, from rows with unknown values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A schedule as a sequence: its decisions are the tokens, each with the columns that tell of it."""
+"""Encodes a schedule as a sequence: its decisions are the tokens, each with its columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Boosted trees that carry over: XGBoost and LightGBM. A cut learns which way unknown values go."""
+"""Implements boosted trees that transfer: XGBoost and LightGBM. Each cut learns a side for NaN."""
 
 from __future__ import annotations
 

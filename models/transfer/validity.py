@@ -1,5 +1,7 @@
-"""The chance that a program runs, by what is known before it is compiled: boosted trees, whatever
-kind the model is."""
+"""Predicts the chance that a program runs, before it is compiled.
+
+Boosted trees do this for every kind of model.
+"""
 
 from __future__ import annotations
 

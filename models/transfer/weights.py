@@ -1,5 +1,4 @@
-"""Weights of neural models: their shapes, and safetensors with all of them, of the right shape and
-finite."""
+"""Stores weights of neural models as safetensors, and checks their names, shapes and numbers."""
 
 from __future__ import annotations
 

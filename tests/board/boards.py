@@ -1,5 +1,7 @@
-"""The C runtime, built by its own Makefile against a driver whose device is the functional
-simulator of this process."""
+"""Builds the C runtime by its own Makefile against a simulated driver.
+
+The driver's device is the functional simulator of this process.
+"""
 
 from __future__ import annotations
 

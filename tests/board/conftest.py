@@ -1,4 +1,4 @@
-"""The runtime is built once a session and flavour."""
+"""Builds the runtime once a session and flavour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks of a few layers made by hand, with what they must give."""
+"""Makes networks of a few layers by hand, with what they must give."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Programs of one layer as a board loads them, made by hand from the lowering, with what they must
-give."""
+"""Makes one-layer programs as a board loads them, by hand from the lowering, with answers."""
 
 from __future__ import annotations
 

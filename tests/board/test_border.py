@@ -1,5 +1,7 @@
-"""What crosses the border between a network and its caller: which tensor is which, and what its
-numbers stand for. C and Python against numpy."""
+"""Compares C and Python with numpy at the border between a network and its caller.
+
+That is which tensor is which, and what its numbers stand for.
+"""
 
 from __future__ import annotations
 

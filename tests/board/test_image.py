@@ -1,4 +1,4 @@
-"""A board's program survives its files, and nothing that leaves its buffers gets through them."""
+"""Checks that a board's program survives its files, and that nothing may leave its buffers."""
 
 from __future__ import annotations
 

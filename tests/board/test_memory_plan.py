@@ -1,4 +1,4 @@
-"""Where tensors lie: none over another that is in use, all on whole elements, little memory."""
+"""Checks where tensors lie: none over another in use, on whole elements, in little memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A quantised ONNX model, built for a board: inputs and outputs are those of the model, in its
-order and types, and hold what onnxruntime has there."""
+"""Builds a quantised ONNX model for a board, and checks inputs and outputs against the model's.
+
+They have its order and types, and hold what onnxruntime has there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C runtime gives what the integer reference does, wherever its memory lies."""
+"""Checks that the C runtime gives what the integer reference does, wherever its memory lies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library's functions, and the ways to build it."""
+"""Tests the library's functions, and the ways to build it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Whatever is in the files, the C runtime ends with an error and a sentence; where the tables still
-make sense it agrees with the Python reader."""
+"""Checks that the C runtime ends damaged files with an error and a sentence.
+
+Where the tables still make sense it agrees with the Python reader.
+"""
 
 from __future__ import annotations
 

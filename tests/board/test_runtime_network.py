@@ -1,4 +1,4 @@
-"""A network of layers, built as a user builds it: C gives what Python does."""
+"""Checks that C gives what Python does for a network of layers, built as a user builds it."""
 
 from __future__ import annotations
 

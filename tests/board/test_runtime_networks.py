@@ -1,4 +1,4 @@
-"""The C runtime gives what `tilewright run` does, for networks of several layers."""
+"""Checks that the C runtime gives what `tilewright run` does, for networks of several layers."""
 
 from __future__ import annotations
 

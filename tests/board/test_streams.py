@@ -1,5 +1,6 @@
-"""Layers linked into streams: they compute what the layers do, in any schedule, and no load
-overtakes the store that it reads."""
+"""Checks that layers linked into streams compute what the layers do, in any schedule, without
+races.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Networks of the zoo, from the model to a board: the artifact and the C runtime give what plain
-integer arithmetic does."""
+"""Builds networks of the zoo for a board, and compares them with plain integer arithmetic.
+
+Compared are the artifact and the C runtime.
+"""
 
 from __future__ import annotations
 

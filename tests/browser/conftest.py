@@ -1,4 +1,4 @@
-"""Both servers with runs on them, and a browser: `make browser-test` alone starts this."""
+"""Starts both servers with runs on them, and a browser; only `make browser-test` uses this."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MLflow's pages as a user sees them: the table of runs, two compared, a registered model."""
+"""Tests MLflow's pages as a user sees them: the table of runs, two compared, a registered model."""
 
 from __future__ import annotations
 

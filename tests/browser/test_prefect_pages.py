@@ -1,4 +1,4 @@
-"""Prefect's pages as a user sees them: a run, what it left, and a deployment's form."""
+"""Tests Prefect's pages as a user sees them: a run, what it left, and a deployment's form."""
 
 from __future__ import annotations
 

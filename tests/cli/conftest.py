@@ -1,4 +1,4 @@
-"""One finished run of the command that the tests of this folder look at."""
+"""Makes one finished run of the command, which the tests of this folder read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright build`, `run` and `verify` as a user runs them."""
+"""Tests `tilewright build`, `run` and `verify` as a user runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A comparison in MLflow, its champion in the registry, and a tuning run that starts from it."""
+"""Tests a comparison in MLflow, its registered champion, and a tuning run that starts from it."""
 
 from __future__ import annotations
 

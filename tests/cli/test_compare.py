@@ -1,4 +1,4 @@
-"""`tilewright compare` on real tables and a real space: contract, determinism, mistakes."""
+"""Tests `tilewright compare` on real tables and a real space: contract, determinism, mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright dataset build` as a user runs it."""
+"""Tests `tilewright dataset build` as a user runs it."""
 
 from __future__ import annotations
 

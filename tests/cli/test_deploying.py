@@ -1,4 +1,4 @@
-"""`make deploy` and `make worker` with a real server: forms, a run, and automations that act."""
+"""Tests `make deploy` and `make worker` with a real server: forms, a run, and automations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files in `deployments/`: forms that take what they are given, and refuse nonsense."""
+"""Tests the files in `deployments/`: forms that take what they are given, and refuse nonsense."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright diff` on folders of real runs: no worse, worse, and what cannot be compared."""
+"""Tests `tilewright diff` on folders of real runs: no worse, worse, and what cannot be compared."""
 
 from __future__ import annotations
 

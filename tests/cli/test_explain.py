@@ -1,4 +1,4 @@
-"""`tilewright explain` on a real run."""
+"""Tests `tilewright explain` on a real run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mistake in the input: one message that names the cause and the next step, and no trace."""
+"""Checks that a mistake in the input ends in one message with cause and next step, and no trace."""
 
 from __future__ import annotations
 

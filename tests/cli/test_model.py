@@ -1,4 +1,4 @@
-"""`tilewright model`: a trained model, its figures, its place in the registry, and its mistakes."""
+"""Tests `tilewright model`: a trained model, its figures, its registration, its mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The flows that deployments run beside tuning: what they leave, and where they leave nothing."""
+"""Tests the flows that deployments run beside tuning: what they leave, and where they leave
+nothing.
+"""
 
 from __future__ import annotations
 

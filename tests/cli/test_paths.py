@@ -1,5 +1,4 @@
-"""Commands run in `/`, where no stranger's settings are read; the paths they are given, and show,
-count from the folder they were started in."""
+"""Checks that commands run in `/`, read no stranger's settings, and show paths as given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright ui` and `serve`: real servers, one scheduled run."""
+"""Tests `tilewright ui` and `serve`: real servers, one scheduled run."""
 
 from __future__ import annotations
 

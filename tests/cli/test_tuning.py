@@ -1,4 +1,4 @@
-"""`tilewright tune` from end to end, as a user runs it."""
+"""Tests `tilewright tune` from end to end, as a user runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people read: tables fit 80 columns, no name is cut, cycles come with milliseconds."""
+"""Checks what people read: tables fit 80 columns, no name is cut, cycles come with milliseconds."""
 
 from __future__ import annotations
 

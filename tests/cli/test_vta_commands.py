@@ -1,4 +1,4 @@
-"""`tilewright vta …` and `enumerate` on a real program and on recorded tables."""
+"""Tests `tilewright vta …` and `enumerate` on a real program and on recorded tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The regression watch: nights that change nothing, nights that are worse, and who is told."""
+"""Tests the regression watch: nights that change nothing, worse nights, and notifications."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Boards whose device is the simulators of this process, behind a driver that is linked with the C
-runtime like any other; the device can be told to hang, to answer late or never, and to err."""
+"""Simulates boards by the simulators of this process, behind a driver linked with the C runtime.
+
+The device can be told to hang, to answer late or never, and to err.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Dask scheduler and workers as processes of this machine, started as an operator starts them."""
+"""Starts a Dask scheduler and workers as processes of this machine, as an operator does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of the command's tests, for those of its runs on a cluster."""
+"""Provides fixtures of the command's tests, for those of its runs on a cluster."""
 
 from tests.cli.conftest import place, tuned
 

@@ -1,4 +1,4 @@
-"""What runs beside a board: the C runtime with a limit and resets, against a simulated device."""
+"""Tests what runs beside a board: the C runtime with a limit and resets, on a simulated device."""
 
 from __future__ import annotations
 

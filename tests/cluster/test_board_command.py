@@ -1,5 +1,7 @@
-"""`tilewright board serve` and `tune --target board:NAME`, with two boards of different speed that
-err now and then."""
+"""Tests `tilewright board serve` and `tune --target board:NAME`.
+
+There are two boards of different speed that err now and then.
+"""
 
 from __future__ import annotations
 

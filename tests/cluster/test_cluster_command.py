@@ -1,4 +1,4 @@
-"""`tilewright tune --runner dask`: the files of one machine, byte for byte."""
+"""Checks that `tilewright tune --runner dask` writes the files of one machine, byte for byte."""
 
 from __future__ import annotations
 

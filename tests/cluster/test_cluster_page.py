@@ -1,4 +1,4 @@
-"""Run the commands of docs/guides/cluster.md on another port, and TLS as the page describes."""
+"""Runs the commands of docs/guides/cluster.md on another port, and TLS as the page describes."""
 
 from __future__ import annotations
 

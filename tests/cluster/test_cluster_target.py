@@ -1,4 +1,4 @@
-"""A target on a cluster gives what it gives here, whatever becomes of its workers."""
+"""Checks that a target on a cluster gives what it gives here, whatever becomes of its workers."""
 
 from __future__ import annotations
 

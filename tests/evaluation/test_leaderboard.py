@@ -1,4 +1,4 @@
-"""What a leaderboard says follows from the runs, worked out by hand here."""
+"""Compares a leaderboard with figures worked out by hand from its runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapley values add up, and give each feature its due."""
+"""Checks that Shapley values add up, and give each feature its due."""
 
 from __future__ import annotations
 

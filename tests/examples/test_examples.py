@@ -1,4 +1,4 @@
-"""Every example runs as its text says, and packages of others need no edit here."""
+"""Checks that every example runs as its text says, and that plugins need no edit here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small networks with something to fuse, and their problems on a target."""
+"""Makes small networks with something to fuse, and their problems on a target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No labelled network takes less than the bounds say, by whichever schedules."""
+"""Checks that no labelled network takes less than the bounds say, by any schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labelled networks are timed as they are built, each once."""
+"""Checks that labelled networks are timed as they are built, each once."""
 
 from __future__ import annotations
 

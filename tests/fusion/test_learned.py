@@ -1,4 +1,4 @@
-"""Models of labelled graphs, the policy, and the search that uses both."""
+"""Tests models of labelled graphs, the policy, and the search that uses both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every search finds what going through all labellings finds, and stops when it has to."""
+"""Checks that every search finds what exhaustive search finds, and stops when it has to."""
 
 from __future__ import annotations
 

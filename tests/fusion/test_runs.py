@@ -1,4 +1,4 @@
-"""`tilewright tune --fusion` and what is built of it."""
+"""Tests `tilewright tune --fusion` and what is built of it."""
 
 from __future__ import annotations
 

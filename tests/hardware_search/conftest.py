@@ -1,4 +1,4 @@
-"""Folders to run commands in."""
+"""Makes folders to run commands in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small co-design runs: digits_cnn on a handful of machines, by the method that computes least."""
+"""Runs small co-designs: digits_cnn on a handful of machines, by the method that computes least."""
 
 from __future__ import annotations
 

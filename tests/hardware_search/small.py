@@ -1,4 +1,4 @@
-"""A co-design problem that takes a second: one small network, a few dozen machines."""
+"""Makes a co-design problem that takes a second: one small network, a few dozen machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright codesign` as a user runs it."""
+"""Tests `tilewright codesign` as a user runs it."""
 
 from __future__ import annotations
 

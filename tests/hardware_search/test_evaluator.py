@@ -1,4 +1,4 @@
-"""Who answers measurements counts them, once each, and goes on with what is recorded."""
+"""Checks that the evaluator counts measurements once each, and resumes with what is recorded."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Which designs are dominated by none, and what a front is worth."""
+"""Tests which designs no other dominates, and the hypervolume of a front."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Machines that may be built."""
+"""Tests the list of machines that may be built."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What every method owes, and that ours is worth having."""
+"""Tests the contract of every method, and that ours beats the rest."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The front as a page: complete by itself, and every machine with its layers."""
+"""Checks that the front's page is self-contained and has every machine with its layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AutoTVM, CHAMELEON and DCOC over machines and schedules: points, scores, agents, searches."""
+"""Tests AutoTVM, CHAMELEON and DCOC over machines and schedules: points, scores, agents."""
 
 from __future__ import annotations
 

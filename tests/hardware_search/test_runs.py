@@ -1,4 +1,4 @@
-"""A co-design run into a folder: what it leaves, how it goes on, and whom it believes."""
+"""Tests a co-design run into a folder: its files, how it resumes, and which records it believes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Truth: bounds that hold against whole spaces, and a folder that is made part by part."""
+"""Checks bounds against whole spaces, and a folder of truth that is made part by part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Features for tests: columns of which nothing is known but a number, or what a name says."""
+"""Makes features for tests: columns known by a number only, or by their name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Average recall of the best rows, against its definition; and when AutoTVM's model stops."""
+"""Compares average recall with its definition, and tests when AutoTVM's model stops."""
 
 from __future__ import annotations
 

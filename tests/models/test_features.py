@@ -1,4 +1,4 @@
-"""Visible features against hand calculation."""
+"""Compares visible features with hand calculation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Gaussian process: interpolation, honest intervals, lengths, batches."""
+"""Tests the Gaussian process: interpolation, honest intervals, lengths, batches."""
 
 from __future__ import annotations
 

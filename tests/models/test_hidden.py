@@ -1,4 +1,4 @@
-"""What lowering reveals, as columns; and the draft that puts a price on each count."""
+"""Tests the columns of what lowering reveals, and the counter regression."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every kind of model owes: seeds, degenerate data, and doing better than a constant."""
+"""Tests every kind of model: seeds, degenerate data, and doing better than a constant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop nest of a config against hand calculation."""
+"""Compares the loop nest of a config with hand calculation."""
 
 from __future__ import annotations
 

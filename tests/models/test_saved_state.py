@@ -1,4 +1,4 @@
-"""Models on disk: what comes back is what was saved, bit for bit, and nothing is a pickle."""
+"""Checks that models come back from disk bit for bit, and that nothing is a pickle."""
 
 from __future__ import annotations
 

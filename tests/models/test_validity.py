@@ -1,4 +1,4 @@
-"""Model V on tables measured on a real stack: chances are calibrated, the veto spares the valid."""
+"""Checks Model V on tables of a real stack: chances are calibrated, the veto spares the valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantised networks drawn at random, in which nothing is ever halfway between two int8 values.
+"""Draws quantised networks in which nothing is ever halfway between two int8 values.
 
 Weights are even and biases odd, so every sum is odd; scales leave at least two bits of it out. How
 halves are rounded is then no matter: int8 results of all right implementations are equal.

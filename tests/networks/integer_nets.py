@@ -1,4 +1,4 @@
-"""Integer graphs for the tests, and onnxruntime's numbers for every tensor in them."""
+"""Makes integer graphs for the tests, and onnxruntime's numbers for every tensor in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small ONNX models for the tests of `networks`, and the reference that runs them."""
+"""Makes small ONNX models for the tests of `networks`, and runs the reference of them."""
 
 from __future__ import annotations
 

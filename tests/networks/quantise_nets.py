@@ -1,4 +1,4 @@
-"""Small float networks that hold what quantising must know about."""
+"""Makes small float networks that hold what quantising must know about."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Small quantised ONNX models for the tests: operators between DequantizeLinear and QuantizeLinear
-of power-of-two scales."""
+"""Makes small quantised ONNX models for the tests.
+
+Their operators lie between DequantizeLinear and QuantizeLinear of power-of-two scales.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A built network against its source model: what onnxruntime gives decides whether it is right."""
+"""Compares a built network with its source model by onnxruntime."""
 
 from __future__ import annotations
 

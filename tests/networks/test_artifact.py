@@ -1,4 +1,4 @@
-"""An artifact: built from a network in integers, loaded without it, refused where it is damaged."""
+"""Tests an artifact: built from a network in integers, loaded without it, refused when damaged."""
 
 from __future__ import annotations
 

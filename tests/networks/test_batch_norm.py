@@ -1,4 +1,4 @@
-"""BatchNorm goes into the weights before it, and not one number of the network changes."""
+"""Checks that BatchNorm goes into the weights before it, and no number of the network changes."""
 
 from __future__ import annotations
 

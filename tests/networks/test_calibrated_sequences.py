@@ -1,4 +1,4 @@
-"""First passes of quantised convolutions over sequences, measured on samples."""
+"""Tests first passes of quantised convolutions over sequences, measured on samples."""
 
 from __future__ import annotations
 

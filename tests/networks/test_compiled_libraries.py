@@ -1,4 +1,4 @@
-"""A float network compiled for this processor: a folder that computes what onnxruntime computes."""
+"""Checks that a float network compiled for this processor computes what onnxruntime does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The imported module computes what the ONNX file says (TVM on LLVM against onnxruntime)."""
+"""Checks that the imported module computes what the ONNX file says (TVM against onnxruntime)."""
 
 from __future__ import annotations
 

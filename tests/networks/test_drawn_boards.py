@@ -1,5 +1,7 @@
-"""Drawn networks on machines of many shapes: what the board gives is onnxruntime's, number for
-number, for every image of a batch."""
+"""Compares drawn networks on machines of many shapes with onnxruntime.
+
+What the board gives is equal, number for number, for every image of a batch.
+"""
 
 from __future__ import annotations
 

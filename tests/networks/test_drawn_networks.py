@@ -1,5 +1,7 @@
-"""Networks that are drawn, in every form and on two machines: they compute what onnxruntime does,
-or are refused with a cause. `python -m benchmarks.networks_agree` checks hundreds."""
+"""Checks that drawn networks compute what onnxruntime does, or are refused with a cause.
+
+They come in every form and on two machines. `python -m benchmarks.networks_agree` checks hundreds.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Networks that hypothesis draws, whose layers read any tensors before them: whatever is labelled,
-they compute the same numbers."""
+"""Checks that networks compute the same numbers, whatever is labelled as fused.
+
+hypothesis draws them; layers read any tensors before them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be fused: every labelling computes the same numbers, on paper and on the board."""
+"""Checks that every labelling computes the same numbers, on paper and on the board."""
 
 from __future__ import annotations
 

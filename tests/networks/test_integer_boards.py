@@ -1,4 +1,4 @@
-"""Networks in integers on the simulated board: bit by bit what the reference gives."""
+"""Compares networks in integers on the simulated board with the reference, bit by bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantised networks in integers, against onnxruntime on the same quantised models."""
+"""Compares quantised networks in integers with onnxruntime on the same quantised models."""
 
 from __future__ import annotations
 

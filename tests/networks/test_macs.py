@@ -1,5 +1,7 @@
-"""Multiply-accumulates are counted wherever they are done, and the share that is offloaded is of
-all of them."""
+"""Checks that multiply-accumulates are counted wherever they are done.
+
+The share that is offloaded is of all of them.
+"""
 
 from __future__ import annotations
 

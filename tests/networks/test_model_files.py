@@ -1,4 +1,4 @@
-"""A file from a stranger: refused with one message that names the cause and the next step."""
+"""Checks that a stranger's file is refused with one message of cause and next step."""
 
 from __future__ import annotations
 

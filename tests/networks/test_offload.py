@@ -1,4 +1,4 @@
-"""Who gets an operator is decided by what it costs there, packing at the borders included."""
+"""Checks that each operator runs where it costs least, packing at the borders included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Relax modules that TVM's own importer makes, partly on the simulated VTA: TVM's numbers."""
+"""Compares Relax modules of TVM's own importer, partly on the simulated VTA, with TVM's numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inspecting, tuning and building see the same workloads in a model, whatever its form."""
+"""Checks that inspecting, tuning and building see the same workloads in a model, in any form."""
 
 from __future__ import annotations
 

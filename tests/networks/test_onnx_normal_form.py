@@ -1,4 +1,4 @@
-"""Normalisation changes a graph's form and not one of its numbers (against onnxruntime)."""
+"""Checks that normalisation changes a graph's form, none of its numbers (by onnxruntime)."""
 
 from __future__ import annotations
 

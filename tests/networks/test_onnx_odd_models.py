@@ -1,5 +1,8 @@
-"""Models that few exporters write and ONNX allows: each is computed as onnxruntime does, or refused
-by a message that names the operator and what to do."""
+"""Tests models that few exporters write and ONNX allows.
+
+Each is computed as onnxruntime does, or refused by a message that names the operator and what to
+do.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""One-dimensional convolutions run as those of images of height one, and recurrent layers as the
-operators of their steps: the numbers stay those of onnxruntime."""
+"""Compares convolutions over sequences and recurrent layers with onnxruntime.
+
+The former run as those of images of height one, the latter as the operators of their steps.
+"""
 
 from __future__ import annotations
 

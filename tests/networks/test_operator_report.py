@@ -1,4 +1,4 @@
-"""Every operator of someone else's model is accounted for, with a reason."""
+"""Checks that every operator of someone else's model is accounted for, with a reason."""
 
 from __future__ import annotations
 

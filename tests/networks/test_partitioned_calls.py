@@ -1,4 +1,4 @@
-"""What the importer finds beside convolutions and products: pools, sums, relus, attention."""
+"""Tests what the importer finds beside convolutions and products: pools, sums, relus, attention."""
 
 from __future__ import annotations
 

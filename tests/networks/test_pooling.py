@@ -1,5 +1,7 @@
-"""Which max-pools are done with the sums of the convolution before them, and that tuning and
-building agree about it."""
+"""Tests which max-pools are computed with the sums of the convolution before them.
+
+Tuning and building agree about it.
+"""
 
 from __future__ import annotations
 

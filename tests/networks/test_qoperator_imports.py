@@ -1,5 +1,7 @@
-"""What onnxruntime's quantiser makes of a network in QOperator form: all of it is imported, and
-computes what it does in onnxruntime."""
+"""Checks that all of a network that onnxruntime quantised in QOperator form is imported.
+
+It computes what it does in onnxruntime.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""QOperator products with a factor: what they stand for computes what onnxruntime does of them."""
+"""Compares QOperator products with a factor with what onnxruntime computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights whose output channels count in powers of two of their own."""
+"""Tests weights whose output channels count in powers of two of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that are quantised already: recognised, and computed in the scales that they have."""
+"""Checks that quantised models are recognised, and computed in the scales that they have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice of powers of two, and the graphs in which it is not free."""
+"""Tests the choice of powers of two, and the graphs in which it is not free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantising whole networks: what int8 costs in accuracy, and what the int8 graph looks like."""
+"""Tests quantising whole networks: what int8 costs in accuracy, and the int8 graph's form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calibration samples: every form that is taken, and what is said of those that are not."""
+"""Tests calibration samples: every form that is taken, and the messages for other ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scales hold for inputs that are not among the samples, and the error that is stated is theirs."""
+"""Checks that scales hold for inputs beyond the samples, and that the stated error is theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantised models: the same integers as onnxruntime, and the shifts their scales ask for."""
+"""Compares quantised models with onnxruntime's integers, and with the shifts their scales imply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers are written so that they fill blocks, compute the same numbers, and cost the least."""
+"""Checks that rewritten layers fill blocks, compute the same numbers, and cost the least."""
 
 from __future__ import annotations
 

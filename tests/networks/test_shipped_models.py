@@ -1,4 +1,4 @@
-"""Models of others: those the `onnx` package ships, with the numbers they compute."""
+"""Tests the models that the `onnx` package ships, with the numbers they compute."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A TensorFlow Lite file is a model as others are: scales, names, types and layouts are the file's,
-and what cannot be expressed, or is damaged, is said."""
+"""Checks that a TensorFlow Lite file is a model as others are.
+
+Scales, names, types and layouts are the file's. What cannot be expressed, or is damaged, is said.
+"""
 
 from __future__ import annotations
 

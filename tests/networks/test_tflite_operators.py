@@ -1,5 +1,7 @@
-"""What is made of a TensorFlow Lite file computes what the runtime of TensorFlow Lite does: outputs
-recorded of it, one file for each operator (`tests/data/tflite`)."""
+"""Compares imported TensorFlow Lite files with outputs recorded of its runtime.
+
+There is one file for each operator (`tests/data/tflite`).
+"""
 
 from __future__ import annotations
 

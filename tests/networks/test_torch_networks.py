@@ -1,4 +1,4 @@
-"""Networks from torch.export (only where PyTorch, an optional extra, is installed)."""
+"""Tests networks from torch.export (only where PyTorch, an optional extra, is installed)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of `tilewright zoo` are those of the imported networks."""
+"""Checks that the figures of `tilewright zoo` are those of the imported networks."""
 
 from __future__ import annotations
 

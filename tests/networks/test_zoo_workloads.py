@@ -1,4 +1,4 @@
-"""The built-in networks are the published ones, and what is extracted from them (shapes only)."""
+"""Compares the built-in networks with the published ones, and what is extracted (shapes only)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""TensorFlow Lite files of one operator or few, written with the schema's own builder, and what the
-runtime of TensorFlow Lite computes with them.
+"""Writes TensorFlow Lite files of one operator or few with the schema's own builder.
 
-`python tests/networks/tflite_files.py` records that again; it needs `ai-edge-litert`.
+`python tests/networks/tflite_files.py` records what the runtime of TensorFlow Lite computes with
+them; it needs `ai-edge-litert`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Dying at a chosen moment of writing: before, in the middle of, or after any call that changes a
-file. `Boundaries` counts the calls; with a number given, the process gets SIGKILL there.
+"""Kills a process at a chosen write: before, within, or after a call that changes a file.
 
-Everything the project writes goes through these functions of `os`; Python's own files do not, so
+`Boundaries` counts the calls; with a number given, the process gets SIGKILL there.
+
+Everything the project writes goes through these functions of `os`. Python's own files do not, so
 `report_unwatched_writers` names what of the run is opened for writing in any other way. So it does
 where the project's own calls follow links or rely on a name: each opens with `O_NOFOLLOW`, and what
 it makes with `O_EXCL`.

@@ -1,4 +1,4 @@
-"""The same tuning run with one thing changed at a time, and which stages each had to compute.
+"""Repeats a tuning run with one thing changed at a time, and lists the stages that were computed.
 
 `python -m tests.reliability.changed_inputs` runs in an empty folder and prints JSON: for every
 variant the stages whose results were written, by name, and how many trials were reused.

@@ -1,4 +1,4 @@
-"""What the tests of whole commands share: a short tuning run, what it leaves, and its records."""
+"""Defines what tests of whole commands share: a short tuning run, its files, its records."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`tilewright …` several times at once, on one home: `python -m tests.reliability.commands_at_once
-[[ARGUMENT, …], …]`, JSON. Prints the exit statuses; what command i says goes to `said-i`.
+"""Runs `tilewright …` several times at once, on one workspace.
 
-The commands are forks of this process, which has imported what each of them would: that is most of
-what a short run costs. It has opened nothing.
+`python -m tests.reliability.commands_at_once [[ARGUMENT, …], …]`, JSON, prints the exit statuses;
+output of command i goes to `said-i`. The commands are forks of this process, which has imported
+what each of them would: that is most of what a short run costs. It has opened nothing.
 """
 
 from __future__ import annotations

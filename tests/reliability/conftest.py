@@ -1,4 +1,4 @@
-"""The uninterrupted run that the interrupted ones are compared with."""
+"""Makes the uninterrupted run that the interrupted ones are compared with."""
 
 from __future__ import annotations
 

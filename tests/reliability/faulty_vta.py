@@ -1,4 +1,4 @@
-"""A VTA whose simulator misbehaves on some configs: for trying out what isolates a real target."""
+"""Injects faults into a VTA's simulator on some configs, to test what isolates a real target."""
 
 from __future__ import annotations
 

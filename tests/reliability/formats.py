@@ -1,4 +1,4 @@
-"""Every format that is read from disk, with a file of it and the code that reads it.
+"""Lists every format that is read from disk, with a file of it and the code that reads it.
 
 `python -m tests.reliability.formats KIND COUNT SEED` reads so many mutants of one in this process,
 which may crash: `test_fuzz.py` starts it and looks at how it ends. It prints figures, as a JSON

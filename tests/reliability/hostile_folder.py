@@ -1,4 +1,4 @@
-"""What a stranger may leave in a folder for commands to trip over, and who opens it.
+"""Plants what a stranger may leave in a folder for commands to find, and watches who opens it.
 
 Each plant would leave a mark behind: a folder of its name below `marks`, made by whatever runs, or
 a line printed by the module that numba is told to import.

@@ -1,4 +1,4 @@
-"""A process that takes the memory it is told to, spins, or dies; see `test_faulty_targets`."""
+"""Takes the memory it is told to, spins, or dies, as a process; see `test_faulty_targets`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright …` that gets SIGKILL at a chosen write boundary of its output folder and its cache.
+"""Runs `tilewright …` and kills it at a chosen write boundary of its output directory or cache.
 
 `python -m tests.reliability.killed_command KILL_AT NOTES OUT CACHE -- ARGUMENTS`. NOTES gets a line
 for every config that is timed, and at the end the number of boundaries passed.

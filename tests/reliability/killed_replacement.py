@@ -1,5 +1,4 @@
-"""Kills a run that takes over the folder of a finished one, at writes before its first trial is on
-disk and soon after, and says where the folder claimed to hold complete results that it has not.
+"""Kills a run that takes over a finished one's folder, at writes before its first trial is on disk.
 
 `python -m tests.reliability.killed_replacement FOLDER` prints JSON. Every run is a fork of this
 process, which starts no thread.

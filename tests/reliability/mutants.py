@@ -1,4 +1,4 @@
-"""Files that went through a stranger's hands: drawn by seed, so that each can be made again."""
+"""Mutates files as a stranger might, drawn by seed, so that each can be made again."""
 
 from __future__ import annotations
 

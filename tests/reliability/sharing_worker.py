@@ -1,4 +1,4 @@
-"""One of several processes that tune one workload together: `python -m … LEDGER TRIALS`."""
+"""Runs one of several processes that tune one workload together: `python -m … LEDGER TRIALS`."""
 
 from __future__ import annotations
 

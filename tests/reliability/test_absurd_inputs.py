@@ -1,4 +1,4 @@
-"""Inputs without measure: one message, before any work, and memory that follows the file."""
+"""Checks that absurd inputs end in one message before any work, with memory bounded by the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A change has exactly what depends on it computed again, and nothing else."""
+"""Checks that a change has exactly what depends on it computed again, and nothing else."""
 
 from __future__ import annotations
 

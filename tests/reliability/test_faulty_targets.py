@@ -1,4 +1,4 @@
-"""A target that crashes, hangs, lies or dawdles costs the config it did it on, nothing else."""
+"""Checks that a target's crash, hang or lie costs the config that caused it, nothing else."""
 
 from __future__ import annotations
 

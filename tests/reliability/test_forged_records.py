@@ -1,4 +1,4 @@
-"""Records with valid checks that cannot be true are set aside in one message, the rest is used."""
+"""Checks that impossible records with valid checks are set aside in one message, the rest used."""
 
 from __future__ import annotations
 

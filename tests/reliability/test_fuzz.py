@@ -1,4 +1,4 @@
-"""Bytes from strangers: every input ends in an answer or in a typed error, and in time.
+"""Checks that bytes from strangers end in an answer or in a typed error, and in time.
 
 The number of inputs is `FUZZ_EXAMPLES` for each kind (`make fuzz` sets it); without it a few. Files
 of every format are read in processes of their own (`formats.py`): one that crashes, hangs or grows

@@ -1,4 +1,4 @@
-"""A folder from a stranger: no file that lies there is imported, called or read as settings.
+"""Checks that no file of a stranger's folder is imported, called or read as settings.
 
 One folder holds everything `hostile_folder` knows. Each command does its work there as elsewhere;
 afterwards no plant has left its mark, and none was even opened.

@@ -1,4 +1,4 @@
-"""Names that a stranger chose are printed and recorded as text, whatever they hold."""
+"""Checks that names that a stranger chose are printed and recorded as text, whatever they hold."""
 
 from __future__ import annotations
 

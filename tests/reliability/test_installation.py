@@ -1,4 +1,4 @@
-"""What an installation from a checkout, as by `make setup`, adds to where modules are found."""
+"""Tests what an installation from a checkout, as by `make setup`, adds to the module path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C: one sentence that says what is kept and what to do, whenever it comes; a second ends."""
+"""Tests Ctrl-C at any moment: one sentence says what is kept and what to do; a second one ends."""
 
 from __future__ import annotations
 

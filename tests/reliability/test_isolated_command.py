@@ -1,4 +1,4 @@
-"""`tilewright tune --isolate`: a simulator that crashes, hangs or lies costs single trials only."""
+"""Checks that with `--isolate` a simulator's crash, hang or lie costs single trials only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright tune` under `kill -9`, and when the servers it uses vanish."""
+"""Tests `tilewright tune` under `kill -9`, and when the servers it uses vanish."""
 
 from __future__ import annotations
 

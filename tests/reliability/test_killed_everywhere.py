@@ -1,4 +1,4 @@
-"""`kill -9` at every write boundary of a tuning run, none left out, then the same command again."""
+"""Kills a tuning run at every write boundary, none left out, then runs the same command again."""
 
 from __future__ import annotations
 

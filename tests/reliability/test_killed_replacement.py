@@ -1,4 +1,4 @@
-"""A finished run's results are not taken for those of a run that took its folder over and died."""
+"""Checks that a finished run's results are not taken for those of a dead run in its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright tune --stop-gain` under `kill -9`: the next round follows from the ledger."""
+"""Tests `tilewright tune --stop-gain` under `kill -9`: the next round follows from the ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a disk, a clock or another process can do to a ledger, and what the ledger makes of it."""
+"""Tests what a ledger makes of faults of a disk, a clock or another process."""
 
 from __future__ import annotations
 

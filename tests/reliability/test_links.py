@@ -1,4 +1,4 @@
-"""Links and special files where a run writes: nothing behind them changes, nothing waits."""
+"""Tests links and special files where a run writes: nothing behind them changes, nothing waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stranger's model is read in a process that may crash, hang or starve without harm."""
+"""Checks that a stranger's model is read in a process that may crash, hang or starve harmlessly."""
 
 from __future__ import annotations
 

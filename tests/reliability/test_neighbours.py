@@ -1,4 +1,4 @@
-"""Another user of the machine, and a folder that one of them prepared, against real commands.
+"""Tests real commands against another user of the machine, and a folder which that user prepared.
 
 The other user is a child of this process that gave up its rights, so it needs root here; without it
 those tests are skipped.

@@ -1,4 +1,4 @@
-"""Working folders with marks that addresses give a meaning to, and homes that cannot be."""
+"""Tests folders whose names have a meaning in addresses, and workspaces that cannot be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proxies that the user has for other machines: loopback is asked directly."""
+"""Checks that servers on loopback are asked directly, whatever proxies the user has."""
 
 from __future__ import annotations
 

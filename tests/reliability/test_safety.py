@@ -1,4 +1,4 @@
-"""Edited files run no code, records hold no secrets, servers listen to this machine only."""
+"""Checks that edited files run no code, records hold no secrets, servers stay on loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes on one workload, through one ledger: every trial is made once."""
+"""Checks that several processes on one workload, through one ledger, make every trial once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine does to `tilewright tune`: one message and a run that resumes, or no harm."""
+"""Checks what a machine does to `tilewright tune`: one message, and a run that resumes."""
 
 from __future__ import annotations
 

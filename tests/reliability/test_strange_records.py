@@ -1,5 +1,7 @@
-"""Records of a stranger: databases of Prefect and MLflow decide neither what is run nor where to
-files go, nor who is asked for them."""
+"""Checks that a stranger's databases of Prefect and MLflow decide nothing.
+
+That is: what is run, where files go, and which server is asked for them.
+"""
 
 from __future__ import annotations
 

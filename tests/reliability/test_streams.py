@@ -1,4 +1,4 @@
-"""Closed, narrow and full output, and words that are no text: an answer or one message."""
+"""Checks that bad output streams and undecodable words give an answer or one message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright trials` reads what is there, whatever state the run is in."""
+"""Checks that `tilewright trials` reads what is there, whatever state the run is in."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Two commands at once: on one folder the second is refused, wherever it runs; on two folders each
-has records of its own."""
+"""Runs two commands at once.
+
+On one folder the second is refused, wherever it runs; on two folders each has records of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A few bytes cannot keep a simulation busy for hours, nor make its counters lie."""
+"""Checks that a few bytes cannot keep a simulation busy for hours, nor make its counters lie."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcomes of workloads, as a run would have them."""
+"""Makes outcomes of workloads, as a run would have them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of a run: what is drawn, and ticks that can be read."""
+"""Tests pictures of a run: what is drawn, and ticks that can be read."""
 
 from __future__ import annotations
 

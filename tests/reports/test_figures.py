@@ -1,4 +1,4 @@
-"""Figures as pages and the terminal write them."""
+"""Tests figures as pages and the terminal write them."""
 
 from __future__ import annotations
 

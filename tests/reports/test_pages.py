@@ -1,4 +1,4 @@
-"""Pages say what they are given, escaped, and the verdict reads the same everywhere."""
+"""Checks that pages show their data escaped, and that the verdict is the same everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What records show of a run: tables and notes, from its summary."""
+"""Tests what records show of a run: tables and notes, from its summary."""
 
 from __future__ import annotations
 

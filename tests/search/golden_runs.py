@@ -1,4 +1,4 @@
-"""Digests of what lowering, simulator and tuners do: `python -m tests.search.golden_runs FILE`.
+"""Computes digests of lowering, simulator and tuners: `python -m tests.search.golden_runs FILE`.
 
 Recorded once before the rooms were rebuilt; a change of results on purpose records them anew
 and says why.

@@ -1,4 +1,4 @@
-"""A ledger of runs beside each other is put in the order of runs after each other."""
+"""Checks that a ledger of parallel runs is put in the order of runs after each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tuner may still propose."""
+"""Tests what a tuner may still propose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""CHAMELEON: the agent learns to walk uphill, the sampler measures one config a cluster."""
+"""Checks that CHAMELEON's agent learns to walk uphill, and its sampler measures one config a
+cluster.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much is compiled beyond a batch follows from what compiling costs against measuring."""
+"""Checks that the compiles beyond a batch follow from the costs of compiling and measuring."""
 
 from __future__ import annotations
 

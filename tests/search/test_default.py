@@ -1,4 +1,4 @@
-"""The default tuner where its beliefs are wrong, and where many configs are one program."""
+"""Tests the default tuner where its beliefs are wrong, and where many configs are one program."""
 
 from __future__ import annotations
 

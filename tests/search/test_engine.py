@@ -1,4 +1,4 @@
-"""The one loop: what a target that gives other numbers each time means for it, and threads."""
+"""Tests the one loop: on a target that gives other numbers each time, and with threads."""
 
 from __future__ import annotations
 

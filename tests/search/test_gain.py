@@ -1,4 +1,4 @@
-"""What the next round of a workload is expected to save, by its rounds alone."""
+"""Tests the expected gain of a workload's next round, from its rounds alone."""
 
 from __future__ import annotations
 

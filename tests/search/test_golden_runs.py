@@ -1,4 +1,4 @@
-"""Equal seeds give the trials, and equal configs the programs, they gave before."""
+"""Checks that equal seeds give the trials, and equal configs the programs, they gave before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What explorers put to their models is named, and is what they asked when they chose."""
+"""Checks that the inputs of explorers' models are named, and are those of their choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tuner makes of measurements that differ from one to the next."""
+"""Tests what a tuner makes of measurements that differ from one to the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optuna's TPE as a tuner: what goes into its study, and what it makes of it."""
+"""Tests Optuna's TPE as a tuner: what goes into its study, and what it makes of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that learned elsewhere: believed as far as it has been right."""
+"""Checks that a model that learned elsewhere is believed as far as it has been right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every registered tuner keeps the contract of `evaluation.tuner_conformance`."""
+"""Checks every registered tuner by the contract of `evaluation.tuner_conformance`."""
 
 import pytest
 

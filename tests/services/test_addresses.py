@@ -1,4 +1,4 @@
-"""Links follow the ports of a home's pages, and a file from a stranger leads nowhere else."""
+"""Checks that links follow a workspace's ports, and that a stranger's file leads nowhere."""
 
 from __future__ import annotations
 

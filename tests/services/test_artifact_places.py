@@ -1,5 +1,7 @@
-"""Where files of runs and models may be, whatever MLflow's database says; what commands do then is
-in `tests/reliability/test_strange_records.py`."""
+"""Tests where files of runs and models may be, whatever MLflow's database says.
+
+`tests/reliability/test_strange_records.py` tests what commands do then.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guard before both servers, asked by real clients over real sockets."""
+"""Tests the authentication of both servers, by real clients over real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page that `tilewright ui` opens MLflow on, from a real server."""
+"""Tests the page that `tilewright ui` opens MLflow on, from a real server."""
 
 from __future__ import annotations
 

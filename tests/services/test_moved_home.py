@@ -1,4 +1,4 @@
-"""A home that was moved keeps its files where it now is."""
+"""Checks that a moved workspace finds its files where it now is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server that a person's Prefect profile names is used, if the profile is theirs."""
+"""Checks that the server of a person's Prefect profile is used, if the profile is theirs."""
 
 from __future__ import annotations
 

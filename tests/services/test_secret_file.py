@@ -1,4 +1,4 @@
-"""A home's secret is known to its user alone, and nobody can bring one along."""
+"""Checks that a workspace's secret is known to its user alone, and nobody can bring one along."""
 
 from __future__ import annotations
 

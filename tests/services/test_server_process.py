@@ -1,4 +1,4 @@
-"""Servers live exactly as long as the command that started them."""
+"""Checks that servers live exactly as long as the command that started them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Settings that the user exported are heeded; nobody else's are. Folders that mean harm are in
-`tests/reliability/test_hostile_folder.py`."""
+"""Checks that settings that the user exported are used, and nobody else's.
+
+`tests/reliability/test_hostile_folder.py` tests folders that mean harm.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The oracle of the cycle simulator: every register of VTA's control, clock by clock.
+"""Simulates every register of VTA's control, clock by clock: the ground truth of the cycle
+simulator.
 
 Written for comparison, not for speed: it follows the Chisel modules (Fetch, Load, Compute, Store,
 TensorLoad with GenVMECmd and ZeroPadding, VME, VTAMemDPI) register by register and shares no

@@ -1,4 +1,4 @@
-"""Random specifications and random instruction streams for comparing cycle simulators."""
+"""Draws random specifications and random instruction streams for comparing cycle simulators."""
 
 from __future__ import annotations
 

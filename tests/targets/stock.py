@@ -1,4 +1,4 @@
-"""The recorded stock compiler: its tables of whole template spaces and its reference schedules."""
+"""Reads the recorded stock compiler: its whole template spaces, its reference schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configs that are one schedule are lowered and timed once: with the result of each by itself."""
+"""Checks that configs that are one schedule are lowered and timed once, with the same results."""
 
 from __future__ import annotations
 

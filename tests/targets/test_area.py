@@ -1,4 +1,4 @@
-"""The resource model: exact where the RTL fixes it, ordered where it estimates."""
+"""Tests the resource model: exact where the RTL fixes it, ordered where it estimates."""
 
 from __future__ import annotations
 

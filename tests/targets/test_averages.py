@@ -1,5 +1,8 @@
-"""Convolutions whose results are averaged in the accumulators: right numbers on every shape, sound
-streams, a true bound, and what the two layers would give apart."""
+"""Tests convolutions whose results are averaged in the accumulators.
+
+They have right numbers on every shape, sound streams, a true bound, and the results of two separate
+layers.
+"""
 
 from __future__ import annotations
 

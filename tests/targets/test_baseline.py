@@ -1,4 +1,4 @@
-"""What a user of the stock stack gets without tuning: with its log, and without any."""
+"""Tests the baseline that a user of the stock stack has: with its log, and without any."""
 
 from __future__ import annotations
 

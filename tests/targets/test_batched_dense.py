@@ -1,4 +1,4 @@
-"""The rows of a batched dense are pixels: it is as fast as the convolution that it equals."""
+"""Checks that a batched dense is as fast as the convolution that it equals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cycles of a program go to."""
+"""Tests where the cycles of a program go."""
 
 from __future__ import annotations
 

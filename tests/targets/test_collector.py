@@ -1,4 +1,4 @@
-"""Where garbage is looked for: a server over SQLite must not wait for one of its own requests."""
+"""Tests garbage collection: a server over SQLite must not wait for its own requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled code belongs to the sources it was compiled from."""
+"""Checks that compiled code belongs to the sources it was compiled from."""
 
 from __future__ import annotations
 

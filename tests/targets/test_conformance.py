@@ -1,4 +1,4 @@
-"""Every target keeps the contract, also one in another process; broken ones are found out."""
+"""Checks the contract on every target, also in another process, and that broken ones fail it."""
 
 from __future__ import annotations
 

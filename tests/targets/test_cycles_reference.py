@@ -1,4 +1,4 @@
-"""Both simulators give what was measured on the RTL: every start, every end, every beat."""
+"""Compares both simulators with RTL measurements: every start, every end, every beat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports, batches and pictures of timed programs say the same thing."""
+"""Checks that reports, batches and pictures of timed programs say the same thing."""
 
 from __future__ import annotations
 

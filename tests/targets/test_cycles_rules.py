@@ -1,4 +1,4 @@
-"""Single rules of the RTL with figures measured on it, and what happens where it would hang."""
+"""Tests single rules of the RTL with figures measured on it, and programs that hang it."""
 
 from __future__ import annotations
 

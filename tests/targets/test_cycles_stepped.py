@@ -1,4 +1,4 @@
-"""The event-driven simulator equals the clock-by-clock oracle on random streams and machines."""
+"""Compares the event-driven simulator with the clock-by-clock one, on random streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beats and bursts are counted in full where they fill the words in which they are summed up."""
+"""Checks that beats and bursts are counted in full where they fill the words of their sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files are complete or absent, and their bytes depend on their content alone."""
+"""Checks that files are complete or absent, and their bytes depend on their content alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The functional simulator against what the reference simulator and the RTL really did."""
+"""Compares the functional simulator with what the reference simulator and the RTL really did."""
 
 from __future__ import annotations
 

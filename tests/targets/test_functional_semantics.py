@@ -1,4 +1,4 @@
-"""Random programs against a plain interpreter, on machines of every shape."""
+"""Compares random programs with a plain interpreter, on machines of every shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step that ALU operations make up: right numbers on every shape, sound streams, a true bound."""
+"""Tests a step composed of ALU operations: numbers on every shape, sound streams, a true bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lint and classification against what simulators and RTL really did, and at their limits."""
+"""Compares lint and classification with what simulators and RTL really did, and at their limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listings are exact: text → words → text, for every word there is."""
+"""Checks that listings are exact: text → words → text, for every word there is."""
 
 from __future__ import annotations
 

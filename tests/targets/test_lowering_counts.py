@@ -1,4 +1,4 @@
-"""Lowering counts the program it would write, whether it writes it or only counts."""
+"""Checks that lowering counts the program it would write, whether it writes it or only counts."""
 
 from __future__ import annotations
 

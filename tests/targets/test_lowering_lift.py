@@ -1,4 +1,4 @@
-"""A bias takes the place of the reset: as exact as its addition, a cycle an accumulator cheaper."""
+"""Checks that a bias that replaces the reset is as exact as its addition, and a cycle cheaper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every schedule the lowering accepts computes the right numbers, bit for bit."""
+"""Checks that every schedule the lowering accepts computes the right numbers, bit for bit."""
 
 from __future__ import annotations
 

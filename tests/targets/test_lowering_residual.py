@@ -1,4 +1,4 @@
-"""A residual comes through the GEMM core: the same numbers, few cycles, no token left over."""
+"""Checks that a residual through the GEMM core gives the same numbers, and leaves no token over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The template space with the stock restrictions on is the stock compiler, row for row."""
+"""Compares the template space under the stock restrictions with the stock compiler, row for row."""
 
 from __future__ import annotations
 

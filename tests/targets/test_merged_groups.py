@@ -1,5 +1,4 @@
-"""Groups narrower than a block are computed several at once; images lie in memory as if they were
-not."""
+"""Tests groups narrower than a block, several computed at once."""
 
 from __future__ import annotations
 

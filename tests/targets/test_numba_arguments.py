@@ -1,4 +1,4 @@
-"""Unowned arrays are the same memory, and nobody's to free; records hold their tuple's numbers."""
+"""Checks that unowned arrays are the same memory, and that records hold their tuple's numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The oracle: a space measured once, and a replay nobody can tell from the target itself."""
+"""Checks that a space is measured once, and that its replay equals the target itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the last epilogue and the last weights are cut."""
+"""Tests how the last epilogue and the last weights are cut."""
 
 from __future__ import annotations
 

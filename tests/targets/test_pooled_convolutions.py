@@ -1,4 +1,4 @@
-"""Convolutions whose sums are pooled: right numbers on every shape, sound streams, a true bound."""
+"""Tests convolutions whose sums are pooled: numbers on every shape, sound streams, a true bound."""
 
 from __future__ import annotations
 

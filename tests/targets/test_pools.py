@@ -1,4 +1,4 @@
-"""Max-pools as ALU programs: right numbers on every shape, sound streams, an honest bound."""
+"""Tests max-pools as ALU programs: numbers on every shape, sound streams, an honest bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of the real stack: read as they are, replayed, refused when they make no sense."""
+"""Tests tables of the real stack: read as they are, replayed, refused when they make no sense."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that share a heap: what one frees too early, another overwrites.
+"""Tests threads that share a heap: what one frees too early, another overwrites.
 
 The C library keeps a thread's memory apart while there are few of them, and a chunk just freed as
 it was. Here, in a process of its own, it does neither.

@@ -1,5 +1,8 @@
-"""Convolutions with a shortcut in the same accumulators: right numbers on every shape, sound
-streams, a true bound, and what the two layers would give apart."""
+"""Tests convolutions with a shortcut in the same accumulators.
+
+They have right numbers on every shape, sound streams, a true bound, and the results of two separate
+layers.
+"""
 
 from __future__ import annotations
 

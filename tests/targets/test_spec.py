@@ -1,4 +1,4 @@
-"""What a specification may be, and how a wrong one is refused."""
+"""Tests what a specification may be, and how a wrong one is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The VTA keeps the contract of a target."""
+"""Tests the VTA by the contract of a target."""
 
 from __future__ import annotations
 

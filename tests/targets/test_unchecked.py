@@ -1,5 +1,7 @@
-"""The unchecked space fails as its hardware would: what does not fit wraps around and computes
-wrong numbers."""
+"""Checks that the unchecked space fails as its hardware would.
+
+What does not fit wraps around and computes wrong numbers.
+"""
 
 from __future__ import annotations
 

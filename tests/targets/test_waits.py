@@ -1,4 +1,4 @@
-"""What a program waits for, against a slow reading of the same tokens, and by hand."""
+"""Compares what a program waits for with a slow reading of its tokens, and with hand results."""
 
 from __future__ import annotations
 

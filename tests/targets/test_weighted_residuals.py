@@ -1,4 +1,4 @@
-"""Residuals times any number, and constants of the output's size, on the simulated machine."""
+"""Tests residuals times any number, and constants as large as the output."""
 
 from __future__ import annotations
 

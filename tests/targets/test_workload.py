@@ -1,4 +1,4 @@
-"""Which workloads share their schedules."""
+"""Tests which workloads share their schedules."""
 
 from __future__ import annotations
 

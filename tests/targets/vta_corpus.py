@@ -1,4 +1,4 @@
-"""The recorded behaviour of VTA's functional simulator and RTL, stream by stream."""
+"""Reads the recorded behaviour of VTA's functional simulator and RTL, stream by stream."""
 
 from __future__ import annotations
 

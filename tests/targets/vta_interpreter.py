@@ -1,4 +1,4 @@
-"""A VTA as plain as possible: one iteration, one value at a time, on Python integers.
+"""Interprets a VTA as plainly as possible: one iteration, one value at a time, on Python integers.
 
 Shares nothing with the simulator but the decoder of instruction words. All scratchpad indices are
 taken modulo the depth.

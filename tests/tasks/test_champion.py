@@ -1,4 +1,4 @@
-"""Models of every kind go into the registry and come back as they were."""
+"""Checks that models of every kind go into the registry and come back as they were."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes between stages survives the way through bytes."""
+"""Checks that what passes between stages survives the way through bytes."""
 
 from __future__ import annotations
 

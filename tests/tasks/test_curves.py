@@ -1,4 +1,4 @@
-"""Curves of a network: all its workloads together, round by round."""
+"""Tests curves of a network: all its workloads together, round by round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is fused is kept under all that decides it."""
+"""Checks that fusion's result is cached under all that decides it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stage needs nothing but its arguments: it may run in any process."""
+"""Checks that a stage needs nothing but its arguments: it may run in any process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache gives back what was put in, or nothing."""
+"""Checks that the cache gives back what was put in, or nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MLflow: a run is found again, never doubled, and its models load without pickle."""
+"""Checks that MLflow runs are found again, never doubled, and that models load without pickle."""
 
 from __future__ import annotations
 

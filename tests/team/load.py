@@ -1,4 +1,4 @@
-"""Small flows that ask much of the servers, in a process of its own: `python load.py FLOWS TASKS`.
+"""Loads the servers by small flows, in a process of its own: `python load.py FLOWS TASKS`.
 
 Prints how many tasks each flow has seen end, and the run in MLflow that has a metric for each.
 """

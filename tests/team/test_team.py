@@ -1,4 +1,4 @@
-"""Servers on a real PostgreSQL with two workers, as `deployments/team.py` starts them.
+"""Tests servers on a real PostgreSQL with two workers, as `deployments/team.py` starts them.
 
 `make team-test` runs this, and shows the figures.
 """

@@ -1,4 +1,4 @@
-"""The command in a record stands for the run's options."""
+"""Checks that the command in a record stands for the run's options."""
 
 from __future__ import annotations
 

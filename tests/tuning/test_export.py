@@ -1,4 +1,4 @@
-"""Tuned schedules as records that stock AutoTVM reads."""
+"""Tests tuned schedules as records that stock AutoTVM reads."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The final choice where measuring does not repeat: no winner's curse, not made twice, and made of
-nothing but its own measurements."""
+"""Tests the final choice where measuring does not repeat.
+
+It has no winner's curse, is not made twice, and uses nothing but its own measurements.
+"""
 
 from __future__ import annotations
 

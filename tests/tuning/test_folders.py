@@ -1,4 +1,4 @@
-"""An output folder is refused before any work, and the question leaves no trace."""
+"""Checks that an output directory is refused before any work, and that asking leaves no trace."""
 
 from __future__ import annotations
 

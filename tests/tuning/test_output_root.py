@@ -1,4 +1,4 @@
-"""Results of a deployment's runs stay below the folder that the user gave."""
+"""Checks that results of a deployment's runs stay below the folder that the user gave."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Part of a network, or one workload: the same schedules as in the whole, and a summary that says
-what it is of."""
+"""Checks that part of a network, or one workload, has the same schedules as the whole.
+
+Its summary says what it is of.
+"""
 
 from __future__ import annotations
 

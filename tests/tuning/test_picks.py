@@ -1,4 +1,4 @@
-"""Where a schedule of each layer comes from."""
+"""Tests where a schedule of each layer comes from."""
 
 from __future__ import annotations
 

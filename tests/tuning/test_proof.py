@@ -1,4 +1,4 @@
-"""What a recorded winner must show when it is timed again."""
+"""Tests what a recorded winner must show when it is timed again."""
 
 from __future__ import annotations
 

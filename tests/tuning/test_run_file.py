@@ -1,4 +1,4 @@
-"""An output folder belongs to one network on one target, and says so."""
+"""Checks that an output directory belongs to one network on one target, and says so."""
 
 from __future__ import annotations
 

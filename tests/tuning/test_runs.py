@@ -1,4 +1,4 @@
-"""A run is the same whatever is around it: a library call, the bare command, tasks, threads."""
+"""Checks that a run is the same in a library call, the bare command, tasks and threads."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Rounds go to the workload whose next one is expected to save the most; what a run that was
-stopped chooses is what one that was not chooses."""
+"""Checks that rounds go to the workload whose next one is expected to save the most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's total says: how much of the network, against which schedules."""
+"""Checks what a run's total says: how much of the network, against which schedules."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The command line, and the only place that knows a terminal.
+"""Implements the command line; only this package knows a terminal.
 
 commands/   a module a group of commands: their options, and the order of the work
 views/      what they show: tables, progress, closing lines
 
-Heavy imports, views among them, wait until a command runs, which leaves the working folder first:
+Heavy imports, views among them, wait until a command runs. It leaves the working folder first, so
 its processes start in `/`, too (`core.working_folder`).
 """
 

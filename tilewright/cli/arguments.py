@@ -1,4 +1,4 @@
-"""Options that more than one command takes; `tuning.options.DEFAULTS` has their defaults."""
+"""Defines options that several commands take; `tuning.options.DEFAULTS` has their defaults."""
 
 from __future__ import annotations
 

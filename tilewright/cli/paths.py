@@ -1,5 +1,7 @@
-"""Paths on the command line count from the folder in which the command was started, though it runs
-elsewhere (`core.working_folder`): each argument of type `Path`, and each text that may name a file.
+"""Resolves paths of the command line from the folder in which the command was started.
+
+The command itself runs elsewhere (`core.working_folder`). Resolved are each argument of type
+`Path`, and each text that may name a file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first ends a command in order and says what is kept, the second ends it at once.
+"""Handles Ctrl-C: the first ends a command in order and says what is kept, the second at once.
 
 Nothing heavy is imported here: this is in force before anything that takes time.
 """

@@ -1,7 +1,7 @@
-"""The three standard streams, made fit for what a command prints, and the words it was called with.
+"""Prepares the three standard streams for what a command prints, and checks its arguments.
 
-A descriptor that is closed would be given to the next file that is opened, which then gets what is
-printed; an encoding without a letter for `×` would end a command in the middle.
+Without this, the next file to be opened would get the descriptor of a closed stream, and what is
+printed there. An encoding without a letter for `×` would end a command in the middle.
 """
 
 from __future__ import annotations

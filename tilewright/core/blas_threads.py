@@ -1,5 +1,8 @@
-"""Linear algebra of explorers on one thread: their matrices are small, several threads would sum
-in another order on another machine, and they would wait for each other wherever a core is busy."""
+"""Limits the linear algebra of explorers to one thread.
+
+Their matrices are small. Several threads would sum in another order on another machine, and would
+wait for each other wherever a core is busy.
+"""
 
 from __future__ import annotations
 

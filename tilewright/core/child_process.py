@@ -1,4 +1,4 @@
-"""A child process that answers calls within limits, or is killed: for work that may crash or hang.
+"""Runs a child process that answers calls within limits, or is killed: for work that may crash.
 
 Both sides exchange frames over a socket: a JSON header and an NPZ payload of plain arrays. Nothing
 is pickled, and what the child prints cannot be taken for an answer. The child dies with its parent:

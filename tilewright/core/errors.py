@@ -1,4 +1,4 @@
-"""The errors a user can meet: each message names the cause and the next step."""
+"""Defines the errors a user can meet: each message names the cause and the next step."""
 
 from __future__ import annotations
 

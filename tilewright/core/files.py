@@ -1,4 +1,4 @@
-"""Files that are either complete or absent, and whose bytes depend on nothing but their content."""
+"""Writes files that are either complete or absent, and whose bytes depend on content alone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Says where Python looks for garbage: in the Prefect server, a process that is ours alone, beside
-its loop; not at all while many objects are made that stay."""
+"""Sets when Python collects garbage.
+
+In the Prefect server, a process of ours alone, it does beside the server's loop. Elsewhere it does
+not at all while many objects are made that stay.
+"""
 
 from __future__ import annotations
 

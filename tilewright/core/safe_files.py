@@ -1,9 +1,8 @@
-"""Opening files where a stranger may have been: no link is followed, and nothing is changed that is
-not a plain file of this user's.
+"""Opens files in folders that strangers may write to: follows no link, changes only own files.
 
-The folder that a user names may be reached by links; below it none is followed, neither a folder's
-nor a file's. Everything is opened relative to a descriptor of its folder, without waiting (a pipe
-would wait for ever), and looked at before a byte of it is read or written.
+The path to the folder that a user names may have links. Below it none is followed, neither a
+folder's nor a file's. Everything is opened relative to a descriptor of its folder, and checked
+before a byte of it is read or written. Nothing waits (a pipe would, for ever).
 """
 
 from __future__ import annotations

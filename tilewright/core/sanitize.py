@@ -1,4 +1,4 @@
-"""Names that others chose, as a terminal or a page may show them."""
+"""Sanitises names that others chose, so that a terminal or a page may show them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Where a command was started, and what its user's relative paths count from.
+"""Records where a command was started, which its user's relative paths count from.
 
-Numba, Prefect and matplotlib read settings files from the working folder, and name what to import
-or to call in them. A folder may come from a stranger. So a command leaves it before it loads any of
-them, for `/`, which only the administrator can write to. It makes the paths it was given absolute,
-and shows them as they were typed. A library call stays where it is. See
-`docs/decisions/settings-files.md`.
+Numba, Prefect and matplotlib read settings files from the working folder, which can name code to
+import or call. A folder may come from a stranger. So a command leaves it for `/` before it loads
+any of them; only the administrator can write there. Paths it was given become absolute, and are
+shown as they were typed. A library call stays where it is. See `docs/decisions/settings-files.md`.
 """
 
 from __future__ import annotations

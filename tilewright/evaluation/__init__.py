@@ -1,7 +1,7 @@
-"""Judging tuners and models: tables in, tables out.
+"""Judges tuners and models: tables in, tables out.
 
     compare.comparison                    tuners against the optimum (`flows.comparison`)
-    explain.run.explain_run               what a run's models went by
+    explain.run.explain_run               which features a run's models used
     enumeration.enumerate_space           a whole space
 
 Knows nothing of a terminal, a page, or a server; `reports` draws and `cli` shows what this finds.

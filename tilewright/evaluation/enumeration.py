@@ -1,4 +1,4 @@
-"""The whole space of a workload as a table."""
+"""Tabulates the whole space of a workload."""
 
 from __future__ import annotations
 

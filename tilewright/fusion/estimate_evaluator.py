@@ -1,4 +1,4 @@
-"""Labelled networks whose workloads are not tuned: with the schedules that are estimated best."""
+"""Times labelled networks whose workloads are not tuned, by their best estimated schedules."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Labelled graphs as arrays, for models: a row a layer, an edge from each layer to those that read
-what it writes or come next."""
+"""Encodes labelled graphs as arrays, for models.
+
+A row is a layer. Edges lead from each layer to those that read what it writes or come next.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Finds which decisions have to do with each other: those of a common layer or group. What a label
-saves hardly depends on labels of other segments: layers meet at barriers."""
+"""Finds which decisions depend on each other: those of a common layer or group.
+
+What a label saves hardly depends on labels of other segments: layers meet at barriers.
+"""
 
 from __future__ import annotations
 

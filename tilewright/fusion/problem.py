@@ -1,4 +1,4 @@
-"""A network whose operators may run together or apart: labels in, the labelled network out."""
+"""Lists what may be fused in a network on a target, and applies labels to it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A labelled network as pages draw it: layers in order, who reads whose results, what was decided
-about each."""
+"""Describes a labelled network for pages: layers in order, their readers, decisions about each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deciding what is fused for a run whose workloads are tuned: the order of the steps."""
+"""Decides what is fused for a run whose workloads are tuned: the order of the steps."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The schedule of each workload that labelled networks have: each is tuned once, when it is first
-asked for."""
+"""Finds the schedule of each workload of labelled networks; each is tuned once, when needed."""
 
 from __future__ import annotations
 

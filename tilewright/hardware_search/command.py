@@ -1,4 +1,6 @@
-"""The command that a run's options stand for: what a record says to repeat it."""
+"""Writes the command that a run's options stand for: a record has it, so that a reader can repeat
+it.
+"""
 
 from __future__ import annotations
 

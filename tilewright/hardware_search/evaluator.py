@@ -3,7 +3,7 @@ spent.
 
 A measurement is one config of one layer on one machine. A config that this search has measured
 already is answered from memory and costs nothing. What an earlier, killed run of the same search
-has recorded counts, but is not simulated again; so the search, which is a function of its seed and
+has recorded counts, but is not simulated again. So the search, which is a function of its seed and
 of answers, comes to where it was.
 """
 

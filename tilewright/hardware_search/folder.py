@@ -1,4 +1,4 @@
-"""The folder of a co-design run: its files, and whose it is.
+"""Names the files of a co-design run's folder, and checks which run it belongs to.
 
 run.json          what decides which search this is (`identity`), written when it begins
 front.json        the front, a machine each, by ascending area

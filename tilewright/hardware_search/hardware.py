@@ -1,4 +1,6 @@
-"""The machines that may be built: points of a space of hardware knobs, in bounds and an area."""
+"""Lists the machines that may be built: points of a space of hardware knobs, within bounds and
+area.
+"""
 
 from __future__ import annotations
 

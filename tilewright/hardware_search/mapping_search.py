@@ -1,4 +1,4 @@
-"""Tuning the layers of a machine with a tuner of single layers, its measurements counted."""
+"""Tunes the layers of a machine with a tuner of single layers, and counts its measurements."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The contract of a co-design method, and which there are.
+"""Defines the contract of a co-design method, and lists the methods.
 
-A method asks the evaluator until it has no more to ask or the evaluator raises `BudgetSpent`, which
-it lets pass. All it draws comes from its seed: with the same answers it asks the same."""
+A method asks the evaluator until it is done or the evaluator raises `BudgetSpent`, which it lets
+pass. All it draws comes from its seed: with the same answers it asks the same.
+"""
 
 from __future__ import annotations
 

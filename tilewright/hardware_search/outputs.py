@@ -1,6 +1,7 @@
-"""The results of a co-design run, each file written at the end and at once.
+"""Writes the results of a co-design run, each file at the end and at once.
 
-`hardware_search.folder` names them."""
+`hardware_search.folder` names them.
+"""
 
 from __future__ import annotations
 

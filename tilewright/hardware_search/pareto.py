@@ -1,5 +1,4 @@
-"""Designs judged by what was measured: latency of the networks, area, and which are dominated by
-none."""
+"""Judges designs by what was measured: latency of the networks, area, and dominance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cheapest fidelity: what closed-form estimates say of machines, without compiling anything."""
+"""Screens machines by closed-form estimates, without compiling anything: the cheapest fidelity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of a co-design run, which `flows.codesign` calls in order."""
+"""Implements the steps of a co-design run, which `flows.codesign` calls in order."""
 
 from __future__ import annotations
 

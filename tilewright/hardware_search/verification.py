@@ -1,8 +1,8 @@
-"""The proof of a front: every layer's best schedule on every machine of it is lowered and measured
-anew and run on data, before anybody is told of it.
+"""Verifies a front before it is reported.
 
-A ledger is a file, and its writer can claim any latency. What a machine does not take as
-long as was recorded for is put right, with all else that was recorded of that layer there.
+Every layer's best schedule on every machine of it is lowered and measured again and run on data. A
+ledger is a file, and its writer can claim any latency. A record that the machine does not reproduce
+is corrected, with all other records of that layer there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The model: import, normalisation, operator report, workload extraction, and the built-in zoo.
+"""Handles the model: import, normalisation, operator report, workload extraction, the built-in zoo.
 
     network = networks.load("resnet18")             # or an ONNX, .tflite or torch.export file
     network = networks.load("m.onnx", sandbox=True) # a file of a stranger, read in a child process

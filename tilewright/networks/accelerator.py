@@ -1,5 +1,6 @@
-"""Describes an accelerator to the networks' side: its blocks, the numbers it computes with, how
-workloads are written for it, and what layers take there and on the CPU beside it."""
+"""Describes an accelerator to the importer: its blocks, number types and form of workloads, and
+what layers take there and on the CPU beside it.
+"""
 
 from __future__ import annotations
 

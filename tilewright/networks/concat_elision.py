@@ -1,5 +1,7 @@
-"""Concatenations that are no work, for what they join is written side by side
-(`networks.integer.tensor_views`)."""
+"""Removes the work of concatenations whose inputs are written side by side.
+
+`networks.integer.tensor_views` says where that is possible.
+"""
 
 from __future__ import annotations
 

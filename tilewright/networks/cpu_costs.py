@@ -1,11 +1,11 @@
 """Estimates what the operators that stay on the CPU take there, for deciding and for reporting.
 
-The table is what `python -m benchmarks.cpu_costs` measured on one core of a Xeon of 2.3 GHz, with
-operators as the CPU side of a network runs them: compiled by TVM without tuning, in float. The
-processor beside an accelerator takes longer by a factor, `SLOWDOWN` unless the target says
-otherwise (`targets.capabilities.HasHost`). It is that of one Cortex-A9 of the Pynq's two: 3.5 for
-the clock (650 MHz), and 2 or more for what it does in a cycle, with vectors half as wide, two
-instructions at once and a fraction of the caches. No such board was measured.
+`python -m benchmarks.cpu_costs` measured the table on one core of a Xeon of 2.3 GHz. Operators ran
+as the CPU side of a network runs them: compiled by TVM without tuning, in float. The processor
+beside an accelerator takes longer by a factor, `SLOWDOWN` unless the target says otherwise
+(`targets.capabilities.HasHost`). It is that of one Cortex-A9 of the Pynq's two: 3.5 for the clock
+(650 MHz), and 2 or more for the work a cycle. Its vectors are half as wide, it issues two
+instructions at once, and its caches are much smaller. No such board was measured.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Fused calls → workloads for an accelerator, or why it cannot have one.
+"""Extracts workloads for an accelerator from fused calls, or says why a call has none.
 
 An accelerator multiplies blocks of `batch × block_in` by `block_in × block_out` numbers, so
 channels are padded up to whole blocks. Groups of a grouped or depthwise convolution that are
-narrower than a block are computed together. Of the first convolution of a network, whose few
-channels would leave a block nearly empty, the image is unfolded while the host packs it
-(`networks.rewrites`). A product of two activations is a dense layer a head, whose weights are
-packed at run time. What is no product is one by constants: an average is a depthwise convolution,
-a sum or a relu alone a depthwise one of a pixel. Only a maximum is an operator of its own.
+narrower than a block are computed together. The few channels of a network's first convolution would
+leave a block nearly empty, so the host unfolds its image while packing it (`networks.rewrites`). A
+product of two activations is a dense layer a head, whose weights are packed at run time. An
+operator without a product becomes one with constants. An average is a depthwise convolution, a sum
+or a relu alone a depthwise one of a pixel. Only a maximum is an operator of its own.
 
-A target that computes in float32 gets the products of a float network as they are; one that
+A target that computes in float32 gets the products of a float network as they are. One that
 computes in int8, too, those of a quantised network.
 """
 

@@ -1,4 +1,4 @@
-"""The float32 deployment of an operator: what a kernel does with its sums while it has them.
+"""Derives the float32 epilogue of an operator: what a kernel does with its sums in registers.
 
     [bias] [residual]  [max 0]  [min upper]
 

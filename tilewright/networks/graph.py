@@ -1,4 +1,4 @@
-"""A normalised ONNX graph and the pedigree of its operators."""
+"""Holds a normalised ONNX graph and the origin of its operators."""
 
 from __future__ import annotations
 

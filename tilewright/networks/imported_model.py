@@ -1,4 +1,4 @@
-"""A network with its weights, as the importer makes it."""
+"""Holds a network with its weights, as the importer makes it."""
 
 from __future__ import annotations
 

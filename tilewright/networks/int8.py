@@ -1,21 +1,20 @@
-"""The int8 deployment of an operator before its scales are known, in one place: the epilogue its
-accumulator gets, and the quantisations an int8 accelerator can run at all. What a quantised network
-becomes is in `networks.integer`; here is what it is expected to take.
+"""Derives the int8 form of an operator before its scales are known: its epilogue, or a refusal.
 
-The rule, for float and quantised models alike: int8 data times int8 weights, summed in int32, then
+`networks.integer` computes what a quantised network becomes; this module predicts it. The rule, for
+float and quantised models alike: int8 data times int8 weights, summed in int32, then
 
     [bias] [residual] [offset]  >> shift,  min 127,  max low
 
-`bias` where the model adds a constant a channel, with the constant in it that rounds the shift; an
-`offset` rounds where there is none. `residual` is a second int8 tensor at a scale of its own, low
-is 0 behind a relu or a clip at zero (the upper bound of a clip is where the scale puts 127), else
-−128. A maximum keeps its scale: it has nothing to shift. A float model has no scales yet: its shift
-is 8. A quantised model's shift is log2(s_out / (s_data · s_weight)), exact where that is a whole
-number; where output channels have scales of their own and no residual is added, it is
-`>> channel`, and there is a bias in any case.
+`bias` where the model adds a constant a channel; it includes the constant that rounds the shift. An
+`offset` rounds where there is no bias. `residual` is a second int8 tensor at a scale of its own.
+`low` is 0 behind a relu or a clip at zero (the upper bound of a clip is where the scale puts 127),
+else −128. A maximum keeps its scale: it has nothing to shift. A float model has no scales yet: its
+shift is 8. A quantised model's shift is log2(s_out / (s_data · s_weight)), exact where that is a
+whole number. Where output channels have scales of their own and no residual is added, it is
+`>> channel`, and there is always a bias.
 
-An activation of the model that is a step by itself (`targets.steps`) comes behind what is added,
-and the offset that rounds behind that.
+An activation of the model that is a step by itself (`targets.steps`) follows what is added, and the
+rounding offset follows the activation.
 
 Schedules depend on none of the constants, so what is tuned is the canonical form
 (`targets.workload.canonical`). Three ways to write it down:
@@ -23,8 +22,8 @@ Schedules depend on none of the constants, so what is tuned is the canonical for
 - `full` (the default): the steps that the network needs.
 - `per-channel`: likewise, of a float model that will be quantised with scales a channel.
 - `plain`: the published VTA benchmarks' `>> 8, min 127, max 0` behind every convolution and
-  product, so that one shape is one workload: for comparisons with those and with the schedules
-  that the stock compiler publishes. It computes no network.
+  product, so that one shape is one workload. It is for comparisons with those benchmarks and with
+  the stock compiler's published schedules. It computes no network.
 """
 
 from __future__ import annotations

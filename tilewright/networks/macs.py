@@ -1,8 +1,7 @@
-"""Multiply-accumulates of one operator by the shapes of what it reads and writes: one table for the
-operators of Relax and of ONNX.
+"""Counts the multiply-accumulates of one operator from the shapes it reads and writes.
 
-Counted are the operators whose work is sums of products: convolutions (1-D to 3-D, grouped,
-depthwise, transposed), products of any operands, einsums, attention and recurrent layers.
+One table serves the operators of Relax and of ONNX. Counted are operators whose work is sums of
+products: convolutions of any kind (1-D to 3-D), products, einsums, attention and recurrent layers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All that is learned about a model before it meets an accelerator."""
+"""Holds all that is learned about a model before it meets an accelerator."""
 
 from __future__ import annotations
 

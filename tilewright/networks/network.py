@@ -1,4 +1,4 @@
-"""A trained network: what of it can be offloaded, and how it runs on the CPU."""
+"""Represents a trained network: what of it can be offloaded, and how it runs on the CPU."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Chooses the calls of a network that the accelerator gets: those that it does sooner than the CPU,
-packing where data go from one to the other included.
+"""Chooses the calls of a network that the accelerator gets: those that it finishes sooner than the
+CPU, packing at the borders included.
 
-At first it is given all that it can run. Then a call that the CPU would be done with sooner goes
-back, as things stand around it, until nothing changes: each return can move a border, and none is
-taken back. But where the accelerator can run the whole network and that takes at most 5 % longer,
-it does: then nothing needs to be compiled for the CPU beside it, nor a runtime brought there.
+At first it is given all that it can run. Then a call that the CPU would finish sooner goes back,
+until nothing changes. Each return can move a border, and none is taken back. But where the
+accelerator can run the whole network and that takes at most 5 % longer, it does. Then no CPU code
+has to be compiled, nor a runtime brought there.
 
 In the end, a max-pool is done with the convolution before it where that is sooner (`pooling`).
 """

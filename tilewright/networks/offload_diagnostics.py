@@ -1,4 +1,4 @@
-"""Why nothing of a model can be offloaded, in one message."""
+"""Words why nothing of a model can be offloaded, in one message."""
 
 from __future__ import annotations
 

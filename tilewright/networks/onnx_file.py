@@ -1,4 +1,4 @@
-"""Reading and writing ONNX files. A model comes from a stranger: nothing is believed unchecked.
+"""Reads and writes ONNX files. A model may come from a stranger: everything is checked.
 
 A tensor may lack its data ("stub"): its shape is all that workload extraction needs.
 """

@@ -1,4 +1,4 @@
-"""Half precision becomes single: accelerators compute in int8, processors in float32.
+"""Converts half precision to single: accelerators compute in int8, processors in float32.
 
 Every half is a float32, so weights lose nothing, and sums are at least as exact as before.
 """

@@ -1,7 +1,7 @@
-"""One-dimensional convolutions and pools as those of images of height one.
+"""Rewrites one-dimensional convolutions and pools as those of images of height one.
 
-(n, c, l) becomes (n, c, 1, l), weights (o, i, k) become (o, i, 1, k). What computes element by
-element between them works on images, too, so a chain changes its shape where it begins and ends.
+(n, c, l) becomes (n, c, 1, l), weights (o, i, k) become (o, i, 1, k). Element-wise operators
+between them work on images, too, so a chain changes its shape only where it begins and ends.
 """
 
 from __future__ import annotations

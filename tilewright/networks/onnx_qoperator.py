@@ -1,4 +1,4 @@
-"""Quantised models in QOperator form, brought into QDQ form: the same numbers, other operators."""
+"""Converts quantised models from QOperator to QDQ form: the same numbers, other operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model as onnxruntime runs it, in the types that are computed here."""
+"""Prepares the reference that onnxruntime runs: a model in the types that are computed here."""
 
 from __future__ import annotations
 

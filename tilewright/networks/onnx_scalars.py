@@ -1,5 +1,7 @@
-"""Numbers that an operator wants as scalars and that files hold as vectors of one element, which
-runtimes accept."""
+"""Converts one-element vectors to scalars where an operator wants scalars.
+
+Runtimes accept files that have vectors there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A network that comes as an ONNX graph: what the importer makes of it, how it runs on the CPU."""
+"""Imports and runs a network that comes as an ONNX graph."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Max-pools that are done with the sums of the convolution before them, where that is sooner.
+"""Decides which max-pools are computed on the sums of the convolution before them, where faster.
 
-What follows the sums of a channel never makes of a larger one the smaller number, so the largest of
-some results is the result of the largest sum. Then bias, shift and clips are of pooled sums alone,
-and the convolution's own result is neither stored nor read again. But windows that overlap need
-some sums twice, and accumulators hold all of a window: whether it pays is asked of the target's
-estimates, of all three layers.
+What follows the sums of a channel is monotonic, so the largest result is the result of the largest
+sum. Then bias, shift and clips apply to pooled sums alone, and the convolution's own result is
+neither stored nor read again. But windows that overlap compute some sums twice, and accumulators
+hold all of a window. Whether it pays is decided by the target's estimates of all three layers.
 """
 
 from __future__ import annotations

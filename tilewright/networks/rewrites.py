@@ -1,7 +1,7 @@
-"""Exact rewrites of a layer so that it fills an accelerator's blocks of channels.
+"""Rewrites a layer exactly, so that it fills an accelerator's blocks of channels.
 
-What is written differently computes the same numbers: channels beyond those of the model are zero,
-and so is every weight that a rewrite adds.
+A rewritten layer computes the same numbers: channels beyond those of the model are zero, and so is
+every weight that a rewrite adds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A stranger's model file, read in a child process with limits on memory and time.
+"""Reads a stranger's model file in a child process with limits on memory and time.
 
 The parent never parses the file: it gets what was found as JSON. So a file that crashes a parser,
-or blows it up, ends in one clear error. Built-in networks need no child.
+or exhausts its memory, ends in one clear error. Built-in networks need no child.
 
 Run as `python -m tilewright.networks.sandbox`, this module is that child.
 """

@@ -1,7 +1,7 @@
-"""A model without its weights' data, and without the operators the importer cannot read.
+"""Strips a model of its weights' data and of the operators the importer cannot read.
 
-What to tune follows from shapes, so weights of convolutions and products lose their data before any
-other step: inspecting a model costs what its graph costs.
+What to tune follows from shapes. So weights of convolutions and products lose their data before any
+other step: the cost of inspecting a model depends on its graph alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A network that comes from torch.export: what the importer makes of it, how it runs on the CPU."""
+"""Imports and runs a network that comes from torch.export."""
 
 from __future__ import annotations
 

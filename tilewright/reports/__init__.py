@@ -1,5 +1,7 @@
-"""Pages and pictures. Matplotlib does not complain of a home where it cannot keep what it knows of
-fonts: then it finds out each time."""
+"""Draws pages and pictures.
+
+Matplotlib is kept from warning where it has no folder to cache fonts; it then lists them each time.
+"""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Scales of pictures: round ticks that do not collide, and one hue for sizes."""
+"""Chooses scales of pictures: round ticks that do not collide, and one hue for sizes."""
 
 from __future__ import annotations
 

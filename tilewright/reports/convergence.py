@@ -1,4 +1,4 @@
-"""Pictures of a run: latency over trials, and before against after."""
+"""Draws a run: latency over trials, and baseline against tuned."""
 
 from __future__ import annotations
 

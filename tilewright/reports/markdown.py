@@ -1,4 +1,4 @@
-"""Names that others chose, in Markdown: text is to stay text."""
+"""Escapes names that others chose for Markdown, so that text stays text."""
 
 from __future__ import annotations
 

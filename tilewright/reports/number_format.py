@@ -1,4 +1,4 @@
-"""Numbers as people read them, on pages and in the terminal alike."""
+"""Formats numbers for people, on pages and in the terminal alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results of a run as a table: a row a layer, as people read it, for pages of any kind."""
+"""Tabulates the results of a run for people: a row a layer, for pages of any kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Colours and type of reports."""
+"""Defines colours and type of reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages from Jinja2 templates, which lie beside the code that fills them.
+"""Renders pages from Jinja2 templates, which lie beside the code that fills them.
 
 Everything put into a page is escaped, unless it is `Markup`: pictures drawn here.
 """

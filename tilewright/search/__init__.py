@@ -1,4 +1,4 @@
-"""Finding good schedules: what a tuner is, the tuning loop, the record of every trial.
+"""Finds good schedules: what a tuner is, the tuning loop, the record of every trial.
 
     from tilewright.flows.tuning import tune          # the rounds, as consecutive steps
     from tilewright.models import make_explorer       # tuners with learned models built in
@@ -19,8 +19,8 @@ runner (`search.runner`). A `Session` keeps what they take and give:
     state = learn(session)                           → what the tuner knows now
 
 `models.save_state(state, folder)` and `models.load_state(folder)` keep the learned models in native
-formats; `history` is arrays, and what a ledger holds of a run (`read(path).run(key).finished()`)
-rebuilds it. `read(path)` reads any ledger without a lease; its `.frame()` has the columns of
+formats. `history` is arrays, and a ledger's records of a run (`read(path).run(key).finished()`)
+rebuild it. `read(path)` reads any ledger without a lease; its `.frame()` has the columns of
 `trials.parquet`. `registered_tuners()` lists what is registered, with option tables and summaries.
 `SharedRecord` lets several processes work on one workload.
 """

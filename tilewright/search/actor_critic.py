@@ -1,6 +1,6 @@
-"""Policy and critic of a walk through a space of knobs, and how PPO improves them (Schulman et al.,
-2017): small networks of tanh units, differentiated by JAX, with Adam of optax.
+"""Implements policy and critic of a walk through a space of knobs, and their PPO updates.
 
+Small networks of tanh units, differentiated by JAX, with Adam of optax (Schulman et al., 2017).
 Only `search.ppo.Agent` imports this module, when an agent is made, for JAX takes a second to load.
 All is float32 on one thread of the CPU, and every shape stays the same during a run: three programs
 are compiled for it.

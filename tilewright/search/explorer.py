@@ -1,10 +1,11 @@
-"""The contract of a tuner: what it is told, what it answers, and what it may remember.
+"""Defines the contract of a tuner: what it is told, what it answers, and what it may remember.
 
-A round is a fixed list of stages (`search.round_steps`). An explorer supplies the stages that think
-and keeps no state of its own: all it may remember between rounds lies in the `ExplorerState` that
-`learn` returns. Every answer is a function of (options, problem, state, history), and every random
-draw comes from `Problem.rng(round, stage)`; so a resumed run proposes what the uninterrupted one
-would."""
+A round is a fixed list of stages (`search.round_steps`). An explorer supplies the stages that
+decide and keeps no state of its own. All it may remember between rounds lies in the `ExplorerState`
+that `learn` returns. Every answer is a function of (options, problem, state, history), and every
+random draw comes from `Problem.rng(round, stage)`. So a resumed run proposes what the uninterrupted
+one would.
+"""
 
 from __future__ import annotations
 

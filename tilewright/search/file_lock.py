@@ -1,13 +1,13 @@
-"""The right to write to a ledger: held by one process at a time, and never outliving its owner.
+"""Implements the lease on a ledger: held by one process at a time, and never outliving its owner.
 
 A lease is a small file that its owner keeps locked for as long as it holds it. The kernel knows of
 the lock in every container of a machine, keeps it while its owner is stopped, and drops it with its
 owner. The file names the owner, for the message of a refused process.
 
 It also says when the lease ends; a thread of the owner renews it. That is for disks that machines
-share without sharing locks: there a lease may be taken over when it has ended. On one machine the
-end is told by a clock that nobody sets; between machines by the time of day, and a lease that
-claims to last longer than any lease does is not believed.
+share without sharing locks: there a lease may be taken over when it has ended. On one machine a
+monotonic clock tells the end; between machines the time of day does. A lease that claims to last
+longer than any lease does is not believed.
 """
 
 from __future__ import annotations

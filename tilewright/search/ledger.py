@@ -1,8 +1,8 @@
-"""The append-only record of every trial: the single source of truth a restart reads.
+"""Stores every trial in an append-only record: the single source of truth a restart reads.
 
 A ledger is a text file of one checked record a line (`search.ledger_schema`). A batch is appended
 in one write and synced to disk before any of its trials counts; its last line closes the round.
-What a crash or a bad disk leaves is expected:
+Damage by a crash or a bad disk is handled:
 
 * a torn last line was never promised to anyone: it is cut when a writer opens the file;
 * a damaged line further up, or one with a record that cannot be true, is moved to

@@ -1,8 +1,8 @@
-"""One entry of a ledger as one line: `{"check":"<16 hex>","record":{…}}`, where the check is
-BLAKE2b-64 of the entry's bytes.
+"""Encodes one entry of a ledger as one line: `{"check":"<16 hex>","record":{…}}`.
 
-Anyone can compute a check, so every field has bounds, too: what is outside of them is set aside
-like damage. What depends on the space of a workload `search.run_ledger` looks at.
+The check is BLAKE2b-64 of the entry's bytes. Anyone can compute a check, so every field has bounds,
+too: a value outside of them is set aside like damage. `search.run_ledger` checks what depends on
+the space of a workload.
 """
 
 from __future__ import annotations

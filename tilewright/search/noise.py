@@ -1,7 +1,7 @@
 """Estimates how noisy a trial's figure is, and what that means for a tuner.
 
 A target that gives other numbers each time repeats a measurement, and its figure is the median of
-the repeats. How far that would be off is estimated from them, trial by trial; a model that is told
+the repeats. How far that would be off is estimated from them, trial by trial. A model that is told
 believes a quiet trial more than a restless one.
 """
 

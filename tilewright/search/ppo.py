@@ -1,8 +1,8 @@
-"""Proximal policy optimisation of a walk through a space of knobs (Schulman et al., 2017), as
-CHAMELEON explores (Ahn et al., ICLR 2020): the agent sees the place of every knob, moves all of
-them by at most one value a step, and earns the score of where it arrives.
+"""Improves a walk through a space of knobs by proximal policy optimisation (Schulman et al., 2017).
 
-Its networks are in `search.actor_critic`, which is imported when an agent is made and loads JAX.
+CHAMELEON explores so (Ahn et al., ICLR 2020). The agent sees every knob's place, moves all of them
+by at most one value a step, and earns the score of where it arrives. Its networks are in
+`search.actor_critic`, which is imported when an agent is made and loads JAX.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Gives beliefs about configs before anything is measured: closed-form estimates, or a model that
 learned elsewhere.
 
-A transferred model may be wrong here, so it is believed as far as it has been right: its weight is
-the slope of the measured log latencies over its own, a Bayesian linear regression whose prior mean
-is 1 and whose noise is what the model says it is usually off by. It never falls below 0.
+A transferred model may be wrong here, so its weight follows from how right it has been. The weight
+is the slope of the measured log latencies over the predicted ones, by Bayesian linear regression.
+Its prior mean is 1, and its noise is the model's own typical error. It never falls below 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds which compiled programs are new by what is seen of them.
+"""Finds which compiled programs are new, by their hidden features.
 
 Knobs that do not matter to a workload make many equal programs of different configs; only compiling
 tells.

@@ -1,6 +1,7 @@
 """Lists the tuners there are. A new one is a file in `tilewright/search/tuners/` and one line at
-its end: `register("name", MyExplorer, MyOptions)`; or a module of another package that ends so,
-named by an entry point of the group `tilewright.tuners`."""
+its end: `register("name", MyExplorer, MyOptions)`. In another package such a module is named by an
+entry point of the group `tilewright.tuners`.
+"""
 
 from __future__ import annotations
 

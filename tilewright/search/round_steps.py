@@ -1,5 +1,6 @@
-"""The steps of a tuning round: plain functions of plain data. `flows.tuning` calls them in
-this order, and a runner (`search.runner`) performs each call.
+"""Implements the steps of a tuning round: plain functions of plain data.
+
+`flows.tuning` calls them in this order, and a runner (`search.runner`) performs each call.
 
     begin → generate_candidates → filter_candidates → lower_candidates → simulate_batch
         → retrain_models

@@ -1,4 +1,4 @@
-"""One run's part of a ledger: what it has finished, what is known already, what it adds."""
+"""Reads and appends one run's part of a ledger: finished rounds, known trials, new ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tuner, and the problem that a target poses it."""
+"""Poses a target's problem to a tuner."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Several processes tuning one workload together, through one ledger: no trial is made twice.
+"""Lets several processes tune one workload through one ledger, without making a trial twice.
 
-Each takes turns at the ledger for moments: it reads what the others have found, proposes a batch
+Each takes turns at the ledger for moments. It reads what the others have found, proposes a batch
 that none of them has tried or claimed, and writes the claim down. Measuring happens in parallel;
 then the trials are appended in one write that settles the claim. A claim holds as long as its
-process lives, at most `claim_seconds`; who comes back later than that loses what others have
-claimed since. What a dead process had claimed is free again: the others make those trials.
+process lives, at most `claim_seconds`. A process that returns later than that loses what others
+have claimed since. A dead process's claims are free again: the others make those trials.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Measurements beside the trials, where a target gives other numbers each time: of what a run may
-choose, and of what it chose.
+"""Records validation measurements on a target that does not repeat its figures.
 
-They are kept in the ledger, so that a choice that is finished is not made again. No trial is made
-of them, no model learns from them, and no other choice takes them up: what one choice is among is
-part of its name.
+They are of configs that a run may choose, and of the one it chose. The ledger keeps them beside the
+trials, so that a finished choice is not repeated. They are no trials, train no model, and serve one
+choice only: its name includes the configs that it is among.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Links that a run stores name a port, so a workspace has fixed ports. `tilewright ui` comes back on
 those it used last, and runs link to them whether or not the pages are up. The file may come with a
-folder from a stranger: only an address of this machine is taken from it, and no other is connected
+folder from a stranger. Only an address of this machine is taken from it, and no other is connected
 to.
 """
 

@@ -2,7 +2,7 @@
 one.
 
 `python -m tilewright.services.server_process COMMAND…` runs a command in a process group of its
-own, again if it is killed, and ends the whole group when its standard input closes. The caller of
+own, again if it is killed. When its standard input closes, it ends the whole group. The caller of
 `start` holds the pipe's other end.
 """
 

@@ -1,4 +1,4 @@
-"""Hardware: the contract a target keeps, and the targets that keep it.
+"""Provides hardware: the contract of a target, and the targets that implement it.
 
 from tilewright.targets import make_target
 

@@ -1,4 +1,4 @@
-"""A network of layers on its way to a board: what is built, and what came of it."""
+"""Defines the types of a network of layers on its way to a board: programs and their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The contract between a tuner and a piece of hardware. Everything takes and returns batches."""
+"""Defines the contract between a tuner and a piece of hardware. Everything takes and returns
+batches.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short names of workloads for tables and pictures."""
+"""Shortens names of workloads for tables and pictures."""
 
 from __future__ import annotations
 

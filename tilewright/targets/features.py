@@ -1,4 +1,4 @@
-"""Feature matrices whose columns know their names and what they mean.
+"""Defines feature matrices whose columns know their names and what they mean.
 
 A target says what a column is about; models go by that and never by a target's own names.
 """

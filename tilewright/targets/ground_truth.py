@@ -1,7 +1,8 @@
-"""The oracle: what every config of a space does on a target, measured once and kept as Parquet.
+"""Measures every config of a space on a target once, and stores the result as Parquet.
 
-With it a tuner is judged by its distance from the true optimum, and thousands of tuning runs are
-replayed in seconds: `replayed` serves the very rows that lowering and measuring gave.
+With this ground truth a tuner is judged by its distance from the true optimum, and thousands of
+tuning runs are replayed in seconds. `replayed` serves the very rows that lowering and measuring
+gave.
 """
 
 from __future__ import annotations

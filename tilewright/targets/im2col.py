@@ -1,7 +1,7 @@
-"""Rearranging an image of few channels so that a convolution fills whole blocks of channels.
+"""Rearranges an image of few channels so that a convolution fills whole blocks of channels.
 
-Space-to-depth and im2col are two ends of one scheme: a pixel of the unfolded image holds a patch of
-the image, and the convolution goes on with what is left of its kernel. Exact for every kernel: taps
+Space-to-depth and im2col are two ends of one scheme. A pixel of the unfolded image holds a patch of
+the image, and the convolution goes on with the remaining kernel. Exact for every kernel: taps
 beyond it have weight zero, pixels beyond the image are zero.
 """
 

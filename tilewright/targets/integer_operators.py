@@ -1,4 +1,4 @@
-"""Sums, maxima and element-wise steps by plain integer arithmetic: what references are made of."""
+"""Computes sums, maxima and element-wise steps by plain integer arithmetic, for references."""
 
 from __future__ import annotations
 

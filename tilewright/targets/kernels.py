@@ -1,4 +1,4 @@
-"""A scheduled kernel on its way into a network's library."""
+"""Describes a scheduled kernel on its way into a network's library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A layer of a network as an accelerator runs it: a workload, its numbers and its tensors."""
+"""Describes a layer of a network as an accelerator runs it: a workload, its numbers and its
+tensors.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Complete tables: what every config of a space does on some hardware, so that tuners can be judged
-against the true optimum and replayed in seconds."""
+"""Holds complete tables: what every config of a space does on some hardware.
+
+Tuners are judged against the true optimum by them, and replayed in seconds.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Keeps compiled kernels between processes: one folder a state of the sources.
 
-Numba decides by a file's own date whether its cached code is current; a kernel that calls into a
+Numba decides by a file's own date whether its cached code is current. A kernel that calls into a
 changed file would go on running the old code. So the cache's folder carries a digest of the
 kernels' sources: any change starts a new one.
 

@@ -1,7 +1,7 @@
-"""A target that answers from somewhere else: calls may be lost on the way there and back.
+"""Splits batches of a target that answers from elsewhere, where calls may be lost.
 
-A call on a batch that is lost, or whose answer cannot be true, is made again in ever smaller parts,
-until the configs that did it stand alone; these come back typed (`STATUS_OF`).
+A call on a batch that is lost, or whose answer cannot be true, is made again in ever smaller parts.
+At the end the configs that caused it stand alone. These come back typed (`STATUS_OF`).
 """
 
 from __future__ import annotations

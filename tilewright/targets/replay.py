@@ -1,4 +1,4 @@
-"""A target that answers from complete tables instead of compiling and running anything."""
+"""Answers from complete tables, as a target that compiles and runs nothing."""
 
 from __future__ import annotations
 

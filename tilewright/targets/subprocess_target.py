@@ -1,8 +1,8 @@
-"""A target in a process of its own, so that no config can end, block or mislead a session.
+"""Runs a target in a process of its own, so that no config can end, block or mislead a session.
 
 The parent keeps a watchdog on every call. A batch that dies, hangs or answers nonsense is run again
-in ever smaller parts, in a fresh process where one was lost, until the configs that did it stand
-alone; these come back typed:
+in ever smaller parts, in a fresh process where one was lost. At the end the configs that caused it
+stand alone. These come back typed:
 
     the process dies, or the target raises    run_error       (while compiling: failure "died")
     no answer within the limit                timeout         (while compiling: "timeout")

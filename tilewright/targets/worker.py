@@ -1,5 +1,4 @@
-"""The child's side of `targets.subprocess_target`: builds a target from its recipe and answers
-calls.
+"""Builds a target from its recipe and answers calls, as the child of `targets.subprocess_target`.
 
 Run as `python -m tilewright.targets.worker … FACTORY ARGUMENTS`, with a factory
 `package.module:name` and its keyword arguments as JSON. Programs travel with the calls that need

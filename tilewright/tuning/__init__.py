@@ -1,4 +1,4 @@
-"""One tuning run: options in, an output folder out.
+"""Tunes in one run: options in, an output directory out.
 
     from tilewright.flows.tuning import tune_network
 

@@ -1,4 +1,4 @@
-"""The first steps of a build: what can be told before any work, and the network in integers."""
+"""Implements the first steps of a build: checks before any work, and the network in integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of compiling a network for a processor, which `flows.build` calls in order."""
+"""Implements the steps of compiling a network for a processor; `flows.build` calls them."""
 
 from __future__ import annotations
 

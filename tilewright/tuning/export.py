@@ -1,4 +1,4 @@
-"""The schedules of a finished run in the form that another tool reads."""
+"""Writes the schedules of a finished run in the form that another tool reads."""
 
 from __future__ import annotations
 

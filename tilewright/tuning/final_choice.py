@@ -1,6 +1,8 @@
-"""The final choice of a run (`tuning.final_validation`) and its records: one that is finished is
-not made again when the run is, but what it chose is timed once, as every recorded winner is
-(`tuning.verification`)."""
+"""Makes the final choice of a run (`tuning.final_validation`) and records it.
+
+A finished choice is not repeated when the run is. But its schedule is timed once more, as every
+recorded winner is (`tuning.verification`).
+"""
 
 from __future__ import annotations
 

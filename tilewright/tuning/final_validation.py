@@ -1,12 +1,12 @@
-"""The choice among the leaders of a run on a target that gives other numbers each time, and what
-the chosen schedule takes, both by measurements that are made for that alone.
+"""Chooses among the leaders of a run on a target whose figures differ from one time to the next.
 
-The fastest of many noisy trials looks faster than it is: it was partly lucky (the winner's curse).
-So the trials only say who the leaders are. These, with the baseline, are measured in turn,
-there and back, so that whatever drifts hits all alike; after each block of turns the better half
-stays (sequential halving: Karnin, Koren & Somekh, Almost Optimal Exploration in Multi-Armed
-Bandits, 2013). Who is left was chosen by those figures, which flatter it again; so a last block, of
-the chosen and the baseline alone, says what is reported.
+Measurements made for that alone decide the choice, and give the latency that is reported. The
+fastest of many noisy trials looks faster than it is: it was partly lucky (the winner's curse). So
+the trials only say which configs lead. These, with the baseline, are measured in turn, there and
+back, so that drift hits all alike. After each block of turns the better half stays (sequential
+halving: Karnin, Koren & Somekh, Almost Optimal Exploration in Multi-Armed Bandits, 2013). The
+survivor was chosen by those figures, which flatter it again. So a last block, of the chosen and the
+baseline alone, says what is reported.
 """
 
 from __future__ import annotations

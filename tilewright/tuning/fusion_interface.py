@@ -1,5 +1,6 @@
-"""Defines what runs together: what a summary says of it, and what a run gives to the code that
-decides it (the room `fusion/`, which this one does not know)."""
+"""Defines what a summary says of fusion, and what a run gives to the code that decides it
+(`fusion`, which this package does not import).
+"""
 
 from __future__ import annotations
 

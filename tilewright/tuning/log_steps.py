@@ -1,4 +1,4 @@
-"""The steps that record a run: its parameters, its rounds, its results.
+"""Implements the steps that record a run: its parameters, its rounds, its results.
 
 A runner that tracks runs does these and tells MLflow, too (`tasks.runner`).
 """

@@ -1,4 +1,4 @@
-"""The first two steps: read a network, and find what there is to tune in it."""
+"""Implements the first two steps: reads a network, and finds what there is to tune in it."""
 
 from __future__ import annotations
 

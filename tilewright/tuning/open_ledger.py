@@ -1,4 +1,4 @@
-"""The trials of an output folder, for as long as a command is at work on it."""
+"""Opens the trials of an output directory, for as long as a command is at work on it."""
 
 from __future__ import annotations
 

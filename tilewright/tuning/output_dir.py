@@ -1,4 +1,4 @@
-"""An output folder: its files, and whether it can be used, asked before any work.
+"""Names the files of an output directory, and checks before any work whether it can be used.
 
 run.json          whose folder it is, and the layers of each workload (`tuning.run_metadata`)
 summary.json      what every workload costs as the baseline, tuned and at best

@@ -1,5 +1,7 @@
-"""The results of a run, each file written at the end and at once; `tuning.output_dir` names
-them."""
+"""Writes the results of a run, each file at the end and at once.
+
+`tuning.output_dir` names the files.
+"""
 
 from __future__ import annotations
 

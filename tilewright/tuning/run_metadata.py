@@ -1,10 +1,10 @@
-"""`run.json`: which run an output folder holds, written when it begins, so that no other run's
-results are lost there.
+"""Reads and writes `run.json`: which run an output directory holds.
 
-A ledger keeps the trials of any number of runs apart (by workload, target and tuner), the other
-files hold the results of one. So a folder belongs to one network on one target: another tuner, seed
-or number of trials, shared or not, goes on in it, another network or target is refused, and so are
-fewer layers than it holds.
+It is written when the run begins, so that no other run's results are lost there. A ledger keeps the
+trials of any number of runs apart (by workload, target and tuner); the other files hold the results
+of one. So a folder belongs to one network on one target. Another tuner, seed or number of trials,
+shared or not, resumes it. Another network or target is refused, and so are fewer layers than it
+holds.
 """
 
 from __future__ import annotations

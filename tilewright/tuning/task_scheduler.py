@@ -1,5 +1,5 @@
 """Runs the flows of workloads. Where they share their trials, each round goes to the workload whose
-next round is expected to save the most of the network's latency, as in Ansor's task scheduler.
+next round is expected to save the most, as in Ansor's task scheduler.
 
 Which one that is follows from the histories alone: a run that is resumed chooses as one that was
 not stopped. A flow is a generator. It stops at a `TrialRequest` until it gets its next round.

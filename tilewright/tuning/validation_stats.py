@@ -1,5 +1,6 @@
-"""Describes how sure the figures of a run are on a target that gives other numbers each time: what
-was measured for them beside the trials."""
+"""Describes how sure the figures of a run are on a target that does not repeat them, from its
+validation measurements.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The steps around the rounds of a workload: the schedule a user has without tuning, and the proof
-that the chosen one takes as long as the record says and computes the right numbers.
+"""Implements the steps around the rounds of a workload: the baseline, and verification.
 
-A record is a file, and so is the cache of finished stages: their writer can claim any
-latency. So what wins is timed anew by the target itself before it is reported. That is no trial.
+The chosen schedule must take as long as the record says and compute the right numbers. A record is
+a file, and so is the cache of finished stages: their writer can claim any latency. So the target
+itself times the winner again before it is reported. That is no trial.
 """
 
 from __future__ import annotations

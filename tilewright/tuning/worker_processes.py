@@ -1,8 +1,8 @@
-"""Processes that help a command: each tunes the same workloads through the ledger of the output
-folder (`search.shared_ledger`), every one beginning with another workload.
+"""Starts processes that help a command tune the same workloads through its ledger.
 
-The command itself does all it does alone: the rounds that nobody else makes, the schedules, the
-files. So a worker may die at any time: what it had in hand, others do.
+The ledger is that of the output directory (`search.shared_ledger`), and every process begins with
+another workload. The command itself does all it does alone: the remaining rounds, the schedules,
+the files. So a worker may die at any time: the others do its work.
 
 A worker is `python -m tilewright.flows.shared_worker`; it ends with its parent.
 """

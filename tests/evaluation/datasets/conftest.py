@@ -1,4 +1,4 @@
-"""One small dataset that tests only read."""
+"""Builds one small dataset that tests only read."""
 
 from __future__ import annotations
 

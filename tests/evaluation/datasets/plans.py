@@ -1,4 +1,4 @@
-"""A plan of few rows, made without asking networks what there is to tune."""
+"""Makes a plan of few rows without asking networks what there is to tune."""
 
 from __future__ import annotations
 

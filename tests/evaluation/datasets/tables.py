@@ -1,4 +1,4 @@
-"""Tables of a few made-up tasks."""
+"""Makes tables of a few invented tasks."""
 
 from __future__ import annotations
 

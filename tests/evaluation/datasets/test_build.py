@@ -1,4 +1,4 @@
-"""Building: rows are what the hardware does, and a build that was stopped ends as any other."""
+"""Checks that rows are what the hardware does, and that a stopped build ends as any other."""
 
 from __future__ import annotations
 

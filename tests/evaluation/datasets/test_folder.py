@@ -1,4 +1,4 @@
-"""Reading back any part of a dataset, and refusing other files."""
+"""Tests reading any part of a dataset, and refusing other files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairwise accuracy, regret and their interval: against their definitions."""
+"""Compares pairwise accuracy, regret and their interval with their definitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pruning: the slow and the invalid go, and kernels in proportion to how common their like is."""
+"""Checks that pruning removes slow and invalid rows, and kernels in proportion to similar ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits that leak nothing."""
+"""Checks that splits leak nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small tables of real programs: three machines, four layers, lowered and timed."""
+"""Makes small tables of real programs: three machines, four layers, lowered and timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Derived columns are quotients in units of the hardware, and NaN where one side is unknown."""
+"""Checks that derived columns are quotients in hardware units, and NaN for unknown sides."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A model goes on with few rows of hardware it has not seen: better there if that is sure, else as
-it was."""
+"""Tests fine-tuning a model on few rows of hardware it has not seen.
+
+It becomes better there if that is sure, else it stays as it was.
+"""
 
 from __future__ import annotations
 

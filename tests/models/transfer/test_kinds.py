@@ -1,4 +1,4 @@
-"""All kinds keep one contract: they learn to order programs, end in time, and are read as saved."""
+"""Checks that all kinds learn to order programs, end in time, and load as saved."""
 
 from __future__ import annotations
 

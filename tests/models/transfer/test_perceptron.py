@@ -1,4 +1,4 @@
-"""What an MLP computes in NumPy is what it learned in JAX, which is not needed to ask it."""
+"""Checks that an MLP computes in NumPy what it learned in JAX, and needs no JAX for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A compiling process for tests: of a config with `dies` 1 it dies, with 2 it never ends."""
+"""Breaks a compiling process for tests: of a config with `dies` 1 it dies, with 2 it never ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels compiled in this process and called."""
+"""Compiles kernels in this process and calls them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A config is compiled once, to the same bytes wherever; one that ends or hangs its compiler costs
-itself alone; what LLVM's text says."""
+"""Checks that a config is compiled once, to the same bytes wherever.
+
+One that ends or hangs its compiler costs itself alone. Features are read off LLVM's text.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Compiled convolutions give the reference's numbers, whatever the schedule; and what is not
-compiled says why."""
+"""Compares compiled convolutions with the reference, whatever the schedule.
+
+What is not compiled says why.
+"""
 
 from __future__ import annotations
 

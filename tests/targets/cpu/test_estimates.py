@@ -1,4 +1,4 @@
-"""Estimates of schedules on the processor: one for every config, better for better schedules."""
+"""Checks that every config on the processor has an estimate, and better schedules better ones."""
 
 from __future__ import annotations
 

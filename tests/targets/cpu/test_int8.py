@@ -1,5 +1,7 @@
-"""Kernels of int8 give the reference's numbers to the bit, by dot products; a processor without
-those says so."""
+"""Compares kernels of int8 by dot products with the reference, to the bit.
+
+A processor without those instructions says so.
+"""
 
 from __future__ import annotations
 

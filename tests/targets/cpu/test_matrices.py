@@ -1,4 +1,4 @@
-"""Compiled products of matrices give the reference's numbers, whatever the schedule."""
+"""Compares compiled products of matrices with the reference, whatever the schedule."""
 
 from __future__ import annotations
 

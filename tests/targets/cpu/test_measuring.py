@@ -1,5 +1,7 @@
-"""A CPU kernel that crashes, hangs or computes wrong numbers costs itself alone; times mean
-something."""
+"""Checks that a CPU kernel's crash, hang or wrong numbers cost itself alone.
+
+Times mean something.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Features of stores are those that TVM gives by its own class, without loading the intrinsics."""
+"""Compares features of stores with those of TVM's own class, without loading the intrinsics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interval rule, and what the reference kernel takes out of a measurement."""
+"""Tests the interval rule, and what the reference kernel takes out of a measurement."""
 
 from __future__ import annotations
 

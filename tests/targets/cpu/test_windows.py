@@ -1,4 +1,4 @@
-"""Compiled convolutions in groups give the reference's numbers, whatever the schedule."""
+"""Compares compiled convolutions in groups with the reference, whatever the schedule."""
 
 from __future__ import annotations
 

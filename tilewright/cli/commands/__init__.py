@@ -1,1 +1,1 @@
-"""Commands: what they take, and in which order things are done. `register` adds them."""
+"""Defines the commands: their options, and the order of their work. `register` adds them."""

@@ -1,4 +1,6 @@
-"""`tilewright build`, `run` and `verify`: a tuned network as one folder, and what it computes."""
+"""Implements `tilewright build`, `run` and `verify`: a tuned network as one folder, and its
+outputs.
+"""
 
 from __future__ import annotations
 

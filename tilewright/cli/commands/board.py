@@ -1,4 +1,6 @@
-"""`tilewright board`: offer the board beside this machine to a cluster, and see those of one."""
+"""Implements `tilewright board`: offers a machine's board to a cluster, and lists a cluster's
+boards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright codesign`: which accelerator, and which schedules on it, serve some networks best."""
+"""Implements `tilewright codesign`: finds accelerators and schedules for given networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright compare`: tuners against each other and against the enumerated optimum."""
+"""Implements `tilewright compare`: tuners against each other and against the enumerated optimum."""
 
 from __future__ import annotations
 

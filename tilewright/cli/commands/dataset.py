@@ -1,4 +1,6 @@
-"""`tilewright dataset build`: programs on much hardware, for cost models to learn from."""
+"""Implements `tilewright dataset build`: measured programs on many machines, for training cost
+models.
+"""
 
 from __future__ import annotations
 

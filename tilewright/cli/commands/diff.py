@@ -1,4 +1,4 @@
-"""`tilewright diff`: is a run no worse than another one?"""
+"""Implements `tilewright diff`: tells whether a run is no worse than another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright enumerate`: every schedule of a space, lowered and timed."""
+"""Implements `tilewright enumerate`: every schedule of a space, lowered and timed."""
 
 from __future__ import annotations
 

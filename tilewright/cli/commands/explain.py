@@ -1,4 +1,4 @@
-"""`tilewright explain`: what the models of a run went by, and how right they were."""
+"""Implements `tilewright explain`: which features a run's models used, and how right they were."""
 
 from __future__ import annotations
 

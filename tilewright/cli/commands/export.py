@@ -1,4 +1,4 @@
-"""`tilewright export`: tuned schedules, and the trials behind them, for other tools."""
+"""Implements `tilewright export`: tuned schedules, and their trials, for other tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright model`: models that carry over from hardware to hardware."""
+"""Implements `tilewright model`: models that transfer from hardware to hardware."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright zoo` and `inspect`: what there is to tune, before any tuning."""
+"""Implements `tilewright zoo` and `inspect`: what there is to tune, before any tuning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright ui` and `tilewright serve`: the pages of runs, and runs on a schedule."""
+"""Implements `tilewright ui` and `tilewright serve`: pages of runs, and runs on a schedule."""
 
 from __future__ import annotations
 

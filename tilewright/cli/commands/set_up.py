@@ -1,4 +1,4 @@
-"""`tilewright warm-up`: what set-up does once, so that first commands are quick."""
+"""Implements `tilewright warm-up`: what set-up does once, so that first commands are quick."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`tilewright targets` and `target show`: the hardware there is, and all about one piece."""
+"""Implements `tilewright targets` and `target show`: the list of hardware, and details of one
+target.
+"""
 
 from __future__ import annotations
 

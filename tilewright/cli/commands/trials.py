@@ -1,4 +1,4 @@
-"""`tilewright trials`: what a ledger holds, of a run that is finished, still going, or dead."""
+"""Implements `tilewright trials`: the contents of a ledger, whether its run ended or not."""
 
 from __future__ import annotations
 

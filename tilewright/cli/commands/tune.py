@@ -1,4 +1,4 @@
-"""`tilewright tune`: the whole way from a network to tuned, verified schedules."""
+"""Implements `tilewright tune`: the whole way from a network to tuned, verified schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright vta`: time, run, check, read and write instruction streams from any source."""
+"""Implements `tilewright vta`: times, runs, checks, reads and writes instruction streams."""
 
 from __future__ import annotations
 

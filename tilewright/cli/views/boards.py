@@ -1,4 +1,4 @@
-"""The boards of a cluster as a table."""
+"""Shows the boards of a cluster as a table."""
 
 from __future__ import annotations
 

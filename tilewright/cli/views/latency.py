@@ -1,4 +1,4 @@
-"""Latencies as people read them: cycles where a target counts them, and time."""
+"""Formats latencies for people: cycles where a target counts them, and time."""
 
 from __future__ import annotations
 

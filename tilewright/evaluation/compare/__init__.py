@@ -1,4 +1,4 @@
-"""Tuners against each other: who meets whom on what, the runs, and what they come to.
+"""Compares tuners with each other: their pairings, the runs, and the results.
 
 selection → test bed → plan → runs (in processes, kept on disk) → results → leaderboard → verdict
 """

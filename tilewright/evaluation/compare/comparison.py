@@ -1,4 +1,4 @@
-"""A comparison from its plan to its leaderboard, and the record of it that programs read."""
+"""Runs a comparison from its plan to its leaderboard, and writes the record that programs read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ground truth of a comparison: what is known of a workload's whole space."""
+"""Counts the valid and near-optimal configs of a workload's space: a comparison's ground truth."""
 
 from __future__ import annotations
 

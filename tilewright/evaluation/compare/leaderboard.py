@@ -2,11 +2,11 @@
 
 Regret is best latency / optimum - 1, infinite before the first valid trial. A seed's figure over
 several workloads is the geometric mean of best / optimum, minus 1, and the plain mean of counts and
-seconds; a tuner's figure is the median over seeds. Intervals are 95 % percentile bootstraps over
+seconds. A tuner's figure is the median over seeds. Intervals are 95 % percentile bootstraps over
 seeds (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, ch. 13).
 
-A batch is measured before anyone looks at it, so what a goal costs is counted to the end of the
-batch in which it was reached: trials, compiles, seconds.
+A batch is measured before anyone looks at it. So the cost of a goal (trials, compiles, seconds) is
+counted to the end of the batch that reached it.
 """
 
 from __future__ import annotations

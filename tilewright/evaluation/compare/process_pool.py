@@ -1,4 +1,4 @@
-"""The processes that share the runs of a comparison between the cores.
+"""Starts the processes that share the runs of a comparison between the cores.
 
 They are spawned, hear no Ctrl-C, and end with the command, however it ends.
 """

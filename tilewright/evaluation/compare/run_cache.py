@@ -1,7 +1,7 @@
-"""Finished runs of a comparison, kept so that the command goes on where it was stopped.
+"""Stores finished runs of a comparison, so that a stopped command resumes.
 
-`runs.jsonl` in the output folder has a line a run, under a key that covers all a run depends on:
-tuner, options, table, seed, budget, and the code. A line that cannot be read is a run to repeat.
+`runs.jsonl` in the output directory has a line a run. Its key covers all a run depends on: tuner,
+options, table, seed, budget, and the code. A line that cannot be read is a run to repeat.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A run of a comparison: one tuner on one workload with one seed.
+"""Performs a run of a comparison: one tuner on one workload with one seed.
 
-Every run is a function of (tuner, options, workload, table, seed, budget): neither the number of
-processes nor the order in which they finish changes a result, only the seconds.
+Every run is a function of (tuner, options, workload, table, seed, budget). Neither the number of
+processes nor their order changes a result, only the seconds.
 """
 
 from __future__ import annotations

@@ -1,1 +1,3 @@
-"""Datasets of programs on hardware: made, kept, read, pruned, split, and what judges a model."""
+"""Builds, stores, reads, prunes and splits datasets of measured programs, and judges models on
+them.
+"""

@@ -1,5 +1,7 @@
-"""The steps of building a dataset, which `flows.dataset` calls in order, and what a folder holds of
-it."""
+"""Implements the steps of building a dataset, and the record of what a folder holds.
+
+`flows.dataset` calls them in order.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dataset as a folder, read back as a table: any part of it, and nothing unchecked.
+"""Reads a dataset's folder as a table: any part of it, every file checked.
 
 dataset.json                          what the rows are, and the digest of every file
 rows/hardware=ID/part-NNNN.parquet    rows of one piece of hardware

@@ -1,4 +1,4 @@
-"""The hardware that a dataset is of: drawn by a seed, or named by who builds it."""
+"""Chooses the hardware of a dataset: drawn by a seed, or named by the caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dataset.json`: what the rows of a dataset are, and what its files must be."""
+"""Defines `dataset.json`: what the rows of a dataset are, and what its files must be."""
 
 from __future__ import annotations
 

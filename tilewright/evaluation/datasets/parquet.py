@@ -1,8 +1,7 @@
-"""Rows as Parquet: numbers only, float32 features, nothing where a row has no such thing.
+"""Reads and writes rows as Parquet: numbers only, float32 features, null where a row has no value.
 
-What a stranger sends is read without trust: sizes are looked at before anything is unpacked, only
-columns of plain numbers are read, and checked, and whatever Arrow says of damage is an error of
-ours.
+A stranger's file is read without trust: sizes are checked before anything is unpacked. Only columns
+of plain numbers are read, and checked. Arrow's messages of damage become typed errors.
 """
 
 from __future__ import annotations

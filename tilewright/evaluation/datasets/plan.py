@@ -1,6 +1,6 @@
 """Plans what a dataset is to hold: which hardware, which workloads, and how many rows of each pair.
 
-A plan depends on its options and this program alone, but for what is measured of a processor; it is
+A plan depends on its options and this program alone, but for what is measured of a processor. It is
 made once and kept, so that a build that was stopped goes on with it.
 """
 

@@ -1,4 +1,4 @@
-"""Rows of a cell: schedules drawn from a space, compiled, measured and described."""
+"""Makes the rows of a cell: draws schedules from a space, compiles, measures and describes them."""
 
 from __future__ import annotations
 

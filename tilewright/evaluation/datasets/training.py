@@ -1,5 +1,7 @@
-"""Training a model on part of a dataset, or going on with one, and judging it on the rest; judging
-a trained one on rows it has not seen."""
+"""Trains a model on part of a dataset, or continues training one, and judges it on the rest.
+
+A trained model is judged on rows it has not seen.
+"""
 
 from __future__ import annotations
 

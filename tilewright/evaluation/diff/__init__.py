@@ -1,1 +1,1 @@
-"""Two finished runs compared: is the second no worse than the first?"""
+"""Compares two finished runs: whether the second is no worse than the first."""

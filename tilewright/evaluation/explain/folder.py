@@ -1,4 +1,4 @@
-"""A finished run's folder, read back: on what, by whom, and every trial in order."""
+"""Reads a finished run's folder: network, target, tuner, and every trial in order."""
 
 from __future__ import annotations
 

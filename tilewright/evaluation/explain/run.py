@@ -1,4 +1,4 @@
-"""A finished run explained, workload by workload."""
+"""Explains a finished run, workload by workload."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Computes how much each feature moved a model's predictions: Shapley values.
 
-For boosted trees both libraries compute them exactly (`pred_contribs`; Lundberg et al., Consistent
-Individualized Feature Attribution for Tree Ensembles, 2018), in the model's own unit: log-odds for
-a classifier. Any other model is sampled: random orders of the features, each from a random row of
-the background to the row in question (Štrumbelj & Kononenko, Explaining prediction models and
-individual predictions with feature contributions, 2014), with every order walked both ways.
+For boosted trees both libraries compute them exactly (`pred_contribs`), in the model's own unit:
+log-odds for a classifier. See Lundberg et al., Consistent Individualized Feature Attribution for
+Tree Ensembles, 2018. Any other model is sampled: random orders of the features, each from a random
+row of the background to the row in question, both ways. See Štrumbelj & Kononenko, Explaining
+prediction models and individual predictions with feature contributions, 2014.
 """
 
 from __future__ import annotations

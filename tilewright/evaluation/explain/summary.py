@@ -1,4 +1,4 @@
-"""An explained run in figures: what drove each model, and how right the models were."""
+"""Sums up an explained run in figures: what drove each model, and how accurate the models were."""
 
 from __future__ import annotations
 

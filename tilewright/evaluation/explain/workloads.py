@@ -1,8 +1,8 @@
-"""Why a run chose as it did: which features moved P, V and A, and how right the models were.
+"""Explains a run's choices: which features moved P, V and A, and how accurate the models were.
 
 The models are those of the run: fitted again, round by round, on its recorded trials. They are
-judged twice: on each batch before they learned from it, and at the end on random configs of the
-space that were never tried (measured here for that purpose, at no cost to the run).
+judged twice: on each batch before they learned from it, and at the end on random configs that were
+never tried. Those are measured here, at no cost to the run.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Learns from labelled graphs: models of what they take, and a policy that labels."""
+"""Learns from labelled graphs: models of their cycles, and a policy that labels."""

@@ -1,4 +1,4 @@
-"""The contract of a model of labelled graphs."""
+"""Defines the contract of a model of labelled graphs."""
 
 from __future__ import annotations
 

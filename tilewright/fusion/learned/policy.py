@@ -1,5 +1,6 @@
-"""The policy: how likely it is that a decision is better fused, from what is known of the layers
-around it."""
+"""Predicts how likely a decision is better fused, from features of the layers around it: the
+policy.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Models that come with the program: they learned on graphs of six networks of the zoo
-(`python -m benchmarks.fusion_training`), and go on learning in each run."""
+"""Loads the models that ship with the program; each run trains them further.
+
+They were trained on graphs of six networks of the zoo (`python -m benchmarks.fusion_training`).
+"""
 
 from __future__ import annotations
 

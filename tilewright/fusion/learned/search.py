@@ -1,6 +1,8 @@
-"""The learned search: a policy says where to begin, a search asks a model of labelled graphs, exact
-simulation confirms the best of what it found. Of that both learn: the model is corrected, the
-policy by the units whose gain was seen."""
+"""Searches labels with learned models: a policy starts, a model guides, exact simulation confirms.
+
+Both learn from what is simulated: the model is corrected, and the policy gets the units whose gain
+was seen.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Boosted trees over layers: what was learned on other networks, and trees that correct it by what
-this run has seen."""
+"""Implements boosted trees over layers: pretrained on other networks, corrected by those of this
+run.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Methods of co-design, a file each; `hardware_search.method` names them."""
+"""Implements methods of co-design, a file each; `hardware_search.method` names them."""

@@ -1,5 +1,7 @@
-"""AutoTVM's XGBTuner (TVM 0.14) over machines and schedules: simulated annealing on the cost model,
-of which a move redraws one knob, the machine's among them."""
+"""Applies AutoTVM's XGBTuner (TVM 0.14) to machines and schedules.
+
+Simulated annealing on the cost model redraws one knob a move, the machine's among them.
+"""
 
 from __future__ import annotations
 

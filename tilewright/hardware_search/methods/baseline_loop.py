@@ -1,5 +1,6 @@
-"""Implements what the published rivals share: batches of about as many measurements as AutoTVM
-plans, a cost model fitted after each, and points to measure that it says are good."""
+"""Implements the loop of the published rivals: batches as large as AutoTVM's plans, a cost model
+fitted after each, points that it ranks high.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""CHAMELEON (Ahn et al., ICLR 2020) over machines and schedules: one agent moves all knobs, those
-of the machine and of every layer, by PPO; what it met is clustered, and a point a cluster is
-measured."""
+"""Applies CHAMELEON (Ahn et al., ICLR 2020) to machines and schedules.
+
+One agent moves all knobs, those of the machine and of every layer, by PPO. The points it visited
+are clustered, and one point a cluster is measured.
+"""
 
 from __future__ import annotations
 

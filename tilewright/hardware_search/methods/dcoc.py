@@ -1,6 +1,9 @@
-"""DCOC (Fayyazi et al., ASP-DAC 2025; its first version is called ARCO): three kinds of agents move
-the machine, the tiles and the rest of the schedules, by multi-agent PPO with one critic; confidence
-sampling picks what is measured. What the paper leaves open is an option with a default of ours."""
+"""Implements DCOC (Fayyazi et al., ASP-DAC 2025; its first version is called ARCO).
+
+Three kinds of agents move the machine, the tiles and the rest of the schedules, by multi-agent PPO
+with one critic. Confidence sampling picks what is measured. What the paper leaves open is an option
+with a default of ours.
+"""
 
 from __future__ import annotations
 

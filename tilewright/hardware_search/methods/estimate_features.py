@@ -1,6 +1,7 @@
 """Gives the published rivals what they do not have: closed-form estimates of the target, for the
-question what a rival would find that knows them. Points are proposed as published; those of which a
-layer has no room by the estimate come last, the others by a cost model that sees estimates, too."""
+question what a rival would find that knows them. Points are proposed as published. Those of which a
+layer has no room by the estimate come last, the others by a cost model that sees estimates, too.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Predicts what a point is worth to the published rivals: AutoTVM's cost model, asked about layers.
 
-The trees learn throughput of a layer relative to the best that was seen of it on any machine, 0
-where it failed, as AutoTVM's learn that of a task, from the machine's knobs, the layer's sizes and
-the schedule's. A point's latency is the sum over its layers and of what is left to the CPU; its
-score is the latency of a network of which each layer is as fast as the best seen of it, over the
-point's, less the penalties.
+The trees learn a layer's throughput relative to the best seen of it on any machine, 0 where it
+failed, as AutoTVM does. Their features are the machine's knobs, the layer's sizes and the
+schedule's. A point's latency is the sum over its layers and of what is left to the CPU. Its score
+is a ratio less the penalties: the latency if every layer took the best seen of it, over the point's
+latency.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Defines what the published rivals search: points of a machine and, for every layer of the
 networks, a schedule.
 
-A point is a row of places, one a knob: the hardware's, then those of layer after layer. Layers are
-known by the networks' first operator that they stand for, for they differ from machine to machine,
-and so do the values of their knobs. A knob of a layer has as many places as the most values that it
-has anywhere; the same place is the same share of the values on every machine.
+A point is a row of places, one a knob: the hardware's, then those of layer after layer. Layers
+differ from machine to machine, and so do the values of their knobs. So a layer is identified by the
+first operator of the networks that it computes. A knob of a layer has as many places as the most
+values that it has anywhere. The same place is the same share of the values on every machine.
 
 What layers are is asked of one machine of every core (block sizes), the largest. On another machine
-of that core a layer may be missing, or have other values: what is measured is its own, and the cost
-model sees it as on that one.
+of that core a layer may be missing, or have other values. It is measured with its own values, and
+the cost model sees it as on the first one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The networks of DCOC's agents: one that moves the machine's knobs, and for every layer one that
-maps it (tiles) and one that schedules it, each seeing its own part, with one critic that sees all.
+"""Implements the networks of DCOC's agents, and their one critic.
 
-The agents of all layers share their parameters, by kind. Imported when agents are made, for it
-loads JAX.
+One agent moves the machine's knobs. Two for every layer map it (tiles) and schedule it. Each sees
+its own part, the critic all. The agents of all layers share their parameters, by kind. Imported
+when agents are made, because it loads JAX.
 """
 
 from __future__ import annotations

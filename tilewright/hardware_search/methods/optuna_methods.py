@@ -1,8 +1,8 @@
-"""Rivals from Optuna: NSGA-II (Deb et al., 2002) and multi-objective TPE (Ozaki et al., 2020) over
-machines, with a tuner of single layers inside.
+"""Implements rivals from Optuna over machines, with a tuner of single layers inside.
 
-A machine's area and latency are what is minimised. A point that cannot be built, is too large, or
-leaves a layer without a valid trial violates a constraint; the first two cost no measurement.
+These are NSGA-II (Deb et al., 2002) and multi-objective TPE (Ozaki et al., 2020). They minimise a
+machine's area and latency. A point that cannot be built, is too large, or leaves a layer without a
+valid trial violates a constraint. The first two cost no measurement.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Machines and schedules drawn evenly: what every other method has to beat."""
+"""Draws machines and schedules evenly: the baseline of every other method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers of an agent that walks through points by PPO, for the rivals that learn to."""
+"""Defines the options of a PPO agent that walks through points, for the rivals that use one."""
 
 from __future__ import annotations
 

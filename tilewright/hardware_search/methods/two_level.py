@@ -1,10 +1,10 @@
-"""Measurements where they tell machines apart: a search on two levels.
+"""Searches on two levels: measures where measurements tell machines apart.
 
 1. Machines are screened by closed-form estimates of all layers, which cost no measurement, along
    the front of area and latency (`hardware_search.screening`).
-2. The machine that promises most is measured, the layers that take longest first; as soon as what
-   is known of it no longer promises anything, it is left. What estimates err by is learned from all
-   machines measured so far, and corrects the others.
+2. The most promising machine is measured, the layers that take longest first. It is left as soon as
+   it no longer promises anything. The error of estimates is learned from all machines measured so
+   far, and corrects the others.
 3. On machines of the front, layers are measured again where that is expected to save most.
 
 A step is worth the hypervolume that it is expected to add, a measurement.

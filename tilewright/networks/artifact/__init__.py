@@ -1,4 +1,5 @@
-"""A network in one folder: built from layers and schedules, loaded without its model, run, checked.
+"""Builds a network into one folder from layers and schedules, loads it without its model, and runs
+it.
 
 from tilewright.networks.artifact import build, load
 

@@ -1,8 +1,7 @@
-"""The whole network against its source model: samples with the outputs that onnxruntime gives for
-the model as it came, kept in the artifact, and how far the artifact's own are from them.
+"""Compares a built network with its source model, on samples stored in the artifact.
 
-Nothing here packs, lowers or rescales: whatever goes wrong between the model and the accelerator
-shows in this number.
+onnxruntime computes the samples' outputs from the model in its original types. Nothing here packs,
+lowers or rescales: this number shows any error between the model and the accelerator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An integer graph and a schedule a layer → a folder."""
+"""Writes the folder of an integer graph with a schedule for each layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A network compiled into one library: its folder written, and read again.
+"""Writes and reads the folder of a network compiled into one library.
 
 manifest.json   what it is, each layer's kernel and schedule, the digests of the files
 network.so      the whole network with its weights, for TVM's virtual machine

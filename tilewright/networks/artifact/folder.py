@@ -1,4 +1,7 @@
-"""The files of an artifact, each known by its SHA-256; the manifest by the one it holds itself."""
+"""Writes and reads the files of an artifact, and checks their digests.
+
+The manifest has the SHA-256 of each file, and its own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading an artifact, and what one does with it."""
+"""Loads an artifact, runs it and verifies it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running an artifact: the accelerator's segments and the CPU's islands by turns."""
+"""Runs an artifact: the accelerator's segments and the CPU's islands by turns."""
 
 from __future__ import annotations
 

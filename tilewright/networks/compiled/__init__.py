@@ -1,1 +1,1 @@
-"""A float network compiled whole for a processor: kernels on packed tensors, and TVM's code."""
+"""Compiles a whole float network for a processor: kernels on packed tensors, and TVM's code."""

@@ -1,5 +1,7 @@
-"""A schedule for every function that TVM makes of what lies between kernels: values that one reader
-computes itself are inlined, outer loops run in parallel, the last one in vectors."""
+"""Schedules every function that TVM makes of the operators between kernels.
+
+Values with one reader are inlined, outer loops run in parallel, the innermost is vectorised.
+"""
 
 from __future__ import annotations
 

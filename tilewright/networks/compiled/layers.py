@@ -1,4 +1,4 @@
-"""The layers of a float network that have kernels, with their numbers."""
+"""Finds the layers of a float network that have kernels, with their numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rewritten module as one shared library, and a library that runs."""
+"""Compiles a rewritten module into one shared library, and loads and runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators between kernels that compute on packed tensors as they are."""
+"""Implements operators between kernels that compute on packed tensors directly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A network's Relax module in which kernels are called in place of the layers they compute."""
+"""Rewrites a network's Relax module: it calls kernels in place of the layers they compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Relus and clips: with the layer before them, or layers of their own."""
+"""Fuses relus and clips with the layer before them, or makes them separate layers."""
 
 from __future__ import annotations
 

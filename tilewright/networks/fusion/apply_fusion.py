@@ -1,4 +1,4 @@
-"""All that may be fused in a network, and the network as a labelling of it says."""
+"""Lists all that may be fused in a network, and applies a labelling to it."""
 
 from __future__ import annotations
 

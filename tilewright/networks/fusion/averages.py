@@ -1,8 +1,8 @@
-"""Global averages: of a convolution's results while they are accumulators, or layers of their own.
+"""Fuses global averages with a convolution's accumulators, or makes them layers of their own.
 
 A layer of its own multiplies each pixel by a block of weights that are zero but for a tap on the
-diagonal, and reads one a pixel and a block of channels. The average of tensors that lie side by
-side is the averages of each, side by side.
+diagonal. It reads one such block for each pixel and block of channels. The average of tensors that
+lie side by side is the averages of each, side by side.
 """
 
 from __future__ import annotations

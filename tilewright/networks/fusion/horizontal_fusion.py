@@ -1,5 +1,7 @@
-"""Layers that read the same tensor: as one layer that writes the channels of all, one behind
-another, so that it is loaded once."""
+"""Merges layers that read the same tensor into one, so that the tensor is loaded once.
+
+The merged layer writes the channels of all, one behind another.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Max-pools: with the sums of the convolution before them, or layers of their own."""
+"""Fuses max-pools with the sums of the convolution before them, or makes them separate layers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Projection shortcuts: summed with the last convolution of their block, or layers of their own.
+"""Fuses projection shortcuts with the last convolution of their block, or keeps them separate.
 
 The block's last convolution adds the shortcut's result, cut to eight bits, times a power of two. In
-the accumulators this is done first: the shortcut's products, bias, shift and clips, a shift to the
-left, and on top of that the other convolution's products.
+the accumulators this is done first: the shortcut's products, bias, shift and clips, and a left
+shift. The other convolution's products are added to that.
 """
 
 from __future__ import annotations

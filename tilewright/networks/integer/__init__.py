@@ -1,1 +1,3 @@
-"""Quantised networks in integers: extraction from Relax, CPU islands, the integer reference."""
+"""Converts quantised networks to integers: extraction from Relax, CPU islands, the integer
+reference.
+"""

@@ -1,8 +1,8 @@
-"""The numbers of integer layers: scales, shifts, bounds, constants.
+"""Computes the numbers of integer layers: scales, shifts, bounds, constants.
 
 An int8 tensor counts in steps, from a zero point. A sum of products counts in the data's step times
-the weights'; a right shift with rounding half up brings it to the output's where the ratio of the
-two is a power of two.
+the weights'. A right shift with rounding half up brings it to the output's step, where the ratio of
+the two is a power of two.
 """
 
 from __future__ import annotations

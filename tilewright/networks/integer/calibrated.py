@@ -1,9 +1,9 @@
 """Chooses how finely the results of first passes count (`networks.integer.multipliers`), by
 samples.
 
-At worst a pass with fine weights sums up to far more than it does: an int8 tensor that could hold
-that would be coarser than the output. So the network runs on samples, and each such tensor counts
-as finely as what was seen there, times a margin, allows.
+At worst a pass with fine weights sums up to far more than it usually does. An int8 tensor that
+could hold that would be coarser than the output. So the network runs on samples, and each such
+tensor counts as finely as what was seen there, times a margin, allows.
 """
 
 from __future__ import annotations

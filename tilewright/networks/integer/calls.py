@@ -1,5 +1,7 @@
-"""A call on its way to integer layers: what multiplies, what follows the sums, and what the zero
-point of its data adds to them."""
+"""Describes a call on its way to integer layers.
+
+That is what multiplies, what follows the sums, and what the data's zero point adds to them.
+"""
 
 from __future__ import annotations
 

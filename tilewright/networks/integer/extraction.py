@@ -1,4 +1,4 @@
-"""A quantised ONNX model → its `IntegerGraph`."""
+"""Extracts the `IntegerGraph` of a quantised ONNX model."""
 
 from __future__ import annotations
 

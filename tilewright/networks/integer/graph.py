@@ -1,4 +1,4 @@
-"""A network in integers: layers for an accelerator and islands of operators that the CPU runs."""
+"""Defines a network in integers: layers for an accelerator, and islands of CPU operators."""
 
 from __future__ import annotations
 

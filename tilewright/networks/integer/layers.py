@@ -1,9 +1,8 @@
-"""From a call that the importer found to layers in integers: what multiplies, and what follows it
-in one epilogue.
+"""Makes integer layers of a call that the importer found: the product, and its one epilogue.
 
 Where scales are powers of two apart a call is one layer. Elsewhere the factor between them goes
-into the weights (`networks.integer.multipliers`), and a call with constant weights is two: a pass
-with what rounding leaves of them, and one that adds its result.
+into the weights (`networks.integer.multipliers`). A call with constant weights is then two layers:
+a pass with what rounding leaves of them, and one that adds its result.
 """
 
 from __future__ import annotations

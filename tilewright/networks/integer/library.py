@@ -1,4 +1,4 @@
-"""CPU islands compiled by TVM into one library file."""
+"""Compiles CPU islands with TVM into one library file."""
 
 from __future__ import annotations
 

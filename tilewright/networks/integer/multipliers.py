@@ -1,9 +1,10 @@
-"""Multiplications by any number, where an accelerator can only shift: the number goes into weights.
+"""Multiplies by any number, where an accelerator can only shift: the number goes into weights.
 
 A sum of products times a factor a channel is the sum of products with weights times that factor.
-Rounded to int8 alone these lose what the model's own integers have. So each is written as two int8
-weights, `coarse + fine / 2^FINE_BITS`: 15 bits, of which rounding takes next to nothing. A pass
-with the fine ones comes first and leaves a small int8 tensor, which the other adds to its sums.
+Rounding those weights to int8 alone would lose precision that the model's integers have. So each is
+written as two int8 weights, `coarse + fine / 2^FINE_BITS`: 15 bits, which rounding hardly changes.
+A pass with the fine ones comes first and leaves a small int8 tensor, which the other adds to its
+sums.
 """
 
 from __future__ import annotations

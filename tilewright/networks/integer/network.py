@@ -1,4 +1,6 @@
-"""A network in integers on an accelerator: one graph of layers to inspect, to tune and to build."""
+"""Makes one graph of integer layers of a network on an accelerator, to inspect, to tune and to
+build.
+"""
 
 from __future__ import annotations
 

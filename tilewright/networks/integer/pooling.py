@@ -1,4 +1,4 @@
-"""Max-pools that become part of the layer before them."""
+"""Fuses max-pools into the layer before them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""One walk through a quantised network: which float tensors are int8 tensors in some scale, which
-calls become layers, and what is left to the CPU."""
+"""Walks through a quantised network once and decides what runs in int8.
+
+Decided are which float tensors are int8 tensors in some scale, which calls become layers, and what
+is left to the CPU.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Computes a layer in plain integer arithmetic: what every other way of running it has to give, bit
-by bit."""
+"""Computes a layer in plain integer arithmetic.
+
+Every other way of running it must give the same, bit by bit.
+"""
 
 from __future__ import annotations
 

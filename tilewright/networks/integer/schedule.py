@@ -1,4 +1,4 @@
-"""In which order layers and CPU work run: few and long runs of layers."""
+"""Orders layers and CPU work: few and long runs of layers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Concatenations and slices that nobody computes: tensors that lie inside one another.
+"""Finds concatenations and slices that need no computation: tensors that lie inside one another.
 
-In memory the blocks of an image's channels follow one another, so that what joins channels, or
-takes some of them, is a matter of addresses where the border is that of a block.
+In memory the blocks of an image's channels follow one another. So joining or taking channels is a
+matter of addresses where the border is that of a block.
 """
 
 from __future__ import annotations

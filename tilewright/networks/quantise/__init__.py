@@ -1,4 +1,4 @@
-"""Int8 models: made of float ones, with scales that are powers of two, or taken as they are.
+"""Quantises float models to int8 with power-of-two scales, or takes quantised ones as they are.
 
     model = model_with_weights("resnet18")                # or an ONNX file
     samples = read_samples(Path("images.npz"), calibration_inputs(model))

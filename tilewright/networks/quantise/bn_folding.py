@@ -1,4 +1,4 @@
-"""The float model that is quantised: static, BatchNorms in the weights, constants computed.
+"""Prepares the float model for quantising: static shapes, folded BatchNorms and constants.
 
 onnxruntime's basic graph optimisation does the folding; the operators that stay keep their names.
 """

@@ -1,5 +1,7 @@
-"""Powers of two for the weights of each output channel: sums count in finer steps where a channel's
-weights are small, and are shifted further."""
+"""Chooses a power of two for the weights of each output channel.
+
+Where a channel's weights are small its sums count in finer steps, and are shifted further.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Writes QuantizeLinear and DequantizeLinear into a float graph, where a plan says.
 
 Every int8 activation gets one pair behind what computes it, and its readers take the dequantised
-tensor, but for float operators that read what a float operator computes. Weights and biases become
-integers with a DequantizeLinear.
-Scales are powers of two, zero points 0.
+tensor. Float operators that read what a float operator computes take that instead. Weights and
+biases become integers with a DequantizeLinear. Scales are powers of two, zero points 0.
 """
 
 from __future__ import annotations

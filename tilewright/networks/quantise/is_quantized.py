@@ -1,4 +1,4 @@
-"""Models that compute in integers already: taken in the scales that they have."""
+"""Recognises models that compute in integers already, and takes them in their own scales."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a user names to an int8 model, whether it is float or quantised already."""
+"""Prepares an int8 model from what a user names, whether it is float or quantised already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A float ONNX model and calibration samples become an int8 model with power-of-two scales."""
+"""Quantises a float ONNX model by calibration samples: an int8 model with power-of-two scales."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Calibration samples: what the ranges of activations are measured on.
+"""Reads or draws calibration samples, on which the ranges of activations are measured.
 
-A file is an NPZ of arrays by input name. An array of the input's own shape is one sample; one with
+A file is an NPZ of arrays by input name. An array of the input's own shape is one sample. One with
 a leading axis more is a sample each, and so is one whose first axis holds the input's batch several
 times. A folder holds such files, read in the order of their names.
 """

@@ -1,11 +1,11 @@
 """Predicts what int8 will cut off of values that no calibration sample has: the largest magnitudes
 that were seen, continued by an exponential tail.
 
-The largest of a few samples says little of the next one: where a tensor's largest value lies just
-below a power of two, inputs of the same kind go beyond it and are cut off. Excesses over a high
-threshold are close to a generalised Pareto distribution (Pickands 1975); its shape is taken as
-zero, an exponential of the mean excess, for a few dozen values do not tell the shape. Tensors with
-a hard end, such as images, have mean excesses near zero and lose nothing.
+The largest of a few samples says little of the next one. Where a tensor's largest value lies just
+below a power of two, similar inputs exceed it and are cut off. Excesses over a high threshold are
+close to a generalised Pareto distribution (Pickands 1975). Its shape is taken as zero, an
+exponential of the mean excess, for a few dozen values do not tell the shape. Tensors with a hard
+end, such as images, have mean excesses near zero and lose nothing.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""LSTM, GRU and RNN: a sequence of known length becomes products, activations and sums."""
+"""Unrolls LSTM, GRU and RNN over a known number of steps: products, activations and sums."""

@@ -1,4 +1,4 @@
-"""One step of an LSTM, a GRU or an RNN. The equations are those of the ONNX operators.
+"""Writes one step of an LSTM, a GRU or an RNN, by the equations of the ONNX operators.
 
 With gates g, data x(t) and state h(t-1):
 

@@ -1,4 +1,6 @@
-"""Recurrent operators whose data begin with the batch take the form that begins with the steps."""
+"""Transposes recurrent operators whose data begin with the batch, so that they begin with the
+steps.
+"""
 
 from __future__ import annotations
 

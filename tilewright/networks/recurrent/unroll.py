@@ -1,4 +1,4 @@
-"""The graph of the steps that a recurrent operator becomes.
+"""Unrolls a recurrent operator into the graph of its steps.
 
 The products with the data are one for all steps; those with the state share their weights.
 """

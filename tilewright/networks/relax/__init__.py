@@ -1,6 +1,6 @@
-"""The only place that talks to TVM: its interface moves every release.
+"""Wraps TVM, whose interface changes with every release; no other package talks to it.
 
 `importer` turns a normalised ONNX graph into a Relax module, `partition` finds the subgraphs to
-offload, `execute` compiles a module for the CPU and runs it. Importing this package imports TVM
-(a second and 200 MB), so callers import it inside functions.
+offload, `execute` compiles a module for the CPU. Importing this package imports TVM (a second and
+200 MB), so callers import it inside functions.
 """

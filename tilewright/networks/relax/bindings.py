@@ -1,4 +1,4 @@
-"""A flat view of a Relax function: one record a binding, what reads it and where it came from."""
+"""Lists the bindings of a Relax function: for each its readers and its source operator."""
 
 from __future__ import annotations
 

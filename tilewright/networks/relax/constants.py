@@ -1,5 +1,7 @@
-"""Values that depend on weights alone, computed by NumPy: a handful of operators stands between a
-quantised model's constants and what reads them."""
+"""Evaluates values that depend on weights alone, in NumPy.
+
+A handful of operators stands between a quantised model's constants and their readers.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Converters for the ONNX operators TVM's importer lacks or translates too opaquely.
+"""Converts ONNX operators that TVM's importer lacks or translates too opaquely.
 
 BatchNormalization is bound to the one result that inference has (stock: all three, under no name).
-Clip becomes `relax.clip` and Einsum `relax.einsum` (stock: TIR calls nothing can match); Gather
-reads no memory but its tensor's; the integer operators of the ONNX standard and of onnxruntime
+Clip becomes `relax.clip` and Einsum `relax.einsum` (stock: TIR calls nothing can match). Gather
+reads no memory but its tensor's. The integer operators of the ONNX standard and of onnxruntime
 become the dequantise–compute–quantise form that QDQ models have, exact while sums stay below 2²⁴.
 """
 

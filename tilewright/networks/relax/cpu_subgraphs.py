@@ -1,4 +1,4 @@
-"""CPU islands: operators between an accelerator's layers as Relax functions, compiled and run."""
+"""Compiles and runs CPU islands: operators between an accelerator's layers, as Relax functions."""
 
 from __future__ import annotations
 

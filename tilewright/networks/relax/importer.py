@@ -1,4 +1,4 @@
-"""ONNX → Relax, remembering which source operator every binding came from.
+"""Imports ONNX to Relax, and records which source operator every binding came from.
 
 Where TVM's importer has gaps, `networks.relax.converters` fills them.
 """

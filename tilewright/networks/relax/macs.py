@@ -1,4 +1,4 @@
-"""The multiply-accumulates of one inference, by the operator of the source model they belong to.
+"""Counts the multiply-accumulates of one inference for each operator of the source model.
 
 `networks.macs` has the formulas. What depends on weights alone is computed once, when the model is
 loaded, and counts nothing.

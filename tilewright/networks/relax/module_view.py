@@ -1,6 +1,6 @@
-"""A Relax module that somebody else made, as the extraction of integer layers reads one.
+"""Reads a Relax module that somebody else made, for the extraction of integer layers.
 
-TVM's own ONNX importer leaves no names: operators are called like the variables they are bound to,
+TVM's own ONNX importer leaves no names. Operators get the names of the variables they are bound to,
 which is what `mod.show()` prints.
 """
 

@@ -1,4 +1,5 @@
-"""Relax modules in which an accelerator's programs are called in place of the layers they run.
+"""Rewrites Relax modules so that an accelerator's programs are called in place of the layers they
+run.
 
 A run of layers without other work between is one `call_dps_packed`; what TVM keeps are functions
 of the module, called in between.

@@ -1,6 +1,6 @@
-"""Finds the operators an accelerator could be given, and what follows each as far as its
-accumulators can: the anchors, the chains behind them, and who of two takes an operator that both
-could."""
+"""Finds the operators an accelerator could be given, and what follows each on its accumulators.
+Decides which of two chains takes an operator.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch.export → Relax, remembering which operator every binding came from."""
+"""Imports torch.export to Relax, and records which operator every binding came from."""
 
 from __future__ import annotations
 

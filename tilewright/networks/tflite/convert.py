@@ -1,4 +1,4 @@
-"""A TensorFlow Lite file → an ONNX model in QDQ form."""
+"""Converts a TensorFlow Lite file to an ONNX model in QDQ form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that compute each number by itself, or from its partners in other tensors."""
+"""Converts operators that compute each number by itself, or from its partners in other tensors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Reads a TensorFlow Lite file into plain Python data. A file comes from a stranger: the bindings
-follow every offset they find, so each length is compared with a limit before it is walked through.
+"""Reads a TensorFlow Lite file into plain Python data. A file comes from a stranger, and the
+bindings follow every offset they find. So each length is compared with a limit before it is walked
+through.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An ONNX graph in the making: nodes and constants, each with a name that no other has."""
+"""Collects the nodes and constants of an ONNX graph, each under a unique name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that go over images in windows, reduce or resize them."""
+"""Converts operators that go over images in windows, reduce or resize them."""
 
 from __future__ import annotations
 

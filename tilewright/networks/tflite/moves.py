@@ -1,4 +1,4 @@
-"""Operators that move numbers and compute none."""
+"""Converts operators that move numbers and compute none."""
 
 from __future__ import annotations
 

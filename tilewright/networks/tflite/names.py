@@ -1,5 +1,8 @@
-"""Names that are readable, and that no two have. A converter that fuses operators joins all their
-names with semicolons; one of these says best what an operator is."""
+"""Chooses a readable and unique name for each operator.
+
+A converter that fuses operators joins all their names with semicolons. The name here is the one of
+them that describes the operator best.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that multiply: convolutions, dense layers and products of matrices."""
+"""Converts operators that multiply: convolutions, dense layers and products of matrices."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The ONNX graph that a TensorFlow Lite one becomes, tensor by tensor: each in the layouts that are
-asked for, as the integers that are stored and as the real numbers that they stand for.
+"""Writes the ONNX graph of a TensorFlow Lite one, tensor by tensor.
 
-Files have images as (n, h, w, c), ONNX computes on (n, c, h, w). A tensor stays in the layout its
-operator computes it in, and exists in the other one only where an operator asks for it: so the
-transpositions between two convolutions never arise.
+A tensor exists in the layouts that operators ask for, as stored integers and as the real numbers
+that they stand for. Files have images as (n, h, w, c), ONNX computes on (n, c, h, w). A tensor
+stays in the layout its operator computes it in. It exists in the other one only where an operator
+asks for it, so the transpositions between two convolutions never arise.
 """
 
 from __future__ import annotations

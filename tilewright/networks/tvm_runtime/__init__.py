@@ -1,6 +1,6 @@
-"""Parts of Relax modules on an accelerator: for TVM scripts of others (docs/guides/tvm.md).
+"""Runs parts of Relax modules on an accelerator, for TVM scripts of users (docs/guides/tvm.md).
 
-`flows.tvm_partition.partition_for_vta` is the way in. Importing this package loads no TVM.
+Call `flows.tvm_partition.partition_for_vta`. Importing this package loads no TVM.
 """
 
 from tilewright.networks.tvm_runtime.program import LayerCycles, OffloadError

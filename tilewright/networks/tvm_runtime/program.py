@@ -1,4 +1,4 @@
-"""A run of layers on an accelerator as bytes: written where a module is made, read where it runs.
+"""Serialises a run of layers on an accelerator as bytes, which a module carries to where it runs.
 
 A ZIP file of what the target built and `program.json`; uncompressed, without time stamps.
 """

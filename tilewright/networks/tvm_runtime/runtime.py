@@ -1,7 +1,7 @@
-"""The packed function that offloaded modules call: it runs a program on the simulated board.
+"""Registers the packed function that offloaded modules call; it runs on the simulated board.
 
-The program itself is an argument, so that a module that is exported and loaded elsewhere has all
-it needs but this function.
+The program itself is an argument, so a module that is exported and loaded elsewhere needs nothing
+but this function.
 """
 
 from __future__ import annotations

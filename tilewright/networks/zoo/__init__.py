@@ -1,4 +1,4 @@
-"""The built-in networks: real ONNX graphs in their standard shapes, nothing downloaded.
+"""Lists the built-in networks: real ONNX graphs in their standard shapes, nothing downloaded.
 
 Weights are seeded noise, He-scaled, which is all that schedules depend on; `digits_cnn` alone is
 trained, so that accuracy can be checked. A new network is a function `f(Builder) -> output name` in

@@ -1,4 +1,4 @@
-"""AlexNet in torchvision's one-tower form (Krizhevsky, arXiv 1404.5997)."""
+"""Builds AlexNet in torchvision's one-tower form (Krizhevsky, arXiv 1404.5997)."""
 
 from __future__ import annotations
 

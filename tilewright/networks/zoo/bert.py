@@ -1,7 +1,7 @@
-"""BERT-tiny, google/bert_uncased_L-2_H-128_A-2 (Turc et al., arXiv 1908.08962), with two classes.
+"""Builds BERT-tiny, google/bert_uncased_L-2_H-128_A-2 (Turc et al., arXiv 1908.08962), two classes.
 
-Its one input are the token ids of one whole sequence, int64 below `VOCABULARY`: it is as long as
-the network takes, so no mask is needed, and all of it is the first segment.
+Its one input is the token ids of one whole sequence, int64 below `VOCABULARY`. It has the length
+that the network takes, so no mask is needed, and all of it is the first segment.
 """
 
 from __future__ import annotations

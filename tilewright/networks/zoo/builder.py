@@ -1,6 +1,6 @@
 """Writes a network's ONNX graph layer by layer, keeping track of shapes, with seeded weights.
 
-Every weight tensor has its own random stream (seed, index), so a model built without weight data
+Every weight tensor has its own random stream (seed, index). So a model built without weight data
 has the same graph as the one built with it.
 """
 

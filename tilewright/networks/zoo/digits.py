@@ -1,4 +1,4 @@
-"""A small CNN really trained on scikit-learn's 8×8 handwritten digits, so accuracy can be checked.
+"""Trains and builds a small CNN on scikit-learn's 8×8 handwritten digits, to check accuracy.
 
 Training is plain NumPy: convolutions as matrix products over unfolded patches, cross-entropy, SGD
 with momentum; a few seconds, deterministic in the seed. A fifth of the 1,797 images is held out.

@@ -1,4 +1,4 @@
-"""Inception v3 as torchvision builds it for inference (no auxiliary head), 299×299."""
+"""Builds Inception v3 as torchvision does for inference (no auxiliary head), 299×299."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MobileNet v1 (Howard et al., arXiv 1704.04861, table 1), v2 and v3 as torchvision builds them."""
+"""Builds MobileNet v1 (Howard et al., arXiv 1704.04861, table 1), v2 and v3 as torchvision does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ResNet-18, -34 and -50 as torchvision builds them (stride in the 3×3 of a bottleneck)."""
+"""Builds ResNet-18, -34 and -50 as torchvision does (stride in the 3×3 of a bottleneck)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VGG-11, -13, -16 and -19 without BatchNorm (Simonyan & Zisserman, table 1: A, B, D, E)."""
+"""Builds VGG-11, -13, -16 and -19 without BatchNorm (Simonyan & Zisserman, table 1: A, B, D, E)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The vision transformer ViT-Ti/16 (Dosovitskiy et al., arXiv 2010.11929; its sizes: Touvron et
-al., arXiv 2012.12877, table 1)."""
+"""Builds the vision transformer ViT-Ti/16 (Dosovitskiy et al., arXiv 2010.11929).
+
+Its sizes are those of Touvron et al., arXiv 2012.12877, table 1.
+"""
 
 from __future__ import annotations
 

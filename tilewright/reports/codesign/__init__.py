@@ -1,1 +1,1 @@
-"""The front of a co-design run as a page to explore."""
+"""Draws the front of a co-design run as an interactive page."""

@@ -1,4 +1,4 @@
-"""A co-design run in Markdown and as a table: what records of it show."""
+"""Describes a co-design run in Markdown and as a table, for records."""
 
 from __future__ import annotations
 

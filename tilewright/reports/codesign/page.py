@@ -1,4 +1,4 @@
-"""`front.html`: machines by area and latency; pointing at one shows what it waits for."""
+"""Writes `front.html`: machines by area and latency; pointing at one shows what it waits for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workload by workload: tables of tuners and workloads, coloured from good to bad."""
+"""Draws tables of tuners and workloads, coloured from good to bad."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of a comparison, as SVG to be put into a page; draw them within `house_style`.
+"""Draws the pictures of a comparison, as SVG to be put into a page, within `house_style`.
 
 A tuner has its colour and its dashes in all of them. Lines are medians over seeds, bands their 95 %
 intervals.

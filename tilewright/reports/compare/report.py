@@ -1,4 +1,4 @@
-"""`report.html`: who finds what, with how many measurements, at what price."""
+"""Writes `report.html`: each tuner's results, its number of measurements, and its costs."""
 
 from __future__ import annotations
 

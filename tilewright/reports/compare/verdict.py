@@ -1,4 +1,4 @@
-"""The verdict of a comparison in sentences, the same on the page and in the terminal."""
+"""Words the verdict of a comparison, the same on the page and in the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`explain.html`: the pictures, and the numbers behind it, as a page that stands alone."""
+"""Writes `explain.html`: the pictures, and the numbers behind them, as a self-contained page."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""One picture of a run's models: what moved them above, how right they were below; and its parts,
-a model each, for a page that puts them where there is room."""
+"""Draws a run's models: what moved them above, how accurate they were below.
+
+Its parts, a model each, are for a page that puts them where there is room.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a labelled network: what runs together, and what that saves."""
+"""Draws the page of a labelled network: what runs together, and what that saves."""
 
 from tilewright.reports.fusion.page import fusion_page
 

@@ -1,4 +1,6 @@
-"""`fusion.html`: the layers of a network as they run, what was fused into each, what it saves."""
+"""Writes `fusion.html`: the layers of a network as they run, what was fused into each, what it
+saves.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Colours of a timeline: kinds of instructions, and what a unit waits for between them."""
+"""Defines the colours of a timeline: kinds of instructions, and what units wait for."""
 
 from __future__ import annotations
 

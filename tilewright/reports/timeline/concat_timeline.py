@@ -1,4 +1,4 @@
-"""Several programs that ran one after the other as one picture."""
+"""Concatenates several programs that ran one after the other into one picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A picture of a program's timeline: a lane a unit, instructions by kind, what stalls wait for."""
+"""Draws a program's timeline: a lane a unit, instructions by kind, what stalls wait for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program's timeline as a file: a picture, or a page to zoom into."""
+"""Writes a program's timeline as a file: a picture, or a page to zoom into."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One explorer a file; importing a file registers it."""
+"""Registers the tuners: one explorer a file, registered by importing it."""

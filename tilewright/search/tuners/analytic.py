@@ -1,4 +1,4 @@
-"""Tuners that follow closed-form estimates and learn nothing: what learning has to beat.
+"""Implements tuners that follow closed-form estimates and learn nothing: a control for learning.
 
 `estimate` takes the estimated latency at its word; `tps` is VTA++'s analytic tiling choice, by
 estimated DRAM traffic. Nothing that is measured changes either order.

@@ -1,6 +1,8 @@
-"""AutoTVM's XGBTuner: a plan of promising configs found by simulated annealing on a cost model that
-is refitted once a plan has been measured (TVM 0.14, autotvm/tuner/model_based_tuner.py,
-sa_model_optimizer.py)."""
+"""Implements AutoTVM's XGBTuner: simulated annealing on a cost model finds a plan of configs.
+
+The model is refitted once a plan has been measured (TVM 0.14, autotvm/tuner/model_based_tuner.py,
+sa_model_optimizer.py).
+"""
 
 from __future__ import annotations
 

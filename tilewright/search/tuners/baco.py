@@ -1,5 +1,8 @@
-"""BaCO: Bayesian optimisation with hidden constraints, expected improvement of a Gaussian process
-times the feasibility a random forest predicts (Hellsten et al., ASPLOS 2023)."""
+"""Implements BaCO: Bayesian optimisation with hidden constraints (Hellsten et al., ASPLOS 2023).
+
+Its score is the expected improvement of a Gaussian process times the feasibility that a random
+forest predicts.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""CHAMELEON: adaptive exploration by reinforcement learning, adaptive sampling by clustering
-(Ahn et al., ICLR 2020). An agent walks the space for the score of AutoTVM's cost model; the places
-it met are clustered, and one config a cluster is measured."""
+"""Implements CHAMELEON: exploration by reinforcement learning, sampling by clustering.
+
+An agent walks the space for the score of AutoTVM's cost model. The places it visited are clustered,
+and one config a cluster is measured (Ahn et al., ICLR 2020).
+"""
 
 from __future__ import annotations
 

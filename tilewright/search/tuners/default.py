@@ -1,12 +1,12 @@
-"""Tilewright's own tuner: expected improvement of a Gaussian process times the chance of valid.
+"""Implements Tilewright's own tuner: expected improvement times the chance that a config is valid.
 
-What it does beyond ML²Tuner: the performance models know their own uncertainty and which features
-matter; a batch is chosen together, each member knowing the others; Model A sees what a price a
-counted thing would predict; failed compiles teach the validity model; the veto is calibrated to
-cost hardly any good config. `default` also starts from closed-form estimates of the target, where
-it offers them: they rank the first batch, and the models learn only by how much they are wrong.
-`default-blind` looks at no estimate: its first batch is what does least work among programs spread
-over the space. Neither uses anything learned on other workloads.
+Beyond ML²Tuner, the performance models (Gaussian processes) know their own uncertainty and which
+features matter. A batch is chosen jointly. Model A uses prices of lowering's counters. Failed
+compiles train the validity model. The veto is calibrated to cost hardly any good config. `default`
+also starts from closed-form estimates of the target, where it offers them. They rank the first
+batch, and the models learn only their error. `default-blind` uses no estimate: its first batch is
+what does least work among programs spread over the space. Neither uses anything learned on other
+workloads.
 """
 
 from __future__ import annotations

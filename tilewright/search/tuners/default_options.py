@@ -1,4 +1,4 @@
-"""The options of `default` and `default-blind`."""
+"""Defines the options of `default` and `default-blind`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""AutoTVM's genetic tuner: populations of knob indices, crossed at one point, mutated knob by knob
-(TVM 0.14, autotvm/tuner/ga_tuner.py). Unlike TVM's it never measures a config twice, which makes it
-a stronger rival."""
+"""Implements AutoTVM's genetic tuner: populations of knob indices.
+
+Individuals are crossed at one point and mutated knob by knob (TVM 0.14, autotvm/tuner/ga_tuner.py).
+Unlike TVM's it never measures a config twice, which makes it a stronger rival.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""ML²Tuner: P ranks the space, V vetoes, (α+1)·N candidates are compiled, A re-ranks them with
-hidden features, the best N are measured, all three retrain (arXiv 2411.10764)."""
+"""Implements ML²Tuner (arXiv 2411.10764): P ranks, V vetoes, A re-ranks with hidden features.
+
+(α+1)·N candidates are compiled, the best N are measured, and all three models are retrained.
+"""
 
 from __future__ import annotations
 

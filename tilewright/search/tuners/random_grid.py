@@ -1,4 +1,4 @@
-"""The tuners that learn nothing: uniform random order and grid order."""
+"""Implements the tuners that learn nothing: uniform random order and grid order."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Predicts latencies for `default` after the rounds so far: by estimates or a transferred model, by
-its own models, and by both; and the features that these look at."""
+its own models, and by both. Also lists the features that these use.
+"""
 
 from __future__ import annotations
 

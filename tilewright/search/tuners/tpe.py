@@ -1,5 +1,7 @@
-"""Optuna's TPE with constraints: densities of good and of other configs, drawn where their ratio is
-highest (Bergstra et al., NeurIPS 2011; constraints and batches as in Optuna's `TPESampler`).
+"""Adapts Optuna's TPE with constraints: densities of good and of bad configs.
+
+Configs are drawn where the ratio of the densities is highest (Bergstra et al., NeurIPS 2011;
+constraints and batches as in Optuna's `TPESampler`).
 
 The study lives in memory and for one batch: it is made of the history, so nothing has to be kept.
 """

@@ -1,8 +1,8 @@
-"""VTAs on boards that sit elsewhere: a worker of a Dask cluster beside each measures on it.
+"""Measures on VTAs on boards elsewhere, by a worker of a Dask cluster beside each.
 
-`target` is the side of the command, `programs` what travels, `bench` what runs beside the board,
-through the C runtime (`targets.vta.board.runtime`) and `measure.c`; `serve` makes a worker of that.
-What runs there loads no numba.
+`target` is the side of the command, `single_layer_programs` what travels, `board_runner` what runs
+beside the board, through the C runtime (`targets.vta.board.runtime`) and `measure.c`.
+`board_worker` makes a worker of that. What runs there loads no numba.
 """
 
 INPUT, EXPECTED = "input.bin", "expected.bin"

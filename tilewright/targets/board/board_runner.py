@@ -1,5 +1,7 @@
-"""Measures on a board: the C runtime, built once against the board's driver, one program at a time,
-each in a process of its own with a limit, and the board reset after one that ended badly.
+"""Measures on a board, with the C runtime built once against the board's driver.
+
+Each program runs alone, in a process of its own with a limit. The board is reset after a program
+that ended badly.
 """
 
 from __future__ import annotations

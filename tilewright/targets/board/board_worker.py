@@ -1,4 +1,4 @@
-"""A worker of a cluster that offers the board beside it as a resource."""
+"""Runs a worker of a cluster that offers the board beside it as a resource."""
 
 from __future__ import annotations
 

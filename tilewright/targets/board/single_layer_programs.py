@@ -1,5 +1,4 @@
-"""A batch's programs as a board loads them: a network of one layer each, with random numbers in it
-and what they must give.
+"""Makes a batch's programs loadable: a network of one layer each, with random numbers and answers.
 
 What rows have in common, weights above all, travels once: files are named by their digest.
 """

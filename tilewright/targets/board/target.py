@@ -1,4 +1,4 @@
-"""A VTA on a board as a target: lowered here, measured where the board is."""
+"""Implements the target of a VTA on a board: lowered here, measured where the board is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Dask cluster: reached within a time or not at all, and given up where it is gone for longer."""
+"""Connects to a Dask cluster within a time limit, and gives up one that stays unreachable."""
 
 from __future__ import annotations
 

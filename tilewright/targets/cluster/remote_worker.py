@@ -1,6 +1,6 @@
-"""The worker's side of `targets.cluster`: answers calls with a target that it makes once.
+"""Answers calls on a worker of `targets.cluster`, with a target that it makes once.
 
-A call is a function of its arguments alone: a worker keeps no files, and a call that was lost with
+A call is a function of its arguments alone. A worker keeps no files, and a call that was lost with
 its worker is made again on another.
 """
 

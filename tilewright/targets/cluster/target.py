@@ -1,4 +1,4 @@
-"""A target that stands in for one whose batches the workers of a cluster lower and measure."""
+"""Stands in for a target whose batches the workers of a cluster lower and measure."""
 
 from __future__ import annotations
 

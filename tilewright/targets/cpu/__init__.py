@@ -1,1 +1,1 @@
-"""The processor this runs on: TensorIR kernels compiled by LLVM and timed for real."""
+"""Measures on this processor: TensorIR kernels compiled by LLVM and timed for real."""

@@ -1,4 +1,4 @@
-"""LLVM's assembly text: made a library by the machine's C compiler, and looked at.
+"""Assembles LLVM's text into a library with the machine's C compiler, and reads features off it.
 
 LLVM generates code once, as text: the text tells what the kernel became, and assembling and linking
 it takes a tenth of a second. Equal texts give equal bytes.

@@ -1,4 +1,4 @@
-"""One config → the bytes of a shared library, and what compiling it revealed; or a typed failure.
+"""Compiles one config to the bytes of a shared library and its hidden features, or a typed failure.
 
 Runs in processes of their own (`targets.cpu.compile_pool`): LLVM may take long, or end its process.
 """

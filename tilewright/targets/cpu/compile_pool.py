@@ -1,5 +1,7 @@
-"""Compiling batches in processes that live on: one config that hangs LLVM or ends its process costs
-itself alone."""
+"""Compiles batches in long-lived processes.
+
+A config that hangs LLVM or ends its process costs itself alone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The child's side of `targets.cpu.compile_pool`: compiles one config a call."""
+"""Compiles one config a call, as the child of `targets.cpu.compile_pool`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of this processor as parts of a network's library."""
+"""Calls kernels of this processor as parts of a network's library."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""TVM's lowering of kernels, with one change: what is `local` lies on the stack.
+"""Lowers kernels as TVM does, with one change: what is `local` lies on the stack.
 
-TVM asks its runtime for memory above 1 KiB. A register tile is more than that; LLVM then cannot
+TVM asks its runtime for memory above 1 KiB. A register tile is more than that. LLVM then cannot
 know that nobody reads it afterwards, and stores registers that nobody needs.
 """
 

@@ -1,8 +1,8 @@
-"""Two kernels that tell how fast the processor is: a product of small matrices, which keeps its
-multipliers busy, and a sum over a piece of memory, which keeps its loads busy.
+"""Measures how fast the processor is, by two kernels.
 
-The product is what other kernels are timed beside: its data fit the second-level cache of a core,
-so that it suffers from a lower clock or a lost core as they do, and leaves their data in peace.
+A product of small matrices keeps its multipliers busy, and a sum over a piece of memory its loads.
+Other kernels are timed beside the product. Its data fit the second-level cache of a core. So it
+suffers from a lower clock or a lost core as they do, and leaves their data in cache.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The child's side of `targets.cpu.runner`: runs one compiled kernel a call."""
+"""Runs one compiled kernel a call, as the child of `targets.cpu.runner`."""
 
 from __future__ import annotations
 

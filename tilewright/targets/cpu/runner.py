@@ -1,4 +1,4 @@
-"""Running compiled kernels in a watched process: one that crashes or hangs costs itself alone."""
+"""Runs compiled kernels in a watched process: one that crashes or hangs costs itself alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This processor as a target of the tuner."""
+"""Implements this processor as a target of the tuner."""
 
 from __future__ import annotations
 

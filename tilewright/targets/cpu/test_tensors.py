@@ -1,4 +1,4 @@
-"""Seeded tensors of a workload in the layouts of its kernels, and the right answer."""
+"""Makes seeded tensors of a workload in the layouts of its kernels, and the right answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seeded int8 tensors of a workload, and the right answer."""
+"""Makes seeded int8 tensors of a workload, and the right answer."""
 
 from __future__ import annotations
 

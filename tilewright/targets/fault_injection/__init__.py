@@ -1,4 +1,4 @@
-"""A target that misbehaves on chosen configs: an example of the contract, and a tool for tests.
+"""Injects faults: a target that misbehaves on chosen configs, an example and a tool for tests.
 
     from tilewright.targets.subprocess_target import IsolatedTarget
     faults = {"3": "crash", "5": "hang"}

@@ -1,4 +1,4 @@
-"""A small analytic accelerator whose configs can be told to crash, hang, lie or dawdle."""
+"""Simulates a small analytic accelerator whose configs can be told to crash, hang, lie or stall."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A global average of a convolution's results, while they are accumulators."""
+"""Describes a global average of a convolution's results, computed on its accumulators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A max-pool of a convolution's sums, while they are accumulators."""
+"""Describes a max-pool of a convolution's sums, computed on its accumulators."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What a post-operation with shapes or tensors of its own says of itself: its text, when it is
-legal, what is left of an image, what it computes."""
+"""Defines the contract of a post-operation with shapes or tensors of its own.
+
+It says its text, when it is legal, what is left of an image, and what it computes.
+"""
 
 from __future__ import annotations
 

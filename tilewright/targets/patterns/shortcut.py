@@ -1,4 +1,4 @@
-"""A shortcut whose sums another convolution's begin with."""
+"""Describes a shortcut whose sums another convolution's begin with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps that targets know by name: constants, values a channel, tensors that are added."""
+"""Defines the steps that targets know by name: constants, values a channel, added tensors."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A relu that leaks: what is negative is divided by a power of two.
+"""Defines the leaky relu: what is negative is divided by a power of two.
 
-An arithmetic shift leaves numbers below 0 below 0 and makes none above larger, so the larger of a
-sum and the shifted sum is the one or the other. Rounding is that of the right shift behind it:
-(x >> a) + half >> b is x over 2^(a+b) rounded half up.
+An arithmetic shift leaves numbers below 0 below 0 and makes none above larger. So the step is the
+larger of a sum and the shifted sum. Rounding is that of the right shift behind it: (x >> a) + half
+>> b is x over 2^(a+b) rounded half up.
 """
 
 from __future__ import annotations

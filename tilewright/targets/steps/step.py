@@ -1,5 +1,4 @@
-"""What a kind of element-wise step says of itself: its text, what it computes, and how it is made
-of ALU operations."""
+"""Defines the contract of an element-wise step: its text, its values, and its ALU operations."""
 
 from __future__ import annotations
 

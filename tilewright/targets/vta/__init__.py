@@ -1,4 +1,4 @@
-"""The VTA target: specification, instruction set, lowering and the two simulators.
+"""Implements the VTA target: specification, instruction set, lowering and the two simulators.
 
 The functions here are the short way in; they import their machinery when first called.
 """

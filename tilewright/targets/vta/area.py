@@ -9,7 +9,7 @@ equivalents with textbook weights and divides by the default 16×16 machine's:
 
 where an n×m multiplier counts n·m full adders, an n-bit adder or comparator n, and an n-bit barrel
 shifter n·log2(n) multiplexers. The weights are those of a generic standard-cell library (Weste and
-Harris, CMOS VLSI Design); they were not fitted to any synthesis run, and wiring, control, clock
+Harris, CMOS VLSI Design). They were not fitted to any synthesis run, and wiring, control, clock
 tree and pads are left out. Use it to compare configurations, not to predict square millimetres or
 FPGA utilisation: how many DSP blocks a multiplier takes is the tools' decision.
 """

@@ -1,7 +1,7 @@
-"""Schedules of the template space as records of AutoTVM, the tuner of TVM 0.8 to 0.14.
+"""Writes schedules of the template space as records of AutoTVM, the tuner of TVM 0.8 to 0.14.
 
-A record names the packed tensors and the attributes of the operator, not its epilogue; a split knob
-is [-1, inner extent], -1 standing for whatever the outer loop then counts.
+A record names the packed tensors and the attributes of the operator, not its epilogue. A split knob
+is [-1, inner extent], -1 standing for the count of the outer loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What bounds of a layer are made of: cycles and bytes that no schedule does without."""
+"""Computes the terms of bounds: cycles and bytes that every schedule needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instruction listings: one line an instruction, readable, and exact in both directions.
+"""Writes and reads instruction listings: one line an instruction, exact in both directions.
 
     0  LOAD INP  pop=g2l push=l2g sram=0x0 dram=0x2c8 y=9 x=14 stride=14 pad=1,0,1,1
     1  GEMM      pop=l2g push=g2l uop=0:84 loop=14x3 dst=1,0 src=1,1 wgt=0,1
@@ -7,7 +7,7 @@
     4  FINISH
 
 `pop=` and `push=` name token queues by their ends: l2g from load to compute (g), g2l back, g2s from
-compute to store, s2g back; `prev!`/`next!` is a flag towards a module that does not exist. Pairs
+compute to store, s2g back. `prev!`/`next!` is a flag towards a module that does not exist. Pairs
 are outer,inner loop; `pad=` is above, below, left, right. Fields left out are zero. `rest=` holds
 bits that no field covers, `WORD` a whole undefined instruction. Addresses count elements of the
 memory type. Anything behind `#` is a comment and the leading number is not read.

@@ -1,7 +1,7 @@
-"""VTA's binary formats: where each field lies in a 128-bit instruction and in a micro-op.
+"""Defines VTA's binary formats: where each field lies in a 128-bit instruction and in a micro-op.
 
 Two little-endian 64-bit words (`lo`, `hi`) hold one instruction. LOAD and STORE are the same for
-every configuration; the fields of GEMM and ALU have widths that follow the scratchpad depths and
+every configuration. The fields of GEMM and ALU have widths that follow the scratchpad depths and
 are placed upward, none straddling bit 64. The kernels here are the only place that knows this;
 everything else packs and unpacks through them.
 """

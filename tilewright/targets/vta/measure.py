@@ -1,4 +1,4 @@
-"""Timing whole batches: lower into a scratch buffer, simulate, keep the numbers."""
+"""Times whole batches: lowers into a scratch buffer, simulates, keeps the numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A VTA program: its instructions and the memory image they work on."""
+"""Defines a VTA program: its instructions and the memory image they work on."""
 
 from __future__ import annotations
 

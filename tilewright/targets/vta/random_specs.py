@@ -1,7 +1,7 @@
-"""Accelerators that might have been built: specifications drawn at random, all of them valid.
+"""Draws valid VTA specifications at random: accelerators that might have been built.
 
 Each choice is drawn by itself and evenly: block shape, what the scratchpads hold, the memory port.
-Whatever is drawn is one of `VtaTarget.hardware_features`, so that a model can tell them apart.
+Everything drawn is one of `VtaTarget.hardware_features`, so that a model can tell them apart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables that the real TVM+VTA stack left of its template space, as a target to tune on."""
+"""Makes a target of the tables that the real TVM+VTA stack recorded of its template space."""
 
 from __future__ import annotations
 

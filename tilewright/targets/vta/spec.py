@@ -1,7 +1,7 @@
 """Describes a VTA: block shape, scratchpads, memory port.
 
-The keys are those of the original stack's `vta_config.json` (logarithms to base 2), plus the memory
-port that the Chisel generator keeps in its own source. A specification whose instructions or
+The keys are those of the original stack's `vta_config.json` (logarithms to base 2). The memory port
+is added, which the Chisel generator keeps in its own source. A specification whose instructions or
 micro-ops would not fit their words is refused with the sum that shows it.
 """
 

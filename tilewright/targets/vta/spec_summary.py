@@ -1,4 +1,4 @@
-"""A VTA on paper: its keys with unit and meaning, what follows from them, and its area."""
+"""Describes a VTA on paper: its keys with unit and meaning, derived figures, and its area."""
 
 from __future__ import annotations
 

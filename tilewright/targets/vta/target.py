@@ -1,4 +1,6 @@
-"""The VTA as a target: schedules are lowered to real programs and timed by the cycle simulator."""
+"""Implements the VTA as a target: schedules are lowered to real programs, the cycle simulator
+times.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of the stock TVM + VTA stack: what it does with every config of a layer."""
+"""Reads tables of the stock TVM + VTA stack: its result for every config of a layer."""
 
 from __future__ import annotations
 

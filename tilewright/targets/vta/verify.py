@@ -1,4 +1,4 @@
-"""Does a schedule compute the right numbers? Runs its program on the functional simulator."""
+"""Verifies that a schedule computes the right numbers, on the functional simulator."""
 
 from __future__ import annotations
 

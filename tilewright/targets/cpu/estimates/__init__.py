@@ -1,12 +1,12 @@
-"""Closed-form estimates of schedules: seconds and what they consist of, without compiling them.
+"""Estimates schedules in closed form: seconds and their parts, without compiling.
 
     estimate        configs of a workload → `targets.features.Features`
     machine         what is known of a core; what all estimates share
-    direct, winograd, windows, matrix           a family of kernels each
+    direct, winograd, grouped_tiles, matrix     a family of kernels each
 
-A register tile takes as long as its multiply-adds, its loads, or the wait for its sums; what goes
-over between caches follows from what an iteration of each loop touches. Estimates are there to
-rank: see docs/evidence/cpu-estimates.md for how well they do.
+A register tile takes as long as its multiply-adds, its loads, or the wait for its sums. Traffic
+between caches follows from what an iteration of each loop touches. Estimates are for ranking:
+docs/evidence/cpu-estimates.md says how well they do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Estimates of direct convolutions (`targets.cpu.kernels.direct`)."""
+"""Estimates direct convolutions (`targets.cpu.kernels.direct`)."""
 
 from __future__ import annotations
 

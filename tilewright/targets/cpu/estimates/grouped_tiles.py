@@ -1,4 +1,4 @@
-"""Estimates of convolutions in groups and of each channel (`targets.cpu.kernels.grouped_tiles`)."""
+"""Estimates grouped and depthwise convolutions (`targets.cpu.kernels.grouped_tiles`)."""
 
 from __future__ import annotations
 

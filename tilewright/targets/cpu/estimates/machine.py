@@ -1,7 +1,7 @@
 """Describes a processor to estimates, and provides what the estimates of all kernels share.
 
 Cycles are those of one core. The figures of a core are Intel's and AMD's optimisation manuals' for
-cores with two vector multipliers (Golden Cove, Zen 4, their predecessors alike); those named
+cores with two vector multipliers (Golden Cove, Zen 4, their predecessors alike). Those named
 `fitted` were chosen once so that random schedules of the layers in benchmarks/cpu.py come out in
 the right order. None belongs to a layer.
 """

@@ -1,4 +1,4 @@
-"""Estimates of products of matrices (`targets.cpu.kernels.matrix`)."""
+"""Estimates products of matrices (`targets.cpu.kernels.matrix`)."""
 
 from __future__ import annotations
 

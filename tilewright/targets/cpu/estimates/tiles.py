@@ -1,4 +1,4 @@
-"""`targets.cpu.kernels.tiling.CpuTiling` of many configs at once."""
+"""Computes `targets.cpu.kernels.tiling.CpuTiling` for many configs at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates of Winograd's convolutions (`targets.cpu.kernels.winograd`)."""
+"""Estimates Winograd's convolutions (`targets.cpu.kernels.winograd`)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One file a way to compute an operator: knobs, TensorIR, and the schedule that the knobs say."""
+"""Implements operators, a file a kernel: knobs, TensorIR, and the schedule that knobs select."""

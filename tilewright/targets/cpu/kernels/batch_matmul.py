@@ -1,4 +1,4 @@
-"""Products of two tensors, as attention has them: nothing is packed in advance."""
+"""Multiplies two tensors, as attention does: nothing is packed in advance."""
 
 from __future__ import annotations
 

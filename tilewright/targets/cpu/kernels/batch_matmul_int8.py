@@ -1,4 +1,4 @@
-"""Products of two tensors of int8: the second operand is packed in fours by each task."""
+"""Multiplies two tensors of int8: each task packs the second operand in fours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolution without groups in float32: one space over the ways to compute it."""
+"""Implements convolution without groups in float32: one space over several algorithms."""
 
 from __future__ import annotations
 

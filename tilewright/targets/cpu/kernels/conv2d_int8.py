@@ -1,4 +1,4 @@
-"""Convolution without groups in int8, by dot products of four."""
+"""Implements convolution without groups in int8, by dot products of four."""
 
 from __future__ import annotations
 

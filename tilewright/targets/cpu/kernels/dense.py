@@ -1,4 +1,4 @@
-"""Fully connected layers: plain rows by weights packed in tiles of columns."""
+"""Implements fully connected layers: plain rows by weights packed in tiles of columns."""
 
 from __future__ import annotations
 

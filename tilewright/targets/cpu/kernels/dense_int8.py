@@ -1,4 +1,4 @@
-"""Fully connected layers in int8, by dot products of four."""
+"""Implements fully connected layers in int8, by dot products of four."""
 
 from __future__ import annotations
 

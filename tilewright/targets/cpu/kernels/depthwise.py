@@ -1,4 +1,4 @@
-"""Convolutions of each channel with a kernel of its own: a vector is a block of channels."""
+"""Implements depthwise convolutions: a vector is a block of channels."""
 
 from __future__ import annotations
 

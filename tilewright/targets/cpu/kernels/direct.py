@@ -1,5 +1,6 @@
-"""Direct convolution on channels in blocks: a register tile of pixels × output channels, one vector
-of weights and one broadcast number of data an instruction.
+"""Implements direct convolution on channels in blocks: a register tile of pixels × output channels.
+
+An instruction takes one vector of weights and one broadcast number of data.
 
     parallel (output channels / image rows / columns, in chunks)
       input channels, in chunks                partial sums in memory, if there are several

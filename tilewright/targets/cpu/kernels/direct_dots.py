@@ -1,5 +1,6 @@
-"""Direct convolution in int8 by dot products of four (`targets.cpu.kernels.int8_dot_product`), on
-channels in blocks: a register tile of pixels × output channels.
+"""Implements direct convolution in int8 by dot products of four, on channels in blocks.
+
+A register tile is pixels × output channels (`targets.cpu.kernels.int8_dot_product`).
 
     parallel (output channels / image rows / columns, in chunks)
       data of the chunk copied               flipped, between their border; or all before; or not

@@ -1,4 +1,4 @@
-"""Sizes of a product of matrices, and the decisions of a schedule of it."""
+"""Computes the sizes of a product of matrices, and the decisions of a schedule of it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Convolutions in groups. A tile of output channels reads the input channels of all its groups;
-where a tile is in several, the weights between an output channel and other groups are zeros.
+"""Implements convolutions in groups.
 
-Groups whose output channels are whole blocks waste nothing. Of smaller ones (four channels, say) a
-block computes so many times too much as groups share it, in whole vectors: less than it costs to
-gather single numbers.
+A tile of output channels reads the input channels of all its groups. Where a tile is in several,
+the weights between an output channel and other groups are zeros. Groups whose output channels are
+whole blocks waste nothing. With smaller groups (four channels, say) a block computes products of
+zeros, as many times more as groups share it, in whole vectors. That costs less than gathering
+single numbers.
 """
 
 from __future__ import annotations

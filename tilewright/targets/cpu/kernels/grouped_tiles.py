@@ -7,10 +7,10 @@ padding.
           what a tap adds to the tile     by the kernel: `Taps`
         bias, residual, clip
 
-Padding is done in one of three ways (`padding`): all data is copied into a padded tensor first (0);
-a task copies the rows it reads (1); or nothing is copied (2): tiles at the left and right border
-are written out on their own, without the taps that fall outside, and rows of tiles at the upper and
-lower border test each kernel row.
+Padding is done in one of three ways (`padding`): all data is copied into a padded tensor first (0).
+A task copies the rows it reads (1). Or nothing is copied (2). Then tiles at the left and right
+border are written out separately, without the taps that fall outside. Rows of tiles at the upper
+and lower border test each kernel row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A good config of a convolution without any measurement: what the baseline runs."""
+"""Chooses a good config of a convolution without any measurement: the baseline on this target."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Dot products of four pairs of int8 at once, as processors have them.
+"""Computes dot products of four pairs of int8 at once, by the processor's instruction.
 
 `vpdpbusd` of x86 (AVX512-VNNI, AVX-VNNI) adds, in each lane of int32, the products of four bytes of
-data by four weights. It takes data without a sign and weights with one. So 128 is added to the data
-(the highest bit of each is flipped) where they are copied or read, and the sums begin at -128 times
-the sum of their weights, which is packed before the weights themselves. Nothing saturates: sums
-wrap modulo 2^32.
+data by four weights. It takes unsigned data and signed weights. So 128 is added to the data (the
+highest bit of each is flipped) where they are copied or read. The sums begin at -128 times the sum
+of their weights, which is packed before the weights themselves. Nothing saturates: sums wrap modulo
+2^32.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Loops of TensorIR, written out by kernels whose tiles overlap or whose borders are special.
+"""Writes loops of TensorIR for kernels whose tiles overlap or whose borders are special.
 
-A tile that would reach beyond the last row begins earlier and computes some rows twice, so that any
-tile serves any size without a guard. A tile at the border leaves out what falls into the padding.
+A tile that would reach beyond the last row begins earlier and computes some rows twice. So any tile
+serves any size without a guard. A tile at the border leaves out what falls into the padding.
 Neither can be said by splitting loops of a whole tensor, as `Schedule` does.
 """
 

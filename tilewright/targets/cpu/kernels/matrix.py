@@ -1,4 +1,4 @@
-"""Products of matrices, rows × depth by depth × columns, in register tiles of rows × vectors.
+"""Multiplies matrices, rows × depth by depth × columns, in register tiles of rows × vectors.
 
     parallel (batch, shares of the rows, shares of the columns)
       data and weights of the share packed   if asked for

@@ -1,4 +1,4 @@
-"""Tensors in blocks of channels, copied between their padding."""
+"""Copies tensors in blocks of channels between their padding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that follow from a config: register tiles, chunks; what a convolution's shapes say."""
+"""Computes sizes that follow from a config: register tiles, chunks, a convolution's shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Winograd's convolution F(m×m, 3×3) of stride 1: fewer multiplications, for transforms of tiles.
+"""Implements Winograd's convolution F(m×m, 3×3) of stride 1: fewer products, for transforms of
+tiles.
 
     input transform      patches of m + 2 pixels a side → as many products' left sides
     products             (m + 2)² of them: tiles of pixels × channels, register tiles as in `direct`

@@ -1,20 +1,20 @@
 """Finds what a layer costs before any tuning.
 
-The baseline of a workload is the schedule a user of the stock stack gets without tuning: TVM's
-published one (TopHub) where there is one for this hardware, else the stock-valid schedule with the
-lowest closed-form estimate. That rule measures nothing; it is as strong as a rule without a
-simulator can be.
+The baseline of a workload is the schedule a user of the stock stack gets without tuning. That is
+TVM's published one (TopHub) where there is one for this hardware. Else it is the stock-valid
+schedule with the lowest closed-form estimate. That rule measures nothing; it is as strong as a rule
+without a simulator can be.
 
-The fallback is what the stock compiler itself does without a log: AutoTVM takes the first entry of
+The fallback is what the stock compiler itself does without a log. AutoTVM takes the first entry of
 every knob, which is the smallest tile in one thread. A TopHub schedule counts as a log.
 
 That stack has no max-pools at all; the smallest tiles are what a pool is compared with. Nor does it
-pool a convolution's sums, begin them with a shortcut's or average its results: those are compared
+pool a convolution's sums, begin them with a shortcut's or average its results. Those are compared
 with our own schedule of lowest estimate.
 
 The stock compiler's schedules have no way to bring an int8 residual to the accumulators: it adds
-one as an int32 tensor. So does a baseline of a layer with a residual, and its source says
-so; it is what the layer costs there, and no schedule of ours.
+one as an int32 tensor. So does a baseline of a layer with a residual, and its source says so. It is
+what the layer costs there, and no schedule of ours.
 """
 
 from __future__ import annotations

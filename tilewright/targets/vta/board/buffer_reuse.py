@@ -1,8 +1,7 @@
-"""Layers whose output may lie where an input lay, proved on their own programs.
+"""Finds layers whose output may lie where an input lay, proved on their own programs.
 
-Legal is it where the input has no later reader, where no instruction reads what an earlier one of
-the same program has stored, and where each store waits, by tokens, for the loads of what it
-overwrites.
+The input must have no later reader, and no instruction may read what an earlier one of the same
+program has stored. Each store must wait, by tokens, for the loads of what it overwrites.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Layers with their schedules → a program that a board can load."""
+"""Builds a program that a board can load from layers and their schedules."""
 
 from __future__ import annotations
 

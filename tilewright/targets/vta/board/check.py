@@ -1,5 +1,7 @@
-"""Each layer's part of its stream against plain integer arithmetic, with the weights that lie in
-the program."""
+"""Checks each layer's part of its stream against plain integer arithmetic.
+
+The weights are those that lie in the program.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A board that is simulated: memory as the driver hands it out, segments run bit for bit."""
+"""Simulates a board: memory as the driver hands it out, segments run bit for bit."""
 
 from __future__ import annotations
 

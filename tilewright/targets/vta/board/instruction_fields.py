@@ -1,4 +1,4 @@
-"""Fields of many instructions at once; instructions are words (n, 2), low and high."""
+"""Reads and writes fields of many instructions at once: words (n, 2), low and high."""
 
 from __future__ import annotations
 

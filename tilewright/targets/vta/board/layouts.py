@@ -1,8 +1,8 @@
 """Lays activations out in memory: blocks of channels, for as many rows as the machine takes at
 once.
 
-What one layer stores is what the next loads, as long as both have blocks of one size and the same
-`Packing`; else the host unpacks and packs in between.
+What one layer stores is what the next loads, if both have blocks of one size and the same
+`Packing`. Else the host unpacks and packs in between.
 """
 
 from __future__ import annotations

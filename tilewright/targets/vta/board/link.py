@@ -1,4 +1,4 @@
-"""Layers one after the other as one stream.
+"""Links layers one after the other into one stream.
 
 Each layer's program begins with nothing in flight and ends in FINISH. Between two of them FINISH
 goes, and a barrier comes: compute waits for the last store, then lets the next layer's activations

@@ -1,5 +1,7 @@
-"""A layer as a program of its own: instructions at the addresses of its own memory, micro-ops,
-packed weights and bias."""
+"""Lowers a layer to a program of its own.
+
+That is instructions at the addresses of its own memory, micro-ops, packed weights and bias.
+"""
 
 from __future__ import annotations
 

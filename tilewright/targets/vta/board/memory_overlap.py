@@ -1,4 +1,4 @@
-"""Tensors that lie in one piece of memory: inside one another, or one in the place of another."""
+"""Places tensors that share memory: inside one another, or one in the place of another."""
 
 from __future__ import annotations
 

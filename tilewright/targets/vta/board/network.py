@@ -1,5 +1,7 @@
-"""Decides which layers run at one go, which tensors the host packs and unpacks around them, and how
-long each tensor is in use."""
+"""Decides which layers run as one segment, and which tensors the host packs and unpacks around it.
+
+It also finds how long each tensor is in use.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""A network's programs as a board loads them: one stream a segment, buffers, relocations, ports.
+"""Defines a network's programs as a board loads them: streams, buffers, relocations, ports.
 
-Nothing here has an address. A LOAD or STORE holds an element offset inside a buffer; the program
-that allocates the buffers adds their address, divided by the bytes of an element, to each field
-that a relocation names (`dram_base`, bits 26 to 57 of an instruction).
+There is one stream a segment. Nothing here has an address. A LOAD or STORE holds an element offset
+inside a buffer. The program that allocates the buffers adds their address, divided by the bytes of
+an element. It adds it to each field that a relocation names (`dram_base`, bits 26 to 57 of an
+instruction).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A board's program as four files that any language reads: tables and three heaps of bytes.
+"""Writes and reads a board's program as four files: tables and three heaps of bytes.
 
 `network.bin` holds the tables, in records of fixed size (`docs/reference/board-image.md`).
 `instructions.bin`, `uops.bin` and `constants.bin` are what the tables point into. Every file is

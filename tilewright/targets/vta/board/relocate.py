@@ -1,4 +1,4 @@
-"""Transfers that name a buffer and an offset instead of an address."""
+"""Relocates transfers: they name a buffer and an offset instead of an address."""
 
 from __future__ import annotations
 

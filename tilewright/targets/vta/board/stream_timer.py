@@ -1,5 +1,6 @@
-"""Times networks whose layers are mostly the same: each layer is lowered once, each proof about a
-program's memory is made once, and only streams and addresses are made anew."""
+"""Times networks whose layers are mostly the same. Each layer is lowered once, each proof about a
+program's memory is made once; only streams and addresses are made anew.
+"""
 
 from __future__ import annotations
 

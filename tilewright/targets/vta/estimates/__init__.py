@@ -1,4 +1,4 @@
-"""Closed-form estimates of a schedule: cycles, traffic and scratchpad use without compiling it.
+"""Estimates a schedule in closed form: cycles, traffic and scratchpad use without compiling it.
 
 Nothing here knows whether a schedule can be compiled: a share above 1 only says that it is
 unlikely.

@@ -1,4 +1,4 @@
-"""Closed-form estimates of extended schedules, vectorised over a batch, without lowering them.
+"""Estimates extended schedules in closed form, vectorised over a batch, without lowering them.
 
 The time of a software pipeline is its slowest module plus what cannot overlap: the first load and
 the last store. Lengths of single instructions follow the Chisel RTL as in `template`.

@@ -1,11 +1,10 @@
 """Bounds what an extended schedule takes: cycles that no program of it beats, vectorised over a
 batch, without lowering it.
 
-Every term is one that the lowering and the machine cannot avoid: instructions are counted no higher
-than they are, none is taken to wait for another without need, and what may overlap is taken to
-overlap. A program is fetched, loads the operands of its first GEMM, and from there on computes to
-the end of the last epilogue, behind which the last piece is stored; or it loads without a pause; or
-it stores without one.
+Every term is one that the lowering and the machine cannot avoid. Instructions are counted no higher
+than they are, none waits for another without need, and what may overlap does. A program is fetched,
+loads the operands of its first GEMM, then computes to the end of the last epilogue, and stores the
+last piece. Or it loads without a pause, or it stores without one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Closed-form estimates of schedules of convolutions whose sums are pooled, vectorised over a
-batch, without lowering them: the slowest module, plus what cannot overlap."""
+"""Estimates schedules of convolutions whose sums are pooled, in closed form, without lowering them.
+
+The estimate is the slowest module, plus what cannot overlap, vectorised over a batch.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Closed-form estimates of schedules of convolutions with a shortcut, vectorised over a batch,
-without lowering them: what both need of each module, and of the slowest one what one of them does
-not overlap."""
+"""Estimates schedules of convolutions with a shortcut, in closed form, without lowering them.
+
+The estimate adds what both need of each module. To the slowest module it adds what one of them does
+not overlap. It is vectorised over a batch.
+"""
 
 from __future__ import annotations
 

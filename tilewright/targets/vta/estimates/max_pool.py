@@ -1,5 +1,7 @@
-"""Closed-form estimates of a max-pool's schedules, vectorised over a batch, without lowering them:
-the slowest module, plus what cannot overlap."""
+"""Estimates a max-pool's schedules in closed form, without lowering them.
+
+The estimate is the slowest module, plus what cannot overlap, vectorised over a batch.
+"""
 
 from __future__ import annotations
 

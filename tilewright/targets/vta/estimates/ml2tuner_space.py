@@ -1,5 +1,8 @@
-"""Closed-form estimates of the unchecked space's schedules: one block a step, threads take turns
-over consecutive tiles, tiles at the image's edge are computed in full."""
+"""Estimates the unchecked space's schedules in closed form.
+
+A step is one block, threads take turns over consecutive tiles, and tiles at the image's edge are
+computed in full.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Closed-form estimates of a schedule: cycles, traffic and scratchpad use without compiling it.
+"""Estimates a template schedule in closed form: cycles, traffic and scratchpad use, uncompiled.
 
 Lengths of single instructions follow the Chisel RTL (TensorLoad, TensorStore, TensorGemm,
-TensorAlu: latency plus beats, one micro-op a cycle); what overlaps is summed up in one expression a
+TensorAlu: latency plus beats, one micro-op a cycle). What overlaps is summed up in one expression a
 group of tiles. Nothing here knows whether a schedule can be compiled.
 """
 

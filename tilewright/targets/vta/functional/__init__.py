@@ -1,4 +1,4 @@
-"""The functional simulator: what a program computes, bit for bit, without its timing."""
+"""Simulates what a program computes, bit for bit, without its timing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""ALU: elementwise operations on accumulators, in strict order (a later iteration sees the results
-of earlier ones)."""
+"""Executes ALU instructions: element-wise operations on accumulators, in strict order.
+
+A later iteration sees the results of earlier ones.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is an instruction sound? Decided before it runs, from its fields and the loaded micro-ops.
+"""Checks an instruction before it runs, from its fields and the loaded micro-ops.
 
 A check appends rows (fault, value, limit, extra) to `found` and counts them in `found[0, 0]`; an
 instruction has at most `MOST_FAULTS`.

@@ -1,4 +1,4 @@
-"""Finds who waits for whom in a deadlock."""
+"""Finds which modules wait for which in a deadlock."""
 
 from __future__ import annotations
 

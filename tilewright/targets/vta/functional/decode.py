@@ -1,4 +1,4 @@
-"""Instructions as compiled code sees them: one tuple for transfers, one for GEMM and ALU."""
+"""Decodes instructions for compiled code: one tuple for transfers, one for GEMM and ALU."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""In which order instructions run: three in-order modules and four token queues.
+"""Chooses the order in which instructions run: three in-order modules and four token queues.
 
 Load and store run as far as their tokens let them, then compute takes one step, and so on. A
 program without data races gives the same result in every order the tokens allow. In this one
-transfers come as early as they can: a missing token shows as wrong data, and what still runs after
-FINISH would do so in every order. Nothing here depends on data.
+transfers come as early as they can: a missing token shows as wrong data. What still runs after
+FINISH here would do so in every order. Nothing here depends on data.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""GEMM: blocks of multiply-accumulates under two hardware loops and a range of micro-ops.
+"""Executes GEMM: blocks of multiply-accumulates under two hardware loops and a range of micro-ops.
 
 Accumulators only ever receive sums modulo 2³² here and inputs and weights do not change, so the
-order of the iterations is free: they are grouped such that one weight block meets many inputs.
+order of the iterations is free. They are grouped such that one weight block meets many inputs.
 """
 
 from __future__ import annotations

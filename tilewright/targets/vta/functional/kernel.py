@@ -1,4 +1,4 @@
-"""The run of one program, from its first instruction to its last, as one compiled call.
+"""Runs one program, from its first instruction to its last, as one compiled call.
 
 Releases the GIL: batches of programs run in threads, each with its own `Scratchpads` and
 `ExecutionOutcome`.

@@ -1,4 +1,5 @@
-"""Values between memory, where they are packed, and scratchpads, where they are wide.
+"""Packs and unpacks values between memory, where they are narrow, and scratchpads, where they are
+wide.
 
 Memory is little-endian; values narrower than a byte fill it from the low end. The common widths
 have a loop of their own that vectorises.

@@ -1,4 +1,4 @@
-"""The memories inside the accelerator, in the layout the compute kernels want."""
+"""Allocates the memories inside the accelerator, in the layout the compute kernels want."""
 
 from __future__ import annotations
 

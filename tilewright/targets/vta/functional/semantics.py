@@ -2,10 +2,10 @@
 
 The instruction set has three implementations: the functional simulator of the original stack, the
 Chisel RTL and the HLS design. A portable program behaves the same on all of them; `Semantics` says
-what the rest does. `FUNCTIONAL` is the reference functional simulator, except that an access it
-would not notice (a STORE beyond the accumulators, memory beyond the image) is an error here too.
-`CHISEL` is the RTL of the main branch, but with unbounded token counters: whether the RTL's 8-bit
-counters lose a token depends on time (see the cycle simulator and `lint`).
+what the rest does. `FUNCTIONAL` is the reference functional simulator, with one exception. An
+access it would not notice (a STORE beyond the accumulators, memory beyond the image) is an error
+here too. `CHISEL` is the RTL of the main branch, but with unbounded token counters. Whether the
+RTL's 8-bit counters lose a token depends on time (see the cycle simulator and `lint`).
 """
 
 from __future__ import annotations

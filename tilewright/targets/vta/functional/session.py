@@ -1,4 +1,4 @@
-"""Programs that run one after the other on one memory, as on a board."""
+"""Runs programs one after the other on one memory, as on a board."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""LOAD and STORE: between the memory image and the scratchpads.
+"""Executes LOAD and STORE: between the memory image and the scratchpads.
 
-Every access is kept inside the arrays here, whatever the instruction says: scratchpad indices wrap,
-bytes outside the image read as zero and are not written. Whether that is an error is decided before
-(see `checks`).
+Every access is kept inside the arrays here, whatever the instruction says. Scratchpad indices wrap,
+bytes outside the image read as zero and are not written. `checks` decides before whether that is an
+error.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The machine-level kernels: one tile of GEMM, of the ALU, and of a weight transposition.
+"""Implements the machine-level kernels: one tile of GEMM, of the ALU, of a weight transposition.
 
-Written as vector IR, because whether a compiler finds these forms in scalar loops is luck. None
+They are vector IR, because whether a compiler finds these forms in scalar loops is luck. None
 checks its offsets, which count array items; arrays are flat and C-contiguous. Integer arithmetic
 wraps modulo 2³² as the hardware's does.
 """

@@ -1,4 +1,4 @@
-"""The classes of findings: what each means and how bad it is.
+"""Defines the classes of findings: what each means and how bad it is.
 
 `error`: no implementation runs it, or not with a defined result. `flag`: accepted by at least one
 implementation, refused or executed differently by another. `note`: fine for the functional

@@ -1,8 +1,8 @@
-"""Do loads and stores meet in memory in the order in which they are written?
+"""Checks that loads and stores meet in memory in the order in which they are written.
 
-A load that reads what an earlier STORE writes must wait for it, a STORE that writes what an earlier
-load reads must wait for that; both by tokens, whatever the time. Stores follow each other anyway,
-and so do the loads of one module.
+A load that reads what an earlier STORE writes must wait for it. A STORE that writes what an earlier
+load reads must wait for that. Both wait by tokens, whatever the time. Stores follow each other
+anyway, and so do the loads of one module.
 """
 
 from __future__ import annotations

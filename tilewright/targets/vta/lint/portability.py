@@ -1,6 +1,6 @@
 """Finds what a sound instruction does that not every implementation does alike.
 
-Each function looks at instruction `n` just before it runs, with the scratchpads as they are then;
+Each function looks at instruction `n` just before it runs, with the scratchpads as they are then.
 `clock` (3,) counts the instructions of each module that are surely over when it is.
 """
 

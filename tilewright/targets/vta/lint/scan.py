@@ -1,7 +1,7 @@
-"""One pass over a program that looks at every instruction and lets none stop it.
+"""Scans a program in one pass that looks at every instruction and lets none stop it.
 
-The program runs twice side by side: on zeroed scratchpads and on scratchpads full of noise. What
-the two store must not differ, or the result depends on what was there before.
+The program runs twice side by side: on zeroed scratchpads and on scratchpads full of noise. If the
+two store different values, the result depends on what was there before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Does the RTL lose tokens? Decided by the cycle simulator, because it depends on time."""
+"""Decides by the cycle simulator whether the RTL loses tokens, because it depends on time."""
 
 from __future__ import annotations
 

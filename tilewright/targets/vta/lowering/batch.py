@@ -1,4 +1,4 @@
-"""Lowering whole batches of configs, compiled and on all cores."""
+"""Lowers whole batches of configs, compiled and on all cores."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A bias that takes the place of the accumulators' reset.
+"""Lifts a bias so that it replaces the accumulators' reset.
 
 An accumulator that a tile leaves holds a clipped value, at most `high`. So its maximum with a bias
-that is lifted above `high` is that bias: one operation in the place of a reset and an addition.
-The lift is a multiple of 256 << shift: behind the right shift the clips' constants are lifted by
-what is left of it, and STORE keeps the low eight bits, in which it does not show. Of a shortcut's
-bias it would show in the sums that are added; the bias of these takes it back. Where results are
-averaged, their sums begin with it, taken back as often as it is added.
+that is lifted above `high` is that bias: one operation in the place of a reset and an addition. The
+lift is a multiple of 256 << shift. Behind the right shift the clips' constants are lifted by what
+is left of it. STORE keeps the low eight bits, in which it does not show. Of a shortcut's bias it
+would show in the sums that are added; the bias of these takes it back. Where results are averaged,
+their sums begin with it, taken back as often as it is added.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds the configs of an extended space that are one schedule: knobs that change nothing, set
 alike.
 
-A schedule is what `plan_of` makes of the knobs; the first tile's rows, the ring sizes and the
+A schedule is what `plan_of` makes of the knobs. The first tile's rows, the ring sizes and the
 pieces of the last epilogue often come out the same for several of their values.
 """
 

@@ -1,13 +1,13 @@
-"""Schedules the stock compiler cannot express: software pipelining, residency, uneven tiles.
+"""Lowers schedules the stock compiler cannot express: software pipelining, residency, uneven tiles.
 
-One program is a sequence of output tiles; a tile is a sequence of reduction steps; a step loads
+One program is a sequence of output tiles. A tile is a sequence of reduction steps. A step loads
 what its scratchpad slots do not hold yet, then runs one GEMM. Slots form rings, so loads run ahead
-of the GEMMs as far as slots allow, whatever tile they belong to, and a slot that still holds the
-wanted block is not loaded again (residency). Accumulator tiles form a ring too, so a store hides
-under the next tile. The first step may be split so that the first GEMM starts early, the last
-epilogue so that the last store is short.
+of the GEMMs as far as slots allow, whatever tile they belong to. A slot that still holds the wanted
+block is not loaded again (residency). Accumulator tiles form a ring too, so a store hides under the
+next tile. The first step may be split so that the first GEMM starts early, the last epilogue so
+that the last store is short.
 
-Micro-ops are shared by all tiles of a shape: the two hardware loops walk over the pixels, so a
+Micro-ops are shared by all tiles of a shape. The two hardware loops walk over the pixels, so a
 smaller tile is the same kernel with fewer iterations.
 """
 

@@ -1,4 +1,6 @@
-"""Why a schedule has no program: the class, the stage at which a compiler notices, the reason."""
+"""Names why a schedule has no program: the class, the stage at which a compiler notices, the
+reason.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Results of a convolution that are averaged while they are accumulators, so that a channel block
-of an image stores one element.
+"""Averages results of a convolution while they are accumulators.
 
-A tile holds all results of its blocks, and behind them two accumulators a block. Taps of an average
-differ by one at most (`targets.integer_average`): results with the larger tap are summed in the
-first of these, the others in the second. That plus the first, times the smaller tap, is added to
-the first: the ALU has no multiplication, so a bit of the tap is a shift and an addition.
+A channel block of an image then stores one element. A tile holds all results of its blocks, and
+behind them two accumulators a block. Taps of an average differ by one at most
+(`targets.integer_average`). Results with the larger tap are summed in the first of these, the
+others in the second. That plus the first, times the smaller tap, is added to the first. The ALU has
+no multiplication, so a bit of the tap is a shift and an addition.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Convolutions whose sums are pooled while they are accumulators: the maximum first, and bias,
-shift and clips of what it leaves alone.
+"""Lowers convolutions whose sums are pooled while they are accumulators.
 
-The pipeline is that of extended schedules; a tile ends as that of a max-pool does. Columns lie
-phase by phase, so a GEMM has an instruction a phase. A tile of whole rows takes over the sums that
-it shares with the one above it, where that one is computed just before and still there.
+The maximum comes first, then bias, shift and clips of pooled sums alone. The pipeline is that of
+extended schedules; a tile ends as that of a max-pool does. Columns lie phase by phase, so a GEMM
+has an instruction a phase. A tile of whole rows reuses the sums that it shares with the tile above,
+if that was computed just before.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""The instructions of a tile of pooled sums: their first values, GEMMs a phase of the columns,
-maxima, the epilogue of what these leave, stores."""
+"""Writes the instructions of a tile of pooled sums.
+
+These are first values, GEMMs a phase of the columns, maxima, the epilogue of these, stores.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Convolutions with a shortcut: both are summed in the accumulators, so that what the shortcut
-gives is neither stored nor loaded.
+"""Lowers convolutions with a shortcut: both are summed in the accumulators.
 
-A tile begins with the shortcut's reduction and epilogue, which leave what would have been stored,
-times the power of two it counts by. The convolution's own products are added to that. The pipeline
-is that of extended schedules.
+So the shortcut's result is neither stored nor loaded. A tile begins with the shortcut's reduction
+and epilogue. They leave the shortcut's result times the power of two it counts by. The
+convolution's own products are added to that. The pipeline is that of extended schedules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A workload as the accelerator sees it: packed into blocks, with its buffers laid out in DRAM."""
+"""Describes a workload as the accelerator sees it: packed into blocks, its buffers laid out in
+DRAM.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Writing an instruction stream: dependency tokens, DMA regions, micro-op kernels.
+"""Writes an instruction stream: dependency tokens, DMA regions, micro-op kernels.
 
-A program is written into two places: `state` is the record that counts it; `out` (instructions, 2)
-takes the words of instructions, of which those beyond its end are only counted.
-The rules by which calls become dependency flags or no-ops are those of the VTA runtime
-(InsnQueue::DepPop / DepPush), so a lowering that makes the calls of the stock compiler gets the
-stock compiler's stream, byte for byte.
+A program is written into two places. `state` is the record that counts it; `out` (instructions, 2)
+takes the words of instructions, of which those beyond its end are only counted. The rules by which
+calls become dependency flags or no-ops are those of the VTA runtime (InsnQueue::DepPop / DepPush).
+So a lowering that makes the calls of the stock compiler gets the stock compiler's stream, byte for
+byte.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Max-pools: data come to the accumulators through the GEMM core, by an identity, and the ALU takes
-maxima there, in place.
+"""Lowers max-pools: the GEMM core moves data to the accumulators, the ALU takes maxima in place.
 
-One program is a sequence of output tiles. Input slots and accumulator slots form rings: the next
-tile's LOAD and the last tile's STOREs run under the ALU, which takes most of the time. The first
-and the last tile may be computed in parts, so that the first GEMM starts early and the last STORE
-is short.
+The GEMM multiplies by an identity. One program is a sequence of output tiles. Input slots and
+accumulator slots form rings. The next tile's LOAD and the last tile's STOREs run under the ALU,
+which takes most of the time. The first and the last tile may be computed in parts, so that the
+first GEMM starts early and the last STORE is short.
 """
 
 from __future__ import annotations

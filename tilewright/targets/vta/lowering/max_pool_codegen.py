@@ -1,10 +1,10 @@
-"""The instructions of a max-pool's tile: pixels brought to the accumulators, padding that does not
-count, maxima along an axis, element-wise operations, stores.
+"""Writes the instructions of a max-pool's tile.
 
-In the accumulators a line of a tile holds the pixels of a row of the image that some output reads,
-phase by phase (see `pool_plan`), so that an ALU instruction walks over neighbours. Every block of
-channels has lines of its own: micro-ops walk over the blocks, hardware loops over lines and
-columns.
+These move pixels to the accumulators, write padding that does not count, take maxima along an axis,
+apply element-wise operations, and store. In the accumulators a line of a tile holds the pixels of
+an image row that some output reads, phase by phase (see `max_pool_plan`). So an ALU instruction
+walks over neighbours. Every block of channels has lines of its own: micro-ops walk over the blocks,
+hardware loops over lines and columns.
 """
 
 from __future__ import annotations

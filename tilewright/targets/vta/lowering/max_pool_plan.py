@@ -1,9 +1,9 @@
-"""Plans what a max-pool's schedule fixes before its first instruction: the tiles, where their
-pixels lie in the accumulators, and which maxima are taken in which order.
+"""Plans what a max-pool's schedule fixes before its first instruction: the tiles, their pixels'
+places in the accumulators, and the order of maxima.
 
 A window's maximum is that of its rows' maxima, so rows and columns are combined apart: two axes, in
 the order that takes fewer operations. Along an axis with a stride, pixel j·stride + p is number j
-of phase p; phases are combined before windows, since windows share what blocks of a stride's length
+of phase p. Phases are combined before windows, since windows share what blocks of a stride's length
 have in common.
 """
 

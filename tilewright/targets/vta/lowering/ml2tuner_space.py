@@ -1,13 +1,13 @@
-"""The schedule space of ML²Tuner's extended VTA, lowered the way its compiler does: unchecked.
+"""Lowers the schedule space of ML²Tuner's extended VTA the way its compiler does: unchecked.
 
 Three knobs: virtual threads (1-8), tile height and tile width (1-56 each): 25,088 points whatever
-the layer. Nothing is verified. A set of tiles larger than a scratchpad wraps around in it, a pad
-beyond the four bits of its field is cut off, and one learns of it only by running the program.
+the layer. Nothing is verified. A set of tiles larger than a scratchpad wraps around in it. A pad
+beyond the four bits of its field is cut off. Only running the program reveals that.
 
-The compiler's source is not public; what the publication leaves open is our choice: one input and
-one output block a step, threads over consecutive tiles (output blocks fastest, then columns, then
-rows), the stock template's GEMM nest and tokens. A tile at the image's edge is computed in full
-(dummy work) and stored in part, row by row where its columns are cut.
+The compiler's source is not public. What the publication leaves open is our choice. A step is one
+input and one output block, threads take consecutive tiles, GEMM nest and tokens are the stock
+template's. Output blocks of tiles vary fastest, then columns, then rows. A tile at the image's edge
+is computed in full (dummy work) and stored in part, row by row where its columns are cut.
 """
 
 from __future__ import annotations

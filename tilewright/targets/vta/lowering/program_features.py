@@ -1,4 +1,4 @@
-"""Hidden features: what a program reveals once it is lowered, before anything runs."""
+"""Computes hidden features: what a program reveals once it is lowered, before anything runs."""
 
 from __future__ import annotations
 

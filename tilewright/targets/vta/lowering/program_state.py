@@ -1,4 +1,4 @@
-"""What is known of a program while it is written, in one record: its counts and its open tokens."""
+"""Records what is known of a program while it is written: its counts and its open tokens."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""The reduction steps of an extended schedule: a step loads what its slots do not hold yet, then
-runs one GEMM; or, where that starts compute earlier or ends it earlier, both in parts."""
+"""Writes the reduction steps of an extended schedule.
+
+A step loads what its slots do not hold yet, then runs one GEMM. Both are split in parts where that
+starts compute earlier or ends it earlier.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A residual of an extended schedule: an int8 tensor comes to the accumulators through the GEMM
-core, as input times an identity that scales it by a power of two.
+"""Adds a residual of an extended schedule: an int8 tensor that the GEMM core moves to accumulators.
 
-It is added behind a tile's reduction: its loads queue up behind those of the tile's inputs, run
-under the tile's GEMMs, and hold up nothing at the program's start. Where a left shift must follow,
-it comes first, before anything else is added.
+It is the input times an identity that scales it by a power of two, added behind a tile's reduction.
+Its loads queue up behind those of the tile's inputs, run under the tile's GEMMs, and hold up
+nothing at the program's start. Where a left shift must follow, it comes first, before anything else
+is added.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 of time.
 
 A load may start when its scratchpad slot is given back, and is needed when compute takes its token.
-The iterations that compute executes in between are the cover under which the load can hide; bytes
+The iterations that compute executes in between are the cover under which the load can hide. Bytes
 beyond that cover are counted as exposed, a byte being worth as many iterations as the program has
 of them per byte. The same holds for stores between the token that starts them and the one compute
 takes before it overwrites their accumulators.

@@ -1,9 +1,9 @@
-"""The stock compiler's conv2d template: its knobs, its loop nest, its instruction stream.
+"""Lowers the stock compiler's conv2d template: its knobs, its loop nest, its instruction stream.
 
 Reproduces TVM's VTA schedule (vta_conv2d.py with its transform passes and runtime) exactly where
-that compiler succeeds. Where it gives up (a tile that is no 2-D DMA, padding on an inner block, an
-odd number of tiles for two threads, …) the same knob values are lowered all the same unless `stock`
-is set; then they fail with the stock stack's class.
+that compiler succeeds. Where it gives up, the same knob values are lowered all the same unless
+`stock` is set; then they fail with the stock stack's class. It gives up on tiles that are no 2-D
+DMA, on padding on an inner block, or on odd numbers of tiles for two threads.
 """
 
 from __future__ import annotations

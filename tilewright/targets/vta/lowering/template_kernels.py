@@ -1,4 +1,4 @@
-"""The micro-ops of a template schedule: which loops the hardware runs, and the others unrolled."""
+"""Computes the micro-ops of a template schedule: hardware loops, and the other loops unrolled."""
 
 from __future__ import annotations
 

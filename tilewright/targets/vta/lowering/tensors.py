@@ -1,4 +1,6 @@
-"""Tensors in and out of VTA's DRAM, packed into blocks; the integer reference to compare with."""
+"""Packs tensors in and out of VTA's DRAM blocks, and computes the integer reference to compare
+with.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The pieces of a pipelined schedule: window loads, tile transfers, micro-op kernels, GEMM and ALU
-instructions over a tile, and the lookup of what a ring of scratchpad slots holds.
+"""Writes the instructions of a pipelined schedule's tile.
 
-`state` and `out` (instructions, 2) are those of `instruction_writer`; `uops`
-(micro-ops,) is the image of the micro-op scratchpad; `ring` (slots, 2) has the columns named below.
+These are window loads, tile transfers, micro-op kernels, and GEMM and ALU instructions. It also
+looks up what a ring of scratchpad slots holds. `state` and `out` (instructions, 2) are those of
+`instruction_writer`. `uops` (micro-ops,) is the image of the micro-op scratchpad. `ring` (slots, 2)
+has the columns named below.
 """
 
 from __future__ import annotations

@@ -1,2 +1,4 @@
-"""What the accelerator does with post-operations that have shapes or tensors of their own, a file
-each, and the table of all of them."""
+"""Lists what the accelerator does with post-operations that have shapes or tensors of their own.
+
+Each is a file.
+"""

@@ -1,4 +1,4 @@
-"""Averages of results on the accelerator; `lowering.fused_avg_pool` writes them."""
+"""Implements averages of results on the accelerator; `lowering.fused_avg_pool` writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooled sums on the accelerator; `lowering.fused_max_pool` writes them."""
+"""Implements pooled sums on the accelerator; `lowering.fused_max_pool` writes them."""
 
 from __future__ import annotations
 

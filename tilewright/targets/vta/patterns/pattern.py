@@ -1,5 +1,7 @@
-"""What the accelerator says of a pattern: which workloads it lowers, by which pipeline, and what
-that takes."""
+"""Defines what the accelerator says of a pattern.
+
+That is which workloads it lowers, by which pipeline, and what that takes.
+"""
 
 from __future__ import annotations
 

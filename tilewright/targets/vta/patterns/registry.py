@@ -1,4 +1,4 @@
-"""The table of what the accelerator does with patterns."""
+"""Lists what the accelerator does with each pattern."""
 
 from __future__ import annotations
 

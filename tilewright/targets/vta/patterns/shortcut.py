@@ -1,4 +1,4 @@
-"""Shortcuts in the accumulators; `lowering.fused_shortcut` writes them."""
+"""Implements shortcuts in the accumulators; `lowering.fused_shortcut` writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many programs at once, on all cores."""
+"""Times many programs at once, on all cores."""
 
 from __future__ import annotations
 

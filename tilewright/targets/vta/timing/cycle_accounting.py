@@ -1,4 +1,4 @@
-"""Accounts for the units' cycles: every cycle before FINISH is put into one column.
+"""Accounts for the units' cycles: puts every cycle before FINISH into one column.
 
 `breakdown` is (units, BREAKDOWN_COLUMNS); `total` the cycle of FINISH, negative until it is known.
 """

@@ -1,4 +1,4 @@
-"""Programs the hardware would never finish, told apart by what stops it."""
+"""Defines the errors of programs the hardware would never finish, told apart by what stops them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The fetch unit: batches of instructions from memory into the queues of the three modules.
+"""Models the fetch unit: batches of instructions from memory into the queues of the three modules.
 
-It asks for a batch, waits for all of it, and hands it out in order, one instruction a cycle; an
-instruction whose queue was full at the start of the cycle holds up those behind it, and the next
-batch is asked for when the local memory is empty. On buses of 128 bits and more two registers lie
-between that memory and the queues (Chisel RTL, FetchVME64 and FetchWideVME).
+It asks for a batch, waits for all of it, and hands it out in order, one instruction a cycle. An
+instruction whose queue was full at the start of the cycle holds up those behind it. The next batch
+is asked for when the local memory is empty. On buses of 128 bits and more two registers lie between
+that memory and the queues (Chisel RTL, FetchVME64 and FetchWideVME).
 """
 
 from __future__ import annotations

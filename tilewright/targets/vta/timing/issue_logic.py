@@ -1,8 +1,8 @@
-"""The cycle in which a module takes the instruction at its queue's head, or knows what it waits
-for: for each module, which tokens it pops and how long its instructions take.
+"""Finds the cycle in which a module takes its queue's first instruction, or what it waits for.
 
-Each `start_…` returns the module, the queues it pops from, and `IssueProgress`; for a LOAD's end
-the read port is to be asked (ASKS).
+For each module it knows which tokens that pops and how long its instructions take. Each `start_…`
+returns the module, the queues it pops from, and `IssueProgress`; for a LOAD's end the read port is
+to be asked (ASKS).
 """
 
 from __future__ import annotations

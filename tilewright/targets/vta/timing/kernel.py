@@ -1,8 +1,8 @@
-"""The event loop: one pass over the ends of instructions, exact to the cycle.
+"""Simulates the ends of instructions in one event loop, exact to the cycle.
 
-Time advances from event to event, in cycles from launch: the end of an instruction, a head that
-becomes visible, a batch of instructions that has arrived or is to be asked for. What a module does
-at one is in `units` (ends) and `decisions` (starts), whom the read port serves in `sharing`.
+Time advances from event to event, in cycles from launch. Events are the end of an instruction, a
+head that becomes visible, and a batch of instructions that has arrived or is due. `units` has what
+a module does at an end, `issue_logic` at a start, `port_arbitration` whom the read port serves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Computes how long an instruction takes that waits for nobody: loops, stores, and loads alone on
 the port.
 
-The length of a transfer follows from its shape and from where its rows lie in the burst window, so
+The length of a transfer follows from its shape and from where its rows lie in the burst window. So
 lengths are kept in a table keyed by exactly that.
 """
 

@@ -1,14 +1,15 @@
-"""The read port: five clients, an arbiter with tags, one memory that serves bursts in order.
+"""Models the read port: five clients, an arbiter with tags, one memory that serves bursts in order.
 
 Everything is counted in bursts. In the Chisel RTL (VME, VTAMemDPI, GenVMECmd) a command enters its
-client's one-entry queue, is granted at the earliest one cycle later — not in a cycle that carries
-the last beat of a burst, not without a free tag, the highest priority first — and enters the
-memory's queue one cycle after that. The memory takes the next burst in the cycle of the previous
-one's last beat; a command that meets an empty queue pays the latency. So the moment a burst is
-granted fixes when its beats arrive, and a client's end follows from its last grant.
+client's one-entry queue and is granted at the earliest one cycle later. It is not granted in a
+cycle that carries the last beat of a burst, nor without a free tag; the highest priority goes
+first. It enters the memory's queue one cycle after the grant. The memory takes the next burst in
+the cycle of the previous one's last beat; a command that meets an empty queue pays the latency. So
+the moment a burst is granted fixes when its beats arrive, and a client's end follows from its last
+grant.
 
-A grant at cycle g is final once it is known that no other command can be ready at g: `advance`
-takes that horizon as an argument.
+A grant at cycle g is final once no other command can be ready at g. `advance` takes that horizon as
+an argument.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Arbitrates the read port: nobody uses it, one client alone, or several at once.
 
 A load that has the port for itself ends after a time that depends on its shape alone and is looked
-up. When a second client turns up while it is under way, its end is taken back, its commands are
-replayed up to now, and the port is simulated burst by burst (`port.advance`, it is *live*) until it
-is quiet again.
+up. When a second client turns up meanwhile, its end is taken back, and its commands are replayed up
+to now. Then the port is simulated burst by burst (`port.advance`, it is *live*) until it is quiet
+again.
 """
 
 from __future__ import annotations

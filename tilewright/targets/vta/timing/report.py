@@ -1,4 +1,4 @@
-"""One program's cycles, instruction by instruction, and where each unit spent them."""
+"""Reports one program's cycles, instruction by instruction, and where each unit spent them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulator of a specification: its numbers and the memory one simulation works in."""
+"""Prepares the simulator of a specification: its numbers and the memory one simulation works in."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The three modules and the tokens between them: what an end changes, and when a head may start.
+"""Models the three modules and the tokens between them: what an end changes, when a head may start.
 
 Rules of the Chisel RTL (Load, Compute, Store, Semaphore). A module that is idle in cycle s takes
-the head of its queue if it was enqueued before s and every token it pops is there; it executes from
-s + 1 and is idle again `len` cycles later. That cycle is its `end`: the tokens it pushes are there
+its queue's head, if that was enqueued before s and every token it pops is there. It executes from s
++ 1 and is idle again `len` cycles later. That cycle is its `end`: the tokens it pushes are there
 from then on. A counter that is full loses the token.
 """
 

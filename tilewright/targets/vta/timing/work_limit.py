@@ -1,5 +1,5 @@
-"""Predicts what simulating a program takes, told from its instructions before it begins: every
-burst read and every row written is a step, and one instruction can ask for millions of them.
+"""Predicts the steps of simulating a program from its instructions, before it begins. Every burst
+read and every row written is a step, and one instruction can ask for millions.
 """
 
 from __future__ import annotations

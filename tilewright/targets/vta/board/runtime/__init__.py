@@ -1,5 +1,7 @@
-"""The C sources that run an artifact on a board, for one machine. They come from the installation:
-an artifact holds data, and names their digest."""
+"""Reads the C sources that run an artifact on a board, for one machine.
+
+They come from the installation: an artifact holds data, and names their digest.
+"""
 
 from __future__ import annotations
 
