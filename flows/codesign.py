@@ -43,7 +43,7 @@ def codesign(
         with Ledger((options.folder / folder.LEDGER).absolute()) as ledger:
             if options.fresh:
                 ledger.clear()
-            run.log(log_parameters, options, problem, run.emit)
+            run.call(log_parameters, options, problem, run.emit)
             while True:
                 evaluator = run(search_designs, options, problem, ledger, run.emit).value
                 while ledger.problems:
@@ -62,5 +62,5 @@ def codesign(
         outcome = outcome_of(options, problem, evaluator, front)
         if not front:
             run.emit(Note(nothing_whole(evaluator)))
-        run.log(log_codesign, options, outcome, time.perf_counter() - begin)
+        run.call(log_codesign, options, outcome, time.perf_counter() - begin)
     return outcome

@@ -25,7 +25,7 @@ def compare_tuners(
     """Run every tuner of a plan, and write the report. Raises as `run_comparison`."""
     compared = run_comparison(run, plan, folder, processes, fresh)
     run(write_report, compared, folder)
-    run.log(log_comparison, compared, folder, run.emit)
+    run.call(log_comparison, compared, folder, run.emit)
     return compared
 
 

@@ -47,4 +47,4 @@ def build_dataset(run: LocalRunner, folder: Path, options: DatasetOptions) -> Da
                 write_atomically(folder / plan.path(part), data, within=folder)
                 parts[part] = part_record(plan, part, data)
         held = [found for found in parts.values() if found is not None]
-        return run.log(log_dataset, folder, plan, held)
+        return run.call(log_dataset, folder, plan, held)

@@ -27,7 +27,7 @@ def train_model(run: LocalRunner, options: TrainingOptions) -> dict[str, Json]:
     fitted = run(fit_model, options, table, partial(say, run.emit)).value
     metrics = run(judge_model, options, fitted, digest).value
     folder = run(store_model, options, fitted, metrics).value
-    run.log(log_model, options, folder, metrics, run.emit)
+    run.call(log_model, options, folder, metrics, run.emit)
     return metrics
 
 

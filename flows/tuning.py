@@ -127,14 +127,14 @@ def tune_network(run: LocalRunner, options: TuningOptions) -> TunedNetwork:
         for reason in check_fits(target, [each.workload for each in network.subgraphs]):
             run.emit(Note(reason))
         tasks = [tuning_task_of(options, each.workload) for each in network.subgraphs]
-        starts = run.log(load_starts, options, network, tasks)
-        run.log(log_parameters, options, network, [task for task, _ in starts], run.emit)
+        starts = run.call(load_starts, options, network, tasks)
+        run.call(log_parameters, options, network, [task for task, _ in starts], run.emit)
         tuned, sharing = tune_workloads(
             run, options, network.subgraphs, starts, trials, options.stop_gain
         )
         decided = fuse_network(run, options, network, tuned, trials) if options.fusion else None
         wall = time.perf_counter() - begin
-        return run.log(log_network, options, network, tuned, wall, sharing, decided)
+        return run.call(log_network, options, network, tuned, wall, sharing, decided)
 
 
 def import_network(run: LocalRunner, options: TuningOptions, target: Target) -> TuningNetwork:
@@ -200,8 +200,8 @@ def fuse_network(
 
     def tune_more(subgraphs: Sequence[Subgraph]) -> list[TunedWorkload]:
         tasks = [tuning_task_of(options, each.workload) for each in subgraphs]
-        starts = run.log(load_starts, options, network, tasks)
-        run.log(log_workloads_added, subgraphs, run.emit)
+        starts = run.call(load_starts, options, network, tasks)
+        run.call(log_workloads_added, subgraphs, run.emit)
         return tune_workloads(run, options, subgraphs, starts, trials, None)[0]
 
     asked = ToDecide(options, network.target, network.model.name, tuned, tune_more, run.emit)
@@ -265,7 +265,7 @@ def tune_workload(run: LocalRunner, job: WorkloadJob) -> Flow[TunedWorkload]:
         validation=None if final is None else final.validation,
         model_errors=mean_errors(done),
     )
-    run.log(log_workload, job, tuned, session, run.emit)
+    run.call(log_workload, job, tuned, session, run.emit)
     return tuned
 
 
@@ -291,7 +291,7 @@ def _rounds(
         done.append(each)
         trials = sum(len(one.configs) for one in done)
         valid = float(np.mean(session.history.valid[:trials]))
-        run.log(log_round, task, each, trials, valid, run.emit)
+        run.call(log_round, task, each, trials, valid, run.emit)
         yield None
     for problem in record.problems:
         run.emit(Note(problem))

@@ -44,8 +44,8 @@ class TrackedRunner(LocalRunner):
         perform: Callable[..., T] = self.own.get(step, step)
         return Result(perform(*values(given)))
 
-    def log(self, step: Callable[..., T], *given: object) -> T:
-        done: T = super().log(self.own.get(step, step), *given)
+    def call(self, step: Callable[..., T], *given: object) -> T:
+        done: T = super().call(self.own.get(step, step), *given)
         return done
 
     def announce(self, step: Step) -> None:

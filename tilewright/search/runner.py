@@ -40,8 +40,8 @@ class LocalRunner:
         self.emit(StageBegan(step.__name__))
         return Result(step(*values(given)))
 
-    def log(self, step: Callable[..., T], *given: object) -> T:
-        """Call a step that records something: no result of an earlier run stands for it."""
+    def call(self, step: Callable[..., T], *given: object) -> T:
+        """Call a step for which no result of an earlier run stands, and return its plain value."""
         return step(*values(given))
 
     def workload(
