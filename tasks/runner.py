@@ -57,7 +57,6 @@ from tilewright.tuning.options import CHAMPION, TuningOptions
 from tilewright.tuning.output_dir import identity
 from tilewright.tuning.outputs import TunedNetwork, summary_of, target_row
 from tilewright.tuning.results import Baselines, Schedule, TunedWorkload
-from tilewright.tuning.run_metadata import is_complete
 from tilewright.tuning.task_scheduler import Flow, StopGain
 from tilewright.tuning.tuning_task import TuningTask, tuning_task_of
 from tilewright.tuning.verification import measure_baseline, verify_schedule
@@ -141,18 +140,22 @@ class NetworkRunner(PrefectRunner):
     def workload(  # type: ignore[override]  # the only flow that networks have
         self, flow: Callable[[LocalRunner, WorkloadJob], Flow[TunedWorkload]], job: WorkloadJob
     ) -> Flow[TunedWorkload]:
-        """In a Prefect flow of its own, with a run in MLflow; without that where the same command
-        has ended well before, and the record has it all."""
+        """In a Prefect flow of its own."""
 
         def steps() -> Flow[TunedWorkload]:
             tag_flow_run(self.params)
-            if self._repeats and not job.shared and is_complete(job.options.folder):
-                tuned = yield from flow(WorkloadRunner(self.cache, job, self.emit), job)
-                if tuned.reused_trials == tuned.trials:
-                    return tuned
-            return (yield from self._tracked(flow, job))
+            return (yield from self._tuned(flow, job))
 
         return (yield from workload_flow(steps, job, self.params, self.run_id, self._found))
+
+    def _tuned(
+        self, flow: Callable[[LocalRunner, WorkloadJob], Flow[TunedWorkload]], job: WorkloadJob
+    ) -> Flow[TunedWorkload]:
+        """With a run in MLflow; without one where the same command has ended well before, and the
+        record has it all."""
+        if self._repeats and not job.shared and job.is_recorded(self.emit):
+            return (yield from flow(WorkloadRunner(self.cache, job, self.emit), job))
+        return (yield from self._tracked(flow, job))
 
     def _tracked(
         self, flow: Callable[[LocalRunner, WorkloadJob], Flow[TunedWorkload]], job: WorkloadJob

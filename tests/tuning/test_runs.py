@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -14,11 +16,17 @@ import pytest
 from tests.cli.conftest import Place
 from tests.tune_bare import tune_bare, tune_options
 from tilewright import tuning
-from tilewright.search import read
+from tilewright.flows.tuning import import_network, tune_workload
+from tilewright.search import ExplorerState, LocalRunner, read
+from tilewright.search.events import ignore
 from tilewright.services.prefect_server import Login
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.events import Event, RoundDone, WorkloadTuned
-from tilewright.tuning.tuning_task import TuningTask
+from tilewright.tuning.open_ledger import trials_of_folder
+from tilewright.tuning.results import TunedWorkload
+from tilewright.tuning.task_scheduler import Flow, TaskScheduler, TaskState
+from tilewright.tuning.tuning_task import TuningTask, target_of, tuning_task_of
+from tilewright.tuning.workload_job import WorkloadJob
 
 ROOT = Path(__file__).parents[2]
 LAYERS = ["conv2", "conv3", "fc"]
@@ -94,6 +102,53 @@ def test_processes_that_share_a_run_make_its_trials_once(tmp_path: Path) -> None
         assert mine["cycles"][mine["status"] == "valid"].min() == row["tuned_cycles"]
     again = tune_bare(**RUN, out=str(tmp_path / "out"), workers=2)
     assert [row["reused_trials"] for row in again["workloads"]] == [24] * len(summary["workloads"])
+
+
+@pytest.mark.slow(seconds=6)
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_repeated_command_tunes_a_workload_once(library: Path, tmp_path: Path, lost: int) -> None:
+    """Whether the record has it all, or a trial of the last round is gone."""
+    from tilewright.tasks.artifact_store import CacheUse
+    from tilewright.tasks.run_progress import RunProgress
+    from tilewright.tasks.runner import NetworkRunner, WorkloadRunner
+
+    out = tmp_path / "out"
+    shutil.copytree(library, out)
+    lines = (out / "ledger.jsonl").read_text().splitlines(keepends=True)
+    places = [k for k, line in enumerate(lines) if '"kind":"trial"' in line]
+    (out / "ledger.jsonl").write_text("".join(lines[: places[-lost]] + lines[places[-lost] + 1 :])
+                                      if lost else "".join(lines))  # fmt: skip
+    ran: list[LocalRunner] = []
+
+    def flow(run: LocalRunner, job: WorkloadJob) -> Flow[TunedWorkload]:
+        ran.append(run)
+        return tune_workload(LocalRunner(), job)
+
+    class Network(NetworkRunner):
+        """One whose runs in MLflow are not opened."""
+
+        def _tracked(
+            self, flow: Callable[[LocalRunner, WorkloadJob], Flow[TunedWorkload]], job: WorkloadJob
+        ) -> Flow[TunedWorkload]:
+            return flow(self, job)
+
+    options = tuning.parse_options(**RUN, out=str(out))
+    run = Network(CacheUse(str(tmp_path / "cache")), ignore, RunProgress())
+    run._repeats = True
+    with trials_of_folder(options, ignore) as trials:
+        network = import_network(LocalRunner(), options, target_of(options))
+        last = lines[places[-1]]
+        for subgraph in network.subgraphs:
+            ran.clear()
+            task = tuning_task_of(options, subgraph.workload)
+            job = WorkloadJob(
+                options, subgraph, task, ExplorerState(), trials.record_of, options.trials
+            )
+            (tuned,) = TaskScheduler([run._tuned(flow, job)], [TaskState(1, 1)], 1, None).run()
+            missing = 8 if lost and subgraph.workload.id in last else 0
+            assert tuned.trials - tuned.reused_trials == missing
+            assert len(ran) == 1
+            assert isinstance(ran[0], NetworkRunner if missing else WorkloadRunner)
 
 
 def test_a_study_comes_back_from_json() -> None:

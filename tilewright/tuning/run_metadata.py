@@ -23,7 +23,10 @@ from typing_extensions import TypedDict
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import (
     Json,
+    as_int,
+    as_list,
     as_object,
+    as_text,
     canonical,
     digest,
     read_json_file,
@@ -113,12 +116,26 @@ def _run_files() -> TypeAdapter[RunFile]:
 
 def is_complete(folder: Path) -> bool:
     """Whether the results in a folder are those of the run that it holds. Raises `UnsafeFile`."""
+    return _own_summary(folder) is not None
+
+
+def trials_made(folder: Path) -> dict[str, int]:
+    """The trials of each workload, by its id, in the results that a folder holds; none if these are
+    not those of its run. Raises `UnsafeFile`."""
+    try:
+        rows = [as_object(row) for row in as_list((_own_summary(folder) or {})["workloads"])]
+        return {as_text(row["id"]): as_int(row["trials"]) for row in rows}
+    except (KeyError, ValueError):
+        return {}
+
+
+def _own_summary(folder: Path) -> dict[str, Json] | None:
     held = read_run(folder)
     try:
         summary = as_object(read_json_file(folder / SUMMARY))
     except (OSError, ValueError):
-        return False
-    return held is not None and summary.get("run_key") == held.get("key")
+        return None
+    return summary if held is not None and summary.get("run_key") == held.get("key") else None
 
 
 def check_vacant(options: TuningOptions) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.search import ExplorerState
+from tilewright.tuning.events import Listener, Note
 from tilewright.tuning.network import Subgraph
 from tilewright.tuning.open_ledger import RecordOf
 from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.run_metadata import trials_made
 from tilewright.tuning.tuning_task import TuningTask
 
 
@@ -23,3 +25,16 @@ class WorkloadJob:
     record_of: RecordOf
     most_trials: int
     shared: bool = False
+
+    def is_recorded(self, emit: Listener) -> bool:
+        """Whether the record has all trials of the run whose results the folder holds. Raises
+        `LeaseHeld`, `LedgerError` and `UnsafeFile`."""
+        made = trials_made(self.options.folder).get(self.study.workload.id)
+        if made is None:
+            return False
+        record = self.record_of(self.study, self.study.setting)
+        for problem in record.problems:
+            emit(Note(problem))
+        with record.turn():
+            held = record.news(0, made)
+        return sum(len(each.configs) for each in held) >= made
