@@ -90,7 +90,7 @@ def _train(dataset: Path, kind: str, by: str, minutes: float, out: Path) -> dict
     )
     fitted = fit_model(training, read_table(dataset))
     metrics = judge_model(training, fitted, digest_of(dataset))
-    store_model(training, fitted, metrics)
+    store_model(training, fitted)
     return dict(metrics)
 
 

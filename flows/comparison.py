@@ -22,17 +22,17 @@ from tilewright.search import LocalRunner
 def compare_tuners(
     run: LocalRunner, plan: ComparisonPlan, folder: Path, processes: int = 1, fresh: bool = False
 ) -> Comparison:
-    """Run every tuner of a plan, and write the report. Raises as `run_comparison`."""
+    """Run every tuner of a plan, write the report and the record. Raises as `run_comparison`."""
     compared = run_comparison(run, plan, folder, processes, fresh)
     run(write_report, compared, folder)
-    run.call(log_comparison, compared, folder, run.emit)
+    run.call(log_comparison, compared, folder)
     return compared
 
 
 def run_comparison(
     run: LocalRunner, plan: ComparisonPlan, folder: Path, processes: int = 1, fresh: bool = False
 ) -> Comparison:
-    """Measure spaces that are unknown, run every tuner, and write `comparison.json`.
+    """Measure spaces that are unknown, and run every tuner.
 
     Runs are kept in `folder` as they finish, and those that are there already are not repeated
     unless `fresh`. Raises `ComparisonError` if a process dies, `OSError` if the folder cannot be
@@ -40,4 +40,4 @@ def run_comparison(
     """
     run(enumerate_spaces, plan, run.emit)
     runs = run(run_tuners, plan, folder, processes, fresh, run.emit)
-    return run(judge_runs, plan, folder, runs).value
+    return run(judge_runs, plan, runs).value

@@ -26,8 +26,8 @@ def train_model(run: LocalRunner, options: TrainingOptions) -> dict[str, Json]:
     table, digest = run(read_dataset, options).value
     fitted = run(fit_model, options, table, partial(say, run.emit)).value
     metrics = run(judge_model, options, fitted, digest).value
-    folder = run(store_model, options, fitted, metrics).value
-    run.call(log_model, options, folder, metrics, run.emit)
+    folder = run(store_model, options, fitted).value
+    run.call(log_model, options, folder, metrics)
     return metrics
 
 

@@ -5,9 +5,6 @@ Networks and graphs are large: Prefect does not search them for futures.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from prefect.artifacts import create_markdown_artifact
 from prefect.logging import get_run_logger
 
@@ -15,9 +12,8 @@ from tilewright.flows.build import SchedulesFound, choose_kernels, choose_schedu
 from tilewright.reports.building import built_note
 from tilewright.reports.markdown import plain
 from tilewright.search.events import Event, StageBegan
-from tilewright.tasks.cached_task import step, unsearched
 from tilewright.tasks.progress import Progress
-from tilewright.tasks.tracked_runner import Step, TrackedRunner
+from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
 from tilewright.tuning.build_artifact import BuiltArtifact, integer_network, link_artifact
 from tilewright.tuning.build_cpu_library import compile_library, read_layers
 from tilewright.tuning.build_options import BuildOptions
@@ -31,7 +27,8 @@ class BuildRunner(TrackedRunner):
     """Performs each step of a build as a task, with a progress that moves."""
 
     def __init__(self) -> None:
-        super().__init__(self._show, {each: _task(each) for each in STEPS})
+        names = {each: f"{each.__name__} of {{options.model}}" for each in STEPS}
+        super().__init__(self._show, {each: as_task(each, name) for each, name in names.items()})
         self._shown: Progress | None = None
 
     def _show(self, event: Event) -> None:
@@ -45,17 +42,6 @@ class BuildRunner(TrackedRunner):
                 self._shown.show(event.done)
             else:
                 self._shown.end()
-
-
-def _task(work: Step) -> Step:
-    """A task of the same name that is given the model's name to show."""
-
-    def do(model: str, given: Sequence[Any]) -> Any:
-        return work(*given)
-
-    do.__name__, do.__doc__ = work.__name__, work.__doc__
-    task = step(f"{work.__name__} of {{model}}")(do)
-    return lambda options, *more: task(options.model, unsearched((options, *more)))
 
 
 def say_built(options: BuildOptions, made: BuiltArtifact) -> None:

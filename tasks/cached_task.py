@@ -66,16 +66,18 @@ def unsearched(value: R) -> R:
 
 RETRIES = (2.0, 10.0)
 """Seconds before a task is tried again whose failure may pass (`passes`)."""
+RunName = str | Callable[..., str]
+"""What names the runs of a task: a template, or a function of `parameters`, the task's by name."""
 
 
-def step(run_name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A Prefect task named like the function; its runs are named by the template `run_name`.
+def step(run_name: RunName, name: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A Prefect task called `name`, like the function if that is empty; `run_name` names its runs.
 
     Prefect neither caches nor persists what it returns: `tasks.artifact_store` does, and says why.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        return _task(function, run_name)
+        return _task(function, run_name, name)
 
     return decorate
 
@@ -151,9 +153,7 @@ def passes(_: object, __: object, state: State[Any]) -> bool:
     return isinstance(error, ConnectionError | TimeoutError | RequestException)
 
 
-def _task(
-    function: Callable[P, R], run_name: str | Callable[..., str], name: str = ""
-) -> Callable[P, R]:
+def _task(function: Callable[P, R], run_name: RunName, name: str = "") -> Callable[P, R]:
     return task(
         name=name or function.__name__, task_run_name=run_name, cache_policy=NO_CACHE,
         persist_result=False, retries=len(RETRIES), retry_delay_seconds=list(RETRIES),

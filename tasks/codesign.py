@@ -28,7 +28,7 @@ from tilewright.tasks import tracking
 from tilewright.tasks.cached_task import step, unsearched
 from tilewright.tasks.progress import Progress
 from tilewright.tasks.stale_runs import retire_dead_runs
-from tilewright.tasks.tracked_runner import Step, TrackedRunner
+from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
 from tilewright.tuning.output_dir import identity
 
 EVERY = "measurements"
@@ -40,11 +40,14 @@ class CodesignRunner(TrackedRunner):
     was: finished, failed, or stopped by a person."""
 
     def __init__(self, emit: Listener) -> None:
-        prove = step("proof of the front")(steps.prove_front)
         own: dict[Step, Step] = {
-            steps.pose_problem: step("networks: {options.subject}")(steps.pose_problem),
-            steps.search_designs: self._search_designs,
-            steps.prove_front: lambda evaluator: prove(unsearched(evaluator)),
+            steps.pose_problem: as_task(steps.pose_problem, "networks: {options.subject}"),
+            steps.search_designs: as_task(
+                steps.search_designs,
+                "{options.trials} measurements by {options.method}",
+                self._search_designs,
+            ),
+            steps.prove_front: as_task(steps.prove_front, "proof of the front"),
             steps.log_parameters: self._log_parameters,
             steps.log_codesign: self._log_codesign,
         }
@@ -53,9 +56,19 @@ class CodesignRunner(TrackedRunner):
     def _search_designs(
         self, options: CodesignOptions, problem: CodesignProblem, ledger: Ledger, emit: Listener
     ) -> BudgetedEvaluator:
-        return _search_designs(
-            options, self.run_id, unsearched(problem), unsearched(ledger), unsearched(emit)
-        )
+        """Measure machines and schedules, with a progress that moves and curves in MLflow."""
+        shown = Progress("search", options.trials, f"of {options.trials} measurements")
+        with tracking.StepLog(self.run_id, every=EVERY) as log:
+
+            def hear(event: Event) -> None:
+                emit(event)
+                if isinstance(event, SearchProgress):
+                    log.add(event.trials, curves(event))
+                    shown.show(event.trials)
+
+            evaluator = steps.search_designs(options, problem, ledger, hear)
+        shown.end()
+        return evaluator
 
     def _log_parameters(
         self, options: CodesignOptions, problem: CodesignProblem, emit: Listener
@@ -88,29 +101,6 @@ def logged(listen: Listener) -> Listener:
         listen(event)
 
     return hear
-
-
-@step("{options.trials} measurements by {options.method}")
-def _search_designs(
-    options: CodesignOptions,
-    run_id: str,
-    problem: CodesignProblem,
-    ledger: Ledger,
-    listen: Listener,
-) -> BudgetedEvaluator:
-    """Measure machines and schedules, with a progress that moves and curves in MLflow."""
-    shown = Progress("search", options.trials, f"of {options.trials} measurements")
-    with tracking.StepLog(run_id, every=EVERY) as log:
-
-        def hear(event: Event) -> None:
-            listen(event)
-            if isinstance(event, SearchProgress):
-                log.add(event.trials, curves(event))
-                shown.show(event.trials)
-
-        evaluator = steps.search_designs(options, problem, ledger, hear)
-    shown.end()
-    return evaluator
 
 
 @step("files in {options.folder}")

@@ -7,41 +7,35 @@ has thousands of cells: Prefect does not search them for futures.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from prefect.artifacts import create_markdown_artifact
 
 from tilewright.evaluation.datasets.build import measure_part
 from tilewright.evaluation.datasets.metadata import DatasetMetadata
-from tilewright.evaluation.datasets.plan import DatasetPlan, PlanPart, make_plan
-from tilewright.evaluation.datasets.rows import Progress
+from tilewright.evaluation.datasets.plan import make_plan
 from tilewright.reports.datasets import dataset_line
 from tilewright.reports.markdown import plain
 from tilewright.search.events import Listener
-from tilewright.tasks.cached_task import step, unsearched
-from tilewright.tasks.tracked_runner import TrackedRunner
+from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
 
 
 class DatasetRunner(TrackedRunner):
     """Performs the steps of building a dataset."""
 
     def __init__(self, emit: Listener) -> None:
-        super().__init__(
-            emit, {make_plan: step("plan of {options.rows} rows")(make_plan), measure_part: _part}
-        )
+        own: dict[Step, Step] = {
+            make_plan: as_task(make_plan, "plan of {options.rows} rows"),
+            measure_part: as_task(measure_part, _part_title),
+        }
+        super().__init__(emit, own)
 
 
-def _part(plan: DatasetPlan, part: PlanPart, tell: Progress) -> bytes:
-    title = f"{plan.hardware[part.hardware].name}, {part.number}"
-    return _measure_part(title, part.rows, unsearched(plan), unsearched(part), unsearched(tell))
-
-
-@step("{title}: {rows} rows")
-def _measure_part(
-    title: str, rows: int, plan: DatasetPlan, part: PlanPart, tell: Progress
-) -> bytes:
-    """Draw, lower and measure the rows of a file."""
-    return measure_part(plan, part, tell)
+def _part_title(parameters: Mapping[str, Any]) -> str:
+    plan, part = parameters["plan"], parameters["part"]
+    return f"{plan.hardware[part.hardware].name}, {part.number}: {part.rows} rows"
 
 
 def say_built(about: DatasetMetadata, out: Path) -> None:

@@ -42,7 +42,7 @@ class LoggedComparison:
     seeds: Mapping[tuple[str, int], str]
 
 
-def log_comparison(
+def log_runs(
     plan: ComparisonPlan,
     results: Results,
     runs: list[TunerRun],

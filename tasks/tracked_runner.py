@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any, Self, TypeVar
 
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
@@ -10,10 +11,24 @@ from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from tilewright.search.events import Listener, StageBegan
 from tilewright.search.runner import LocalRunner, Result, values
 from tilewright.tasks import tracking
+from tilewright.tasks.cached_task import RunName, step, unsearched
 
 T = TypeVar("T")
 
 Step = Callable[..., Any]
+
+
+def as_task(work: Step, run_name: RunName, body: Step | None = None) -> Step:
+    """A Prefect task named like the step `work`, which calls it or `body`; its runs are named by
+    what the step is given. Arguments may be large, so Prefect does not search them for futures."""
+
+    task = step(run_name, work.__name__)(body or work)
+
+    @wraps(work)
+    def perform(*given: Any) -> Any:
+        return task(*map(unsearched, given))
+
+    return perform
 
 
 class TrackedRunner(LocalRunner):

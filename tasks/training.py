@@ -25,19 +25,26 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 
 from tilewright.core.files import Json
-from tilewright.evaluation.datasets import training
-from tilewright.evaluation.datasets.training import TrainingOptions
+from tilewright.evaluation.datasets.training import (
+    METRICS,
+    START,
+    TrainingOptions,
+    fit_model,
+    judge_model,
+    log_model,
+    read_dataset,
+    store_model,
+)
 from tilewright.reports.markdown import code, plain
 from tilewright.reports.run_description import listed, paragraphs
 from tilewright.reports.run_table import markdown_table
 from tilewright.search.events import Listener
 from tilewright.services.urls import flow_run_url
 from tilewright.tasks import tracking
-from tilewright.tasks.cached_task import step, unsearched
 from tilewright.tasks.champion_registry import ALIAS, PREFIX
 from tilewright.tasks.mlflow_flavors import survey_no_packages
 from tilewright.tasks.register_champion import provide
-from tilewright.tasks.tracked_runner import Step, TrackedRunner
+from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
 
 NEWEST = "newest"
 FLAVOUR: ModuleType = mlflow.pyfunc
@@ -61,46 +68,35 @@ class TrainingRunner(TrackedRunner):
     """Performs the steps of training as tasks; `registered` is where the model is, at the end."""
 
     def __init__(self, emit: Listener) -> None:
-        own: dict[Step, Step] = {
-            training.read_dataset: step("rows of {options.dataset}")(training.read_dataset),
-            training.fit_model: lambda options, table, say: _fit(
-                options, unsearched(table), unsearched(say)
-            ),
-            training.judge_model: lambda options, fitted, digest: _judge(
-                options, unsearched(fitted), digest
-            ),
-            training.store_model: lambda options, fitted, metrics: _store(
-                options, unsearched(fitted), metrics
-            ),
-            training.log_model: self._log_model,
-        }
+        names: dict[Step, str] = {
+            read_dataset: "rows of {options.dataset}", fit_model: "{options.kind}",
+            judge_model: "{options.split}", store_model: "{options.out}",
+        }  # fmt: skip
+        own: dict[Step, Step] = {each: as_task(each, name) for each, name in names.items()}
+        own[log_model] = as_task(log_model, "{options.kind} in the registry", self._log_model)
         super().__init__(emit, own)
         self.registered: Registered | None = None
 
     def _log_model(
-        self, options: TrainingOptions, folder: Path, metrics: Mapping[str, Json], emit: Listener
+        self, options: TrainingOptions, folder: Path, metrics: Mapping[str, Json]
     ) -> None:
+        """Write the figures, log the model to MLflow and make it a version of its registered
+        model."""
+        log_model(options, folder, metrics)
         self.registered = _register_model(options, folder, metrics)
         say_trained(options, metrics, self.registered)
 
 
-_fit = step("{options.kind}")(training.fit_model)
-_judge = step("{options.split}")(training.judge_model)
-_store = step("{options.out}")(training.store_model)
-
-
-@step("{options.kind} in the registry")
 def _register_model(
     options: TrainingOptions, folder: Path, metrics: Mapping[str, Json]
 ) -> Registered:
-    """Log a trained model to MLflow and make it a version of its registered model."""
     run_id = _open(options, metrics)
     try:
-        folder, held = options.dataset, str(metrics[_DATASET])
-        read = tracking.source_dataset(Path(folder).name, folder, held)
+        held = str(metrics[_DATASET])
+        read = tracking.source_dataset(Path(options.dataset).name, options.dataset, held)
         tracking.log_dataset(run_id, read, "training")
         tracking.log_results(run_id, _numbers(metrics))
-        tracking.log_file(run_id, folder / training.METRICS)
+        tracking.log_file(run_id, folder / METRICS)
         found = _register(options, folder, metrics, run_id)
     except BaseException as error:
         tracking.close_run(run_id, tracking.ended_by(error))
@@ -145,7 +141,7 @@ def _open(options: TrainingOptions, metrics: Mapping[str, Json]) -> str:
 
 def _start(metrics: Mapping[str, Json]) -> dict[str, str]:
     """The tag of a fine-tuned model: the one that it was before."""
-    found = metrics.get(training.START)
+    found = metrics.get(START)
     return {"start_model": str(found)} if found else {}
 
 

@@ -17,7 +17,7 @@ from tests.cli.conftest import Place
 from tilewright.cli.app import app
 from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.compare.benchmark_suite import recorded_test_bed
-from tilewright.evaluation.compare.comparison import COMPARISON
+from tilewright.evaluation.compare.comparison import COMPARISON, log_comparison
 from tilewright.evaluation.compare.plan import (
     ComparisonPlan,
     parse_seeds,
@@ -26,8 +26,8 @@ from tilewright.evaluation.compare.plan import (
 )
 from tilewright.evaluation.compare.process_pool import run_jobs
 from tilewright.evaluation.compare.run_cache import RUNS
-from tilewright.flows.comparison import run_comparison
-from tilewright.reports.compare.report import REPORT, write_report
+from tilewright.flows.comparison import compare_tuners, run_comparison
+from tilewright.reports.compare.report import REPORT
 from tilewright.search import LocalRunner
 from tilewright.targets.vta.tvm_table import read_stack_table
 
@@ -44,7 +44,7 @@ def _plan(tuners: str = "default,random,ml2tuner:first=8:alpha=2") -> Comparison
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("compared")
-    write_report(run_comparison(LocalRunner(), _plan(), out), out)
+    compare_tuners(LocalRunner(), _plan(), out)
     return out
 
 
@@ -104,7 +104,7 @@ def test_finished_runs_are_kept_and_not_repeated(
         "tilewright.evaluation.compare.comparison.run_jobs",
         lambda what, jobs, processes: asked.extend(jobs) or run_jobs(what, jobs, processes),
     )
-    run_comparison(LocalRunner(), _plan(), tmp_path)
+    log_comparison(run_comparison(LocalRunner(), _plan(), tmp_path), tmp_path)
     assert len(asked) == 2
     again, before = (json.loads((out / COMPARISON).read_text()) for out in (tmp_path, folder))
     for run in again["runs"] + before["runs"]:

@@ -43,12 +43,12 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 )
 def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, trials: int) -> None:
     from tilewright.tasks import champion_registry, register_champion
-    from tilewright.tasks.log_comparison import log_comparison
+    from tilewright.tasks.log_comparison import log_runs
 
     what = _plan(f"random,{tuner}", trials)
     runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
     results = results_of(runs, {name: best.cost for name, best in optimum_of(what).items()}, trials)
-    logged = log_comparison(what, results, runs, [])
+    logged = log_runs(what, results, runs, [])
     rows = sorted(leaderboard(results), key=lambda row: row.tuner == "random")
     registered = register_champion.register_champion(what, results, rows, logged)
     assert {each.role for each in registered} >= {"P", "V"}
@@ -82,7 +82,7 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
 def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) -> None:
     """Model A's draft comes with it."""
     from tilewright.tasks.champion_registry import load_champion
-    from tilewright.tasks.log_comparison import log_comparison
+    from tilewright.tasks.log_comparison import log_runs
     from tilewright.tasks.register_champion import register_champion
 
     layer = parse_workload(LAYER)
@@ -91,7 +91,7 @@ def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) 
     runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
     results = results_of(runs, {name: best.cost for name, best in optimum_of(what).items()}, 24)
     rows = sorted(leaderboard(results), key=lambda row: row.tuner == "random")
-    registered = register_champion(what, results, rows, log_comparison(what, results, runs, []))
+    registered = register_champion(what, results, rows, log_runs(what, results, runs, []))
     assert {each.role for each in registered} == {"P", "V", "A", "draft"}
     target = test_bed.open(test_bed.workloads[0][0])
     state = load_champion(target, "template", layer, "default-blind")
@@ -108,13 +108,13 @@ def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) 
 
 
 def test_a_comparison_of_tuners_that_learn_nothing_has_no_champion(registry: Path) -> None:
-    from tilewright.tasks.log_comparison import log_comparison
+    from tilewright.tasks.log_comparison import log_runs
     from tilewright.tasks.register_champion import register_champion
 
     what = _plan("random,grid", 8)
     runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
     results = results_of(runs, {name: best.cost for name, best in optimum_of(what).items()}, 8)
-    logged = log_comparison(what, results, runs, [])
+    logged = log_runs(what, results, runs, [])
     assert len(logged.seeds) == 4
     assert register_champion(what, results, leaderboard(results), logged) == []
 

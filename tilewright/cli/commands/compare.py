@@ -158,12 +158,12 @@ def _record(compared: Comparison, folder: Path, console: Console) -> None:
     from tilewright.cli.views.comparison import recording, show_recorded
     from tilewright.evaluation.compare.comparison import COMPARISON
     from tilewright.reports.compare.report import REPORT
-    from tilewright.tasks.log_comparison import log_comparison
+    from tilewright.tasks.log_comparison import log_runs
     from tilewright.tasks.register_champion import register_champion
 
     plan, results = compared.plan, compared.results
     with recording(plan, console) as (logging, registering):
         files = [folder / REPORT, folder / COMPARISON]
-        logged = log_comparison(plan, results, compared.runs, files, logging)
+        logged = log_runs(plan, results, compared.runs, files, logging)
         registered = register_champion(plan, results, compared.leaderboard, logged, registering)
     show_recorded(logged.name, len(registered), console)

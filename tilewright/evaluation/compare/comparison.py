@@ -19,7 +19,7 @@ from tilewright.evaluation.compare.plan import ComparisonPlan
 from tilewright.evaluation.compare.process_pool import run_jobs
 from tilewright.evaluation.compare.run_cache import KeptRuns
 from tilewright.evaluation.compare.runs import TunerRun, ordered
-from tilewright.search.events import Event, Listener, Note
+from tilewright.search.events import Event, Listener
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import Workload
 
@@ -97,18 +97,17 @@ def run_tuners(
     return ordered(plan, runs)
 
 
-def judge_runs(plan: ComparisonPlan, folder: Path, runs: list[TunerRun]) -> Comparison:
-    """Compare runs with the best config of each space, and write `comparison.json`. Raises
-    `OSError`."""
-    optimum = optimum_of(plan)
-    write_comparison(folder / COMPARISON, plan, optimum, runs)
-    results = results_of(runs, {name: best.cost for name, best in optimum.items()}, plan.trials)
+def judge_runs(plan: ComparisonPlan, runs: list[TunerRun]) -> Comparison:
+    """Compare runs with the best config of each space."""
+    optimum = {name: best.cost for name, best in optimum_of(plan).items()}
+    results = results_of(runs, optimum, plan.trials)
     return Comparison(plan, runs, results, leaderboard(results))
 
 
-def log_comparison(compared: Comparison, folder: Path, emit: Listener) -> None:
-    """Say which tuner did best."""
-    emit(Note(f"best: {compared.leaderboard[0].tuner}"))
+def log_comparison(compared: Comparison, folder: Path) -> None:
+    """Write `comparison.json`. Raises `OSError`."""
+    plan = compared.plan
+    write_comparison(folder / COMPARISON, plan, optimum_of(plan), compared.runs)
 
 
 def optimum_of(plan: ComparisonPlan) -> dict[str, Latency]:

@@ -26,7 +26,6 @@ from tilewright.models.transfer.files import identity_of, read_index
 from tilewright.models.transfer.model import Transferred
 from tilewright.models.transfer.registry import kinds, load_model, make_model, refined
 from tilewright.models.transfer.training_table import TrainingTable
-from tilewright.search.events import Listener, Note
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
@@ -204,13 +203,10 @@ def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) 
     return found
 
 
-def store_model(
-    options: TrainingOptions, fitted: FittedCostModel, metrics: Mapping[str, Json]
-) -> Path:
-    """Write model and `metrics.json`; returns the folder. Raises `OSError` and `UnsafeFile`."""
+def store_model(options: TrainingOptions, fitted: FittedCostModel) -> Path:
+    """Write the model's folder, and return it. Raises `OSError` and `UnsafeFile`."""
     folder = Path(options.out)
     fitted.model.save(folder)
-    write_atomically(folder / METRICS, canonical(dict(metrics)) + b"\n")
     return folder
 
 
@@ -273,8 +269,6 @@ def _row(scores: Scores) -> dict[str, Json]:
     }
 
 
-def log_model(
-    options: TrainingOptions, folder: Path, metrics: Mapping[str, Json], emit: Listener
-) -> None:
-    """Say where the model is."""
-    emit(Note(f"{options.kind} is in {folder}"))
+def log_model(options: TrainingOptions, folder: Path, metrics: Mapping[str, Json]) -> None:
+    """Write `metrics.json` beside the model. Raises `OSError` and `UnsafeFile`."""
+    write_atomically(folder / METRICS, canonical(dict(metrics)) + b"\n")
