@@ -9,8 +9,15 @@ depend on nothing but their own fields, are counters.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numba as nb
 import numpy as np
+from numpy.typing import NDArray
+
+Registers = NDArray[np.int64]
+uncounted = nb.njit(cache=True, _nrt=False)
+"""Counts no references to arrays: a cycle is dozens of calls that hand all registers on."""
 
 FETCH, UOP_PORT, INP_PORT, WGT_PORT, ACC_PORT = range(5)
 IDLE, SYNC, EXE = range(3)
@@ -21,16 +28,65 @@ TOTAL, RD_BEATS, RD_BURSTS, WR_BEATS, WR_BURSTS, OVERFLOW = range(6)
 # registers of one load engine
 (
     BUSY, COMMANDS_DONE, ROW, ROW_ADDRESS, ADDRESS, REMAINING, PAD_ROWS, IN_FLIGHT,
-    PAD_STATE, PAD_ROW, PAD_COLUMN, ENGINE_REGISTERS,
-) = range(12)  # fmt: skip
+    PAD_STATE, PAD_ROW, PAD_COLUMN, INSTRUCTION, STARTED, ENGINE_REGISTERS,
+) = range(14)  # fmt: skip
+# of the fetch unit; FETCHED counts instructions of earlier batches, LEFT those in the local memory
+(
+    FETCHED, BATCH_SIZE, FETCH_STATE, WORDS, LEFT, NEXT, POSITION, END, FETCH_IN_FLIGHT,
+    FETCH_COMMANDS_DONE, PAUSE, PIPE_COUNT, MOVING, FETCH_REGISTERS,
+) = range(14)  # fmt: skip
+COMMAND, READ, DRAIN, DONE = range(4)
+"""States of the fetch unit; a wide one reads without a command state."""
+# of the memory: who gets the beat of this cycle, and of the two before
+(
+    TAGS, FIFO_HEAD, FIFO_COUNT, LATENCY, SERVED, SERVING, DATA_AT, WRITE_AT, MEMORY_REGISTERS,
+) = range(9)  # fmt: skip
+FIFO = 512
+MOVED, FINISHED, STARTED_LOAD, STARTED_COMPUTE, SIGNALS = range(5)
+"""Of this cycle: whether any register changed; the cycle of FINISH, or -1; the read ports that the
+load and the compute module start, or -1."""
 
 
-@nb.njit(cache=True)
+class Ports(NamedTuple):
+    """Numbers of each read port, int64 (5,): bytes of an element, and the values that a counter of
+    beats in flight can have."""
+
+    element: Registers
+    flight_modulus: Registers
+
+
+class Circuit(NamedTuple):
+    """All registers, int64; those of modules are (3,), of semaphores (4,), of ports (5, …)."""
+
+    state: Registers
+    next_state: Registers
+    timer: Registers
+    current: Registers
+    dequeued: Registers
+    queue: Registers
+    q_head: Registers
+    q_count: Registers
+    semaphore: Registers
+    post: Registers
+    wait: Registers
+    engine: Registers
+    command_valid: Registers
+    command_beats: Registers
+    port_full: Registers
+    fifo_beats: Registers
+    fifo_port: Registers
+    fetch: Registers
+    pipe: Registers
+    memory: Registers
+    signal: Registers
+
+
+@uncounted
 def _field(word, offset, width):
     return nb.int64((word >> nb.uint64(offset & 63)) & nb.uint64((1 << width) - 1))
 
 
-@nb.njit(cache=True)
+@uncounted
 def _ceil_log2(value):
     bits = 0
     while (1 << bits) < value:
@@ -38,7 +94,7 @@ def _ceil_log2(value):
     return bits
 
 
-@nb.njit(cache=True)
+@uncounted
 def _port_of(lo):
     """The read port of an instruction that reads memory, or -1."""
     if _field(lo, 0, 3) != 0:
@@ -51,7 +107,7 @@ def _port_of(lo):
     return INP_PORT if memory == 2 else ACC_PORT
 
 
-@nb.njit(cache=True)
+@uncounted
 def _module(lo, hi, lay):
     """0 load, 1 compute, 2 store, -1 not decodable."""
     opcode, memory = _field(lo, 0, 3), _field(lo, 7, 3)
@@ -67,7 +123,7 @@ def _module(lo, hi, lay):
     return -1
 
 
-@nb.njit(cache=True)
+@uncounted
 def _loop_iterations(lo, hi, lay):
     bgn = _field(lo if lay.uop_bgn < 64 else hi, lay.uop_bgn, lay.uop_index_bits)
     end = _field(lo if lay.uop_end < 64 else hi, lay.uop_end, lay.uop_index_bits + 1)
@@ -81,7 +137,7 @@ def _loop_iterations(lo, hi, lay):
     return (out or 16384) * (inner or 16384) * count
 
 
-@nb.njit(cache=True)
+@uncounted
 def _store_cycles(lo, hi, machine, counters):
     """Execute cycles of a STORE, burst by burst; 0 if it never ends."""
     bus, window = machine.bus_bytes, machine.bus_bytes * machine.max_burst_beats
@@ -112,6 +168,448 @@ def _store_cycles(lo, hi, machine, counters):
 
 
 @nb.njit(cache=True)
+def _ports(machine):
+    bus, beats = machine.bus_bytes, machine.max_burst_beats
+    element = np.array(
+        [8, machine.uop_bytes, machine.inp_bytes, machine.wgt_bytes, machine.acc_bytes], np.int64
+    )
+    depth = np.array(
+        [2 * beats, machine.uop_built, machine.inp_built, machine.wgt_built, machine.acc_built],
+        np.int64,
+    )
+    modulus = np.zeros(5, np.int64)
+    for p in range(5):
+        if bus >= element[p]:
+            modulus[p] = 1 << (_ceil_log2(depth[p] // (bus // element[p])) + 1)
+        else:
+            modulus[p] = 1 << _ceil_log2(depth[p] * (element[p] // bus))
+    return Ports(element, modulus)
+
+
+@nb.njit(cache=True)
+def _reset(n, insn_address, machine, tokens):
+    """All registers at launch."""
+    bus = machine.bus_bytes
+    engine = np.zeros((5, ENGINE_REGISTERS), np.int64)
+    engine[:, COMMANDS_DONE] = 1
+    engine[:, INSTRUCTION] = -1
+    engine[:, STARTED] = -1
+    fetch = np.zeros(FETCH_REGISTERS, np.int64)
+    fetch[BATCH_SIZE] = min(n, _fetch_batch(machine))
+    fetch[FETCH_STATE] = READ if bus >= 16 else COMMAND
+    fetch[POSITION] = insn_address - insn_address % bus
+    fetch[END] = insn_address + 16 * fetch[BATCH_SIZE]
+    memory = np.zeros(MEMORY_REGISTERS, np.int64)
+    memory[TAGS] = machine.read_tags
+    memory[SERVING], memory[DATA_AT], memory[WRITE_AT] = -1, -1, -1
+    signal = np.full(SIGNALS, -1, np.int64)
+    return Circuit(
+        np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros(3, np.int64),
+        np.zeros(3, np.int64), np.zeros((3, machine.queue_entries + 1), np.int64),
+        np.zeros(3, np.int64), np.zeros(3, np.int64),
+        tokens.copy(), np.zeros(4, np.int64), np.zeros(4, np.int64),
+        engine, np.zeros(5, np.int64), np.zeros(5, np.int64), np.zeros(5, np.int64),
+        np.zeros(FIFO, np.int64), np.zeros(FIFO, np.int64), fetch, np.zeros(2, np.int64),
+        memory, signal,
+    )  # fmt: skip
+
+
+@uncounted
+def _fetch_batch(machine):
+    beats = machine.max_burst_beats
+    return beats if machine.bus_bytes >= 16 else max(1, beats // 2)
+
+
+@uncounted
+def _begin_cycle(c):
+    c.post[:] = 0
+    c.wait[:] = 0
+    c.dequeued[:] = 0
+    for m in range(3):
+        c.next_state[m] = c.state[m]
+    for p in range(5):
+        c.port_full[p] = c.command_valid[p]  # one-entry client queues, at the start of the cycle
+    c.signal[MOVED] = 0
+    c.signal[STARTED_LOAD] = -1
+    c.signal[STARTED_COMPUTE] = -1
+
+
+@uncounted
+def _start_head(c, m, t, insns, machine, lay, starts, counters):
+    """An idle module takes the head of its queue, if its tokens are there."""
+    if c.q_count[m] == 0:
+        return
+    i = c.queue[m, c.q_head[m]]
+    lo, hi = insns[i, 0], insns[i, 1]
+    pop_prev = (lo >> nb.uint64(3)) & nb.uint64(1)
+    pop_next = (lo >> nb.uint64(4)) & nb.uint64(1)
+    semaphore = c.semaphore
+    if m == 0:
+        ready = not (pop_next and semaphore[1] == 0)
+    elif m == 1:
+        ready = not (pop_prev and semaphore[0] == 0) and not (pop_next and semaphore[3] == 0)
+    else:
+        ready = not (pop_prev and semaphore[2] == 0)
+    if not ready:
+        return
+    c.signal[MOVED] = 1
+    if m == 0:
+        c.wait[1] = pop_next
+    elif m == 1:
+        c.wait[0], c.wait[3] = pop_prev, pop_next
+    else:
+        c.wait[2] = pop_prev
+    c.current[m] = i
+    starts[i] = t + 1
+    opcode = _field(lo, 0, 3)
+    if opcode <= 1 and _field(hi, 16, 16) == 0:
+        c.next_state[m] = SYNC
+        return
+    c.next_state[m] = EXE
+    if opcode == 1:
+        c.timer[m] = _store_cycles(lo, hi, machine, counters)
+    elif opcode == 2:
+        c.timer[m] = _loop_iterations(lo, hi, lay) + 6
+    elif opcode == 3:
+        c.timer[m] = 1
+    elif opcode == 4:
+        word = lo if lay.alu_use_imm < 64 else hi
+        per = 1 if _field(word, lay.alu_use_imm, 1) else 2
+        c.timer[m] = per * _loop_iterations(lo, hi, lay) + 6
+    else:
+        c.timer[m] = -1
+        c.signal[STARTED_LOAD if m == 0 else STARTED_COMPUTE] = _port_of(lo)
+
+
+@uncounted
+def _work_on(c, m, t, insns, ends):
+    """A busy module counts down, or waits for its engine; at its end it pushes its tokens."""
+    i = c.current[m]
+    lo = insns[i, 0]
+    done = False
+    if c.state[m] == SYNC:
+        done = True
+    elif c.timer[m] > 0:
+        c.timer[m] -= 1
+        done = c.timer[m] == 0
+    elif c.timer[m] == -1:
+        engine = c.engine[_port_of(lo)]
+        done = (
+            engine[BUSY] == 1
+            and engine[IN_FLIGHT] == 0
+            and engine[COMMANDS_DONE] == 1
+            and engine[PAD_STATE] == PAD_IDLE
+        )
+        if done:
+            engine[BUSY] = 2  # leaves at the end of the cycle
+    if c.timer[m] > 0 or done:
+        c.signal[MOVED] = 1
+    if not done:
+        return
+    c.dequeued[m] = 1
+    c.next_state[m] = IDLE
+    ends[i] = t + 1
+    push_prev = (lo >> nb.uint64(5)) & nb.uint64(1)
+    push_next = (lo >> nb.uint64(6)) & nb.uint64(1)
+    if m == 0:
+        c.post[0] = push_next
+    elif m == 1:
+        c.post[1], c.post[2] = push_prev, push_next
+    else:
+        c.post[3] = push_prev
+    if _field(lo, 0, 3) == 3 and c.signal[FINISHED] < 0:
+        c.signal[FINISHED] = t
+
+
+@uncounted
+def _count_tokens(c, machine):
+    for k in range(4):
+        if c.post[k] and not c.wait[k] and c.semaphore[k] != machine.token_limit:
+            c.semaphore[k] += 1
+        elif c.wait[k] and not c.post[k]:
+            c.semaphore[k] -= 1
+
+
+@uncounted
+def _load_engine(c, p, t, insns, machine, ports, counters):
+    """Commands, data and padding of one port."""
+    engine = c.engine[p]
+    started = p == c.signal[STARTED_LOAD] or p == c.signal[STARTED_COMPUTE]
+    if started:
+        engine[INSTRUCTION] = c.current[0 if p == c.signal[STARTED_LOAD] else 1]
+    i = engine[INSTRUCTION]
+    if i < 0:
+        return
+    lo, hi = insns[i, 0], insns[i, 1]
+    wide = machine.bus_bytes >= ports.element[p]
+    # Narrow engines register data once more.
+    data = c.memory[DATA_AT if wide else WRITE_AT] == p
+    _pad(c, engine, hi, started if wide else engine[STARTED] == t - 1, data)
+    _read_rows(c, p, hi, data, machine, ports, counters)
+    if engine[BUSY] == 2:
+        engine[BUSY] = 0
+    if started:
+        base = _field(lo, 26, 32) * ports.element[p]
+        engine[STARTED], engine[BUSY], engine[COMMANDS_DONE] = t, 1, 0
+        engine[ROW], engine[PAD_ROWS], engine[IN_FLIGHT] = 0, 0, 0
+        _begin_row(engine, base, _field(hi, 16, 16) * ports.element[p], machine.bus_bytes)
+
+
+@uncounted
+def _begin_row(engine, base, size, bus):
+    engine[ROW_ADDRESS], engine[ADDRESS] = base, base - base % bus
+    engine[REMAINING] = (base % bus + size + bus - 1) // bus
+
+
+@uncounted
+def _pad(c, engine, hi, begins, data):
+    """One cycle of ZeroPadding, which writes where no data do."""
+    y_size, x_size = _field(hi, 0, 16), _field(hi, 16, 16)
+    y_pad_0, y_pad_1 = _field(hi, 48, 4), _field(hi, 52, 4)
+    x_pad_0, x_pad_1 = _field(hi, 56, 4), _field(hi, 60, 4)
+    s, row, col = engine[PAD_STATE], engine[PAD_ROW], engine[PAD_COLUMN]
+    side = PAD_IDLE
+    if x_pad_0 and x_pad_1:
+        side = PAD_BOTH
+    elif x_pad_0:
+        side = PAD_LEFT
+    elif x_pad_1:
+        side = PAD_RIGHT
+    elif y_pad_1:
+        side = PAD_SKIP
+    side_col = x_pad_0 + x_size if side == PAD_RIGHT else 0
+    if begins:
+        row = 0
+        s = PAD_TOP if y_pad_0 else side
+        col = 0 if y_pad_0 else side_col
+    elif s == PAD_SKIP:
+        if row == y_pad_0 + y_size - 1:
+            s, col = PAD_BOTTOM, 0
+        row += 1
+    elif s != PAD_IDLE and not data:
+        width = x_pad_0 + x_size + x_pad_1
+        if col == (x_pad_0 - 1 if s == PAD_LEFT else width - 1):  # the line's end
+            if s == PAD_TOP:
+                col = 0
+                if row == y_pad_0 - 1:
+                    s, col = side, side_col
+            elif s == PAD_BOTTOM:
+                col = 0
+                if row == y_pad_0 + y_size + y_pad_1 - 1:
+                    s = PAD_IDLE
+            else:
+                col = side_col
+                if row == y_pad_0 + y_size - 1:
+                    s, col = PAD_BOTTOM if y_pad_1 else PAD_IDLE, 0
+            row += 1
+        elif s == PAD_BOTH and col == x_pad_0 - 1:
+            col += x_size + 1
+        else:
+            col += 1
+    if s != engine[PAD_STATE] or row != engine[PAD_ROW] or col != engine[PAD_COLUMN]:
+        c.signal[MOVED] = 1
+    engine[PAD_STATE], engine[PAD_ROW], engine[PAD_COLUMN] = s, row, col
+
+
+@uncounted
+def _read_rows(c, p, hi, data, machine, ports, counters):
+    """One cycle of GenVMECmd: a command, if the client's queue is free; and beats in flight."""
+    engine = c.engine[p]
+    if engine[BUSY] != 1:
+        return
+    bus = machine.bus_bytes
+    window = bus * machine.max_burst_beats
+    y_size = _field(hi, 0, 16)
+    fired = 0
+    if engine[PAD_ROWS] < _field(hi, 48, 4):
+        engine[PAD_ROWS] += 1
+        c.signal[MOVED] = 1
+    elif engine[COMMANDS_DONE] == 0 and y_size > 0 and not c.port_full[p]:
+        fired = min(engine[REMAINING], (window - engine[ADDRESS] % window) // bus)
+        c.command_valid[p], c.command_beats[p] = 1, fired
+        engine[REMAINING] -= fired
+        engine[ADDRESS] += fired * bus
+        if engine[REMAINING] == 0:
+            engine[ROW] += 1
+            if engine[ROW] == y_size:
+                engine[COMMANDS_DONE] = 1
+            else:
+                element = ports.element[p]
+                base = engine[ROW_ADDRESS] + _field(hi, 32, 16) * element
+                _begin_row(engine, base, _field(hi, 16, 16) * element, bus)
+        c.signal[MOVED] = 1
+    if fired or data:
+        if data and not fired and engine[IN_FLIGHT] == 0:
+            counters[OVERFLOW] = 1  # the RTL's assertion blocksInFlight > 0
+        change = fired - (1 if data else 0)
+        engine[IN_FLIGHT] = (engine[IN_FLIGHT] + change) % ports.flight_modulus[p]
+
+
+@uncounted
+def _fetch_narrow(c, t, n, machine):
+    """One cycle of fetch on buses below 128 bits; the instruction at the local memory's end, or
+    -1."""
+    f = c.fetch
+    if f[FETCH_STATE] == COMMAND and t > 0:
+        if not c.port_full[FETCH]:
+            c.command_valid[FETCH], c.command_beats[FETCH] = 1, 2 * f[BATCH_SIZE]
+            f[FETCH_STATE], f[WORDS] = READ, 0
+            c.signal[MOVED] = 1
+    elif f[FETCH_STATE] == READ:
+        if c.memory[DATA_AT] == FETCH:
+            f[WORDS] += 1
+            if f[WORDS] == 2 * f[BATCH_SIZE]:
+                f[FETCH_STATE], f[LEFT] = DRAIN, f[BATCH_SIZE]
+    elif f[FETCH_STATE] == DRAIN:
+        if f[LEFT] > 0:
+            return f[NEXT]
+        _next_batch(c, n, machine)
+        f[FETCH_STATE] = COMMAND if f[BATCH_SIZE] > 0 else DONE
+    return -1
+
+
+@uncounted
+def _fetch_wide(c, t, n, insn_address, machine):
+    """One cycle of fetch on other buses; the instruction at the end of the two registers behind
+    the local memory, or -1."""
+    f = c.fetch
+    f[MOVING] = 0
+    if f[FETCH_STATE] == READ and t > 0:
+        if f[PAUSE]:  # the start cycle of a later batch
+            f[PAUSE] = 0
+            c.signal[MOVED] = 1
+        else:
+            _read_batch(c, machine)
+    elif f[FETCH_STATE] == DRAIN and f[LEFT] == 0:
+        _next_batch(c, n, machine)
+        f[FETCH_STATE] = DONE
+        if f[BATCH_SIZE] > 0:
+            f[FETCH_STATE], f[PAUSE], f[FETCH_COMMANDS_DONE] = READ, 1, 0
+            begin = insn_address + 16 * f[FETCHED]
+            f[POSITION] = begin - begin % machine.bus_bytes
+            f[END] = begin + 16 * f[BATCH_SIZE]
+    elif f[FETCH_STATE] == DRAIN and f[PIPE_COUNT] < 2:
+        f[LEFT] -= 1
+        f[MOVING] = 1
+        c.signal[MOVED] = 1
+    return c.pipe[0] if f[PIPE_COUNT] > 0 else -1
+
+
+@uncounted
+def _next_batch(c, n, machine):
+    f = c.fetch
+    f[FETCHED] += f[BATCH_SIZE]
+    f[BATCH_SIZE] = min(n - f[FETCHED], _fetch_batch(machine))
+    c.signal[MOVED] = 1
+
+
+@uncounted
+def _read_batch(c, machine):
+    f = c.fetch
+    bus = machine.bus_bytes
+    window = bus * machine.max_burst_beats
+    fired = 0
+    done = f[FETCH_COMMANDS_DONE] and f[FETCH_IN_FLIGHT] == 0
+    if not f[FETCH_COMMANDS_DONE] and not c.port_full[FETCH]:
+        stop = min(f[POSITION] - f[POSITION] % window + window, f[END])
+        fired = (stop - f[POSITION] + bus - 1) // bus
+        c.command_valid[FETCH], c.command_beats[FETCH] = 1, fired
+        f[POSITION] = stop
+        f[FETCH_COMMANDS_DONE] = stop == f[END]
+        c.signal[MOVED] = 1
+    f[FETCH_IN_FLIGHT] += fired - (1 if c.memory[WRITE_AT] == FETCH else 0)
+    if done:
+        f[FETCH_STATE], f[LEFT] = DRAIN, f[BATCH_SIZE]
+        c.signal[MOVED] = 1
+
+
+@uncounted
+def _route(c, leaving, insns, machine, lay):
+    """The module whose queue takes the instruction that leaves fetch, -1 for none;
+    `UNDECODABLE` if that is none before FINISH."""
+    if leaving < 0:
+        return -1
+    m = _module(insns[leaving, 0], insns[leaving, 1], lay)
+    if m < 0:
+        return UNDECODABLE if c.signal[FINISHED] < 0 else -1
+    if c.q_count[m] == machine.queue_entries:
+        return -1
+    c.signal[MOVED] = 1
+    return m
+
+
+@uncounted
+def _leave_fetch(c, enters, machine):
+    """Moves what lies between the local memory and the queues."""
+    f = c.fetch
+    if machine.bus_bytes < 16:
+        if enters >= 0:
+            f[NEXT] += 1
+            f[LEFT] -= 1
+        return
+    if enters >= 0:
+        c.pipe[0] = c.pipe[1]
+        f[PIPE_COUNT] -= 1
+    if f[MOVING]:
+        c.pipe[f[PIPE_COUNT]] = f[NEXT]
+        f[PIPE_COUNT] += 1
+        f[NEXT] += 1
+
+
+@uncounted
+def _move_queues(c, leaving, enters):
+    entries = c.queue.shape[1]
+    for m in range(3):
+        if c.dequeued[m]:
+            c.q_head[m] = (c.q_head[m] + 1) % entries
+            c.q_count[m] -= 1
+        if enters == m:
+            c.queue[m, (c.q_head[m] + c.q_count[m]) % entries] = leaving
+            c.q_count[m] += 1
+
+
+@uncounted
+def _serve_memory(c, machine, counters):
+    """The arbiter, which grants client queues that were full at the start of the cycle, and the
+    memory behind it."""
+    v = c.memory
+    beat = v[SERVING] if v[SERVED] > 0 else -1
+    last = v[SERVED] == 1
+    granted = -1
+    if not last and v[TAGS] > 0:
+        for p in range(5):
+            if c.port_full[p]:
+                granted = p
+                break
+    slowest = machine.memory_latency_cycles
+    accept = v[FIFO_COUNT] > 0 and v[LATENCY] == slowest and v[SERVED] <= 1
+    v[LATENCY] = min(v[LATENCY] + 1, slowest) if v[FIFO_COUNT] > 0 else 0
+    v[WRITE_AT], v[DATA_AT] = v[DATA_AT], beat
+    if v[SERVED] > 0:
+        v[SERVED] -= 1
+        c.signal[MOVED] = 1
+    if accept:
+        v[SERVED], v[SERVING] = c.fifo_beats[v[FIFO_HEAD]], c.fifo_port[v[FIFO_HEAD]]
+        counters[RD_BEATS] += v[SERVED]
+        counters[RD_BURSTS] += 1
+        v[FIFO_HEAD] = (v[FIFO_HEAD] + 1) % FIFO
+        v[FIFO_COUNT] -= 1
+    if last:
+        v[TAGS] += 1
+    if granted >= 0:
+        tail = (v[FIFO_HEAD] + v[FIFO_COUNT]) % FIFO
+        c.fifo_beats[tail], c.fifo_port[tail] = c.command_beats[granted], granted
+        v[FIFO_COUNT] += 1
+        v[TAGS] -= 1
+        c.command_valid[granted] = 0
+
+
+@uncounted
+def _is_reading(c):
+    return c.memory[FIFO_COUNT] > 0 or c.memory[DATA_AT] >= 0 or c.memory[WRITE_AT] >= 0
+
+
+@nb.njit(cache=True)
 def step(insns, insn_address, machine, lay, tokens, starts, ends, counters, limit):
     """Run until nothing moves any more (or for `limit` cycles).
 
@@ -119,388 +617,43 @@ def step(insns, insn_address, machine, lay, tokens, starts, ends, counters, limi
     -1 where it did not happen; counters: int64 (6,). Returns the cycle of FINISH or a negative
     code.
     """
-    n = insns.shape[0]
-    bus, max_beats = machine.bus_bytes, machine.max_burst_beats
-    window = bus * max_beats
-    element = np.array(
-        [8, machine.uop_bytes, machine.inp_bytes, machine.wgt_bytes, machine.acc_bytes], np.int64
-    )
-    depth = np.array(
-        [2 * max_beats, machine.uop_built, machine.inp_built, machine.wgt_built, machine.acc_built],
-        np.int64,
-    )
-    flight_modulus = np.zeros(5, np.int64)
-    for p in range(5):
-        if bus >= element[p]:
-            flight_modulus[p] = 1 << (_ceil_log2(depth[p] // (bus // element[p])) + 1)
-        else:
-            flight_modulus[p] = 1 << _ceil_log2(depth[p] * (element[p] // bus))
+    ports = _ports(machine)
+    c = _reset(insns.shape[0], insn_address, machine, tokens)
     starts[:] = -1
     ends[:] = -1
     counters[:] = 0
+    return _run(c, insns, insn_address, machine, ports, lay, starts, ends, counters, limit)
 
-    # fetch
-    wide_fetch = bus >= 16
-    batch = max_beats if wide_fetch else max(1, max_beats // 2)
-    fetched = 0  # instructions of earlier batches
-    batch_size = min(n, batch)
-    f_state = (
-        1 if not wide_fetch else 0
-    )  # narrow: 0 idle 1 command 2 read 3 drain; wide: 0 read 1 drain 2 idle
-    f_words = 0
-    f_left = 0  # instructions in the local memory
-    f_next = 0  # next instruction to leave the local memory
-    f_position = insn_address - insn_address % bus  # wide: next command
-    f_end = insn_address + 16 * batch_size
-    f_in_flight = 0
-    f_commands_done = False
-    f_pause = False  # wide: the start cycle of a later batch
-    pipe = np.zeros(2, np.int64)
-    pipe_count = 0
-    f_ret2 = False
 
-    # modules
-    queue = np.zeros((3, machine.queue_entries + 1), np.int64)
-    q_head, q_count = np.zeros(3, np.int64), np.zeros(3, np.int64)
-    state, timer, current = np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros(3, np.int64)
-    sem = tokens.copy()
-    post, wait = np.zeros(4, np.int64), np.zeros(4, np.int64)
-
-    # engines and read port
-    eng = np.zeros((5, ENGINE_REGISTERS), np.int64)
-    eng[:, COMMANDS_DONE] = 1
-    lo_of, hi_of = np.zeros(5, np.uint64), np.zeros(5, np.uint64)
-    started = np.full(5, -1, np.int64)  # cycle in which io.start was high
-    cq_valid, cq_len = np.zeros(5, np.int64), np.zeros(5, np.int64)
-    tags = machine.read_tags
-    fifo_len, fifo_port = np.zeros(512, np.int64), np.zeros(512, np.int64)
-    fifo_head, fifo_count, latency = 0, 0, 0
-    served, serving = 0, -1
-    ret1, ret2 = -1, -1
-    total = -1
+@uncounted
+def _run(c, insns, insn_address, machine, ports, lay, starts, ends, counters, limit):
+    n = insns.shape[0]
     quiet = 0
-
     t = 0
     while t < limit:
-        moved = False
-        # ---------------- registers visible in this cycle
-        beat = serving if served > 0 else -1
-        last = served == 1
-        data_at = ret1  # client that sees data now
-        write_at = ret2  # narrow engines and the wide fetch register it once more
-        post[:] = 0
-        wait[:] = 0
-        start_port = -1
-        start_port2 = -1
-
-        # ---------------- modules: decide and finish
-        deq = np.zeros(3, np.int64)
-        start_now = np.full(3, -1, np.int64)
-        next_state = state.copy()
+        _begin_cycle(c)
         for m in range(3):
-            if state[m] == IDLE:
-                if q_count[m] > 0:
-                    i = queue[m, q_head[m]]
-                    lo, hi = insns[i, 0], insns[i, 1]
-                    pop_prev = (lo >> nb.uint64(3)) & nb.uint64(1)
-                    pop_next = (lo >> nb.uint64(4)) & nb.uint64(1)
-                    ready = True
-                    if m == 0:
-                        ready = not (pop_next and sem[1] == 0)
-                    elif m == 1:
-                        ready = not (pop_prev and sem[0] == 0) and not (pop_next and sem[3] == 0)
-                    else:
-                        ready = not (pop_prev and sem[2] == 0)
-                    if ready:
-                        moved = True
-                        if m == 0:
-                            wait[1] = pop_next
-                        elif m == 1:
-                            wait[0], wait[3] = pop_prev, pop_next
-                        else:
-                            wait[2] = pop_prev
-                        start_now[m] = i
-                        current[m] = i
-                        starts[i] = t + 1
-                        opcode = _field(lo, 0, 3)
-                        x_size = _field(hi, 16, 16)
-                        if opcode <= 1 and x_size == 0:
-                            next_state[m] = SYNC
-                        else:
-                            next_state[m] = EXE
-                            if opcode == 1:
-                                timer[m] = _store_cycles(lo, hi, machine, counters)
-                            elif opcode == 2:
-                                timer[m] = _loop_iterations(lo, hi, lay) + 6
-                            elif opcode == 3:
-                                timer[m] = 1
-                            elif opcode == 4:
-                                word = lo if lay.alu_use_imm < 64 else hi
-                                per = 1 if _field(word, lay.alu_use_imm, 1) else 2
-                                timer[m] = per * _loop_iterations(lo, hi, lay) + 6
-                            else:
-                                timer[m] = -1
-                                if m == 0:
-                                    start_port = _port_of(lo)
-                                else:
-                                    start_port2 = _port_of(lo)
+            if c.state[m] == IDLE:
+                _start_head(c, m, t, insns, machine, lay, starts, counters)
             else:
-                i = current[m]
-                lo = insns[i, 0]
-                done = False
-                if state[m] == SYNC:
-                    done = True
-                elif timer[m] > 0:
-                    timer[m] -= 1
-                    done = timer[m] == 0
-                elif timer[m] == -1:
-                    p = _port_of(lo)
-                    done = (
-                        eng[p, BUSY] == 1
-                        and eng[p, IN_FLIGHT] == 0
-                        and eng[p, COMMANDS_DONE] == 1
-                        and eng[p, PAD_STATE] == PAD_IDLE
-                    )
-                    if done:
-                        eng[p, BUSY] = 2  # leaves at the end of the cycle
-                if timer[m] > 0 or done:
-                    moved = True
-                if done:
-                    deq[m] = 1
-                    next_state[m] = IDLE
-                    ends[i] = t + 1
-                    push_prev = (lo >> nb.uint64(5)) & nb.uint64(1)
-                    push_next = (lo >> nb.uint64(6)) & nb.uint64(1)
-                    if m == 0:
-                        post[0] = push_next
-                    elif m == 1:
-                        post[1], post[2] = push_prev, push_next
-                    else:
-                        post[3] = push_prev
-                    if _field(lo, 0, 3) == 3 and total < 0:
-                        total = t
-        for k in range(4):
-            if post[k] and not wait[k] and sem[k] != machine.token_limit:
-                sem[k] += 1
-            elif wait[k] and not post[k]:
-                sem[k] -= 1
-
-        # ---------------- load engines: commands, data, padding
-        port_full = cq_valid.copy()  # one-entry client queues, at the start of the cycle
+                _work_on(c, m, t, insns, ends)
+        _count_tokens(c, machine)
         for p in range(1, 5):
-            if p == start_port or p == start_port2:
-                i = current[0] if p == start_port else current[1]
-                lo_of[p], hi_of[p] = insns[i, 0], insns[i, 1]
-            hi = hi_of[p]
-            y_size, x_size, x_stride = _field(hi, 0, 16), _field(hi, 16, 16), _field(hi, 32, 16)
-            y_pad_0, y_pad_1 = _field(hi, 48, 4), _field(hi, 52, 4)
-            x_pad_0, x_pad_1 = _field(hi, 56, 4), _field(hi, 60, 4)
-            wide = bus >= element[p]
-            fire_data = data_at == p if wide else write_at == p
-            # padding
-            pad_start = (start_port == p or start_port2 == p) if wide else started[p] == t - 1
-            can_write = not fire_data
-            width = x_pad_0 + x_size + x_pad_1
-            s, row, col = eng[p, PAD_STATE], eng[p, PAD_ROW], eng[p, PAD_COLUMN]
-            side = PAD_IDLE
-            if x_pad_0 and x_pad_1:
-                side = PAD_BOTH
-            elif x_pad_0:
-                side = PAD_LEFT
-            elif x_pad_1:
-                side = PAD_RIGHT
-            elif y_pad_1:
-                side = PAD_SKIP
-            side_col = x_pad_0 + x_size if side == PAD_RIGHT else 0
-            if pad_start:
-                row = 0
-                s = PAD_TOP if y_pad_0 else side
-                col = 0 if y_pad_0 else side_col
-            elif s == PAD_SKIP:
-                if row == y_pad_0 + y_size - 1:
-                    s, col = PAD_BOTTOM, 0
-                row += 1
-            elif s != PAD_IDLE and can_write:
-                line_end = col == (x_pad_0 - 1 if s == PAD_LEFT else width - 1)
-                if line_end:
-                    if s == PAD_TOP:
-                        col = 0
-                        if row == y_pad_0 - 1:
-                            s, col = side, side_col
-                    elif s == PAD_BOTTOM:
-                        col = 0
-                        if row == y_pad_0 + y_size + y_pad_1 - 1:
-                            s = PAD_IDLE
-                    else:
-                        col = side_col
-                        if row == y_pad_0 + y_size - 1:
-                            s, col = PAD_BOTTOM if y_pad_1 else PAD_IDLE, 0
-                    row += 1
-                elif s == PAD_BOTH and col == x_pad_0 - 1:
-                    col += x_size + 1
-                else:
-                    col += 1
-            if s != eng[p, PAD_STATE] or row != eng[p, PAD_ROW] or col != eng[p, PAD_COLUMN]:
-                moved = True
-            eng[p, PAD_STATE], eng[p, PAD_ROW], eng[p, PAD_COLUMN] = s, row, col
-            # commands
-            fired = 0
-            if eng[p, BUSY] == 1:
-                if eng[p, PAD_ROWS] < y_pad_0:
-                    eng[p, PAD_ROWS] += 1
-                    moved = True
-                elif eng[p, COMMANDS_DONE] == 0 and y_size > 0 and not port_full[p]:
-                    address = eng[p, ADDRESS]
-                    fired = min(eng[p, REMAINING], (window - address % window) // bus)
-                    cq_valid[p], cq_len[p] = 1, fired
-                    eng[p, REMAINING] -= fired
-                    eng[p, ADDRESS] += fired * bus
-                    if eng[p, REMAINING] == 0:
-                        eng[p, ROW] += 1
-                        if eng[p, ROW] == y_size:
-                            eng[p, COMMANDS_DONE] = 1
-                        else:
-                            eng[p, ROW_ADDRESS] += x_stride * element[p]
-                            base = eng[p, ROW_ADDRESS]
-                            eng[p, ADDRESS] = base - base % bus
-                            eng[p, REMAINING] = (base % bus + x_size * element[p] + bus - 1) // bus
-                    moved = True
-                if fired or fire_data:
-                    if fire_data and not fired and eng[p, IN_FLIGHT] == 0:
-                        counters[OVERFLOW] = 1  # the RTL's assertion blocksInFlight > 0
-                    change = fired - (1 if fire_data else 0)
-                    eng[p, IN_FLIGHT] = (eng[p, IN_FLIGHT] + change) % flight_modulus[p]
-            if eng[p, BUSY] == 2:
-                eng[p, BUSY] = 0
-            if p == start_port or p == start_port2:
-                started[p] = t
-                base = _field(lo_of[p], 26, 32) * element[p]
-                eng[p, BUSY], eng[p, COMMANDS_DONE], eng[p, ROW], eng[p, PAD_ROWS] = 1, 0, 0, 0
-                eng[p, IN_FLIGHT] = 0
-                eng[p, ROW_ADDRESS], eng[p, ADDRESS] = base, base - base % bus
-                eng[p, REMAINING] = (base % bus + x_size * element[p] + bus - 1) // bus
-
-        # ---------------- fetch
-        enq_module, enq_insn = -1, -1
-        moving = False
-        if not wide_fetch:
-            if f_state == 1 and t > 0:
-                if not port_full[FETCH]:
-                    cq_valid[FETCH], cq_len[FETCH] = 1, 2 * batch_size
-                    f_state, f_words = 2, 0
-                    moved = True
-            elif f_state == 2:
-                if data_at == FETCH:
-                    f_words += 1
-                    if f_words == 2 * batch_size:
-                        f_state, f_left = 3, batch_size
-            elif f_state == 3:
-                if f_left == 0:
-                    fetched += batch_size
-                    batch_size = min(n - fetched, batch)
-                    f_state = 1 if batch_size > 0 else 0
-                    moved = True
-                else:
-                    enq_insn = f_next
+            _load_engine(c, p, t, insns, machine, ports, counters)
+        if machine.bus_bytes >= 16:
+            leaving = _fetch_wide(c, t, n, insn_address, machine)
         else:
-            if pipe_count > 0:
-                enq_insn = pipe[0]
-            if f_state == 0 and t > 0:
-                fired = 0
-                if f_pause:
-                    f_pause = False
-                    moved = True
-                else:
-                    done = f_commands_done and f_in_flight == 0
-                    if not f_commands_done and not port_full[FETCH]:
-                        stop = min(f_position - f_position % window + window, f_end)
-                        fired = (stop - f_position + bus - 1) // bus
-                        cq_valid[FETCH], cq_len[FETCH] = 1, fired
-                        f_position = stop
-                        f_commands_done = f_position == f_end
-                        moved = True
-                    f_in_flight += fired - (1 if f_ret2 else 0)
-                    if done:
-                        f_state, f_left = 1, batch_size
-                        moved = True
-            elif f_state == 1:
-                if f_left == 0:
-                    fetched += batch_size
-                    batch_size = min(n - fetched, batch)
-                    f_state = 2
-                    moved = True
-                    if batch_size > 0:
-                        f_state, f_pause, f_commands_done = 0, True, False
-                        begin = insn_address + 16 * fetched
-                        f_position, f_end = begin - begin % bus, begin + 16 * batch_size
-                elif pipe_count < 2:
-                    f_left -= 1
-                    moving = True
-                    moved = True
-        if enq_insn >= 0:
-            m = _module(insns[enq_insn, 0], insns[enq_insn, 1], lay)
-            if m < 0:
-                if total < 0:
-                    counters[TOTAL] = enq_insn
-                    return UNDECODABLE
-                enq_insn = -1
-            elif q_count[m] < machine.queue_entries:
-                enq_module = m
-                moved = True
-        if not wide_fetch:
-            if enq_module >= 0:
-                f_next += 1
-                f_left -= 1
-        else:
-            if enq_module >= 0:
-                pipe[0] = pipe[1]
-                pipe_count -= 1
-            if moving:
-                pipe[pipe_count] = f_next
-                pipe_count += 1
-                f_next += 1
-
-        # ---------------- queues
+            leaving = _fetch_narrow(c, t, n, machine)
+        enters = _route(c, leaving, insns, machine, lay)
+        if enters == UNDECODABLE:
+            counters[TOTAL] = leaving
+            return UNDECODABLE
+        _leave_fetch(c, enters, machine)
+        _move_queues(c, leaving, enters)
+        _serve_memory(c, machine, counters)
         for m in range(3):
-            if deq[m]:
-                q_head[m] = (q_head[m] + 1) % queue.shape[1]
-                q_count[m] -= 1
-            if enq_module == m:
-                queue[m, (q_head[m] + q_count[m]) % queue.shape[1]] = enq_insn
-                q_count[m] += 1
-
-        # ---------------- arbiter: client queues that were full at the start of the cycle
-        granted = -1
-        if not last and tags > 0:
-            for p in range(5):
-                if port_full[p]:
-                    granted = p
-                    break
-        # ---------------- memory
-        accept = fifo_count > 0 and latency == machine.memory_latency_cycles and served <= 1
-        latency = min(latency + 1, machine.memory_latency_cycles) if fifo_count > 0 else 0
-        ret2 = ret1
-        f_ret2 = ret1 == FETCH
-        ret1 = beat
-        if served > 0:
-            served -= 1
-            moved = True
-        if accept:
-            served, serving = fifo_len[fifo_head], fifo_port[fifo_head]
-            counters[RD_BEATS] += served
-            counters[RD_BURSTS] += 1
-            fifo_head = (fifo_head + 1) % 512
-            fifo_count -= 1
-        if last:
-            tags += 1
-        if granted >= 0:
-            tail = (fifo_head + fifo_count) % 512
-            fifo_len[tail], fifo_port[tail] = cq_len[granted], granted
-            fifo_count += 1
-            tags -= 1
-            cq_valid[granted] = 0
-        state[:] = next_state
-        if moved or fifo_count > 0 or ret1 >= 0 or ret2 >= 0:
+            c.state[m] = c.next_state[m]
+        if c.signal[MOVED] or _is_reading(c):
             quiet = 0
         else:
             quiet += 1
@@ -509,4 +662,4 @@ def step(insns, insn_address, machine, lay, tokens, starts, ends, counters, limi
         t += 1
     if t >= limit:
         return TOO_LONG
-    return total if total >= 0 else NEVER_FINISHES
+    return c.signal[FINISHED] if c.signal[FINISHED] >= 0 else NEVER_FINISHES
