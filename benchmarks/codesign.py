@@ -1,7 +1,7 @@
 """Compares methods that search hardware and schedules together with the exact optimum.
 
     python -m benchmarks.codesign --json built/codesign.json --quick     # digits_cnn, two seeds
-    python -m benchmarks.codesign --json built/codesign.json             # hours; goes on with FILE
+    python -m benchmarks.codesign --json built/codesign.json             # hours; resumes from FILE
     python -m benchmarks.codesign --json FILE --truth built/truth --methods "autotvm;ours"
     python -m benchmarks.codesign --json FILE --sets "vgg16;resnet34"     # beside each other only
     python -m benchmarks.codesign --json FILE --show                     # the summary only
@@ -10,8 +10,8 @@ Every run has the same machines, those of a truth (`benchmarks.codesign_truth`, 
 `--folder` first unless one is given), and the same number of measurements. An entry of `--methods`
 is the name of a method, or one with options: `ours:estimates=false,correct=false`. Networks are
 searched for one by one and all together. Of others (`--sets`) nobody knows the truth, and methods
-are compared with the best of them. A run goes on in one process, after the compiled kernels were
-loaded; machines, designs and what targets remember are its own.
+are compared with the best of them. A run takes place in one process, after the compiled kernels
+were loaded; machines, designs and what targets remember are its own.
 
 Kept of a run: the best latency within the area and the hypervolume whenever one of them changed, by
 measurements and by CPU seconds. Compiles. Wall and CPU seconds, simulation included. The front.

@@ -1,7 +1,7 @@
 """Measures what deciding about fusion gains on whole networks, and what it takes to decide.
 
     python -m benchmarks.fusion --json built/fusion.json --quick    # two small networks, one target
-    python -m benchmarks.fusion --json built/fusion.json            # goes on with FILE
+    python -m benchmarks.fusion --json built/fusion.json            # resumes from FILE
     python -m benchmarks.fusion --json FILE --show                  # the summary only
 
 Of each network on each target: cycles and bytes moved where nothing is fused, all that may be, all

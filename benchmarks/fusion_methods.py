@@ -3,8 +3,8 @@
     python -m benchmarks.fusion_methods --folder built/fusion --networks inception_v3 --seeds 5
 
 Where everything fused is best all of them have it at once, so a network is worth looking at where
-it is not. Models learned from other networks, as in `benchmarks.fusion`, on whose examples and
-schedules this goes on. A line a method: by how much it ends above the best that any found, and
+it is not. Models learned from other networks, as in `benchmarks.fusion`, whose examples and
+schedules this reuses. A line a method: by how much it ends above the best that any found, and
 labelled graphs that were simulated, on average and at most.
 """
 

@@ -3,7 +3,7 @@
     python -m benchmarks.fusion_training --folder built/fusion          # examples, then models
     python -m benchmarks.fusion_training --folder built/fusion --ship   # models beside the code
 
-Examples are made once a network and target and kept in the folder: what was stopped goes on.
+Examples are made once a network and target and kept in the folder: what was stopped resumes.
 `benchmarks.fusion` trains on the same examples, without those of the network that it looks at.
 """
 

@@ -1,7 +1,7 @@
 """Measures what the models know: Model A beside Model P on held-out configs, and Model V's veto.
 
-    .venv/bin/python -m benchmarks.learning unchecked --oracles built/oracles
-    .venv/bin/python -m benchmarks.learning extended --oracles built/oracles
+    .venv/bin/python -m benchmarks.learning unchecked --spaces built/spaces
+    .venv/bin/python -m benchmarks.learning extended --spaces built/spaces
 
 P and A learn from the same random valid configs and are judged on 2,000 others: root mean square
 error in log2 cycles, for the learners of `default` and of `ml2tuner`. V learns from the trials of a
@@ -28,8 +28,8 @@ from tilewright.search import Problem, Session, problem_of, setting_of
 from tilewright.search.cost_model_protocols import VetoModel
 from tilewright.targets import make_target
 from tilewright.targets.features import Features
-from tilewright.targets.ground_truth import oracle_table, replayed
-from tilewright.targets.measurement_table import MeasurementTable as Oracle
+from tilewright.targets.ground_truth import ground_truth_table, replayed
+from tilewright.targets.measurement_table import MeasurementTable
 
 HELD_OUT = 2000
 FASTEST = 0.01
@@ -42,7 +42,7 @@ def main(
     trials: Annotated[int, typer.Option(help="Trials V learns from.")] = 64,
     seeds: int = 5,
     layers: Annotated[str, typer.Option(help="Only these, by name.")] = "",
-    oracles: Path = Path("built/oracles"),
+    spaces: Path = Path("built/spaces"),
 ) -> None:
     """Print a row a layer."""
     target = make_target("vta-pynq" if where == "extended" else "evta-zcu102", where)
@@ -50,7 +50,7 @@ def main(
     names = [name for name in layers.split(",") if name] or list(known)
     rows = []
     for name in track(names, console=Console(stderr=True), transient=True):
-        table = oracle_table(target, known[name], oracles)
+        table = ground_truth_table(target, known[name], spaces)
         problem = problem_of(target, known[name], 0)
         errors = [_errors(problem, table, learned, seed) for seed in range(seeds)]
         vetoed = [_vetoed(table, trials, seed) for seed in range(seeds)]
@@ -58,7 +58,7 @@ def main(
     _print(where, names, np.array(rows), learned, trials)
 
 
-def _errors(problem: Problem, table: Oracle, learned: int, seed: int) -> list[float]:
+def _errors(problem: Problem, table: MeasurementTable, learned: int, seed: int) -> list[float]:
     """RMSE of P and A: the default tuner's, then ML²Tuner's."""
     valid = np.random.default_rng(seed).permutation(np.flatnonzero(table.cycles > 0))
     fit_record, exam = valid[:learned], valid[learned : learned + HELD_OUT]
@@ -87,7 +87,7 @@ def _errors(problem: Problem, table: Oracle, learned: int, seed: int) -> list[fl
     ]
 
 
-def _vetoed(table: Oracle, trials: int, seed: int) -> float:
+def _vetoed(table: MeasurementTable, trials: int, seed: int) -> float:
     """Share of the fastest valid configs below the threshold V has after a run."""
     target = replayed(make_target("vta-pynq"), [table])
     problem = problem_of(target, table.workload, seed)

@@ -4,7 +4,7 @@
     .venv/bin/python -m benchmarks.sample_efficiency unchecked   # ML²Tuner's space on evta-zcu102
     .venv/bin/python -m benchmarks.sample_efficiency extended    # the default space on vta-pynq
 
-The last two enumerate sixteen spaces first (half an hour of CPU, kept under --oracles). Every tuner
+The last two enumerate sixteen spaces first (half an hour of CPU, kept under --spaces). Every tuner
 gets the same batches, budget and seeds. A run ends after 64 trials or when it has come within 1 %
 of the optimum, whichever is later, or with the budget. Trials, compiles and seconds are counted to
 the end of the batch that came there. Real seconds are those that the recorded stack took, and the
@@ -28,7 +28,11 @@ from rich.table import Table
 
 from benchmarks.layers import OTHERS, RESNET18
 from tilewright.cli.views.comparison import comparing, leaderboard_table
-from tilewright.evaluation.compare.benchmark_suite import OracleTestBed, TestBed, recorded_test_bed
+from tilewright.evaluation.compare.benchmark_suite import (
+    EnumeratedTestBed,
+    TestBed,
+    recorded_test_bed,
+)
 from tilewright.evaluation.compare.leaderboard import RESAMPLES, Floats, Results
 from tilewright.evaluation.compare.plan import GOAL, parse_tuner_configs, plan
 from tilewright.flows.comparison import run_comparison
@@ -56,10 +60,10 @@ def main(
     live: Annotated[bool, typer.Option(help="Compile and simulate, for honest seconds.")] = False,
     jobs: Annotated[int, typer.Option(help="Processes.")] = 2,
     out: Path = Path("built/sample_efficiency"),
-    oracles: Path = Path("built/oracles"),
+    spaces: Path = Path("built/spaces"),
 ) -> None:
     """Run all tuners and print what they needed."""
-    test_bed = _test_bed(where, oracles, [name for name in layers.split(",") if name], live)
+    test_bed = _test_bed(where, spaces, [name for name in layers.split(",") if name], live)
     what = plan(test_bed, parse_tuner_configs(tuners), range(seeds), trials, batch, enough=LOOK)
     folder = out / (where + "-live" * live)
     console = Console(width=190)
@@ -74,14 +78,14 @@ def main(
     (folder / "figures.json").write_text(json.dumps(figures, indent=1))
 
 
-def _test_bed(where: Where, oracles: Path, wanted: list[str], live: bool) -> TestBed:
+def _test_bed(where: Where, spaces: Path, wanted: list[str], live: bool) -> TestBed:
     if where == "tables":
         files = sorted(TABLES.glob("*.csv.gz"), key=lambda path: int(path.name[1:].split(".")[0]))
         return recorded_test_bed([f for f in files if not wanted or f.name.split(".")[0] in wanted])
     known = {name: workload for name, (workload, _) in RESNET18.items()} | OTHERS
     named = tuple((name, known[name]) for name in wanted or known)
     target = "vta-pynq" if where == "extended" else "evta-zcu102"
-    return OracleTestBed(target, where, named, oracles, live)
+    return EnumeratedTestBed(target, where, named, spaces, live)
 
 
 def _invalid_share(test_bed: TestBed, name: str) -> float:

@@ -28,7 +28,7 @@ from rich.table import Table
 from tilewright.cli.views.comparison import comparing
 from tilewright.core.errors import WorkloadError
 from tilewright.core.files import write_atomically
-from tilewright.evaluation.compare.benchmark_suite import OracleTestBed, named
+from tilewright.evaluation.compare.benchmark_suite import EnumeratedTestBed, named
 from tilewright.evaluation.compare.leaderboard import Results
 from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
 from tilewright.flows.comparison import run_comparison
@@ -38,7 +38,7 @@ from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import Workload, parse_workload
 
 TUNERS = "default,default-blind,random"
-JUDGED, FLOOR = "default", "random"
+JUDGED, CONTROL = "default", "random"
 TRIALS, BATCH = 64, 8
 MOST_CONFIGS = 60_000  # so that a space is enumerated in seconds
 FEWEST_CONFIGS = 4 * TRIALS
@@ -89,7 +89,7 @@ def main(
     jobs: Annotated[int, typer.Option(help="Processes.")] = 2,
     result: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
     out: Path = Path("built/small_layers"),
-    oracles: Path = Path("built/oracles"),
+    spaces: Path = Path("built/spaces"),
 ) -> None:
     """Run all tuners and print what they reached."""
     if quick:
@@ -99,7 +99,7 @@ def main(
     for place, machine in enumerate(MACHINES):
         target = _target(machine, out / "machines")
         rng = np.random.default_rng([drawn, place])
-        bed = OracleTestBed(target, "extended", named(_layers(target, layers, rng)), oracles)
+        bed = EnumeratedTestBed(target, "extended", named(_layers(target, layers, rng)), spaces)
         what = plan(bed, parse_tuner_configs(tuners), range(seeds), TRIALS, BATCH)
         with comparing(console) as progress:
             done = run_comparison(LocalRunner(progress), what, out / machine, jobs)
@@ -157,16 +157,16 @@ def _convolutions(rng: np.random.Generator) -> Iterator[Workload]:
             )
 
 
-def _judged(machine: str, bed: OracleTestBed, results: Results) -> Iterator[Layer]:
+def _judged(machine: str, bed: EnumeratedTestBed, results: Results) -> Iterator[Layer]:
     last = np.minimum(results.regret[..., -1], MOST_REGRET)
-    judged, floor = (results.tuners.index(name) for name in (JUDGED, FLOOR))
+    judged, control = (results.tuners.index(name) for name in (JUDGED, CONTROL))
     for w, name in enumerate(results.workloads):
         table = bed.table(name)
         regrets = {
             tuner: [float(regret) for regret in last[k, w]]
             for k, tuner in enumerate(results.tuners)
         }
-        difference = _mean_interval(last[judged, w] - last[floor, w])
+        difference = _mean_interval(last[judged, w] - last[control, w])
         valid = float(np.mean(table.status == "valid"))
         yield Layer(machine, name, len(table.flat), valid, regrets, difference)
 
@@ -182,7 +182,7 @@ def _mean_interval(differences: NDArray[np.float64]) -> tuple[float, float, floa
 def _table(found: list[Layer]) -> Table:
     table = Table(title=f"regret after {TRIALS} trials: median over seeds (worst seed)")
     tuners = list(found[0].regrets)
-    for name in ("machine", "layer", "configs", "valid", *tuners, f"{JUDGED} - {FLOOR}"):
+    for name in ("machine", "layer", "configs", "valid", *tuners, f"{JUDGED} - {CONTROL}"):
         table.add_column(name, justify="left" if name in ("machine", "layer") else "right")
     for layer in found:
         cells = [f"{layer.median(t):.2%} ({max(layer.regrets[t]):.1%})" for t in tuners]
@@ -196,7 +196,7 @@ def _table(found: list[Layer]) -> Table:
 
 
 def _summary(found: list[Layer]) -> str:
-    lines = [f"of {len(found)} layers {sum(layer.worse for layer in found)} worse than {FLOOR}"]
+    lines = [f"of {len(found)} layers {sum(layer.worse for layer in found)} worse than {CONTROL}"]
     for tuner in found[0].regrets:
         medians = [layer.median(tuner) for layer in found]
         within = sum(median <= 0.01 for median in medians)

@@ -1,7 +1,7 @@
 """Measures what a model trained on other hardware saves on accelerators that it has not seen.
 
     python -m benchmarks.transfer --json built/transfer.json --quick    # one spec, network and seed
-    python -m benchmarks.transfer --json built/transfer.json            # hours; goes on with FILE
+    python -m benchmarks.transfer --json built/transfer.json            # hours; resumes from FILE
 
 Builds a dataset and trains models first, unless they lie below `--folder` already or are given. No
 shipped preset is in a dataset, so presets are the hardware that is tuned for. Parts: `tuning`

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from benchmarks.layers import OTHERS, RESNET18
 from tilewright.cli.views.comparison import comparing
-from tilewright.evaluation.compare.benchmark_suite import OracleTestBed
+from tilewright.evaluation.compare.benchmark_suite import EnumeratedTestBed
 from tilewright.evaluation.compare.leaderboard import Results
 from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
 from tilewright.flows.comparison import run_comparison
@@ -48,7 +48,7 @@ LOOKS = (8, 64)  # trials after which regret is read
 
 
 @dataclass(frozen=True)
-class MisjudgedTestBed(OracleTestBed):
+class MisjudgedTestBed(EnumeratedTestBed):
     """Measures `target`, but its estimates are those of another one."""
 
     believed: str = BELIEVED

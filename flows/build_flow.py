@@ -7,7 +7,7 @@ from prefect import flow
 
 from tilewright.flows.build import build_artifact as run_build
 from tilewright.flows.parameters import BuildForm
-from tilewright.services.workspace import use_home
+from tilewright.services.workspace import use_workspace
 from tilewright.tasks.build_task import BuildRunner, say_built
 
 
@@ -18,7 +18,7 @@ from tilewright.tasks.build_task import BuildRunner, say_built
 )
 def build_artifact(options: BuildForm) -> str:
     """Build a network for a target; returns the folder."""
-    use_home()
+    use_workspace()
     given = options.options
     say_built(given, run_build(BuildRunner(), given))
     return str(given.out)

@@ -29,7 +29,7 @@ def codesign(
     run: LocalRunner, options: CodesignOptions, problem: CodesignProblem | None = None
 ) -> CodesignOutcome:
     """Search machines and schedules for some networks, prove the front, write the folder. A run
-    that was stopped goes on where it was. `problem` is what `pose_problem` said, if it was asked
+    that was stopped resumes where it was. `problem` is what `pose_problem` said, if it was asked
     already.
 
     Raises as `check`, `NothingToOffload` and what reading a network raises, `LeaseHeld` if another

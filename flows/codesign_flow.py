@@ -13,7 +13,7 @@ from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.outputs import CodesignOutcome
 from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.search.events import Listener, ignore
-from tilewright.services.workspace import use_home
+from tilewright.services.workspace import use_workspace
 from tilewright.tasks.codesign import CodesignRunner, logged
 
 
@@ -29,7 +29,7 @@ def codesign_flow(
     )
     def codesign(options: CodesignOptions) -> CodesignOutcome:
         """Search machines and schedules, prove the front, write the folder, tell MLflow."""
-        use_home()
+        use_workspace()
         if (out := confined(str(options.folder))) != options.folder:
             options = options.model_copy(update={"out": str(out)})
         quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})

@@ -11,12 +11,12 @@ from tilewright.evaluation.compare.plan import check_budget, parse_seeds, parse_
 from tilewright.evaluation.compare.workload_selection import enumerated
 from tilewright.flows.comparison import compare_tuners as run_compare
 from tilewright.flows.parameters import CompareForm, confined
-from tilewright.services.workspace import use_home
+from tilewright.services.workspace import use_workspace
 from tilewright.tasks.comparison import ComparisonRunner
 from tilewright.tuning.output_dir import check_folder
 
-ORACLES = "oracle"
-"""Folder of enumerated spaces, below the home."""
+GROUND_TRUTH = "oracle"
+"""Folder of enumerated spaces, below the workspace."""
 
 
 @flow(
@@ -27,14 +27,14 @@ ORACLES = "oracle"
 def compare_tuners(options: CompareForm) -> str:
     """Run several tuners with many seeds and compare them with the enumerated optimum; returns the
     name of the best."""
-    home, out = use_home(), confined(options.out)
+    workspace, out = use_workspace(), confined(options.out)
     check_budget(options.trials, options.batch)
     seeds = parse_seeds(options.seeds)
     configs = parse_tuner_configs(options.rivals)
     check_folder(out)
     test_bed, left_out = enumerated(
         options.network or None, options.workloads, options.target, options.space, False,
-        options.max_waste, home.root / ORACLES,
+        options.max_waste, workspace.root / GROUND_TRUTH,
     )  # fmt: skip
     for text, reason in left_out.items():
         get_run_logger().info(f"left out: {text}: {reason}")

@@ -13,7 +13,7 @@ from tilewright.evaluation.datasets.plan import DatasetOptions
 from tilewright.flows.dataset import build_dataset as build_folder
 from tilewright.flows.parameters import DatasetForm, confined
 from tilewright.search.events import Listener, ignore
-from tilewright.services.workspace import use_home
+from tilewright.services.workspace import use_workspace
 from tilewright.tasks.dataset import DatasetRunner, say_built
 from tilewright.tuning.output_dir import check_folder
 
@@ -35,7 +35,7 @@ def dataset_flow(listen: Listener = ignore) -> Flow[[DatasetOptions, str], Datas
 )
 def build_dataset(options: DatasetForm) -> DatasetMetadata:
     """What a deployment serves: build what the folder lacks of a dataset."""
-    use_home()
+    use_workspace()
     asked, out = options.options, confined(options.out)
     asked.check()
     check_folder(out.parent)

@@ -20,7 +20,7 @@ from tilewright.core.python_path import module_path
 from tilewright.core.sanitize import printable
 from tilewright.services.local_services import API_URL, AUTH_STRING, login_for
 from tilewright.services.server_process import ServerError, answers
-from tilewright.services.workspace import use_home
+from tilewright.services.workspace import use_workspace
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -37,7 +37,7 @@ class DeployError(TilewrightError):
 def deploy_all(folder: Path) -> list[str]:
     """Create the pool, deploy what `prefect.yaml` in the folder lists, apply `zombies.yaml`. Says
     what was done and what to start, in lines. Raises `ServerError`, `DeployError`, `SecretError` or
-    `HomeError`."""
+    `WorkspaceError`."""
     if not (folder / DEPLOYMENTS).is_file():
         raise DeployError(f"there is no {folder / DEPLOYMENTS}; call this in the repository's root")
     address = log_in()
@@ -66,9 +66,9 @@ def apply_automations(file: Path) -> list[str]:
 
 def log_in() -> str:
     """The address of the server, once the environment has what opens it. Raises `ServerError` where
-    none answers, `SecretError` or `HomeError`."""
-    home, named = use_home(), os.environ.get(API_URL)
-    login = login_for(named, home)
+    none answers, `SecretError` or `WorkspaceError`."""
+    workspace, named = use_workspace(), os.environ.get(API_URL)
+    login = login_for(named, workspace)
     if login is not None:
         os.environ |= login.settings
     address = os.environ.get(API_URL)

@@ -17,7 +17,7 @@ from tilewright.services.mlflow_server import mlflow_login
 from tilewright.services.prefect_server import announcing, start_prefect_pages
 from tilewright.services.server_process import LOOPBACK
 from tilewright.services.urls import name_prefect_pages
-from tilewright.services.workspace import use_home
+from tilewright.services.workspace import use_workspace
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.regression_options import WatchOptions
 
@@ -53,21 +53,21 @@ def serve_tuning(
     results below `root` or fails.
 
     Uses the server of `tilewright ui` or of `PREFECT_API_URL`, else starts one with pages. Raises
-    `ServerError`, `SecretError` or `HomeError`.
+    `ServerError`, `SecretError` or `WorkspaceError`.
     """
-    home = use_home()
-    os.environ |= mlflow_login(home)
+    workspace = use_workspace()
+    os.environ |= mlflow_login(workspace)
     os.environ[OUTPUT_ROOT] = str(root.resolve())  # the processes of runs inherit it
     with ExitStack() as stack:
         named = os.environ.get(API_URL)
-        login = login_for(named, home)
+        login = login_for(named, workspace)
         address = named or (login and login.api_url)
         pages = (address or "").removesuffix("/api")
         if not address:
-            server = start_prefect_pages(home, LOOPBACK, port)
+            server = start_prefect_pages(workspace, LOOPBACK, port)
             stack.callback(server.process.stop)
             server.process.wait()
-            stack.enter_context(announcing(home, server))
+            stack.enter_context(announcing(workspace, server))
             login, address = server.login, server.api_url
             pages = server.credentials.link(server.pages)
         os.environ |= login.settings if login else {API_URL: address}

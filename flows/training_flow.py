@@ -10,7 +10,7 @@ from tilewright.evaluation.datasets.training import TrainingOptions
 from tilewright.flows.parameters import confined
 from tilewright.flows.training import train_model as run_training
 from tilewright.search.events import Listener, ignore
-from tilewright.services.workspace import use_home
+from tilewright.services.workspace import use_workspace
 from tilewright.tasks.flow_log import logged
 from tilewright.tasks.training import Registered, TrainingRunner
 
@@ -28,7 +28,7 @@ def training_flow(
     def train_model(options: TrainingOptions) -> tuple[dict[str, Json], Registered | None]:
         """Train a model on part of a dataset, judge it on the rest, keep and register it. Returns
         its figures and where it is registered."""
-        use_home()
+        use_workspace()
         options = options.model_copy(update={"out": str(confined(options.out))})
         run = TrainingRunner(logged(listen))
         return run_training(run, options), run.registered

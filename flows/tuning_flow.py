@@ -12,7 +12,7 @@ from prefect.states import Completed
 
 from tilewright.core.safe_files import OUTPUT_ROOT
 from tilewright.flows.tuning import tune_network as run_network
-from tilewright.services.workspace import use_home
+from tilewright.services.workspace import use_workspace
 from tilewright.tasks.artifact_store import CacheUse
 from tilewright.tasks.flow_log import logged
 from tilewright.tasks.run_progress import RunProgress
@@ -40,10 +40,10 @@ def network_flow(listen: Listener = ignore) -> Flow[[TuningOptions], Summary]:
 def tuned(options: TuningOptions, listen: Listener = ignore) -> tuple[Summary, str]:
     """What the flow of a network does, within one: its results, and what is to be said of a run
     that had nothing to do, empty of others."""
-    home, progress = use_home(), RunProgress()
+    workspace, progress = use_workspace(), RunProgress()
     emit = logged(progress.hearing(listen))
     options = confined(options)
-    cache = CacheUse(str(home.cache), options.fresh)
+    cache = CacheUse(str(workspace.cache), options.fresh)
 
     # A subflow's heartbeat thread would be joined at its end, for a second each.
     quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
@@ -59,6 +59,7 @@ def ended(summary: Summary, remark: str) -> Summary | State[Summary]:
 
 
 def confined(options: TuningOptions) -> TuningOptions:
-    """With the output folder below that of a deployment, if this is a run of one that has any."""
+    """With the output directory below that of a deployment, if this is a run of one that has
+    any."""
     folder = below_root(options.folder, os.environ.get(OUTPUT_ROOT, ""))
     return options.model_copy(update={"out": str(folder)}) if folder != options.folder else options

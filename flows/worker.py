@@ -16,14 +16,14 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.python_path import module_path
 from tilewright.flows.deploy_all import POOL, ended_with, log_in
 from tilewright.services.mlflow_server import mlflow_login
-from tilewright.services.workspace import use_home
+from tilewright.services.workspace import use_workspace
 
 
 def main() -> None:
     """Become the worker. Exit status 2 with one message if there is no server."""
     try:
         log_in()
-        os.environ |= mlflow_login(use_home())
+        os.environ |= mlflow_login(use_workspace())
     except TilewrightError as error:
         sys.exit(ended_with(error))
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, *sys.argv[1:]]

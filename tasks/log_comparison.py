@@ -26,7 +26,7 @@ from tilewright.evaluation.compare.plan import ComparisonPlan, TunerConfig
 from tilewright.evaluation.compare.runs import TunerRun
 from tilewright.services.sqlite_address import is_sqlite
 from tilewright.services.urls import mlflow_run_url
-from tilewright.services.workspace import current_home
+from tilewright.services.workspace import current_workspace
 from tilewright.tasks.tracking import PAGE_KIND, commit_tag
 
 _BATCH_LIMIT = 1000  # metrics MLflow takes in a call
@@ -148,7 +148,7 @@ def _experiment(client: MlflowClient, plan: ComparisonPlan) -> tuple[str, str]:
         number += 1
         name = f"{base} ({number})"
     local = is_sqlite(str(client.tracking_uri))
-    folder = current_home().mlflow_artifacts.as_uri() if local else None
+    folder = current_workspace().mlflow_artifacts.as_uri() if local else None
     workloads = "\n".join(f"- {name}" for name, _ in test_bed.workloads)
     note = f"{len(plan.seeds)} seeds, {plan.trials} trials a run, on\n{workloads}"
     return str(

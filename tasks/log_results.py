@@ -159,7 +159,7 @@ def log_network_artifacts(
     run_id: str,
     remark: str,
 ) -> None:
-    """Write the output folder, hand the same files to MLflow, a table and a summary to Prefect,
+    """Write the output directory, hand the same files to MLflow, a table and a summary to Prefect,
     which begins with the `remark`, if there is any."""
     summary, tuned = found.summary, found.workloads
     written = outputs.write_outputs(folder, target, found)

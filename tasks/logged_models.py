@@ -99,7 +99,8 @@ class ModelEntry:
 
 class _Model(Model):
     """A model to log. MLflow would load it once more from the temporary folder it is made in, to
-    predict its example: a place outside of the home, which is refused, with a page of warning."""
+    predict its example: a place outside of the workspace, which is refused, with a page of
+    warning."""
 
     def get_serving_input(self, path: str) -> None:
         """Nothing to try; the example itself is logged all the same."""

@@ -13,7 +13,7 @@ from mlflow.tracking import MlflowClient
 
 from tilewright.core.gc_tuning import collecting_later
 from tilewright.services.mlflow_server import EXPERIMENT
-from tilewright.services.workspace import Home
+from tilewright.services.workspace import Workspace
 from tilewright.tasks.comparison_tags import QUESTION_TAG
 
 GAIN_OVER = "gain_over"
@@ -31,22 +31,22 @@ COLUMNS = (
 _PAGE = 1000
 
 
-def runs_table(home: Home) -> pd.DataFrame:
+def runs_table(workspace: Workspace) -> pd.DataFrame:
     """All tracked runs of networks, the latest first, with the columns of `COLUMNS`; empty for a
     workspace without any. Figures that a run does not have are NaN. Reads the server that
     `MLFLOW_TRACKING_URI` names, else the workspace's own database. Raises `MlflowException` if
     the server does not answer."""
-    client = tracking_client(home)
+    client = tracking_client(workspace)
     rows = [] if client is None else [row_of(run) for run in network_runs(client)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def tracking_client(home: Home) -> MlflowClient | None:
+def tracking_client(workspace: Workspace) -> MlflowClient | None:
     """Reads the runs of a workspace; None where there is no database yet."""
     named = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if not home.mlflow_database.is_file() and named in ("", home.mlflow_address):
+    if not workspace.mlflow_database.is_file() and named in ("", workspace.mlflow_address):
         return None
-    return MlflowClient(tracking_uri=named or home.mlflow_address)
+    return MlflowClient(tracking_uri=named or workspace.mlflow_address)
 
 
 def network_runs(client: MlflowClient, also: str = "") -> list[Run]:

@@ -24,13 +24,13 @@ from tilewright.tuning.options import TuningOptions
 
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 Options = TuningOptions | CodesignOptions
-"""Of a run that has an output folder."""
-MESSAGE = "its process was killed; a later run on the same folder goes on from there"
+"""Of a run that has an output directory."""
+MESSAGE = "its process was killed; a later run on the same folder resumes it"
 
 
 def retire_dead_runs(options: Options, current: str) -> int:
-    """Mark every unfinished run on this output folder as crashed, but the `current` one, and every
-    unfinished task. The caller holds the folder's ledger, so none of them can be alive.
+    """Mark every unfinished run on this output directory as crashed, but the `current` one, and
+    every unfinished task. The caller holds the folder's ledger, so none of them can be alive.
     Returns how many runs."""
     unfinished = FlowRunFilter(
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=UNFINISHED))

@@ -44,7 +44,7 @@ from tilewright.services.check_workspace import check_below
 from tilewright.services.mlflow_server import EXPERIMENT, VIEW_KEY
 from tilewright.services.sqlite_address import is_sqlite
 from tilewright.services.urls import mlflow_run_url, runs_url
-from tilewright.services.workspace import current_home
+from tilewright.services.workspace import current_workspace
 from tilewright.tasks.mlflow_columns import VIEW_TAG, description, runs_view
 
 KEY_TAG = "tilewright.key"
@@ -82,13 +82,13 @@ def open_run(
     `fresh` is asked. A run below a `parent` belongs to it, also where it had ended.
 
     Tags are brought up to date, parameters are written once. Raises `UnsafeFile` if there are links
-    among the files of a run that goes on.
+    among the files of a run that resumes.
     """
     client = _client()
     held = None if fresh else _latest(key)
     if held is not None and (parent is not None or held.info.status != "FINISHED"):
         run_id = str(held.info.run_id)
-        check_below(current_home().mlflow_artifacts / run_id)
+        check_below(current_workspace().mlflow_artifacts / run_id)
     else:
         if held is None:
             _retire(key)
@@ -182,7 +182,7 @@ class StepLog:
     """Metrics by step of one run. Steps the run has already are not logged again.
 
     A batch costs MLflow about the same whatever its size, so steps are kept for up to a second;
-    leaving the context logs the last ones. A killed run that goes on logs what is missing, by the
+    leaving the context logs the last ones. A killed run that resumes logs what is missing, by the
     steps of the metric `every`, which each of them has.
     """
 
@@ -373,7 +373,7 @@ def _described(experiment: Experiment) -> bool:
 def _made() -> Experiment:
     client = _client()
     local = is_sqlite(str(client.tracking_uri))
-    folder = current_home().mlflow_artifacts.as_uri() if local else None
+    folder = current_workspace().mlflow_artifacts.as_uri() if local else None
     try:
         client.create_experiment(EXPERIMENT, artifact_location=folder, tags=PAGE_KIND)
     except Exception:  # in a way of each store: another command made it meanwhile

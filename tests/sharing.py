@@ -13,7 +13,7 @@ import pytest
 
 from tilewright.services.prefect_server import Login, start_prefect_pages, start_prefect_server
 from tilewright.services.server_process import LOOPBACK
-from tilewright.services.workspace import Home, use_home
+from tilewright.services.workspace import Workspace, use_workspace
 
 OURS = ("PREFECT_", "MLFLOW_", "TILEWRIGHT_")
 """Beginnings of the variables that decide where records are kept."""
@@ -59,9 +59,9 @@ def prefect_beside(root: Path, *, acting: bool = False) -> Iterator[Login]:
             del os.environ[name]
         if acting:
             os.environ["PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED"] = "true"
-            server = start_prefect_pages(use_home(Home(root)), LOOPBACK, free_port())
+            server = start_prefect_pages(use_workspace(Workspace(root)), LOOPBACK, free_port())
         else:
-            server = start_prefect_server(use_home(Home(root)))
+            server = start_prefect_server(use_workspace(Workspace(root)))
     finally:
         os.environ.clear()
         os.environ.update(before)

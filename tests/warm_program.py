@@ -12,9 +12,9 @@ import warnings
 
 before = sorted({name.partition(".")[0] for name in sys.modules} & {"prefect", "mlflow"})
 
-from tilewright.services.workspace import use_home  # noqa: E402
+from tilewright.services.workspace import use_workspace  # noqa: E402
 
-use_home()
+use_workspace()
 
 import mlflow  # noqa: E402
 import prefect  # noqa: E402

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_HOMES = {
+_MODULES = {
     "build": "tilewright.api:build",
     "codesign": "tilewright.api:codesign",
     "compare": "tilewright.api:compare",
@@ -72,9 +72,9 @@ def __getattr__(name: str) -> object:
         from importlib.metadata import version
 
         return version("tilewright")
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'tilewright' has no attribute '{name}'")
-    module, _, attribute = _HOMES[name].partition(":")
+    module, _, attribute = _MODULES[name].partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 

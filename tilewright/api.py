@@ -163,16 +163,16 @@ def runs() -> pd.DataFrame:
     Columns are when and how it ended, `network`, `target`, `tuner`, `seed`, `trials`, cycles and
     milliseconds of the baseline, the fallback, the tuned network and the bound, `gain`, and the ids
     in MLflow and Prefect. The workspace is `.tilewright/` or `TILEWRIGHT_HOME`; a run with `--bare`
-    is in none. Raises `HomeError` for a workspace that cannot be read.
+    is in none. Raises `WorkspaceError` for a workspace that cannot be read.
 
     >>> found = tilewright.runs()
     >>> list(found.columns[:5])
     ['began', 'status', 'seconds', 'network', 'target']
     """
-    from tilewright.services.workspace import current_home
+    from tilewright.services.workspace import current_workspace
     from tilewright.tasks.runs_table import runs_table
 
-    return runs_table(current_home())
+    return runs_table(current_workspace())
 
 
 def trials(source: str | Path) -> pd.DataFrame:

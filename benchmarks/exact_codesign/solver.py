@@ -1,9 +1,9 @@
 """Solves hardware and schedules: each layer's fastest schedule found on each machine, and a bound.
 
-Of a space of schedules those are simulated whose estimates are lowest. Then come those whose floor
+Of a space of schedules those are simulated whose estimates are lowest. Then come those whose bound
 (what a program takes at least, known without compiling it) lies below the fastest so far. They come
-by turns, the ones with the lowest floors and with the lowest estimates. Where none is left, the
-fastest is the optimum, by proof; else the lowest floor that is left bounds it. So the truth is
+by turns, the ones with the lowest bounds and with the lowest estimates. Where none is left, the
+fastest is the optimum, by proof; else the lowest bound that is left bounds it. So the truth is
 known both ways: `best_cycles` is reached, and nothing is below `bound_cycles`.
 """
 
@@ -107,17 +107,17 @@ class Solved:
 
 def solve(target: Target, workload: Workload, options: TruthOptions) -> Solved:
     """The fastest schedule of a layer on a machine, and what none beats, as far as `options` say.
-    Raises `TruthError` for a target that knows no floors or cannot measure in one pass."""
+    Raises `TruthError` for a target that bounds no schedules or cannot measure in one pass."""
     search = _Search(target, workload)
     search.simulate(search.left(search.by_estimate)[: options.near])
     spent = 0
     while np.isinf(search.best) and len(rows := search.left(search.by_estimate)[:_MANY]):
         search.simulate(rows)  # few compile, and what does not takes no time
     while spent < options.proofs and search.best > search.bound * (1 + options.gap):
-        # The lowest floors raise the bound, the lowest estimates lower the best.
-        floors = search.left(search.by_floor)[: min(_BATCH, options.proofs - spent)]
-        room = min(_BATCH, options.proofs - spent - len(floors))
-        rows = np.union1d(floors, search.left(search.by_estimate)[:room])
+        # The lowest schedule bounds raise the bound, the lowest estimates lower the best.
+        lowest = search.left(search.by_bound)[: min(_BATCH, options.proofs - spent)]
+        room = min(_BATCH, options.proofs - spent - len(lowest))
+        rows = np.union1d(lowest, search.left(search.by_estimate)[:room])
         if not len(rows):
             break
         search.simulate(rows)
@@ -136,12 +136,12 @@ class _Search:
         bounds, once = capability(target, Bounds), capability(target, MeasuresInOnePass)
         estimates = capability(target, Estimates)
         every = _whole(target.space(workload))
-        floor = None if bounds is None else bounds.schedule_bounds(workload, every)
-        if floor is None or once is None or estimates is None:
+        schedule_bounds = None if bounds is None else bounds.schedule_bounds(workload, every)
+        if schedule_bounds is None or once is None or estimates is None:
             raise TruthError(f"{target.name} cannot bound schedules; name a VTA, such as vta-pynq")
         self._once, self._workload = once, workload
-        self.flat = np.flatnonzero(np.isfinite(floor))
-        self._configs, self._floor = every[self.flat], floor[self.flat]
+        self.flat = np.flatnonzero(np.isfinite(schedule_bounds))
+        self._configs, self._bounds = every[self.flat], schedule_bounds[self.flat]
         features = estimates.estimate(workload, self._configs)
         meanings = np.array([column.meaning for column in features.columns])
         self._estimate = features.matrix[:, meanings == "latency"][:, 0]
@@ -152,22 +152,22 @@ class _Search:
     @cached_property
     def by_estimate(self) -> NDArray[np.int64]:
         """Rows by ascending estimate, shape (rows,); what probably does not compile last."""
-        return np.lexsort((self._floor, self._estimate, self._unlikely))
+        return np.lexsort((self._bounds, self._estimate, self._unlikely))
 
     @cached_property
-    def by_floor(self) -> NDArray[np.int64]:
-        """Rows by ascending floor, shape (rows,)."""
-        return np.lexsort((self._estimate, self._floor))
+    def by_bound(self) -> NDArray[np.int64]:
+        """Rows by ascending bound, shape (rows,)."""
+        return np.lexsort((self._estimate, self._bounds))
 
     def left(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of rows (n,) that are not tried and may be faster than the best."""
-        return rows[self._open[rows] & (self._floor[rows] < self.best)]
+        return rows[self._open[rows] & (self._bounds[rows] < self.best)]
 
     @property
     def bound(self) -> float:
         """What no schedule beats; infinite if there is none."""
-        floors = self._floor[self._open]
-        return float(min(floors.min(initial=np.inf), self.best))
+        lowest = self._bounds[self._open]
+        return float(min(lowest.min(initial=np.inf), self.best))
 
     def simulate(self, rows: NDArray[np.int64]) -> None:
         """Measure schedules."""

@@ -120,8 +120,8 @@ class Transferred(ABC):
     ) -> Training:
         """Learn from a table. `validation` tells when to stop; without one some tasks are kept back
         for that. `say` hears how it goes. With `start`, a model of the same kind
-        (`models.transfer.registry.refined`), its columns and what it has learned are gone on
-        from. Raises `TransferError` for a table without valid rows."""
+        (`models.transfer.registry.refined`), training continues from its columns and what it has
+        learned. Raises `TransferError` for a table without valid rows."""
         begun = time.monotonic()
         if start is not None:
             _check_rows(table)
@@ -260,7 +260,7 @@ def _lesson(
 
 
 def _check_rows(table: TrainingTable) -> None:
-    """Raises `TransferError` for a table that is too small to go on with."""
+    """Raises `TransferError` for a table that is too small to learn from."""
     if (count := int(table.valid.sum())) < LEAST_VALID:
         raise TransferError(
             f"{count} of {len(table)} rows to learn from have a latency, and fine-tuning takes "

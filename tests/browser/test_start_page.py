@@ -15,7 +15,7 @@ from tests.sharing import free_port
 from tilewright.dashboard.start import start_dashboard
 from tilewright.services.credentials import Credentials
 from tilewright.services.server_process import LOOPBACK
-from tilewright.services.workspace import Home
+from tilewright.services.workspace import Workspace
 from tilewright.tuning.open_ledger import alone
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow(seconds=60)]
@@ -126,9 +126,9 @@ def test_an_empty_workspace_says_what_to_type(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path))
-    home, port = Home(tmp_path), free_port()
-    credentials = Credentials.of(home)
-    server = start_dashboard(home, LOOPBACK, port, credentials, {}, folder=tmp_path)
+    workspace, port = Workspace(tmp_path), free_port()
+    credentials = Credentials.of(workspace)
+    server = start_dashboard(workspace, LOOPBACK, port, credentials, {}, folder=tmp_path)
     try:
         server.wait()
         page = browser.new_page()

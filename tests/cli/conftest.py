@@ -16,8 +16,8 @@ from tests import warm
 from tests.sharing import OURS, made_once
 from tilewright.services.credentials import Credentials
 from tilewright.services.prefect_server import Login
-from tilewright.services.secret_file import home_secret
-from tilewright.services.workspace import Home
+from tilewright.services.secret_file import workspace_secret
+from tilewright.services.workspace import Workspace
 
 TILEWRIGHT = warm.TILEWRIGHT
 
@@ -37,8 +37,8 @@ class Place:
 
     def login(self, api_url: str) -> Login:
         """What opens a server of this place's own."""
-        home = Home(self.folder / "home")
-        return Login(api_url, Credentials(home_secret(home)))
+        workspace = Workspace(self.folder / "home")
+        return Login(api_url, Credentials(workspace_secret(workspace)))
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`tilewright …` to its end."""

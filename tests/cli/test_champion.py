@@ -32,7 +32,7 @@ class Logged:
     printed: str
 
     @property
-    def home(self) -> Path:
+    def workspace(self) -> Path:
         return self.place.folder / "home"
 
 
@@ -55,7 +55,7 @@ def client(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     import mlflow
     from mlflow.tracking import MlflowClient
 
-    uri = f"sqlite:///{logged.home}/mlflow/mlflow.db"
+    uri = f"sqlite:///{logged.workspace}/mlflow/mlflow.db"
     before = mlflow.get_tracking_uri()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     mlflow.set_tracking_uri(uri)
@@ -132,7 +132,7 @@ def test_the_champions_load_from_the_registry_without_any_pickle(logged: Logged,
             assert ((predicted >= 0) & (predicted <= 1)).all()
         run = client.get_run(version.run_id)
         assert run.data.params["tuner"] == "ml2tuner"
-    files = [path for path in logged.home.rglob("*") if path.is_file()]
+    files = [path for path in logged.workspace.rglob("*") if path.is_file()]
     assert not [p for p in files if p.suffix in (".pkl", ".pickle", ".joblib", ".cloudpickle")]
     for path in (p for p in files if "artifacts" in p.parts):
         text = path.read_bytes()

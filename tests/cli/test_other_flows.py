@@ -20,8 +20,8 @@ pytestmark = pytest.mark.nightly(seconds=8)
 RUN = """
 import json, os, sys
 import tilewright.services
-from tilewright.services.workspace import use_home
-use_home()
+from tilewright.services.workspace import use_workspace
+use_workspace()
 from tilewright.flows.build_flow import build_artifact
 from tilewright.flows.codesign_flow import codesign
 from tilewright.flows.comparison_flow import compare_tuners

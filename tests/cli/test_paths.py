@@ -108,7 +108,7 @@ found = [[model_text(text) for text in models], [target_text(text) for text in t
 
 @pytest.mark.nightly(seconds=8)
 def test_files_and_folders_of_a_command_are_those_of_the_user(place: Place) -> None:
-    """A specification by its path, and the usual output folder."""
+    """A specification by its path, and the usual output directory."""
     folder = place.folder / "mine"
     folder.mkdir()
     preset = ROOT / "tilewright" / "targets" / "vta" / "presets" / "vta-pynq.json"

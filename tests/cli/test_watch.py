@@ -21,8 +21,8 @@ pytestmark = pytest.mark.slow(seconds=4)
 NIGHTS = """
 import json, os, sys
 import tilewright.services
-from tilewright.services.workspace import use_home
-use_home()
+from tilewright.services.workspace import use_workspace
+use_workspace()
 from tilewright.flows.nightly import tune_network
 from tilewright.tuning.regression_options import WatchOptions
 from tilewright.tuning.options import parse_options

@@ -29,8 +29,8 @@ def _environment(folder: Path) -> dict[str, str]:
     script.chmod(0o755)
     kept = {k: v for k, v in os.environ.items() if not k.startswith((*OURS, "DASK_"))}
     path = f"{binary}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    home = str(folder / "home")
-    return kept | {"PATH": path, "PYTHONPATH": str(ROOT), "TILEWRIGHT_HOME": home}
+    workspace = str(folder / "home")
+    return kept | {"PATH": path, "PYTHONPATH": str(ROOT), "TILEWRIGHT_HOME": workspace}
 
 
 @pytest.mark.nightly(seconds=10)

@@ -13,12 +13,12 @@ from mlflow.tracking import MlflowClient
 from tests.tune_bare import tune_bare
 from tilewright.dashboard import listing
 from tilewright.dashboard.answers import curves, knobs, list_runs
-from tilewright.dashboard.listing import ListedRun, Paced, Workspace, output_folders
+from tilewright.dashboard.listing import KnownRuns, ListedRun, Paced, output_folders
 from tilewright.search import read
 from tilewright.search.ledger_schema import encode
 from tilewright.services.mlflow_database import provide_mlflow_database
 from tilewright.services.mlflow_server import EXPERIMENT
-from tilewright.services.workspace import Home
+from tilewright.services.workspace import Workspace
 from tilewright.tasks.comparison_tags import QUESTION_TAG
 from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER
 from tilewright.tuning.open_ledger import alone
@@ -47,15 +47,15 @@ def start(tuned: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def workspace(start: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+def known(start: Path, monkeypatch: pytest.MonkeyPatch) -> KnownRuns:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("TILEWRIGHT_HOME", str(start / "home"))
     monkeypatch.setattr(listing, "SHARE", 0)
-    return Workspace(Home(start / "home"), start)
+    return KnownRuns(Workspace(start / "home"), start)
 
 
-def row_of(workspace: Workspace, **wanted: object) -> dict[str, Any]:
-    (found,) = [dict(each.row) for each in workspace.runs() if wanted.items() <= each.row.items()]
+def row_of(known: KnownRuns, **wanted: object) -> dict[str, Any]:
+    (found,) = [dict(each.row) for each in known.runs() if wanted.items() <= each.row.items()]
     return found
 
 
@@ -68,11 +68,11 @@ def died(out: Path, rounds: int = 1) -> bytes:
     return b"".join(lines[kept:])
 
 
-def test_output_directories_are_listed_with_what_came_out(workspace: Workspace) -> None:
-    answer = list_runs(workspace)
+def test_output_directories_are_listed_with_what_came_out(known: KnownRuns) -> None:
+    answer = list_runs(known)
     assert json.loads(json.dumps(answer, allow_nan=False)) == answer
-    row = row_of(workspace, tuner="random")
-    summary = json.loads((_folder(workspace, row) / "summary.json").read_text())
+    row = row_of(known, tuner="random")
+    summary = json.loads((_folder(known, row) / "summary.json").read_text())
     total = summary["total"]
     assert row["state"] == "finished"
     assert row["question"] == "digits_cnn (conv2,fc) on vta-pynq"
@@ -82,15 +82,15 @@ def test_output_directories_are_listed_with_what_came_out(workspace: Workspace) 
     assert (row["mlflow"], row["tracked"], row["seed"], row["trials"]) == (None, False, 0, TRIALS)
 
 
-def _folder(workspace: Workspace, row: dict[str, Any]) -> Path:
-    folder = workspace.find(row["id"]).folder
+def _folder(known: KnownRuns, row: dict[str, Any]) -> Path:
+    folder = known.find(row["id"]).folder
     assert folder is not None
     return folder
 
 
-def test_a_run_converges_to_what_its_summary_says(workspace: Workspace) -> None:
-    row = row_of(workspace, tuner="grid")
-    (found,) = curves(workspace, [row["id"], row["id"], "another"]).values()
+def test_a_run_converges_to_what_its_summary_says(known: KnownRuns) -> None:
+    row = row_of(known, tuner="grid")
+    (found,) = curves(known, [row["id"], row["id"], "another"]).values()
     assert isinstance(found, dict)
     assert found["trials"] == found["of"] == 2 * TRIALS
     assert found["network"][-1] == [2 * TRIALS, pytest.approx(row["tuned_ms"])]
@@ -99,70 +99,70 @@ def test_a_run_converges_to_what_its_summary_says(workspace: Workspace) -> None:
         assert layer["bound"] <= layer["tuned"] <= layer["before"]
 
 
-def test_knobs_have_a_row_a_trial_and_their_importance(workspace: Workspace) -> None:
-    row = row_of(workspace, tuner="random")
-    run = workspace.find(row["id"])
-    for layer in workspace.trials(run).layers:
-        found = knobs(workspace, run.id, layer.id)
-        trials = workspace.trials(run).of(layer.id)
+def test_knobs_have_a_row_a_trial_and_their_importance(known: KnownRuns) -> None:
+    row = row_of(known, tuner="random")
+    run = known.find(row["id"])
+    for layer in known.trials(run).layers:
+        found = knobs(known, run.id, layer.id)
+        trials = known.trials(run).of(layer.id)
         assert [each[0] for each in found["rows"]] == list(trials["trial"])
         assert found["rows"][0][4:] == [*json.loads(trials.iloc[0]["knobs"]).values()]
         shares = found["importance"]
         assert not shares or sum(shares.values()) == pytest.approx(1, abs=0.01)
     with pytest.raises(RunUnreadable, match="no trial of this layer"):
-        knobs(workspace, run.id, "another")
+        knobs(known, run.id, "another")
 
 
 def test_of_many_trials_the_fastest_are_drawn_and_some_others(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+    known: KnownRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tilewright.dashboard.answers.MOST_ROWS", 4)
-    run = workspace.find(row_of(workspace, tuner="random")["id"])
-    layer = workspace.trials(run).layers[0].id
-    found = knobs(workspace, run.id, layer)
+    run = known.find(row_of(known, tuner="random")["id"])
+    layer = known.trials(run).layers[0].id
+    found = knobs(known, run.id, layer)
     times = sorted(each[1] for each in found["rows"] if each[1] is not None)
-    all_times = 1e3 * workspace.trials(run).of(layer)["seconds"].dropna()
+    all_times = 1e3 * known.trials(run).of(layer)["seconds"].dropna()
     assert len(found["rows"]) == 4
     assert found["trials"] == TRIALS
     assert times[:2] == pytest.approx(sorted(all_times)[:2])
 
 
 def test_a_run_that_another_process_writes_is_seen_line_by_line(
-    workspace: Workspace, start: Path
+    known: KnownRuns, start: Path
 ) -> None:
     out = start / "tuned" / "one"
     rest = died(out)
     with alone(out):
-        row = row_of(workspace, state="running")
-        assert _trials(workspace, row) == 4
+        row = row_of(known, state="running")
+        assert _trials(known, row) == 4
         with (out / "ledger.jsonl").open("ab") as ledger:
             line, *others = rest.splitlines(keepends=True)
             ledger.write(line[:40])
             ledger.flush()
-            assert _trials(workspace, row) == 4  # half a line does not count
+            assert _trials(known, row) == 4  # half a line does not count
             ledger.write(line[40:])
             ledger.flush()
-            assert _trials(workspace, row) == 5
+            assert _trials(known, row) == 5
             ledger.write(b'{"check":"0", damaged}\n' + b"".join(others))
-        assert _trials(workspace, row) == 2 * TRIALS
-    assert row_of(workspace, id=row["id"])["state"] == "stopped"
+        assert _trials(known, row) == 2 * TRIALS
+    assert row_of(known, id=row["id"])["state"] == "stopped"
 
 
-def _trials(workspace: Workspace, row: dict[str, Any]) -> object:
-    found = curves(workspace, [row["id"]])[row["id"]]
+def _trials(known: KnownRuns, row: dict[str, Any]) -> object:
+    found = curves(known, [row["id"]])[row["id"]]
     assert isinstance(found, dict)
     return found.get("trials", found)
 
 
 def test_trials_of_another_tuner_in_the_same_ledger_are_not_the_runs(
-    workspace: Workspace, start: Path
+    known: KnownRuns, start: Path
 ) -> None:
     out = start / "tuned" / "two"
     ours = finished_trials(out).table["config"].map(list).tolist()
     (out / "summary.json").unlink()
     everything = [each for each in read(out / "ledger.jsonl").records if each["kind"] == "trial"]
-    run = workspace.find(row_of(workspace, tuner="grid")["id"])
-    found = workspace.trials(run).table
+    run = known.find(row_of(known, tuner="grid")["id"])
+    found = known.trials(run).table
     assert len(everything) > len(found)
     assert found["config"].tolist() == ours
 
@@ -185,11 +185,11 @@ def test_a_ledger_is_read_on_from_where_it_was(start: Path) -> None:
 
 @pytest.mark.parametrize("name", ["summary.json", "schedules.json", "trials.parquet"])
 def test_a_damaged_run_is_said_and_takes_no_other_with_it(
-    workspace: Workspace, start: Path, name: str
+    known: KnownRuns, start: Path, name: str
 ) -> None:
-    ids = {row_of(workspace, tuner=tuner)["id"] for tuner in ("random", "grid")}
+    ids = {row_of(known, tuner=tuner)["id"] for tuner in ("random", "grid")}
     (start / "tuned" / "one" / name).write_bytes(b'{"half')
-    fresh = Workspace(workspace.home, start)
+    fresh = KnownRuns(known.workspace, start)
     assert {each.id for each in fresh.runs()} == ids
     found = curves(fresh, sorted(ids))
     errors = [each for each in found.values() if isinstance(each, dict) and "error" in each]
@@ -225,22 +225,22 @@ def test_what_takes_long_to_read_is_read_less_often(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_empty_workspace_has_no_runs(tmp_path: Path) -> None:
-    workspace = Workspace(Home(tmp_path / "home"), tmp_path)
-    assert list_runs(workspace)["runs"] == []
+    known = KnownRuns(Workspace(tmp_path / "home"), tmp_path)
+    assert list_runs(known)["runs"] == []
     with pytest.raises(RunUnreadable, match="no such run"):
-        workspace.find("another")
+        known.find("another")
 
 
 # -- MLflow's ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def client(workspace: Workspace) -> MlflowClient:
-    home = workspace.home
-    home.mlflow_artifacts.mkdir(parents=True)
-    provide_mlflow_database(home.mlflow_database)
-    client = MlflowClient(tracking_uri=home.mlflow_address)
-    client.create_experiment(EXPERIMENT, artifact_location=home.mlflow_artifacts.as_uri())
+def client(known: KnownRuns) -> MlflowClient:
+    workspace = known.workspace
+    workspace.mlflow_artifacts.mkdir(parents=True)
+    provide_mlflow_database(workspace.mlflow_database)
+    client = MlflowClient(tracking_uri=workspace.mlflow_address)
+    client.create_experiment(EXPERIMENT, artifact_location=workspace.mlflow_artifacts.as_uri())
     return client
 
 
@@ -257,18 +257,18 @@ def track(client: MlflowClient, out: Path, **params: object) -> str:
 
 
 def test_a_tracked_run_is_listed_once_from_its_beginning_to_its_end(
-    workspace: Workspace, client: MlflowClient, start: Path
+    known: KnownRuns, client: MlflowClient, start: Path
 ) -> None:
     out = start / "tuned" / "one"
     rest = died(out)
     run_id = track(client, out)
     with alone(out):
-        row = row_of(workspace, tuner="random")
+        row = row_of(known, tuner="random")
         assert (row["id"], row["state"], row["tuned_ms"]) == (run_id, "running", None)
         assert f"/runs/{run_id}" in row["mlflow"]
         assert row["prefect"].endswith("/runs/flow-run/f-1")
-        assert _trials(workspace, row) == 4
-    assert row_of(workspace, tuner="random")["state"] == "stopped"  # MLflow was not told
+        assert _trials(known, row) == 4
+    assert row_of(known, tuner="random")["state"] == "stopped"  # MLflow was not told
     (out / "ledger.jsonl").write_bytes((out / "ledger.jsonl").read_bytes() + rest)
     shutil.copytree(start / "tuned" / "two", out, dirs_exist_ok=True)  # used anew by now
     for name in "summary.json", "schedules.json", "trials.parquet":
@@ -277,44 +277,44 @@ def test_a_tracked_run_is_listed_once_from_its_beginning_to_its_end(
         client.log_metric(run_id, name, value)
     client.set_tag(run_id, GAIN_OVER, "fallback")
     client.set_terminated(run_id)
-    row = row_of(workspace, id=run_id)
+    row = row_of(known, id=run_id)
     assert (row["state"], row["tuned_ms"], row["before_ms"], row["gain"]) == (
         "finished", 0.5, 2.0, 4.0,
     )  # fmt: skip
-    assert _trials(workspace, row) == 2 * TRIALS  # of its artifacts
+    assert _trials(known, row) == 2 * TRIALS  # of its artifacts
     client.delete_run(run_id)
-    assert run_id not in {each.id for each in workspace.runs()}
+    assert run_id not in {each.id for each in known.runs()}
 
 
 def test_between_two_full_readings_new_and_ended_runs_are_seen(
-    workspace: Workspace, client: MlflowClient, start: Path, monkeypatch: pytest.MonkeyPatch
+    known: KnownRuns, client: MlflowClient, start: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = track(client, start / "tuned" / "one")
-    workspace.runs()
-    monkeypatch.setattr(workspace._tracked._all, "_due", float("inf"))
+    known.runs()
+    monkeypatch.setattr(known._tracked._all, "_due", float("inf"))
     second = track(client, start / "tuned" / "two")
     client.set_terminated(first, "FAILED")
-    states = {each.id: each.row["state"] for each in workspace.runs() if each.row["tracked"]}
+    states = {each.id: each.row["state"] for each in known.runs() if each.row["tracked"]}
     assert states == {first: "failed", second: "stopped"}
 
 
 def test_runs_that_this_program_did_not_write_are_left_out(
-    workspace: Workspace, client: MlflowClient, start: Path
+    known: KnownRuns, client: MlflowClient, start: Path
 ) -> None:
     track(client, start / "tuned" / "one", seed="none")
     experiment = client.get_experiment_by_name(EXPERIMENT).experiment_id
     client.create_run(experiment, tags={"mlflow.runName": "<b>co-design</b>"})
-    assert not [each for each in workspace.runs() if each.row["tracked"]]
+    assert not [each for each in known.runs() if each.row["tracked"]]
 
 
 def test_a_run_whose_directory_is_gone_says_so(
-    workspace: Workspace, client: MlflowClient, start: Path
+    known: KnownRuns, client: MlflowClient, start: Path
 ) -> None:
     run_id = track(client, start / "tuned" / "one")
     client.set_terminated(run_id, "KILLED")
     shutil.rmtree(start / "tuned" / "one")
-    found: ListedRun = workspace.find(run_id)
+    found: ListedRun = known.find(run_id)
     assert found.row["state"] == "stopped"
-    answer = curves(workspace, [run_id])[run_id]
+    answer = curves(known, [run_id])[run_id]
     assert isinstance(answer, dict)
     assert "output directory" in str(answer["error"])

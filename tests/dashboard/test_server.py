@@ -14,12 +14,12 @@ import pytest
 import uvicorn
 
 from tests.sharing import ANSWER_SECONDS, free_port
-from tilewright.dashboard.listing import Workspace
+from tilewright.dashboard.listing import KnownRuns
 from tilewright.dashboard.server import FILES, PAGE, application
 from tilewright.services.auth_middleware import Guard
 from tilewright.services.credentials import Credentials
 from tilewright.services.server_process import LOOPBACK
-from tilewright.services.workspace import Home
+from tilewright.services.workspace import Workspace
 
 pytestmark = pytest.mark.attack
 
@@ -39,7 +39,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Cl
     }  # fmt: skip
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "run.json").write_text(json.dumps(run))
-    app, port = application(Workspace(Home(tmp_path / "home"), tmp_path)), free_port()
+    app, port = application(KnownRuns(Workspace(tmp_path / "home"), tmp_path)), free_port()
     guarded = Guard(app, CREDENTIALS, LOOPBACK, port)
     server = uvicorn.Server(uvicorn.Config(guarded, LOOPBACK, port, log_level="error"))
     running = threading.Thread(target=server.run)

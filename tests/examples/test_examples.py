@@ -133,8 +133,8 @@ def test_tuners_are_compared_on_a_target_without_cycles(tmp_path: Path) -> None:
     )  # fmt: skip
     assert "optimum" in printed
     document = json.loads((tmp_path / "compared" / "comparison.json").read_text())
-    (oracle,) = (tmp_path / "home" / "oracle").glob("*.parquet")
-    measured = pd.read_parquet(oracle)
+    (table,) = (tmp_path / "home" / "oracle").glob("*.parquet")
+    measured = pd.read_parquet(table)
     fastest = float(measured.loc[measured["status"] == "valid", "seconds"].min())
     assert list(document["optimum_seconds"].values()) == [fastest]
     assert list(document["optimum"].values()) == [None]

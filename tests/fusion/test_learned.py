@@ -180,12 +180,12 @@ def test_a_surrogate_adds_up_what_segments_change(timed: Evaluator) -> None:
             for place in places:
                 changed[place] = labels[place]
             timed(tuple(changed))
-    said = FusionSurrogate(own, tables, _Oracle(), own.all)(drawn)
+    said = FusionSurrogate(own, tables, _TrueCycles(), own.all)(drawn)
     true = np.array([timed(labels).cycles for labels in drawn])
     assert np.abs(np.array(said) / true - 1).max() < 0.02
 
 
-class _Oracle(Trees):
+class _TrueCycles(Trees):
     """Says of a labelled graph that was simulated what it took."""
 
     def predict(self, graphs: Sequence[GraphTable]) -> NDArray[np.float64]:

@@ -18,7 +18,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from tilewright.services.local_services import embedded
-from tilewright.services.workspace import current_home
+from tilewright.services.workspace import current_workspace
 from tilewright.targets.vta.spec import preset_files
 from tilewright.tuning import network, tuning_task
 from tilewright.tuning.options import TuningOptions
@@ -68,7 +68,7 @@ def tuned(**changes: Any) -> dict[str, Any]:
 
 
 def _written() -> set[tuple[Path, int]]:
-    manifests = current_home().root / "cache" / "manifests"
+    manifests = current_workspace().root / "cache" / "manifests"
     return {(path, path.stat().st_mtime_ns) for path in manifests.rglob("*.json")}
 
 

@@ -14,7 +14,7 @@ import shutil
 import sys
 from typing import NoReturn
 
-from tilewright.services.workspace import use_home
+from tilewright.services.workspace import use_workspace
 
 HANGS = 300
 """Seconds after which a command says where each of its threads is, and ends."""
@@ -38,12 +38,12 @@ def _become(number: int, arguments: list[str]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    home = use_home()
+    workspace = use_workspace()
     import tilewright.flows.tuning_flow
     import tilewright.reports.convergence  # noqa: F401
     from tilewright.cli import command
 
-    shutil.rmtree(home.root)  # they make it, all at once
+    shutil.rmtree(workspace.root)  # they make it, all at once
     commands = json.loads(sys.argv[1])
     children = []
     for number, arguments in enumerate(commands):

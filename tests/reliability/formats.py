@@ -184,23 +184,23 @@ def _comparisons(folder: Path) -> tuple[Draw, Read]:
     return lambda rng: json_mutant(document, rng), read_it
 
 
-# -- the home ----------------------------------------------------------------------------------
+# -- the workspace -----------------------------------------------------------------------------
 
 
 def _pages(folder: Path) -> tuple[Draw, Read]:
     import os
 
     from tilewright.services.addresses import MLFLOW, PREFECT, page_address, port_or_last, remember
-    from tilewright.services.workspace import Home, current_home
+    from tilewright.services.workspace import Workspace, current_workspace
 
     os.environ["TILEWRIGHT_HOME"] = str(folder)
-    home: Home = current_home()
-    remember(home, **{PREFECT: "http://127.0.0.1:4200", MLFLOW: "http://127.0.0.1:5000"})
+    workspace: Workspace = current_workspace()
+    remember(workspace, **{PREFECT: "http://127.0.0.1:4200", MLFLOW: "http://127.0.0.1:5000"})
     document = json.loads((folder / "pages.json").read_bytes())
 
     def read_it(data: bytes) -> object:
         (folder / "pages.json").write_bytes(data)
-        remember(home, **{PREFECT: "http://127.0.0.1:4300"})
+        remember(workspace, **{PREFECT: "http://127.0.0.1:4300"})
         return [(page_address(name), port_or_last(None, name)) for name in (PREFECT, MLFLOW)]
 
     return lambda rng: json_mutant(document, rng), read_it
@@ -273,19 +273,23 @@ def _cached(name: str) -> Callable[[Path], tuple[Draw, Read]]:
     return make
 
 
-def _oracles(folder: Path) -> tuple[Draw, Read]:
+def _ground_truths(folder: Path) -> tuple[Draw, Read]:
     from tilewright.targets import make_target
-    from tilewright.targets.ground_truth import oracle_path, oracle_table, read_oracle
+    from tilewright.targets.ground_truth import (
+        ground_truth_path,
+        ground_truth_table,
+        read_ground_truth,
+    )
     from tilewright.targets.workload import parse_workload
 
     target, work = make_target("vta-pynq", "template"), parse_workload("dense:n=1,c=16,o=16")
-    oracle_table(target, work, folder)
-    path = oracle_path(target, work, folder)
+    ground_truth_table(target, work, folder)
+    path = ground_truth_path(target, work, folder)
     whole = path.read_bytes()
 
     def read_it(data: bytes) -> object:
         path.write_bytes(data)
-        return read_oracle(path, target, work)
+        return read_ground_truth(path, target, work)
 
     return lambda rng: mutant(whole, rng), read_it
 
@@ -462,7 +466,7 @@ FORMATS = {
     "cached stages": Format(_stages),
     **{f"cached {name}": Format(_cached(name)) for name in
        ("candidates", "batches", "measurements", "histories", "states")},
-    "oracle tables": Format(_oracles),
+    "ground truth": Format(_ground_truths),
     "XGBoost models": Format(_learned("xgboost")),
     "XGBoost classifiers": Format(_learned("validity", True)),
     "XGBoost rankers": Format(_learned("autotvm-ranker")),

@@ -59,7 +59,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Hostile:
 
 @pytest.fixture(scope="module")
 def bare(hostile: Hostile) -> str:
-    """The output folder of a run there."""
+    """The output directory of a run there."""
     hostile.run(*TUNE, "--trials", "32", "--bare", "--out", "bare")
     return "bare"
 

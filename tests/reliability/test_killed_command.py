@@ -96,11 +96,13 @@ def _servers(place: Place, prefect: int, mlflow: int) -> Iterator[None]:
     """Prefect's and MLflow's own servers, killed at the end as a crash would."""
     environment = place.environment | {"PYTHONPATH": str(ROOT)}
     program = (
-        "import sys, time; from tilewright.services.workspace import use_home; home = use_home()\n"
+        "import sys, time; from tilewright.services.workspace import use_workspace\n"
+        "workspace = use_workspace()\n"
         "from tilewright.services.prefect_server import start_prefect_pages\n"
         "from tilewright.services.mlflow_server import start_mlflow_server\n"
-        "mlflow = start_mlflow_server(home, '127.0.0.1', int(sys.argv[2]))\n"
-        "start_prefect_pages(home, '127.0.0.1', int(sys.argv[1])).process.wait(); mlflow.wait()\n"
+        "mlflow = start_mlflow_server(workspace, '127.0.0.1', int(sys.argv[2]))\n"
+        "prefect = start_prefect_pages(workspace, '127.0.0.1', int(sys.argv[1]))\n"
+        "prefect.process.wait(); mlflow.wait()\n"
         "print('up', flush=True); time.sleep(600)"
     )
     servers = subprocess.Popen(

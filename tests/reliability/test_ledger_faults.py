@@ -159,7 +159,7 @@ def test_a_second_writer_is_refused_until_the_first_is_killed(
     tmp_path: Path, holder: subprocess.Popen[bytes]
 ) -> None:
     path = tmp_path / "ledger.jsonl"
-    with pytest.raises(LeaseHeld, match=rf"process {holder.pid} .*another output folder"):
+    with pytest.raises(LeaseHeld, match=rf"process {holder.pid} .*another output directory"):
         Ledger(path)
     assert read(path).records == []  # reading is always allowed
     holder.send_signal(signal.SIGKILL)
@@ -382,7 +382,7 @@ def test_a_read_only_disk_is_one_clear_error(tmp_path: Path) -> None:
     ):
         disk.chmod(0o555)
     try:
-        with pytest.raises(LedgerError, match=r"(Read-only|Permission).*another output folder"):
+        with pytest.raises(LedgerError, match=r"(Read-only|Permission).*another output directory"):
             Ledger(disk / "ledger.jsonl")
     finally:
         subprocess.run(["umount", "-l", str(disk)], capture_output=True)

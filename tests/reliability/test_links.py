@@ -22,7 +22,7 @@ from tilewright.core.safe_files import UnsafeFile, read_plain
 from tilewright.evaluation.explain.folder import read_folder
 from tilewright.search import Ledger, read
 from tilewright.search.file_lock import writer
-from tilewright.services.check_workspace import check_home
+from tilewright.services.check_workspace import check_workspace
 from tilewright.tasks.artifact_store import Manifest, Store
 from tilewright.tuning.events import Event, RoundDone
 from tilewright.tuning.output_dir import identity
@@ -163,7 +163,7 @@ def test_a_file_exchanged_for_a_link_at_any_moment_leads_nowhere(out: Path, vict
     _assert_untouched(victim)
 
 
-# -- an output folder --------------------------------------------------------------------------
+# -- an output directory --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [*REPLACED, *IN_PLACE])
@@ -270,7 +270,7 @@ def test_commands_that_look_at_a_folder_say_so_in_one_message(
     assert done.stderr.count("\n") == done.stderr.count("error: ") == 2, done.stderr
 
 
-# -- cache and home ----------------------------------------------------------------------------
+# -- cache and workspace -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("below", ["", "data", "manifests", "manifests/stage"])
@@ -294,26 +294,26 @@ def test_the_cache_goes_through_no_link(below: str, tmp_path: Path) -> None:
     assert [path.name for path in elsewhere.iterdir()] == ["k.json"]
 
 
-HOME = ("cache", "oracle", "prefect", "mlflow", "mlflow/artifacts", "mlflow/artifacts/models",
+WORKSPACE = ("cache", "oracle", "prefect", "mlflow", "mlflow/artifacts", "mlflow/artifacts/models",
         "mlflow/artifacts/0123", "mlflow/mlflow.db", "mlflow/mlflow.db-journal",
         "mlflow/mlflow.db-wal", "prefect/prefect.db", "prefect/prefect.db-shm",
         "prefect/server.json", "prefect/server.log", "mlflow/server.log", "pages.json",
         "tilewright.log")  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HOME)
-def test_a_home_with_links_in_it_is_refused(name: str, tmp_path: Path, victim: Path) -> None:
-    home = tmp_path / "home"
-    (home / name).parent.mkdir(parents=True)
-    check_home(home)
-    (home / name).symlink_to(victim if "." in Path(name).name else tmp_path)
+@pytest.mark.parametrize("name", WORKSPACE)
+def test_a_workspace_with_links_in_it_is_refused(name: str, tmp_path: Path, victim: Path) -> None:
+    workspace = tmp_path / "home"
+    (workspace / name).parent.mkdir(parents=True)
+    check_workspace(workspace)
+    (workspace / name).symlink_to(victim if "." in Path(name).name else tmp_path)
     with pytest.raises(UnsafeFile, match=Path(name).name):
-        check_home(home)
+        check_workspace(workspace)
     if "." in Path(name).name:
-        (home / name).unlink()
-        (home / name).hardlink_to(victim)
+        (workspace / name).unlink()
+        (workspace / name).hardlink_to(victim)
         with pytest.raises(UnsafeFile, match="a hard link"):
-            check_home(home)
+            check_workspace(workspace)
 
 
 @pytest.mark.slow(seconds=1)

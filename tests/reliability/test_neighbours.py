@@ -27,9 +27,9 @@ from tests.processes import family, listening, servers
 from tests.reliability.commands import TUNE, wait_for
 from tests.services.test_guard import MLFLOW_ROUTES, PREFECT_ROUTES
 from tests.sharing import ANSWER_SECONDS, free_port
-from tilewright.services.secret_file import home_secret, secret_path
+from tilewright.services.secret_file import secret_path, workspace_secret
 from tilewright.services.server_process import LOOPBACK
-from tilewright.services.workspace import Home
+from tilewright.services.workspace import Workspace
 
 pytestmark = pytest.mark.attack
 AS_ANOTHER = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as another user")
@@ -102,7 +102,7 @@ def start_a_run(port: int) -> list[int]:
     return answers
 
 
-def spied(pids: list[int], home: Path) -> dict[str, Any]:
+def spied(pids: list[int], workspace: Path) -> dict[str, Any]:
     """What another user reads of processes and files."""
     arguments, environments = [], 0
     ended = (FileNotFoundError, ProcessLookupError)
@@ -112,13 +112,13 @@ def spied(pids: list[int], home: Path) -> dict[str, Any]:
         with suppress(PermissionError, *ended):
             environments += len(Path(f"/proc/{pid}/environ").read_bytes())
     readable = []
-    for path in home.rglob("*"):
+    for path in workspace.rglob("*"):
         try:
             readable.append(path.read_text(errors="replace"))
         except OSError:
             continue
     try:
-        secret = (home / "secret").read_text()
+        secret = (workspace / "secret").read_text()
     except PermissionError:
         secret = ""
     return {"read": "".join(arguments + readable), "environments": environments, "secret": secret}
@@ -134,10 +134,10 @@ def ports(pid: int) -> set[int]:
 def test_another_user_gets_nothing_from_the_pages(public: Place) -> None:
     prefect, mlflow = free_port(), free_port()
     pages = public.start("ui", "--prefect-port", str(prefect), "--mlflow-port", str(mlflow))
-    home = public.folder / "home"
+    workspace = public.folder / "home"
     try:
         link = printed_links(read_until(pages, "Ctrl-C"))["Prefect"]
-        secret = home_secret(Home(home))
+        secret = workspace_secret(Workspace(workspace))
         address = f"http://{LOOPBACK}:{prefect}/openapi.json"
         schema = httpx.get(address, auth=("", secret), timeout=ANSWER_SECONDS).json()
         known = [(method.upper(), route.replace("{", "").replace("}", ""))
@@ -148,7 +148,7 @@ def test_another_user_gets_nothing_from_the_pages(public: Place) -> None:
         assert as_nobody(lambda: statuses(mlflow, more)) == []
         assert as_nobody(lambda: start_a_run(prefect)) == [401, 415] * 3
         assert ports(pages.pid) == {prefect, mlflow}
-        seen = as_nobody(lambda: spied(family(pages.pid), home))
+        seen = as_nobody(lambda: spied(family(pages.pid), workspace))
     finally:
         assert stop(pages) == 0
     assert "tilewright.services.prefect_server" in seen["read"]
@@ -168,7 +168,7 @@ def test_another_user_gets_nothing_from_a_run(public: Place) -> None:
         assert as_nobody(lambda: statuses(port, routes)) == []
         assert as_nobody(lambda: start_a_run(port)) == [401, 415] * 3
         seen = as_nobody(lambda: spied(family(command.pid), public.folder / "home"))
-        secret = home_secret(Home(public.folder / "home"))
+        secret = workspace_secret(Workspace(public.folder / "home"))
     finally:
         printed, _ = command.communicate(timeout=300)
     assert command.returncode == 0, printed
@@ -213,19 +213,19 @@ def test_a_folder_from_a_stranger_names_neither_secret_nor_server(
     tmp_path: Path, place: Place
 ) -> None:
     """It brings a secret that the stranger knows, and the address of the stranger's server."""
-    prepared = Home(tmp_path / "prepared")
+    prepared = Workspace(tmp_path / "prepared")
     (prepared.root / "prefect").mkdir(parents=True)
-    planted = home_secret(prepared)
+    planted = workspace_secret(prepared)
     with listener(tmp_path / "seen") as port:
         address = f"http://{LOOPBACK}:{port}"
         (prepared.root / "prefect" / "server.json").write_text(
             json.dumps({"api_url": f"{address}/api"})
         )
         shutil.copytree(prepared.root, place.folder / "home")
-        assert secret_path(Home(place.folder / "home")).read_text() == planted
+        assert secret_path(Workspace(place.folder / "home")).read_text() == planted
         done = place.run(*TUNE)
     assert done.returncode == 0, done.stderr
-    assert home_secret(Home(place.folder / "home")) != planted
+    assert workspace_secret(Workspace(place.folder / "home")) != planted
     seen = (tmp_path / "seen").read_text()
     assert seen.count("/api/") == 1, "a look at who is there, and no more"
     assert "Authorization" not in seen
@@ -254,4 +254,4 @@ def test_a_server_that_the_user_names_is_told_no_secret(tmp_path: Path, place: P
     assert "/api/flows/1" in seen, done.stderr
     assert "Authorization" not in seen
     assert done.stdout.strip().endswith("[]")
-    assert home_secret(Home(place.folder / "home")) not in seen
+    assert workspace_secret(Workspace(place.folder / "home")) not in seen

@@ -21,11 +21,11 @@ TUNE = ("tune", "digits_cnn", "--layers", "fc", "--tuner", "random", "--trials",
 
 
 def run(
-    folder: Path, *arguments: str, home: str = "", **named: str
+    folder: Path, *arguments: str, workspace: str = "", **named: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(TILEWRIGHT), *arguments], cwd=folder,
-        env=Place(folder).environment | {"TILEWRIGHT_HOME": home} | named,
+        env=Place(folder).environment | {"TILEWRIGHT_HOME": workspace} | named,
         capture_output=True, text=True, timeout=150,
     )  # fmt: skip
 
@@ -39,22 +39,22 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
 
 @pytest.mark.nightly(seconds=14)
 def test_a_run_in_a_folder_of_odd_letters_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    """An empty TILEWRIGHT_HOME is as good as none. Nor has the user a home, where libraries keep
-    caches of fonts: pictures are drawn without."""
+    """An empty TILEWRIGHT_HOME is as good as none. Nor has the user a home, where libraries
+    keep caches of fonts: pictures are drawn without."""
     folder = tmp_path / "a ?b#c%d &é"
     folder.mkdir()
-    done = run(folder, *TUNE, home="", HOME="/proc/nowhere")
+    done = run(folder, *TUNE, workspace="", HOME="/proc/nowhere")
     assert (done.returncode, done.stderr) == (0, "")
     assert (folder / "out" / "convergence.png").stat().st_size > 1000
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
     assert {path.name for path in folder.iterdir()} == {".tilewright", "out"}
-    home = folder / ".tilewright"
-    assert {path.name for path in home.iterdir()} == {
+    workspace = folder / ".tilewright"
+    assert {path.name for path in workspace.iterdir()} == {
         "cache", "mlflow", "prefect", "secret", "secret.seal", "tilewright.log",
     }  # fmt: skip
-    assert {path.name for path in (home / "mlflow").iterdir()} == {"artifacts", "mlflow.db"}
-    assert len(list((home / "mlflow" / "artifacts").rglob("summary.json"))) == 1
-    assert (home / "prefect" / "prefect.db").stat().st_size > 100_000
+    assert {path.name for path in (workspace / "mlflow").iterdir()} == {"artifacts", "mlflow.db"}
+    assert len(list((workspace / "mlflow" / "artifacts").rglob("summary.json"))) == 1
+    assert (workspace / "prefect" / "prefect.db").stat().st_size > 100_000
 
 
 @pytest.mark.slow(seconds=4)
@@ -64,7 +64,7 @@ def test_a_user_without_a_name(tmp_path: Path) -> None:
     kept = {name: value for name, value in known.items() if name not in ("HOME", "USER", "LOGNAME")}
     unnamed = ["unshare", "-U", "--map-user=12345", "--map-group=12345"]
     program = (
-        "from tilewright.services.workspace import use_home; use_home()\n"
+        "from tilewright.services.workspace import use_workspace; use_workspace()\n"
         "import prefect, mlflow, pathlib; print(pathlib.Path.home())"
     )
     command = [*unnamed, sys.executable, "-P", "-c", program]
@@ -77,18 +77,20 @@ def test_a_user_without_a_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly(seconds=5)
-def test_homes_that_cannot_be_are_one_message_before_anything_is_written(tmp_path: Path) -> None:
+def test_workspaces_that_cannot_be_are_one_message_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
     deep = tmp_path / ("d" * 200) / ("e" * 200) / ("f" * 100)
-    assert "too long for a database" in refused(run(tmp_path, "ui", home=str(deep)))
-    assert "too long" in refused(run(tmp_path, "ui", home="g" * 300))
-    assert "control characters" in refused(run(tmp_path, "ui", home="two\nlines"))
+    assert "too long for a database" in refused(run(tmp_path, "ui", workspace=str(deep)))
+    assert "too long" in refused(run(tmp_path, "ui", workspace="g" * 300))
+    assert "control characters" in refused(run(tmp_path, "ui", workspace="two\nlines"))
     not_utf8 = os.fsdecode(b"\xff\xfe")
-    assert "not UTF-8" in refused(run(tmp_path, "ui", home=not_utf8))
+    assert "not UTF-8" in refused(run(tmp_path, "ui", workspace=not_utf8))
     (tmp_path / "loop").symlink_to("loop")
-    assert "cannot keep records under loop" in refused(run(tmp_path, "ui", home="loop"))
+    assert "cannot keep records under loop" in refused(run(tmp_path, "ui", workspace="loop"))
     (tmp_path / ".tilewright").symlink_to(tmp_path / "precious")
     assert ".tilewright is a link to" in refused(run(tmp_path, "ui"))
     (tmp_path / ".tilewright").unlink()
     (tmp_path / "file").touch()
-    assert "cannot keep records under" in refused(run(tmp_path, "ui", home="file"))
+    assert "cannot keep records under" in refused(run(tmp_path, "ui", workspace="file"))
     assert {path.name for path in tmp_path.iterdir()} == {"loop", "file"}

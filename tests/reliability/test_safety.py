@@ -12,9 +12,9 @@ import pytest
 from tests.cli.conftest import TILEWRIGHT, Place
 from tests.reliability.commands import TUNE, Whole, left
 from tilewright.services.prefect_server import Login
-from tilewright.services.secret_file import home_secret
+from tilewright.services.secret_file import workspace_secret
 from tilewright.services.server_process import listening_socket
-from tilewright.services.workspace import Home
+from tilewright.services.workspace import Workspace
 from tilewright.tasks.artifact_store import Store
 
 DAMAGES = ("truncated", "flipped", "replaced")
@@ -83,7 +83,7 @@ def test_no_file_of_a_run_holds_a_variable_of_the_environment(tmp_path: Path) ->
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {"prefect.db", "mlflow.db", "tilewright.log", "summary.json"} <= {f.name for f in files}
     assert [path for path in files if b"hush-7f3a" in path.read_bytes()] == []
-    secret = home_secret(Home(tmp_path / "home")).encode()
+    secret = workspace_secret(Workspace(tmp_path / "home")).encode()
     assert [path.name for path in files if secret in path.read_bytes()] == ["secret"]
 
 

@@ -61,7 +61,9 @@ def listener() -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
 
 
-def test_files_of_runs_and_models_stay_in_the_home(tmp_path: Path, prefect_server: Login) -> None:
+def test_files_of_runs_and_models_stay_in_the_workspace(
+    tmp_path: Path, prefect_server: Login
+) -> None:
     """A comparison and its champion, whose places are then said to be others."""
     guest = Place(tmp_path, prefect_server)
     done = guest.run(*COMPARE, "--out", "compared")

@@ -138,7 +138,7 @@ def test_a_container_that_is_killed_frees_the_folder_at_once(
     assert path.read_bytes() == _whole(tmp_path)
 
 
-# -- one home, several folders -----------------------------------------------------------------
+# -- one workspace, several folders ------------------------------------------------------------
 
 TUNE = ["tune", "--workload", "dense:n=1,c=64,o=64"]
 EQUAL = [*TUNE, "--tuner", "ml2tuner", "--trials", "16", "--batch", "8"]  # models are kept, too
@@ -148,8 +148,8 @@ OTHER = [*TUNE, "--tuner", "random", "--trials", "2", "--batch", "2", "--seed"]
 @pytest.mark.alone  # nine processes at once
 @pytest.mark.nightly(seconds=40)
 def test_eight_commands_at_once_keep_records_apart(tmp_path: Path, prefect_server: Login) -> None:
-    """Three that are equal but for their folders, five with other seeds, on a home that none of
-    them finds."""
+    """Three that are equal but for their folders, five with other seeds, on a workspace that none
+    of them finds."""
     place = Place(tmp_path, prefect_server)
     asked = [EQUAL] * 3 + [[*OTHER, str(seed)] for seed in range(5)]
     commands = [[*each, "--out", f"out-{i}"] for i, each in enumerate(asked)]

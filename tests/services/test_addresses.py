@@ -11,32 +11,32 @@ from tilewright.services import urls
 from tilewright.services.addresses import MLFLOW, PREFECT, page_address, port_or_last, remember
 from tilewright.services.prefect_server import announced
 from tilewright.services.server_process import LOOPBACK
-from tilewright.services.workspace import Home
+from tilewright.services.workspace import Workspace
 
 DEFAULTS = {PREFECT: f"http://{LOOPBACK}:4200", MLFLOW: f"http://{LOOPBACK}:5000"}
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     for name in ("PREFECT_UI_URL", "PREFECT_API_URL", "MLFLOW_TRACKING_URI", "MLFLOW_UI_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path))
-    return Home(tmp_path)
+    return Workspace(tmp_path)
 
 
-def test_links_name_the_default_ports_at_first_then_those_used_last(home: Home) -> None:
+def test_links_name_the_default_ports_at_first_then_those_used_last(workspace: Workspace) -> None:
     assert {server: page_address(server) for server in DEFAULTS} == DEFAULTS
     assert urls.flow_run_url("f") == f"{DEFAULTS[PREFECT]}/runs/flow-run/f"
-    remember(home, prefect=f"http://{LOOPBACK}:4301", mlflow=f"http://{LOOPBACK}:5302")
-    remember(home, prefect=f"http://{LOOPBACK}:4303")  # of `serve`, which shows no MLflow
+    remember(workspace, prefect=f"http://{LOOPBACK}:4301", mlflow=f"http://{LOOPBACK}:5302")
+    remember(workspace, prefect=f"http://{LOOPBACK}:4303")  # of `serve`, which shows no MLflow
     assert urls.flow_run_url("f") == f"http://{LOOPBACK}:4303/runs/flow-run/f"
     assert urls.mlflow_run_url("1", "r").startswith(f"http://{LOOPBACK}:5302/#/experiments/1/runs/")
     assert (port_or_last(None, PREFECT), port_or_last(None, MLFLOW)) == (4303, 5302)
     assert port_or_last(4400, PREFECT) == 4400
 
 
-def test_pages_on_every_interface_are_opened_on_loopback(home: Home) -> None:
-    remember(home, prefect="http://0.0.0.0:4301")
+def test_pages_on_every_interface_are_opened_on_loopback(workspace: Workspace) -> None:
+    remember(workspace, prefect="http://0.0.0.0:4301")
     assert page_address(PREFECT) == f"http://{LOOPBACK}:4301"
 
 
@@ -45,29 +45,31 @@ def test_pages_on_every_interface_are_opened_on_loopback(home: Home) -> None:
     ["http://evil.example:4200", "https://127.0.0.1.evil.example:4200", "javascript:alert(1)",
      "http://127.0.0.1@evil.example:4200", "http://127.0.0.1", "http://127.0.0.1:99999", "", 7, []],
 )  # fmt: skip
-def test_a_file_from_a_stranger_names_no_other_machine(home: Home, address: object) -> None:
-    (home.root / "pages.json").write_text(json.dumps({PREFECT: address, MLFLOW: address}))
+def test_a_file_from_a_stranger_names_no_other_machine(
+    workspace: Workspace, address: object
+) -> None:
+    (workspace.root / "pages.json").write_text(json.dumps({PREFECT: address, MLFLOW: address}))
     assert {server: page_address(server) for server in DEFAULTS} == DEFAULTS
-    (home.root / "prefect").mkdir()
-    (home.root / "prefect" / "server.json").write_text(json.dumps({"api_url": address}))
-    assert announced(home) is None
+    (workspace.root / "prefect").mkdir()
+    (workspace.root / "prefect" / "server.json").write_text(json.dumps({"api_url": address}))
+    assert announced(workspace) is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"prefect": null}', "[" * 100_000])
-def test_a_damaged_file_is_as_good_as_none(home: Home, text: str) -> None:
-    (home.root / "pages.json").write_text(text)
+def test_a_damaged_file_is_as_good_as_none(workspace: Workspace, text: str) -> None:
+    (workspace.root / "pages.json").write_text(text)
     assert page_address(PREFECT) == DEFAULTS[PREFECT]
-    remember(home, mlflow=f"http://{LOOPBACK}:5302")
+    remember(workspace, mlflow=f"http://{LOOPBACK}:5302")
     assert page_address(MLFLOW) == f"http://{LOOPBACK}:5302"
 
 
-def test_pages_elsewhere_are_not_remembered(home: Home) -> None:
-    remember(home, prefect="http://192.0.2.7:4301")
+def test_pages_elsewhere_are_not_remembered(workspace: Workspace) -> None:
+    remember(workspace, prefect="http://192.0.2.7:4301")
     assert page_address(PREFECT) == DEFAULTS[PREFECT]
 
 
 def test_servers_that_the_user_names_are_linked_to(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_UI_URL", "")  # put back at the end
     monkeypatch.delenv("PREFECT_UI_URL")
@@ -79,7 +81,7 @@ def test_servers_that_the_user_names_are_linked_to(
     assert urls.mlflow_run_url("1", "r").startswith("https://pages.example/#/experiments/1/")
 
 
-def test_the_list_of_runs_is_that_of_training(home: Home) -> None:
+def test_the_list_of_runs_is_that_of_training(workspace: Workspace) -> None:
     assert urls.runs_url("http://h:1", "3") == (
         "http://h:1/#/experiments/3/runs?workflowType=machine_learning"
     )

@@ -13,7 +13,7 @@ import pytest
 
 from tilewright.services.artifact_places import ArtifactPlaceError, check_places
 from tilewright.services.mlflow_database import provide_mlflow_database
-from tilewright.services.workspace import Home
+from tilewright.services.workspace import Workspace
 
 COLUMNS = (
     ("experiments", "artifact_location"), ("runs", "artifact_uri"),
@@ -23,9 +23,9 @@ COLUMNS = (
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
+def workspace(tmp_path: Path) -> Workspace:
     """With an experiment, a run, and a model of two kinds, all in its own folder."""
-    found = Home(tmp_path / "a b#c%d")
+    found = Workspace(tmp_path / "a b#c%d")
     found.mlflow_artifacts.mkdir(parents=True)
     provide_mlflow_database(found.mlflow_database)
     place = found.mlflow_artifacts.as_uri()
@@ -43,31 +43,33 @@ def home(tmp_path: Path) -> Home:
     return found
 
 
-def run(home: Home, *statements: str) -> None:
-    with closing(sqlite3.connect(home.mlflow_database)) as database, database:
+def run(workspace: Workspace, *statements: str) -> None:
+    with closing(sqlite3.connect(workspace.mlflow_database)) as database, database:
         database.execute("PRAGMA foreign_keys = OFF")
         for statement in statements:
             assert database.execute(statement).rowcount == 1
 
 
-def say(home: Home, table: str, column: str, address: str) -> None:
+def say(workspace: Workspace, table: str, column: str, address: str) -> None:
     quoted = address.replace("'", "''")
     which = " WHERE experiment_id = 7" if table == "experiments" else ""
-    run(home, f"UPDATE {table} SET {column} = '{quoted}'{which}")
+    run(workspace, f"UPDATE {table} SET {column} = '{quoted}'{which}")
 
 
-def check(home: Home) -> None:
-    check_places(home.mlflow_database, home.mlflow_artifacts)
+def check(workspace: Workspace) -> None:
+    check_places(workspace.mlflow_database, workspace.mlflow_artifacts)
 
 
-def test_the_workspace_is_a_place_and_so_is_what_mlflow_looks_up_itself(home: Home) -> None:
-    check(home)
+def test_the_workspace_is_a_place_and_so_is_what_mlflow_looks_up_itself(
+    workspace: Workspace,
+) -> None:
+    check(workspace)
     for address in (
-        f"{home.mlflow_artifacts.as_uri()}/x/artifacts", str(home.mlflow_artifacts / "x"),
+        f"{workspace.mlflow_artifacts.as_uri()}/x/artifacts", str(workspace.mlflow_artifacts / "x"),
         "models:/m-1", "runs:/1/model", "mlflow-artifacts:/x",
     ):  # fmt: skip
-        say(home, "model_versions", "source", address)
-        check(home)
+        say(workspace, "model_versions", "source", address)
+        check(workspace)
 
 
 @pytest.mark.attack
@@ -80,18 +82,18 @@ def test_the_workspace_is_a_place_and_so_is_what_mlflow_looks_up_itself(home: Ho
         "{path}/../../../x", "{uri}/link", "\x1b]0;x\x07",
     ],
 )  # fmt: skip
-def test_elsewhere_is_not(home: Home, address: str) -> None:
-    artifacts = home.mlflow_artifacts
+def test_elsewhere_is_not(workspace: Workspace, address: str) -> None:
+    artifacts = workspace.mlflow_artifacts
     (artifacts / "link").symlink_to("/etc")
     for table, column in COLUMNS:
-        check(home)
-        say(home, table, column, address.format(uri=artifacts.as_uri(), path=artifacts))
+        check(workspace)
+        say(workspace, table, column, address.format(uri=artifacts.as_uri(), path=artifacts))
         with pytest.raises(ArtifactPlaceError, match="outside of") as caught:
-            check(home)
+            check(workspace)
         assert str(caught.value).isprintable()
-        say(home, table, column, artifacts.as_uri())
+        say(workspace, table, column, artifacts.as_uri())
 
 
-def test_what_is_no_database_is_left_to_who_opens_it(home: Home) -> None:
-    home.mlflow_database.write_bytes(b"no database, but long enough to be taken for one" * 100)
-    check(home)
+def test_what_is_no_database_is_left_to_who_opens_it(workspace: Workspace) -> None:
+    workspace.mlflow_database.write_bytes(b"no database, but long enough to be taken for one" * 100)
+    check(workspace)

@@ -31,7 +31,7 @@ from tilewright.services.prefect_server import (
 )
 from tilewright.services.request_checks import Hosts
 from tilewright.services.server_process import LOOPBACK
-from tilewright.services.workspace import Home
+from tilewright.services.workspace import Workspace
 
 pytestmark = [pytest.mark.slow(seconds=0.3), pytest.mark.attack]
 
@@ -50,9 +50,9 @@ MLFLOW_ROUTES = (
 
 @dataclass(frozen=True)
 class Pages:
-    """Both servers of a home, up."""
+    """Both servers of a workspace, up."""
 
-    home: Home
+    workspace: Workspace
     credentials: Credentials
     prefect: str
     mlflow: str
@@ -68,26 +68,28 @@ class Pages:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
-    home = Home(tmp_path_factory.mktemp("guarded"))
-    home.prefect_database.parent.mkdir()
-    home.mlflow_artifacts.mkdir(parents=True)
-    provide_mlflow_database(home.mlflow_database)
+    workspace = Workspace(tmp_path_factory.mktemp("guarded"))
+    workspace.prefect_database.parent.mkdir()
+    workspace.mlflow_artifacts.mkdir(parents=True)
+    provide_mlflow_database(workspace.mlflow_database)
     environment = {
         "MLFLOW_DISABLE_TELEMETRY": "true", "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_HOME": str(home.root / "prefect"),
-        "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home.prefect_database}",
+        "PREFECT_HOME": str(workspace.root / "prefect"),
+        "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{workspace.prefect_database}",
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patched:
         for name, value in environment.items():
             patched.setenv(name, value)
-        credentials = Credentials.of(home)
-        prefect = start_prefect_pages(home, LOOPBACK, free_port(), credentials)
-        mlflow = start_mlflow_server(home, LOOPBACK, free_port(), credentials)
+        credentials = Credentials.of(workspace)
+        prefect = start_prefect_pages(workspace, LOOPBACK, free_port(), credentials)
+        mlflow = start_mlflow_server(workspace, LOOPBACK, free_port(), credentials)
     try:
         for process in (prefect.process, mlflow):
             process.wait()
-        with announcing(home, prefect):
-            yield Pages(home, credentials, prefect.pages, mlflow.health.removesuffix("/health"))
+        with announcing(workspace, prefect):
+            yield Pages(
+                workspace, credentials, prefect.pages, mlflow.health.removesuffix("/health")
+            )
     finally:
         prefect.process.stop()
         mlflow.stop()
@@ -338,13 +340,13 @@ def test_mlflows_client_logs_runs_and_artifacts_through_it(pages: Pages, tmp_pat
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "{'m': 1.0}"
-    assert list(pages.home.mlflow_artifacts.rglob("note.txt"))
+    assert list(pages.workspace.mlflow_artifacts.rglob("note.txt"))
 
 
 def test_a_server_proves_who_it_is_before_it_is_told_the_secret(pages: Pages) -> None:
-    api, home = f"{pages.prefect}/api", pages.home
-    assert announced(home) == Login(api, Credentials(pages.credentials.secret))
-    assert login_at(api, home) == announced(home)
+    api, workspace = f"{pages.prefect}/api", pages.workspace
+    assert announced(workspace) == Login(api, Credentials(pages.credentials.secret))
+    assert login_at(api, workspace) == announced(workspace)
     with pages.client("prefect") as client:
         reply = client.get("/api/health", headers={CHALLENGE: "7"})
         assert reply.status_code == 401
@@ -375,7 +377,7 @@ server.serve_forever()
 
 
 def test_who_stands_between_learns_nothing(pages: Pages, tmp_path: Path) -> None:
-    """A stranger's server on a port that was this home's passes the question on."""
+    """A stranger's server on a port that was this workspace's passes the question on."""
     seen = tmp_path / "seen"
     port = str(httpx.URL(pages.prefect).port)
     with subprocess.Popen(
@@ -384,7 +386,7 @@ def test_who_stands_between_learns_nothing(pages: Pages, tmp_path: Path) -> None
         try:
             assert relay.stdout is not None
             own = int(relay.stdout.readline())
-            assert login_at(f"http://{LOOPBACK}:{own}/api", pages.home) is None
+            assert login_at(f"http://{LOOPBACK}:{own}/api", pages.workspace) is None
         finally:
             relay.kill()
     assert CHALLENGE in seen.read_text()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.services.secret_file import SecretError, home_secret, secret_path
-from tilewright.services.workspace import Home, HomeError
+from tilewright.services.secret_file import SecretError, secret_path, workspace_secret
+from tilewright.services.workspace import Workspace, WorkspaceError
 
 pytestmark = pytest.mark.attack
 
@@ -22,35 +22,36 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
+def workspace(tmp_path: Path) -> Workspace:
     (tmp_path / "home").mkdir()
-    return Home(tmp_path / "home")
+    return Workspace(tmp_path / "home")
 
 
-def test_it_is_made_once_for_its_user_alone(home: Home) -> None:
+def test_it_is_made_once_for_its_user_alone(workspace: Workspace) -> None:
     before = os.umask(0)
     try:
-        secret = home_secret(home)
+        secret = workspace_secret(workspace)
     finally:
         os.umask(before)
     assert len(bytes.fromhex(secret)) == 32
-    assert home_secret(home) == secret
-    state = secret_path(home).lstat()
+    assert workspace_secret(workspace) == secret
+    state = secret_path(workspace).lstat()
     assert stat.filemode(state.st_mode) == "-rw-------"
     assert state.st_uid == os.geteuid()
-    assert len(list(home.root.iterdir())) == 2
+    assert len(list(workspace.root.iterdir())) == 2
 
 
 @pytest.mark.slow(seconds=2)
-def test_commands_that_start_at_once_know_the_same(home: Home) -> None:
+def test_commands_that_start_at_once_know_the_same(workspace: Workspace) -> None:
     program = (
-        "import sys; from pathlib import Path; from tilewright.services.workspace import Home\n"
-        "from tilewright.services.secret_file import home_secret\n"
-        "sys.stdin.read(); print(home_secret(Home(Path(sys.argv[1]))))"
+        "import sys; from pathlib import Path\n"
+        "from tilewright.services.workspace import Workspace\n"
+        "from tilewright.services.secret_file import workspace_secret\n"
+        "sys.stdin.read(); print(workspace_secret(Workspace(Path(sys.argv[1]))))"
     )
     commands = [
         subprocess.Popen(
-            [sys.executable, "-P", "-c", program, str(home.root)], cwd=ROOT, text=True,
+            [sys.executable, "-P", "-c", program, str(workspace.root)], cwd=ROOT, text=True,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )
@@ -61,39 +62,39 @@ def test_commands_that_start_at_once_know_the_same(home: Home) -> None:
         command.stdin.close()
     found = {command.stdout.read() for command in commands if command.stdout is not None}
     assert [command.wait() for command in commands] == [0] * 8
-    assert found == {home_secret(home) + "\n"}
+    assert found == {workspace_secret(workspace) + "\n"}
 
 
-def _copied(home: Home, there: Path) -> None:
-    shutil.copytree(home.root, there)
+def _copied(workspace: Workspace, there: Path) -> None:
+    shutil.copytree(workspace.root, there)
 
 
-def _unpacked(home: Home, there: Path) -> None:
+def _unpacked(workspace: Workspace, there: Path) -> None:
     with tarfile.open(there.with_suffix(".tar"), "w") as archive:
-        archive.add(home.root, there.name)
+        archive.add(workspace.root, there.name)
     with tarfile.open(there.with_suffix(".tar")) as archive:
         archive.extractall(there.parent, filter="tar")
 
 
 @pytest.mark.parametrize("bring", [_copied, _unpacked])
 def test_one_that_came_with_a_folder_is_not_believed(
-    home: Home, tmp_path: Path, bring: Callable[[Home, Path], None]
+    workspace: Workspace, tmp_path: Path, bring: Callable[[Workspace, Path], None]
 ) -> None:
-    planted = home_secret(home)
-    bring(home, tmp_path / "brought")
-    brought = Home(tmp_path / "brought")
+    planted = workspace_secret(workspace)
+    bring(workspace, tmp_path / "brought")
+    brought = Workspace(tmp_path / "brought")
     assert secret_path(brought).read_text() == planted
     assert stat.S_IMODE(secret_path(brought).stat().st_mode) == 0o600
-    assert home_secret(brought) != planted
-    assert home_secret(brought) == home_secret(brought)
-    assert home_secret(home) == planted
+    assert workspace_secret(brought) != planted
+    assert workspace_secret(brought) == workspace_secret(brought)
+    assert workspace_secret(workspace) == planted
 
 
 @pytest.mark.parametrize("text", ["", "0" * 63, "0" * 64, "z" * 64, "0" * 10_000])
-def test_one_that_was_edited_is_made_anew(home: Home, text: str) -> None:
-    secret = home_secret(home)
-    secret_path(home).write_text(text)
-    assert home_secret(home) not in (secret, text)
+def test_one_that_was_edited_is_made_anew(workspace: Workspace, text: str) -> None:
+    secret = workspace_secret(workspace)
+    secret_path(workspace).write_text(text)
+    assert workspace_secret(workspace) not in (secret, text)
 
 
 def _link(path: Path, victim: Path) -> None:
@@ -133,20 +134,20 @@ def _foreign(path: Path, victim: Path) -> None:
 @pytest.mark.parametrize("name", ["secret", "secret.seal"])
 @pytest.mark.parametrize("lay", [_link, _hard_link, _pipe, _folder, _readable, _writable, _foreign])
 def test_what_others_may_know_is_one_message(
-    home: Home, tmp_path: Path, lay: Callable[[Path, Path], None], name: str
+    workspace: Workspace, tmp_path: Path, lay: Callable[[Path, Path], None], name: str
 ) -> None:
-    home_secret(home)
+    workspace_secret(workspace)
     victim = tmp_path / "victim"
     victim.write_text("mine")
     victim.chmod(0o600)
-    (home.root / name).unlink()
-    lay(home.root / name, victim)
+    (workspace.root / name).unlink()
+    lay(workspace.root / name, victim)
     with pytest.raises(SecretError, match=rf"{name} is not fit .*; remove it and repeat"):
-        home_secret(home)
+        workspace_secret(workspace)
     assert victim.read_text() == "mine"
 
 
 def test_a_folder_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(HomeError, match="cannot keep a secret"):
-        home_secret(Home(tmp_path / "file"))
+    with pytest.raises(WorkspaceError, match="cannot keep a secret"):
+        workspace_secret(Workspace(tmp_path / "file"))

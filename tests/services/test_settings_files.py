@@ -20,7 +20,7 @@ SHOW = """
 import json, tilewright.services.workspace
 from tilewright.core.working_folder import leave_working_folder
 leave_working_folder()  # as commands do
-tilewright.services.workspace.use_home()
+tilewright.services.workspace.use_workspace()
 import tilewright.targets, tilewright.reports, numba.core.config, matplotlib
 from prefect.settings import get_current_settings
 settings = get_current_settings()

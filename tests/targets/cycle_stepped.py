@@ -526,7 +526,7 @@ def _read_batch(c, machine):
 @uncounted
 def _route(c, leaving, insns, machine, lay):
     """The module whose queue takes the instruction that leaves fetch, -1 for none;
-    `UNDECODABLE` if that is none before FINISH."""
+    `UNDECODABLE` if no module executes it, before FINISH."""
     if leaving < 0:
         return -1
     m = _module(insns[leaving, 0], insns[leaving, 1], lay)

@@ -37,35 +37,35 @@ def test_no_schedule_beats_the_bound(
 
 @given(workloads(), st.sampled_from(SPECS), st.integers(0, 2**31))
 @settings(max_examples=80)
-def test_no_program_beats_its_floor(workload: Workload, spec: VtaSpec, seed: int) -> None:
-    """Of schedules drawn evenly, and of those whose floors are lowest and highest."""
+def test_no_program_beats_its_schedule_bound(workload: Workload, spec: VtaSpec, seed: int) -> None:
+    """Of schedules drawn evenly, and of those whose bounds are lowest and highest."""
     target = VtaTarget(spec, "extended")
     try:
         space = target.space(workload)
     except WorkloadError:
         return
     every = space.unravel(np.arange(space.size))
-    floor = target.schedule_bounds(workload, every)
-    assert floor.min() >= target.bound(workload).cycles
+    bounds = target.schedule_bounds(workload, every)
+    assert bounds.min() >= target.bound(workload).cycles
     drawn = np.random.default_rng(seed).integers(0, space.size, 256)
-    order = np.argsort(np.where(np.isfinite(floor), floor, np.inf), kind="stable")
-    fitting = order[: np.isfinite(floor).sum()]
+    order = np.argsort(np.where(np.isfinite(bounds), bounds, np.inf), kind="stable")
+    fitting = order[: np.isfinite(bounds).sum()]
     flat = np.unique(np.concatenate([drawn, fitting[:64], fitting[-64:]]))
     _, measured = target.lower_and_measure(workload, every[flat])
-    assert not measured.valid[np.isinf(floor[flat])].any()
-    assert (measured.cycles[measured.valid] >= floor[flat][measured.valid]).all()
+    assert not measured.valid[np.isinf(bounds[flat])].any()
+    assert (measured.cycles[measured.valid] >= bounds[flat][measured.valid]).all()
 
 
 @pytest.mark.parametrize("epilogue", ["bias, >> 8", "bias, residual 3, >> 8, min 127", ">> 8, add"])
-def test_floors_are_near_the_cycles_of_programs(epilogue: str) -> None:
+def test_schedule_bounds_are_near_the_cycles_of_programs(epilogue: str) -> None:
     """Of a layer with work enough: half of the programs take less than a sixth more."""
     target = VtaTarget(VtaSpec.load("vta-pynq"), "extended")
     workload = parse_workload("conv2d:n=1,c=128,h=14,w=14,o=128,k=3,p=1", epilogue)
     space = target.space(workload)
     flat = np.random.default_rng(0).integers(0, space.size, 2000)
-    floor = target.schedule_bounds(workload, space.unravel(flat))
-    _, measured = target.lower_and_measure(workload, space.unravel(flat[np.isfinite(floor)]))
-    ratios = measured.cycles[measured.valid] / floor[np.isfinite(floor)][measured.valid]
+    bounds = target.schedule_bounds(workload, space.unravel(flat))
+    _, measured = target.lower_and_measure(workload, space.unravel(flat[np.isfinite(bounds)]))
+    ratios = measured.cycles[measured.valid] / bounds[np.isfinite(bounds)][measured.valid]
     assert 1 <= ratios.min() < 1.02
     assert np.median(ratios) < 1 + 1 / 6
 

@@ -44,7 +44,7 @@ def test_every_measured_stream_is_reproduced_exactly(corpus: Any) -> None:
 
 
 @pytest.mark.slow(seconds=4)
-def test_the_stepped_oracle_reproduces_the_measured_streams(corpus: Any) -> None:
+def test_the_stepped_simulator_reproduces_the_measured_streams(corpus: Any) -> None:
     part, z = corpus
     machine, layout = machine_of(part["spec"])
     for n, meta in enumerate(part["streams"]):

@@ -13,9 +13,9 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from tilewright.services.local_services import embedded
-from tilewright.services.workspace import Home, use_home
-use_home(Home(Path(sys.argv[1])))
-with embedded() as home:
+from tilewright.services.workspace import Workspace, use_workspace
+use_workspace(Workspace(Path(sys.argv[1])))
+with embedded() as workspace:
     from threading import Thread
     from time import monotonic, sleep
     from prefect import flow, tags
@@ -28,7 +28,7 @@ with embedded() as home:
     from tilewright.tasks.cached_task import Key, reuse_or_do, stage
     from tilewright.tasks.run_tags import take_turns
 
-    cache, calls = CacheUse(str(home.cache)), []
+    cache, calls = CacheUse(str(workspace.cache)), []
 
     @stage("{layer}: double")
     def double(cache, layer, number):

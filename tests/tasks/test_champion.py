@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.evaluation.compare.benchmark_suite import oracle_test_bed, recorded_test_bed
+from tilewright.evaluation.compare.benchmark_suite import enumerated_test_bed, recorded_test_bed
 from tilewright.evaluation.compare.comparison import optimum_of
 from tilewright.evaluation.compare.leaderboard import leaderboard, results_of
 from tilewright.evaluation.compare.plan import ComparisonPlan, parse_tuner_configs, plan
@@ -86,7 +86,7 @@ def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) 
     from tilewright.tasks.register_champion import register_champion
 
     layer = parse_workload(LAYER)
-    test_bed, _ = oracle_test_bed("vta-pynq", "template", [layer], registry / "oracles")
+    test_bed, _ = enumerated_test_bed("vta-pynq", "template", [layer], registry / "spaces")
     what = plan(test_bed, parse_tuner_configs("random,default-blind"), (0,), 24, 8)
     runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
     results = results_of(runs, {name: best.cost for name, best in optimum_of(what).items()}, 24)

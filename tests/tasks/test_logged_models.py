@@ -67,8 +67,8 @@ def test_models_of_workloads_that_differ_in_their_steps_have_names_of_their_own(
 PROGRAM = """
 import sys
 from pathlib import Path
-from tilewright.services.workspace import Home, use_home
-use_home(Home(Path(sys.argv[1])))
+from tilewright.services.workspace import Workspace, use_workspace
+use_workspace(Workspace(Path(sys.argv[1])))
 sys.path.insert(0, sys.argv[2])
 import mlflow, numpy as np
 from mlflow.tracking import MlflowClient

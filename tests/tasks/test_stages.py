@@ -23,9 +23,9 @@ STUDY = TuningTask(
 
 STAGE = """
 import json, sys
-from tilewright.services.workspace import Home, use_home
+from tilewright.services.workspace import Workspace, use_workspace
 from pathlib import Path
-use_home(Home(Path(sys.argv[1])))
+use_workspace(Workspace(Path(sys.argv[1])))
 from tilewright.tasks import round_tasks
 from tilewright.tasks.artifact_store import CacheUse, Manifest
 from tilewright.tuning.tuning_task import TuningTask
@@ -38,11 +38,11 @@ print(json.dumps(vars(result)))
 """
 
 
-def elsewhere(home: Path, name: str, **arguments: object) -> dict[str, object]:
+def elsewhere(workspace: Path, name: str, **arguments: object) -> dict[str, object]:
     """What a stage gives in a process of its own."""
-    given = json.dumps({"cache": {"root": str(home / "cache")}, "study": STUDY.to_json()}
+    given = json.dumps({"cache": {"root": str(workspace / "cache")}, "study": STUDY.to_json()}
                        | arguments)  # fmt: skip
-    done = warm.run([str(home), name, given], ROOT, os.environ, 300, program=STAGE)
+    done = warm.run([str(workspace), name, given], ROOT, os.environ, 300, program=STAGE)
     assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.slow(seconds=4)
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from tilewright.services.workspace import Home, use_home
-use_home(Home(Path(sys.argv[1])))
+from tilewright.services.workspace import Workspace, use_workspace
+use_workspace(Workspace(Path(sys.argv[1])))
 import numpy as np, xgboost
 from mlflow.tracking import MlflowClient
 from tilewright.tasks import tracking
@@ -156,7 +156,7 @@ def test_a_run_is_resumed_its_steps_are_not_repeated_its_models_load(
     assert done.stdout.strip().endswith("good"), done.stderr
 
 
-def test_nothing_is_written_outside_the_home(
+def test_nothing_is_written_outside_the_workspace(
     outcome: tuple[subprocess.CompletedProcess[str], Path],
 ) -> None:
     assert [path.name for path in outcome[1].iterdir()] == ["home"]

@@ -10,9 +10,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tilewright.services.workspace import use_home
+from tilewright.services.workspace import use_workspace
 
-use_home()
+use_workspace()
 
 import mlflow  # noqa: E402
 from mlflow.entities import Metric  # noqa: E402

@@ -157,8 +157,8 @@ def test_it_listens_on_loopback_and_asks_for_its_login(team: Team) -> None:
 
 DEPLOY = """
 import sys
-from tilewright.services.workspace import use_home
-use_home()
+from tilewright.services.workspace import use_workspace
+use_workspace()
 from prefect.types.entrypoint import EntrypointType
 from tilewright.flows.nightly import tune_network
 for name in sys.argv[1:]:

@@ -103,8 +103,8 @@ def _flush(stream: TextIO) -> None:
 
 
 def main() -> None:
-    """Run a command. Exit code 2 for a mistake in the input and for whatever kept the command from
-    going on from outside (a full disk, a locked database), 130 after Ctrl-C."""
+    """Run a command. Exit code 2 for a mistake in the input and for whatever stopped the command
+    from outside (a full disk, a locked database), 130 after Ctrl-C."""
     logging.raiseExceptions = False  # a log that cannot be written is no news of its own
     prepare_streams()
     leave_working_folder()

@@ -19,7 +19,7 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import started_in
 from tilewright.services.server_process import ServerError
 from tilewright.services.url_credentials import without_login
-from tilewright.services.workspace import current_home
+from tilewright.services.workspace import current_workspace
 
 PATH_ERRORS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR}
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG}
@@ -47,7 +47,7 @@ def explained(error: BaseException) -> str | None:
         found = _full_or_read_only() or _database_problem(chain) or _lost_server(chain)
     if found is None:
         return None
-    return f"{found}, then repeat the command: it goes on from here, nothing measured is lost"
+    return f"{found}, then repeat the command: it resumes from here, nothing measured is lost"
 
 
 def _shortened(text: str) -> str:
@@ -82,7 +82,7 @@ def _disk_message(problem: OSError, place: object) -> str:
 
 
 def _full_or_read_only() -> str | None:
-    for folder in (current_home().root, started_in(), Path(tempfile.gettempdir())):
+    for folder in (current_workspace().root, started_in(), Path(tempfile.gettempdir())):
         try:
             there = next(each for each in (folder, *folder.parents) if each.exists())
             state = os.statvfs(there)
@@ -96,8 +96,8 @@ def _full_or_read_only() -> str | None:
 
 
 def _database_problem(chain: Sequence[BaseException]) -> str | None:
-    home = current_home()
-    kept = (home.prefect_database, home.mlflow_database)
+    workspace = current_workspace()
+    kept = (workspace.prefect_database, workspace.mlflow_database)
     for path in filter(Path.exists, kept):
         try:
             uri = f"{path.as_uri()}?mode=rw"
@@ -112,7 +112,7 @@ def _database_problem(chain: Sequence[BaseException]) -> str | None:
             return _set_aside(path, str(error))
     for one in chain:
         if _package(one) == "sqlite3":
-            return f"the databases under {home.root} could not be used ({one}); look into that"
+            return f"the databases under {workspace.root} could not be used ({one}); look into that"
     return None
 
 
@@ -126,7 +126,7 @@ def _lost_server(chain: Sequence[BaseException]) -> str | None:
     tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
     if packages & {"httpx", "httpcore"}:
         where = f"at {without_login(named)}" if named else "of this command"
-        return f"the Prefect server {where} does not answer; see {current_home().server_log}"
+        return f"the Prefect server {where} does not answer; see {current_workspace().server_log}"
     if packages & {"requests", "urllib3"} and tracking.startswith("http"):
         return f"the MLflow server at {without_login(tracking)} does not answer; start it again"
     return None

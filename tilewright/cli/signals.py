@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 END_SECONDS = 20.0
-"""What a run has for its end in order; whatever still goes on then is cut off: what counts is on
+"""What a run has for its end in order; whatever still runs then is cut off: what counts is on
 disk at any time."""
 AGAIN_SECONDS = 0.05
 """After which an interrupt that got lost is delivered again: the code that lost it has returned."""
@@ -54,7 +54,7 @@ def was_stopped() -> bool:
 
 
 def keep_count(noun: str, count: Callable[[], int]) -> None:
-    """From now on the same command goes on where this one is stopped, from so many trials, say."""
+    """From now on the same command resumes where this one is stopped, from so many trials, say."""
     _State.kept = noun, count
 
 

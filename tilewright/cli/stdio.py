@@ -39,8 +39,8 @@ def _fit(stream: TextIO | None, descriptor: int) -> TextIO:
 
 
 def check_words(words: list[str]) -> None:
-    """Raises `ArgumentError` for words, a present folder or a home that are no UTF-8: records could
-    not name them."""
+    """Raises `ArgumentError` for words, a present folder or a workspace that are no UTF-8: records
+    could not name them."""
     for what, text in (
         *(("the argument", word) for word in words),
         ("the present folder", _folder()),

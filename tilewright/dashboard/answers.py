@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json
-from tilewright.dashboard.listing import RUNNING, ListedRun, Workspace
+from tilewright.dashboard.listing import RUNNING, KnownRuns, ListedRun
 from tilewright.services.urls import other_pages
 from tilewright.tasks.metrics import best_so_far
 from tilewright.tuning.optuna_study import knob_importance
@@ -41,24 +41,24 @@ def answer_or_error(ask: Callable[[], Answer]) -> tuple[Answer, bool]:
         return {"error": str(error)}, False
 
 
-def list_runs(workspace: Workspace) -> Answer:
+def list_runs(known: KnownRuns) -> Answer:
     """The rows of all runs, the latest first."""
-    rows = [each.row for each in workspace.runs()]
-    return {"runs": rows, "home": str(workspace.home.root), "pages": other_pages()}
+    rows = [each.row for each in known.runs()]
+    return {"runs": rows, "workspace": str(known.workspace.root), "pages": other_pages()}
 
 
-def curves(workspace: Workspace, ids: Iterable[str]) -> Answer:
+def curves(known: KnownRuns, ids: Iterable[str]) -> Answer:
     """How these runs converged, by id; of one that cannot be read an `error`."""
-    known = {each.id: each for each in workspace.runs()}
-    wanted = [known[each] for each in dict.fromkeys(ids) if each in known][:MOST_RUNS]
-    return {run.id: answer_or_error(lambda run=run: _curve(workspace, run))[0] for run in wanted}  # type: ignore[misc]
+    by_id = {each.id: each for each in known.runs()}
+    wanted = [by_id[each] for each in dict.fromkeys(ids) if each in by_id][:MOST_RUNS]
+    return {run.id: answer_or_error(lambda run=run: _curve(known, run))[0] for run in wanted}  # type: ignore[misc]
 
 
-def knobs(workspace: Workspace, run_id: str, workload: str) -> Answer:
+def knobs(known: KnownRuns, run_id: str, workload: str) -> Answer:
     """What the knobs of a workload did: a row a trial, and the share of each knob in how latencies
     differ. Raises `RunUnreadable`."""
-    run = workspace.find(run_id)
-    found = workspace.trials(run)
+    run = known.find(run_id)
+    found = known.trials(run)
     trials = found.of(workload)
     if not len(trials):
         raise RunUnreadable("no trial of this layer yet")
@@ -89,8 +89,8 @@ def _importance(trials: pd.DataFrame) -> Answer:
     return {name: round(float(share), 4) for name, share in knob_importance(trials).items()}
 
 
-def _curve(workspace: Workspace, run: ListedRun) -> Answer:
-    found = workspace.trials(run)
+def _curve(known: KnownRuns, run: ListedRun) -> Answer:
+    found = known.trials(run)
     table = found.table
     counts = {each.id: each.count for each in found.layers}
     measured, best = best_so_far(table, counts, "seconds")

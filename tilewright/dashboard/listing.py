@@ -25,7 +25,7 @@ from mlflow.tracking import MlflowClient
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, digest
 from tilewright.services.urls import flow_run_url, mlflow_run_url
-from tilewright.services.workspace import Home
+from tilewright.services.workspace import Workspace
 from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER, network_runs, row_of, tracking_client
 from tilewright.tuning.output_dir import RUN, SCHEDULES, SUMMARY, TRIALS, at_work
 from tilewright.tuning.run_metadata import RunFile, is_complete, read_run
@@ -85,13 +85,13 @@ class Paced(Generic[T]):
         return True
 
 
-class Workspace:
-    """The runs of a home, and of the folders below `start`. May be asked from any thread."""
+class KnownRuns:
+    """The runs of a workspace, and of the folders below `start`. May be asked from any thread."""
 
-    def __init__(self, home: Home, start: Path) -> None:
-        self.home = home
+    def __init__(self, workspace: Workspace, start: Path) -> None:
+        self.workspace = workspace
         self._turn = threading.RLock()
-        self._tracked = TrackedRuns(home)
+        self._tracked = TrackedRuns(workspace)
         self._folders = Paced(lambda: list(output_folders(start)))
         self._tails: dict[Path, LedgerTail] = {}
         self._kept: dict[str, RunTrials] = {}
@@ -151,15 +151,15 @@ class Workspace:
 class TrackedRuns:
     """The runs of networks that MLflow has."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, workspace: Workspace) -> None:
         self.client: MlflowClient | None = None
-        self._home = home
+        self._workspace = workspace
         self._all = Paced(self._read)
         self._looked = 0.0
 
     def runs(self) -> list[ListedRun]:
         """All that are not deleted. Raises `MlflowException`."""
-        self.client = self.client or tracking_client(self._home)
+        self.client = self.client or tracking_client(self._workspace)
         if self.client is None:
             return []
         now = time.time() * 1000

@@ -20,11 +20,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tilewright.dashboard.answers import Answer, answer_or_error, curves, knobs, list_runs
-from tilewright.dashboard.listing import Workspace
+from tilewright.dashboard.listing import KnownRuns
 from tilewright.services.auth_middleware import Guard
 from tilewright.services.credentials import Credentials
 from tilewright.services.mlflow_server import mlflow_login
-from tilewright.services.workspace import current_home
+from tilewright.services.workspace import current_workspace
 
 PAGE = Path(__file__).parent / "page"
 FILES = {
@@ -44,7 +44,7 @@ HEADERS = {
 but its own would run, and nothing would get out."""
 
 
-def application(workspace: Workspace) -> Starlette:
+def application(known: KnownRuns) -> Starlette:
     """The page's own server, without a login."""
 
     def answered(ask: Callable[[Request], Answer]) -> Callable[[Request], Response]:
@@ -59,17 +59,17 @@ def application(workspace: Workspace) -> Starlette:
         return Response((PAGE / name).read_bytes(), headers=HEADERS, media_type=kind)
 
     def of_curves(request: Request) -> Answer:
-        return curves(workspace, request.query_params.getlist("id"))
+        return curves(known, request.query_params.getlist("id"))
 
     def of_knobs(request: Request) -> Answer:
         asked = request.query_params
-        return knobs(workspace, asked.get("id", ""), asked.get("layer", ""))
+        return knobs(known, asked.get("id", ""), asked.get("layer", ""))
 
     return Starlette(
         routes=[
             *[Route(path, file) for path in FILES],
             Route("/health", lambda request: Response("OK")),
-            Route("/api/runs", answered(lambda request: list_runs(workspace))),
+            Route("/api/runs", answered(lambda request: list_runs(known))),
             Route("/api/curves", answered(of_curves)),
             Route("/api/knobs", answered(of_knobs)),
         ]
@@ -78,15 +78,15 @@ def application(workspace: Workspace) -> Starlette:
 
 def _serve(descriptor: int, host: str, folder: str) -> None:
     credentials = Credentials.inherited()
-    home = current_home()
-    os.environ |= mlflow_login(home)
-    workspace = Workspace(home, Path(folder))
+    workspace = current_workspace()
+    os.environ |= mlflow_login(workspace)
+    known = KnownRuns(workspace, Path(folder))
     # all runs are read once, which takes longest, before anybody asks
-    reading = threading.Thread(target=answer_or_error, args=[lambda: list_runs(workspace)])
+    reading = threading.Thread(target=answer_or_error, args=[lambda: list_runs(known)])
     reading.daemon = True
     reading.start()
     listener = socket.socket(fileno=descriptor)
-    guarded = Guard(application(workspace), credentials, host, listener.getsockname()[1])
+    guarded = Guard(application(known), credentials, host, listener.getsockname()[1])
     config = uvicorn.Config(
         guarded, log_level="warning", access_log=False, proxy_headers=False,
         timeout_graceful_shutdown=2,

@@ -9,11 +9,11 @@ from pathlib import Path
 from tilewright.services.addresses import reachable
 from tilewright.services.credentials import Credentials
 from tilewright.services.server_process import ServerProcess, listening_socket, start
-from tilewright.services.workspace import Home
+from tilewright.services.workspace import Workspace
 
 
 def start_dashboard(
-    home: Home,
+    workspace: Workspace,
     host: str,
     port: int,
     credentials: Credentials,
@@ -21,8 +21,8 @@ def start_dashboard(
     *,
     folder: Path,
 ) -> ServerProcess:
-    """Start the page on this home's runs and those below `folder`. `pages` are variables that name
-    the other servers' pages. Raises `ServerError` when the port is taken."""
+    """Start the page on this workspace's runs and those below `folder`. `pages` are variables that
+    name the other servers' pages. Raises `ServerError` when the port is taken."""
     with listening_socket(host, port) as listener:
         descriptor = listener.fileno()
         return start(
@@ -32,7 +32,7 @@ def start_dashboard(
                 str(folder),
             ],
             health=reachable(f"http://{host}:{port}/health"),
-            log=home.root / "mlflow" / "dashboard.log",
+            log=workspace.root / "mlflow" / "dashboard.log",
             environment=credentials.environment | dict(pages),
             descriptors=[descriptor],
             headers=credentials.headers,

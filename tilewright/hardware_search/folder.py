@@ -53,7 +53,7 @@ _MACHINE = re.compile(r"\w[\w.-]*")
 
 
 def about(options: CodesignOptions) -> dict[str, Json]:
-    """All that decides what is searched. The number of trials does not: a longer run goes on with
+    """All that decides what is searched. The number of trials does not: a longer run resumes
     what a shorter one has measured."""
     target = make_target(options.target)
     written = specification_of(target)

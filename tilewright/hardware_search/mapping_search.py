@@ -60,7 +60,7 @@ class BudgetedRunner(LocalRunner):
 
 
 class LayerTuning:
-    """The layers of a design, each with a tuner of its own that goes on where it was."""
+    """The layers of a design, each with a tuner of its own that resumes where it was."""
 
     def __init__(
         self, design: Design, evaluator: BudgetedEvaluator, seed: int, tuner: str = "default",

@@ -1,4 +1,4 @@
-"""Draws the pictures of an output folder: `convergence.png`, and `fusion.html` where fusion was
+"""Draws the pictures of an output directory: `convergence.png`, and `fusion.html` where fusion was
 decided."""
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from tilewright.tuning.outputs import TunedNetwork, trials_of
 
 
 def draw_run(folder: Path, found: TunedNetwork) -> list[Path]:
-    """Draw the pictures of a run into its output folder; returns their paths. Raises `OSError`."""
+    """Draw the pictures of a run into its output directory; returns their paths. Raises
+    `OSError`."""
     trials = trials_of(folder, found.workloads)
     picture = network_convergence(found.summary["network"], found.workloads, trials)
     write_atomically(folder / CONVERGENCE, picture)

@@ -102,7 +102,7 @@ class ActorCritic:
         )
 
     def arrays(self, learned: LearnedPolicy) -> dict[str, NDArray[np.generic]]:
-        """What `begin` goes on from: float32 vectors, shape (numbers,), and the count of updates,
+        """What `begin` resumes from: float32 vectors, shape (numbers,), and the count of updates,
         shape (1,)."""
         vectors = {"weights": learned.weights} | {
             ours: tree_utils.tree_get(learned.adam, its) for ours, its in _MOMENTS.items()

@@ -1,7 +1,7 @@
 """Predicts how much of a network's latency the next round of a workload is expected to save.
 
 The answer depends only on a workload's complete rounds and on how many trials the next one may
-have: no clock, no draw, no model. So a run that goes on decides as the one that was not stopped.
+have: no clock, no draw, no model. So a resumed run decides as the one that was not stopped.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class Lease:
         hangs = "" if _same_machine(holder) else f" or {lasts:.0f} s if it hangs,"
         return LeaseHeld(
             f"{self._guarded} is being written by {_described(holder)}; wait for it to end,{hangs} "
-            "or choose another output folder"
+            "or choose another output directory"
         )
 
     @property

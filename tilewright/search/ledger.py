@@ -130,7 +130,7 @@ class Ledger:
             contents = self._opened()
         except OSError as error:
             raise LedgerError(
-                f"cannot write ledger {path}: {error.strerror}; choose another output folder"
+                f"cannot write ledger {path}: {error.strerror}; choose another output directory"
             ) from None
         self.problems = contents.problems
         self.records = contents.records

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from tilewright.core.files import as_object, read_json_file, write_atomically
 from tilewright.services.server_process import LOOPBACK
-from tilewright.services.workspace import Home, current_home
+from tilewright.services.workspace import Workspace, current_workspace
 
 RUNS, PREFECT, MLFLOW = "runs", "prefect", "mlflow"
 """The start page, and the pages it leads to."""
@@ -24,9 +24,9 @@ LOCAL = (LOOPBACK, ANY_INTERFACE, "localhost", "::1")
 
 
 def page_address(server: str) -> str:
-    """Of the pages of one of `DEFAULT_PORTS` on this home's records: where they were last, or where
-    they are by default."""
-    known = _read(current_home()).get(server, "")
+    """Of the pages of one of `DEFAULT_PORTS` on this workspace's records: where they were last, or
+    where they are by default."""
+    known = _read(current_workspace()).get(server, "")
     return known if is_local(known) else f"http://{LOOPBACK}:{DEFAULT_PORTS[server]}"
 
 
@@ -37,12 +37,12 @@ def port_or_last(port: int | None, server: str) -> int:
     return urlsplit(page_address(server)).port or DEFAULT_PORTS[server]
 
 
-def remember(home: Home, **addresses: str) -> None:
+def remember(workspace: Workspace, **addresses: str) -> None:
     """Keep addresses of pages that are up, by server. Those on loopback only: others are not
     believed when they are read. Raises `OSError`."""
     here = {name: reachable(address) for name, address in addresses.items() if is_local(address)}
-    text = json.dumps(_read(home) | here, indent=2)
-    write_atomically(_file(home), text.encode())
+    text = json.dumps(_read(workspace) | here, indent=2)
+    write_atomically(_file(workspace), text.encode())
 
 
 def is_local(address: str) -> bool:
@@ -62,13 +62,13 @@ def reachable(address: str) -> str:
     return parts._replace(netloc=f"{LOOPBACK}:{parts.port}").geturl()
 
 
-def _read(home: Home) -> dict[str, str]:
+def _read(workspace: Workspace) -> dict[str, str]:
     try:
-        found = as_object(read_json_file(_file(home)))
+        found = as_object(read_json_file(_file(workspace)))
     except (OSError, ValueError):
         return {}
     return {name: str(found[name]) for name in DEFAULT_PORTS if name in found}
 
 
-def _file(home: Home) -> Path:
-    return home.root / "pages.json"
+def _file(workspace: Workspace) -> Path:
+    return workspace.root / "pages.json"

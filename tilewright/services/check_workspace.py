@@ -12,10 +12,10 @@ _FOLDERS = ("cache", "mlflow", "oracle", "prefect")
 _FILES = ("pages.json", "tilewright.log")
 
 
-def check_home(root: Path) -> None:
-    """Raises `UnsafeFile` if a folder, database, journal or log of a home is a link, no plain file
-    or another user's; `OSError` if it cannot be read. Of what MLflow keeps with runs, the folders
-    alone are looked at: `check_below` looks into those of a run that goes on."""
+def check_workspace(root: Path) -> None:
+    """Raises `UnsafeFile` if a folder, database, journal or log of a workspace is a link, no plain
+    file or another user's; `OSError` if it cannot be read. Of what MLflow keeps with runs, the
+    folders alone are looked at: `check_below` looks into those of a run that resumes."""
     for name in _FILES:
         check_own(root / name, in_place=True)
     for name in _FOLDERS:
@@ -28,7 +28,7 @@ def check_home(root: Path) -> None:
 
 
 def check_below(folder: Path) -> None:
-    """The same for all there is in a folder of a home, at any depth."""
+    """The same for all there is in a folder of a workspace, at any depth."""
     for below in _check_entries(folder):
         check_below(below)
 

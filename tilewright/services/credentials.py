@@ -21,8 +21,8 @@ from email.message import Message
 from typing import Self
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from tilewright.services.secret_file import SECRET_BYTES, home_secret
-from tilewright.services.workspace import Home
+from tilewright.services.secret_file import SECRET_BYTES, workspace_secret
+from tilewright.services.workspace import Workspace
 
 USER = "tilewright"
 """The name beside the secret where one is asked for; any will do."""
@@ -35,16 +35,17 @@ _SECRET, _KEY = "TILEWRIGHT_SERVER_SECRET", "TILEWRIGHT_SERVER_KEY"
 
 @dataclass(frozen=True)
 class Credentials:
-    """A home's secret, and the key of one start of its servers. Without one no browser gets in."""
+    """A workspace's secret, and the key of one start of its servers. Without one no browser gets
+    in."""
 
     secret: str = field(repr=False)
     key: str = field(default="", repr=False)
 
     @classmethod
-    def of(cls, home: Home) -> Self:
-        """What servers are started with: the secret of the home and a new key. Raises `SecretError`
-        and `HomeError`."""
-        return cls(home_secret(home), secrets.token_urlsafe(SECRET_BYTES))
+    def of(cls, workspace: Workspace) -> Self:
+        """What servers are started with: the secret of the workspace and a new key. Raises
+        `SecretError` and `WorkspaceError`."""
+        return cls(workspace_secret(workspace), secrets.token_urlsafe(SECRET_BYTES))
 
     @classmethod
     def inherited(cls) -> Self:

@@ -13,29 +13,29 @@ from tilewright.core.safe_files import open_own
 from tilewright.services.mlflow_server import mlflow_login
 from tilewright.services.prefect_server import Login, announced, login_at, start_prefect_server
 from tilewright.services.urls import PREFECT_PAGES, name_prefect_pages
-from tilewright.services.workspace import Home, use_home
+from tilewright.services.workspace import Workspace, use_workspace
 
 API_URL, AUTH_STRING = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
 
 
 @contextmanager
-def embedded(prepare: Callable[[], None] = lambda: None) -> Iterator[Home]:
+def embedded(prepare: Callable[[], None] = lambda: None) -> Iterator[Workspace]:
     """Run flows inside. Uses the server the user names in `PREFECT_API_URL` or the one of
     `tilewright ui`, else starts one for the while. `prepare` runs while it starts.
 
-    Raises `ServerError`, `SecretError` or `HomeError`.
+    Raises `ServerError`, `SecretError` or `WorkspaceError`.
     """
-    home = use_home()
-    mlflow = mlflow_login(home)
+    workspace = use_workspace()
+    mlflow = mlflow_login(workspace)
     changed = (API_URL, AUTH_STRING, PREFECT_PAGES, *mlflow)
     before = {name: os.environ.get(name) for name in changed}
     named = before[API_URL]
     if named:
         name_prefect_pages(named)
-    login = login_for(named, home)
+    login = login_for(named, workspace)
     own = None
     if login is None and not named:
-        own = start_prefect_server(home)
+        own = start_prefect_server(workspace)
         login = own.login
     try:
         if login is not None:
@@ -45,9 +45,9 @@ def embedded(prepare: Callable[[], None] = lambda: None) -> Iterator[Home]:
         if own is not None:
             own.process.wait()
         with _settings():
-            _log_to_file(home)
+            _log_to_file(workspace)
             try:
-                yield home
+                yield workspace
             finally:
                 drain()
     finally:
@@ -56,12 +56,13 @@ def embedded(prepare: Callable[[], None] = lambda: None) -> Iterator[Home]:
             own.process.stop()
 
 
-def login_for(named: str | None, home: Home) -> Login | None:
+def login_for(named: str | None, workspace: Workspace) -> Login | None:
     """What opens the server that the user names, or that of `tilewright ui`, if it is up and one of
-    this home's. A login that the user gives is theirs. Raises `SecretError` or `HomeError`."""
+    this workspace's. A login that the user gives is theirs. Raises `SecretError` or
+    `WorkspaceError`."""
     if not named:
-        return announced(home)
-    return None if os.environ.get(AUTH_STRING) else login_at(named, home)
+        return announced(workspace)
+    return None if os.environ.get(AUTH_STRING) else login_at(named, workspace)
 
 
 def _restore(variables: Mapping[str, str | None]) -> None:
@@ -97,9 +98,9 @@ class _OwnFileHandler(logging.FileHandler):
         return os.fdopen(handle, "a", encoding=self.encoding)
 
 
-def _log_to_file(home: Home) -> None:
+def _log_to_file(workspace: Workspace) -> None:
     """The terminal belongs to the command; what the libraries have to say goes to a file."""
-    handler = _OwnFileHandler(home.log)
+    handler = _OwnFileHandler(workspace.log)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     for name in ("", "prefect", "mlflow", "alembic", "uvicorn", "fastapi"):
         logger = logging.getLogger(name)

@@ -17,10 +17,10 @@ from urllib.parse import quote
 
 from tilewright.services.addresses import DEFAULT_PORTS, MLFLOW, is_local, reachable
 from tilewright.services.credentials import USER, Credentials
-from tilewright.services.secret_file import home_secret
+from tilewright.services.secret_file import workspace_secret
 from tilewright.services.server_process import ServerProcess, listening_socket, start
 from tilewright.services.urls import runs_url
-from tilewright.services.workspace import Home
+from tilewright.services.workspace import Workspace
 
 EXPERIMENT = "tilewright"
 """Where runs of `tilewright tune` are."""
@@ -30,36 +30,38 @@ TRACKING_URI, USERNAME = "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME"
 
 
 def start_mlflow_server(
-    home: Home,
+    workspace: Workspace,
     host: str,
     port: int = DEFAULT_PORTS[MLFLOW],
     credentials: Credentials | None = None,
 ) -> ServerProcess:
-    """Start MLflow's pages on this home's runs. Raises `ServerError` when the port is taken."""
-    credentials = credentials or Credentials.of(home)
+    """Start MLflow's pages on this workspace's runs. Raises `ServerError` when the port is
+    taken."""
+    credentials = credentials or Credentials.of(workspace)
     with listening_socket(host, port) as listener:
         descriptor = listener.fileno()
         return start(
             "MLflow",
             [
                 sys.executable, "-m", "tilewright.services.mlflow_server", str(descriptor), host,
-                home.mlflow_address, home.mlflow_artifacts.as_uri(),
+                workspace.mlflow_address, workspace.mlflow_artifacts.as_uri(),
             ],
             health=reachable(f"http://{host}:{port}/health"),
-            log=home.root / "mlflow" / "server.log",
+            log=workspace.root / "mlflow" / "server.log",
             environment=credentials.environment,
             descriptors=[descriptor],
             headers=credentials.headers,
         )  # fmt: skip
 
 
-def mlflow_login(home: Home) -> dict[str, str]:
-    """For the environment of MLflow's clients, if the user names a server of this home that is up;
-    nothing for others, nor where the user gives a login. Raises `SecretError` or `HomeError`."""
+def mlflow_login(workspace: Workspace) -> dict[str, str]:
+    """For the environment of MLflow's clients, if the user names a server of this workspace that is
+    up; nothing for others, nor where the user gives a login. Raises `SecretError` or
+    `WorkspaceError`."""
     named = os.environ.get(TRACKING_URI, "").rstrip("/")
     if not is_local(named) or any(map(os.environ.get, (USERNAME, "MLFLOW_TRACKING_TOKEN"))):
         return {}
-    credentials = Credentials(home_secret(home))
+    credentials = Credentials(workspace_secret(workspace))
     if not credentials.proven_by(f"{named}/health"):
         return {}
     return {USERNAME: USER, "MLFLOW_TRACKING_PASSWORD": credentials.secret}

@@ -26,7 +26,7 @@ from tilewright.core.files import as_object, as_text, providing, read_json_file,
 from tilewright.core.gc_tuning import collect_beside
 from tilewright.services.addresses import DEFAULT_PORTS, PREFECT, is_local, reachable, remember
 from tilewright.services.credentials import Credentials
-from tilewright.services.secret_file import home_secret
+from tilewright.services.secret_file import workspace_secret
 from tilewright.services.server_process import (
     LOOPBACK,
     ServerProcess,
@@ -34,7 +34,7 @@ from tilewright.services.server_process import (
     listening_socket,
     start,
 )
-from tilewright.services.workspace import Home
+from tilewright.services.workspace import Workspace
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Login:
-    """A server of this home, and what opens it."""
+    """A server of this workspace, and what opens it."""
 
     api_url: str
     credentials: Credentials
@@ -75,25 +75,25 @@ class PrefectServer:
         return self.api_url.removesuffix("/api")
 
 
-def start_prefect_server(home: Home) -> PrefectServer:
+def start_prefect_server(workspace: Workspace) -> PrefectServer:
     """Start one on a free port, without pages and scheduler, as flows of this process need it."""
-    return _start(home, LOOPBACK, 0, Credentials.of(home), interface=False)
+    return _start(workspace, LOOPBACK, 0, Credentials.of(workspace), interface=False)
 
 
 def start_prefect_pages(
-    home: Home,
+    workspace: Workspace,
     host: str,
     port: int = DEFAULT_PORTS[PREFECT],
     credentials: Credentials | None = None,
 ) -> PrefectServer:
     """Start one that also serves the web pages and runs deployments that are due."""
-    return _start(home, host, port, credentials or Credentials.of(home), interface=True)
+    return _start(workspace, host, port, credentials or Credentials.of(workspace), interface=True)
 
 
 def _start(
-    home: Home, host: str, port: int, credentials: Credentials, *, interface: bool
+    workspace: Workspace, host: str, port: int, credentials: Credentials, *, interface: bool
 ) -> PrefectServer:
-    _provide_database(home)
+    _provide_database(workspace)
     with listening_socket(host, port) as listener:
         api_url = reachable(f"http://{host}:{listener.getsockname()[1]}/api")
         login = Login(api_url, credentials)
@@ -103,7 +103,7 @@ def _start(
             [sys.executable, "-m", "tilewright.services.prefect_server", str(descriptor), host]
             + ["--interface"] * interface,
             health=f"{api_url}/health",
-            log=home.server_log,
+            log=workspace.server_log,
             # the pages ask where they come from, under whatever name that is
             environment={"PREFECT_UI_API_URL": "/api", **login.settings, **credentials.environment},
             descriptors=[descriptor],
@@ -116,68 +116,68 @@ def _start(
 
 
 @contextmanager
-def announcing(home: Home, server: PrefectServer, **others: str) -> Iterator[None]:
-    """Let other commands on this home use the server of `tilewright ui` meanwhile, and link to its
-    pages and to those of `others` also later. Raises `OSError`."""
-    write_atomically(_announcement(home), json.dumps({"api_url": server.api_url}).encode())
-    remember(home, **{PREFECT: server.pages}, **others)
+def announcing(workspace: Workspace, server: PrefectServer, **others: str) -> Iterator[None]:
+    """Let other commands on this workspace use the server of `tilewright ui` meanwhile, and link to
+    its pages and to those of `others` also later. Raises `OSError`."""
+    write_atomically(_announcement(workspace), json.dumps({"api_url": server.api_url}).encode())
+    remember(workspace, **{PREFECT: server.pages}, **others)
     try:
         yield
     finally:
-        if _announced_address(home) == server.api_url:
+        if _announced_address(workspace) == server.api_url:
             with suppress(OSError):
-                _announcement(home).unlink()
+                _announcement(workspace).unlink()
 
 
-def announced(home: Home) -> Login | None:
-    """A server that runs on this home's data, if there is a live one. A folder from a stranger can
-    name none, here or elsewhere. Raises `SecretError` or `HomeError`."""
-    api_url = _announced_address(home)
-    return None if api_url is None else login_at(api_url, home)
+def announced(workspace: Workspace) -> Login | None:
+    """A server that runs on this workspace's data, if there is a live one. A folder from a stranger
+    can name none, here or elsewhere. Raises `SecretError` or `WorkspaceError`."""
+    api_url = _announced_address(workspace)
+    return None if api_url is None else login_at(api_url, workspace)
 
 
-def login_at(api_url: str, home: Home) -> Login | None:
-    """What opens the server there, if it is one of this home's and up. Nobody else's is told.
-    Raises `SecretError` or `HomeError`."""
+def login_at(api_url: str, workspace: Workspace) -> Login | None:
+    """What opens the server there, if it is one of this workspace's and up. Nobody else's is told.
+    Raises `SecretError` or `WorkspaceError`."""
     if not is_local(api_url):
         return None
     health = f"{api_url.rstrip('/')}/health"
-    credentials = Credentials(home_secret(home))
+    credentials = Credentials(workspace_secret(workspace))
     if not credentials.proven_by(health) or not answers(health, credentials.headers):
         return None
     return Login(api_url, credentials)
 
 
-def _announced_address(home: Home) -> str | None:
+def _announced_address(workspace: Workspace) -> str | None:
     try:
-        api_url = as_text(as_object(read_json_file(_announcement(home)))["api_url"])
+        api_url = as_text(as_object(read_json_file(_announcement(workspace)))["api_url"])
     except (OSError, ValueError, KeyError):
         return None
     return api_url if is_local(api_url) else None
 
 
-def _announcement(home: Home) -> Path:
-    return home.root / "prefect" / "server.json"
+def _announcement(workspace: Workspace) -> Path:
+    return workspace.root / "prefect" / "server.json"
 
 
 # -- a database that is already migrated -------------------------------------------------------
 
 
-def prepare_database_template(home: Home) -> None:
-    """Start a server once on an empty home and keep its database for later homes."""
+def prepare_database_template(workspace: Workspace) -> None:
+    """Start a server once on an empty workspace and keep its database for later workspaces."""
     if _template().exists():
         return
-    server = start_prefect_server(home)
+    server = start_prefect_server(workspace)
     server.process.wait()
     server.process.stop()
-    with providing(_template()) as fresh, sqlite3.connect(home.prefect_database) as database:
+    with providing(_template()) as fresh, sqlite3.connect(workspace.prefect_database) as database:
         database.execute("VACUUM INTO ?", (str(fresh),))
 
 
-def _provide_database(home: Home) -> None:
-    if home.prefect_database.exists() or not _template().exists():
+def _provide_database(workspace: Workspace) -> None:
+    if workspace.prefect_database.exists() or not _template().exists():
         return  # without the template the server migrates an empty file, which takes it seconds
-    with providing(home.prefect_database) as fresh:
+    with providing(workspace.prefect_database) as fresh:
         shutil.copyfile(_template(), fresh)
 
 

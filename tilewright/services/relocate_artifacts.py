@@ -3,7 +3,7 @@ their whole path.
 
 MLflow has no call that changes them, and asks for no relative ones: so its tables are updated here
 (https://github.com/mlflow/mlflow/issues/3144, https://github.com/mlflow/mlflow/issues/8226).
-Without it the files of earlier runs are not found: `tests/services/test_moved_home.py`.
+Without it the files of earlier runs are not found: `tests/services/test_moved_workspace.py`.
 
 What is written is always the workspace's own folder, whatever was there before: a database from a
 stranger names no other place by it.
@@ -15,7 +15,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-_KEPT_IN = "/mlflow/artifacts"  # of a home, as an address
+_KEPT_IN = "/mlflow/artifacts"  # of a workspace, as an address
 _PLACES = (
     ("experiments", "artifact_location"),
     ("runs", "artifact_uri"),
@@ -25,9 +25,9 @@ _PLACES = (
 )
 
 
-def follow_home(database: Path, artifacts: Path) -> None:
-    """Have MLflow look for files in `artifacts` where it looks in that folder of a home elsewhere.
-    A database that cannot be read is left to who opens it next, and says so."""
+def relocate(database: Path, artifacts: Path) -> None:
+    """Have MLflow look for files in `artifacts` where it looks in that folder of a workspace
+    elsewhere. A database that cannot be read is left to who opens it next, and says so."""
     here = artifacts.as_uri()
     try:
         with closing(sqlite3.connect(database)) as connection:

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
-from tilewright.services.workspace import Home, HomeError
+from tilewright.services.workspace import Workspace, WorkspaceError
 
 SECRET_BYTES = 32
 OWN_ONLY, OTHERS = 0o600, 0o077
@@ -32,23 +32,23 @@ class SecretError(TilewrightError):
     """A file of a secret that others may know."""
 
 
-def secret_path(home: Home) -> Path:
+def secret_path(workspace: Workspace) -> Path:
     """Where it is kept."""
-    return home.root / "secret"
+    return workspace.root / "secret"
 
 
-def home_secret(home: Home) -> str:
-    """The secret of this home, made now if there is none: 64 hex digits. Raises `SecretError` for a
-    file that others made or can read, or that is no plain file, and `HomeError`; `OSError` where
-    the disk is full."""
-    path = secret_path(home)
+def workspace_secret(workspace: Workspace) -> str:
+    """The secret of this workspace, made now if there is none: 64 hex digits. Raises `SecretError`
+    for a file that others made or can read, or that is no plain file, and `WorkspaceError`;
+    `OSError` where the disk is full."""
+    path = secret_path(workspace)
     try:
-        with _alone(home.root):
+        with _alone(workspace.root):
             return _sealed(path) or _made(path)
     except OSError as error:
         if error.errno in FULL:
             raise
-        raise HomeError(
+        raise WorkspaceError(
             f"cannot keep a secret in {path}: {error.strerror or error}; remove what is there, "
             "or set TILEWRIGHT_HOME to a folder you can write"
         ) from None

@@ -21,7 +21,7 @@ from tilewright.services.mlflow_server import (
 from tilewright.services.prefect_server import announcing, start_prefect_pages
 from tilewright.services.server_process import ServerError, ServerProcess
 from tilewright.services.urls import MLFLOW_PAGES, PREFECT_PAGES
-from tilewright.services.workspace import Home, use_home
+from tilewright.services.workspace import Workspace, use_workspace
 
 POLL_SECONDS = 0.2
 
@@ -42,23 +42,23 @@ class ServiceUrls(dict[str, str]):
             time.sleep(POLL_SECONDS)
 
 
-StartPage = Callable[[Home, str, int, Credentials, Mapping[str, str]], ServerProcess]
-"""Starts the start page: of this home, on a host and port. The last are variables that name the
-other servers' pages, where its links are to lead there."""
+StartPage = Callable[[Workspace, str, int, Credentials, Mapping[str, str]], ServerProcess]
+"""Starts the start page: of this workspace, on a host and port. The last are variables that name
+the other servers' pages, where its links are to lead there."""
 
 
 @contextmanager
 def show_pages(host: str, ports: Mapping[str, int], start_page: StartPage) -> Iterator[ServiceUrls]:
     """All three servers, up. Ctrl-C and SIGTERM end the block quietly, and the servers with it."""
-    home = use_home()
-    credentials = Credentials.of(home)  # for all: one click opens the three
+    workspace = use_workspace()
+    credentials = Credentials.of(workspace)  # for all: one click opens the three
     with ExitStack() as stack:
-        prefect = start_prefect_pages(home, host, ports[PREFECT], credentials)
+        prefect = start_prefect_pages(workspace, host, ports[PREFECT], credentials)
         stack.callback(prefect.process.stop)
-        mlflow = start_mlflow_server(home, host, ports[MLFLOW], credentials)
+        mlflow = start_mlflow_server(workspace, host, ports[MLFLOW], credentials)
         stack.callback(mlflow.stop)
-        named = _names_of(home, prefect.pages, mlflow_pages(mlflow))
-        runs = start_page(home, host, ports[RUNS], credentials, named)
+        named = _names_of(workspace, prefect.pages, mlflow_pages(mlflow))
+        runs = start_page(workspace, host, ports[RUNS], credentials, named)
         stack.callback(runs.stop)
         servers = [runs, prefect.process, mlflow]
         try:
@@ -67,7 +67,7 @@ def show_pages(host: str, ports: Mapping[str, int], start_page: StartPage) -> It
                     process.wait()
                 start = runs.health.removesuffix("/health")
                 others = {MLFLOW: mlflow_pages(mlflow), RUNS: start}
-                stack.enter_context(announcing(home, prefect, **others))
+                stack.enter_context(announcing(workspace, prefect, **others))
                 addresses = {
                     "Runs": start, "Prefect": prefect.pages, "MLflow": mlflow_runs_page(mlflow),
                 }  # fmt: skip
@@ -77,13 +77,13 @@ def show_pages(host: str, ports: Mapping[str, int], start_page: StartPage) -> It
             return
 
 
-def _names_of(home: Home, prefect: str, mlflow: str) -> dict[str, str]:
+def _names_of(workspace: Workspace, prefect: str, mlflow: str) -> dict[str, str]:
     """Variables that lead the start page's links to these pages; not where the user has servers,
     whose runs it then shows."""
     named = {}
     if not os.environ.get("PREFECT_API_URL"):
         named[PREFECT_PAGES] = prefect
-    if os.environ.get(TRACKING_URI) == home.mlflow_address:
+    if os.environ.get(TRACKING_URI) == workspace.mlflow_address:
         named[MLFLOW_PAGES] = mlflow
     return {name: address for name, address in named.items() if not os.environ.get(name)}
 

@@ -1,8 +1,8 @@
 """Defines where runs store their records: one folder for Prefect, MLflow, caches and logs.
 
-The folder is `./.tilewright`, or `TILEWRIGHT_HOME` if that is set and not empty. `use_home` must
-run before Prefect or MLflow is imported, since both read their settings from the environment at
-import. A user's own server in `PREFECT_API_URL` or `MLFLOW_TRACKING_URI` stays in use.
+The folder is `./.tilewright`, or `TILEWRIGHT_HOME` if that is set and not empty. `use_workspace`
+must run before Prefect or MLflow is imported, since both read their settings from the environment
+at import. A user's own server in `PREFECT_API_URL` or `MLFLOW_TRACKING_URI` stays in use.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import started_in
 from tilewright.services.artifact_places import check_places
-from tilewright.services.check_workspace import check_home
+from tilewright.services.check_workspace import check_workspace
 from tilewright.services.mlflow_database import provide_mlflow_database
 from tilewright.services.no_proxy import keep_loopback_direct
-from tilewright.services.relocate_artifacts import follow_home
+from tilewright.services.relocate_artifacts import relocate
 from tilewright.services.settings_files import own_settings, profile_settings
 from tilewright.services.sqlite_address import sqlite_address, unfit_for_sqlite
 from tilewright.services.url_credentials import login, without_login
@@ -26,19 +26,19 @@ from tilewright.services.url_credentials import login, without_login
 DEFAULT = ".tilewright"
 
 
-class HomeError(TilewrightError):
+class WorkspaceError(TilewrightError):
     """The folder for records cannot be created or written."""
 
 
 @dataclass(frozen=True)
-class Home:
+class Workspace:
     """The layout below `root`."""
 
     root: Path
 
     @property
     def prefect_database(self) -> Path:
-        """SQLite file of this home's own Prefect server."""
+        """SQLite file of this workspace's own Prefect server."""
         return self.root / "prefect" / "prefect.db"
 
     @property
@@ -77,64 +77,66 @@ class Home:
         return self.root / "prefect" / "server.log"
 
 
-def current_home() -> Home:
-    """The home in force, made absolute so that a later change of folder does not move it. Raises
-    `HomeError`."""
+def current_workspace() -> Workspace:
+    """The workspace in force, made absolute so that a later change of folder does not move it.
+    Raises `WorkspaceError`."""
     named = os.environ.get("TILEWRIGHT_HOME") or DEFAULT
     try:
-        return Home(_default().resolve() if named == DEFAULT else Path(named).resolve())
+        return Workspace(_default().resolve() if named == DEFAULT else Path(named).resolve())
     except (OSError, RuntimeError) as error:  # no working folder any more; links in a circle
         raise _unusable(named, str(error)) from None
 
 
-def use_home(home: Home | None = None) -> Home:
-    """Create the folders and point Prefect and MLflow at them. Raises `HomeError`, and `UnsafeFile`
-    if there are links below the home."""
-    home = home or _believed_home()
-    if reason := unfit_for_sqlite(home.mlflow_database) or unfit_for_sqlite(home.prefect_database):
-        raise _unusable(home.root, reason)
+def use_workspace(workspace: Workspace | None = None) -> Workspace:
+    """Create the folders and point Prefect and MLflow at them. Raises `WorkspaceError`, and
+    `UnsafeFile` if there are links below the workspace."""
+    workspace = workspace or _trusted_workspace()
+    if reason := unfit_for_sqlite(workspace.mlflow_database) or unfit_for_sqlite(
+        workspace.prefect_database
+    ):
+        raise _unusable(workspace.root, reason)
     try:
-        check_home(home.root)
-        for folder in (home.prefect_database.parent, home.mlflow_artifacts):
+        check_workspace(workspace.root)
+        for folder in (workspace.prefect_database.parent, workspace.mlflow_artifacts):
             folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=home.root):
+        with tempfile.TemporaryFile(dir=workspace.root):
             pass  # a folder that is there already may be on a disk that cannot be written
         _have_a_user_home()
         for name, value in profile_settings().items():
             os.environ.setdefault(name, value)
         _take_logins_out_of_addresses()
         keep_loopback_direct()
-        settings = _settings(home)
+        settings = _settings(workspace)
         for name, value in settings.items():
             os.environ.setdefault(name, value)
-        os.environ["TILEWRIGHT_HOME"] = str(home.root)
+        os.environ["TILEWRIGHT_HOME"] = str(workspace.root)
         if os.environ["MLFLOW_TRACKING_URI"] == settings["MLFLOW_TRACKING_URI"]:
-            provide_mlflow_database(home.mlflow_database)
-            follow_home(home.mlflow_database, home.mlflow_artifacts)
-            check_places(home.mlflow_database, home.mlflow_artifacts)
+            provide_mlflow_database(workspace.mlflow_database)
+            relocate(workspace.mlflow_database, workspace.mlflow_artifacts)
+            check_places(workspace.mlflow_database, workspace.mlflow_artifacts)
     except OSError as error:
-        raise _unusable(home.root, error.strerror or str(error)) from None
-    return home
+        raise _unusable(workspace.root, error.strerror or str(error)) from None
+    return workspace
 
 
 def _default() -> Path:
     return started_in() / DEFAULT
 
 
-def _believed_home() -> Home:
+def _trusted_workspace() -> Workspace:
     """The one in force. A `.tilewright` that leads elsewhere may have come with the folder."""
-    home = current_home()
+    workspace = current_workspace()
     if not os.environ.get("TILEWRIGHT_HOME") and _default().is_symlink():
-        raise HomeError(
-            f"{DEFAULT} is a link to {home.root}; set TILEWRIGHT_HOME to that folder if records "
-            "are to be kept there, else remove the link"
+        raise WorkspaceError(
+            f"{DEFAULT} is a link to {workspace.root}; set TILEWRIGHT_HOME to that folder if "
+            "records are to be kept there, else remove the link"
         )
-    return home
+    return workspace
 
 
-def _unusable(folder: object, reason: str) -> HomeError:
+def _unusable(folder: object, reason: str) -> WorkspaceError:
     shown = str(folder) if str(folder).isprintable() else ascii(str(folder))
-    return HomeError(
+    return WorkspaceError(
         f"cannot keep records under {shown}: {reason}; "
         "set TILEWRIGHT_HOME to a folder you can write"
     )
@@ -163,7 +165,7 @@ def _take_logins_out_of_addresses() -> None:
         os.environ.setdefault("MLFLOW_TRACKING_PASSWORD", found[1])
 
 
-def _settings(home: Home) -> dict[str, str]:
+def _settings(workspace: Workspace) -> dict[str, str]:
     return {
         # No telemetry. MLflow knows only the literal `true`.
         "DO_NOT_TRACK": "true",
@@ -172,10 +174,12 @@ def _settings(home: Home) -> dict[str, str]:
         # links that runs store open these pages, which draw a run's graph; nobody is sold anything
         "PREFECT_SERVER_UI_V2_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-        "PREFECT_HOME": str(home.root / "prefect"),
+        "PREFECT_HOME": str(workspace.root / "prefect"),
         **own_settings(),
-        "PREFECT_LOCAL_STORAGE_PATH": str(home.prefect_storage),
-        "PREFECT_API_DATABASE_CONNECTION_URL": sqlite_address(home.prefect_database, "aiosqlite"),
+        "PREFECT_LOCAL_STORAGE_PATH": str(workspace.prefect_storage),
+        "PREFECT_API_DATABASE_CONNECTION_URL": sqlite_address(
+            workspace.prefect_database, "aiosqlite"
+        ),
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
@@ -189,7 +193,7 @@ def _settings(home: Home) -> dict[str, str]:
         "PREFECT_CLIENT_MAX_RETRIES": "60",
         # Automations call addresses that are kept in the database.
         "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
-        "MLFLOW_TRACKING_URI": home.mlflow_address,
+        "MLFLOW_TRACKING_URI": workspace.mlflow_address,
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 use_cache_of_these_sources()
 
-_HOMES = {
+_MODULES = {
     "tilewright.targets.base": ("Lowered", "Measurements", "Space", "Target"),
     "tilewright.targets.capabilities": ("capability",),
     "tilewright.targets.registry": ("TargetKind", "make_target", "target_kinds"),
@@ -36,7 +36,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """These names when they are asked for: a command that only needs the errors loads no numpy."""
-    for home, names in _HOMES.items():
+    for module, names in _MODULES.items():
         if name in names:
-            return getattr(importlib.import_module(home), name)
+            return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module 'targets' has no attribute '{name}'")

@@ -37,14 +37,14 @@ _TEXTS = ["status", "failure", "reason"]
 _MOST_COLUMNS = 4096
 
 
-def oracle_table(
+def ground_truth_table(
     target: Target, workload: Workload, folder: Path | None = None, progress: Progress | None = None
 ) -> MeasurementTable:
     """Measure every config of a workload's space. With a folder, the table is kept there under the
     workload's id and the target's fingerprint, which covers the simulator's version, and read from
     there next time; a damaged file is measured anew. Raises `WorkloadError`."""
-    path = None if folder is None else oracle_path(target, workload, folder)
-    table = None if path is None else read_oracle(path, target, workload)
+    path = None if folder is None else ground_truth_path(target, workload, folder)
+    table = None if path is None else read_ground_truth(path, target, workload)
     if table is None:
         table = _enumerated(target, workload, progress)
         if path is not None:
@@ -52,13 +52,13 @@ def oracle_table(
     return table
 
 
-def oracle_path(target: Target, workload: Workload, folder: Path) -> Path:
+def ground_truth_path(target: Target, workload: Workload, folder: Path) -> Path:
     """Where the table of a workload on a target lies."""
     return folder / f"{workload.id}-{target.fingerprint}.parquet"
 
 
-def read_oracle(path: Path, target: Target, workload: Workload) -> MeasurementTable | None:
-    """The table in a file that `oracle_table` wrote; None if it is missing or damaged."""
+def read_ground_truth(path: Path, target: Target, workload: Workload) -> MeasurementTable | None:
+    """The table in a file that `ground_truth_table` wrote; None if it is missing or damaged."""
     space = target.space(workload)
     try:
         # Texts stay the few they are: a megabyte in every row would be one in the file.

@@ -34,8 +34,8 @@ def use_cache_of_these_sources() -> None:
         # Kernels, and the types they are compiled for.
         if any(word in text for word in (b"numba", b"NamedTuple", b"np.record")):
             digest.update(file.relative_to(package).as_posix().encode() + b"\0" + text)
-    home = package / "__pycache__" / "numba"
-    folder = home / digest.hexdigest()[:16]
+    caches = package / "__pycache__" / "numba"
+    folder = caches / digest.hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -45,13 +45,13 @@ def use_cache_of_these_sources() -> None:
     os.environ["NUMBA_CACHE_DIR"] = str(folder)
     if "numba" in sys.modules:
         sys.modules["numba"].core.config.CACHE_DIR = str(folder)
-    _forget_old(home, folder)
+    _forget_old(caches, folder)
 
 
-def _forget_old(home: Path, current: Path) -> None:
+def _forget_old(caches: Path, current: Path) -> None:
     """Remove all but the latest few folders; another process may be doing the same."""
     others = sorted(
-        (path for path in home.iterdir() if path != current),
+        (path for path in caches.iterdir() if path != current),
         key=lambda path: path.stat().st_mtime,
         reverse=True,
     )

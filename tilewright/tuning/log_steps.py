@@ -78,7 +78,7 @@ def log_network(
     sharing: StopGain | None,
     decided: Decided | None,
 ) -> TunedNetwork:
-    """Write the output folder (`tuning.outputs`). `wall` is how many seconds it took, `sharing`
+    """Write the output directory (`tuning.outputs`). `wall` is how many seconds it took, `sharing`
     what became of shared trials, `decided` what runs together. Raises `OSError`."""
     summary = summary_of(options, network, tuned, sharing, decided)
     summary["wall_seconds"] = round(wall, 3)

@@ -29,8 +29,8 @@ LEASE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class FolderTrials:
-    """The trials of an output folder. `arrange` puts those of runs that were made beside each other
-    in the order that runs after each other leave."""
+    """The trials of an output directory. `arrange` puts those of runs that were made beside each
+    other in the order that runs after each other leave."""
 
     record_of: RecordOf
     arrange: Callable[[Sequence[RunKey]], None]
@@ -64,7 +64,7 @@ def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[FolderT
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold an output folder. Processes that share a ledger hold it for moments: what a command
+    """Hold an output directory. Processes that share a ledger hold it for moments: what a command
     holds is another lease. Raises `LeaseHeld` if another command has it, `UnsafeFile` and
     `OSError`."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -36,7 +36,7 @@ LEDGER = "ledger.jsonl"
 
 
 class OutputError(TilewrightError):
-    """An output folder that cannot be used."""
+    """An output directory that cannot be used."""
 
 
 def check_folder(folder: Path) -> None:
@@ -122,7 +122,7 @@ def held_by_command(folder: Path) -> Path:
 
 
 def identity(folder: Path) -> str:
-    """What records know an output folder by: it is kept in the folder, and moves with it. A copy
+    """What records know an output directory by: it is kept in the folder, and moves with it. A copy
     beside its original gets one of its own. Ask while holding the folder's lease. Raises
     `UnsafeFile` and `OSError`."""
     here = str(folder.resolve())

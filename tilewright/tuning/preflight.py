@@ -19,9 +19,9 @@ from tilewright.tuning.run_metadata import check_vacant
 
 def check(options: TuningOptions) -> None:
     """Raises a `TilewrightError` for an unknown target, space, network, tuner or option of it, a
-    workload that makes no sense, a target that cannot be made, or an output folder that cannot be
-    written, has links in it or holds another run; `LeaseHeld` while another command writes there.
-    Loads no learner, no TVM and no server."""
+    workload that makes no sense, a target that cannot be made, or an output directory that cannot
+    be written, has links in it or holds another run; `LeaseHeld` while another command writes
+    there. Loads no learner, no TVM and no server."""
     check_target(options.target, options.space)
     if options.cluster:
         check_address(options.cluster)

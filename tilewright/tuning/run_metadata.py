@@ -44,7 +44,7 @@ VERSION = 1
 
 
 class FolderTaken(TilewrightError):
-    """An output folder that holds the results of another run."""
+    """An output directory that holds the results of another run."""
 
 
 class Origin(TypedDict):
@@ -168,7 +168,7 @@ def replaced(options: TuningOptions) -> str | None:
 def write_run(
     options: TuningOptions, subgraphs: Sequence[Subgraph], studies: Sequence[TuningTask]
 ) -> None:
-    """Say whose folder it is from now on. A run that goes on keeps its date; another one is not
+    """Say whose folder it is from now on. A resumed run keeps its date; another one is not
     complete yet, whatever the folder says. Raises `UnsafeFile` and `OSError`."""
     run: RunFile = {
         "version": VERSION,

@@ -150,7 +150,7 @@ class Stopped(TilewrightError):
     """A workload that was given up since another one failed, or a person stopped the run."""
 
     def __init__(self) -> None:
-        super().__init__("stopped; the same command goes on from here")
+        super().__init__("stopped; the same command resumes from here")
 
 
 class _Place(Enum):

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tilewright.evaluation.compare.comparison import Comparison
 
 BATCH, TRIALS, SEEDS, TUNERS = 8, 128, "0-9", "default,default-blind,ml2tuner,autotvm,random"
-ORACLES = "oracle"
-"""Folder of enumerated spaces, below the home."""
+GROUND_TRUTH = "oracle"
+"""Folder of enumerated spaces, below the workspace."""
 
 
 def register(app: typer.Typer) -> None:
@@ -137,24 +137,25 @@ def _enumerated(
     max_waste: float,
     console: Console,
 ) -> TestBed:
-    """Says which workloads are left out. What was enumerated once is kept below the home."""
+    """Says which workloads are left out. What was enumerated once is kept below the workspace."""
     from tilewright.cli.views.comparison import show_left_out
     from tilewright.evaluation.compare.workload_selection import enumerated
-    from tilewright.services.workspace import use_home
+    from tilewright.services.workspace import use_workspace
 
     say_remarks(target)
-    oracles = use_home().root / ORACLES
-    test_bed, left_out = enumerated(network, workloads, target, space, live, max_waste, oracles)
+    tables = use_workspace().root / GROUND_TRUTH
+    test_bed, left_out = enumerated(network, workloads, target, space, live, max_waste, tables)
     show_left_out(left_out, console)
     return test_bed
 
 
 def _record(compared: Comparison, folder: Path, console: Console) -> None:
-    """Log a comparison to MLflow and register its champion. MLflow reads its home when imported."""
+    """Log a comparison to MLflow and register its champion. MLflow reads where its records are
+    when it is imported."""
     from tilewright.services.mlflow_server import mlflow_login
-    from tilewright.services.workspace import use_home
+    from tilewright.services.workspace import use_workspace
 
-    os.environ |= mlflow_login(use_home())
+    os.environ |= mlflow_login(use_workspace())
     from tilewright.cli.views.comparison import recording, show_recorded
     from tilewright.evaluation.compare.comparison import COMPARISON
     from tilewright.reports.compare.report import REPORT

@@ -56,7 +56,7 @@ def build(
     ),
 ) -> None:
     """Lower and measure schedules of the built-in networks' layers on many accelerators, or on
-    hardware that is named. Repeating the command goes on with a build that was stopped."""
+    hardware that is named. Repeating the command resumes a build that was stopped."""
     from tilewright.cli.signals import keep_count
     from tilewright.cli.views.dataset import building, show_built
     from tilewright.cli.views.terminal import Terminal

@@ -59,9 +59,9 @@ def _side(run: str) -> Side:
     if Path(run).exists() or not MLFLOW_ID.fullmatch(run):
         return read_side(Path(run))
     from tilewright.services.mlflow_server import mlflow_login
-    from tilewright.services.workspace import use_home
+    from tilewright.services.workspace import use_workspace
 
-    os.environ |= mlflow_login(use_home())
+    os.environ |= mlflow_login(use_workspace())
     from tilewright.tasks.load_past_run import side_of_run
 
     return side_of_run(run)

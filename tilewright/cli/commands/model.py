@@ -67,7 +67,7 @@ def train(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model on most of a dataset, or go on with one, and judge it on the rest."""
+    """Train a model on most of a dataset, or fine-tune one, and judge it on the rest."""
     from tilewright.evaluation.datasets.training import parse_training
     from tilewright.tuning.output_dir import check_folder
 

@@ -38,7 +38,7 @@ def _compile_kernels() -> None:
 
 def _prepare_database() -> None:
     from tilewright.services.prefect_server import prepare_database_template
-    from tilewright.services.workspace import Home, use_home
+    from tilewright.services.workspace import Workspace, use_workspace
 
     with tempfile.TemporaryDirectory() as folder:
-        prepare_database_template(use_home(Home(Path(folder))))
+        prepare_database_template(use_workspace(Workspace(Path(folder))))

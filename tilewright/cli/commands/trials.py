@@ -21,7 +21,7 @@ def trials(
         Path,
         typer.Argument(
             metavar="DIR",
-            help="The output folder of a run; or a log of AutoTVM, or MetaSchedule's database.",
+            help="The output directory of a run; or a log of AutoTVM, or MetaSchedule's database.",
         ),
     ],
     csv: Annotated[

@@ -331,8 +331,8 @@ async function poll() {
       for (const run of found.runs) // its last trials came after they were asked for
         if (run.state !== state.runs.find((each) => each.id === run.id)?.state) state.curves.delete(run.id);
       [state.runs, state.text] = [found.runs, text];
-      byId("home").textContent = found.home.split("/").slice(-2).join("/");
-      byId("home").title = found.home;
+      byId("workspace").textContent = found.workspace.split("/").slice(-2).join("/");
+      byId("workspace").title = found.workspace;
       const pages = Object.entries(found.pages).filter(([, address]) => reachable(address));
       document.querySelector("nav").replaceChildren(...pages.map(([name, address]) => el("a", { href: reachable(address) }, name)));
     }

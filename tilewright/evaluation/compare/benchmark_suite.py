@@ -12,7 +12,12 @@ from typing import Protocol
 from tilewright.core.errors import WorkloadError
 from tilewright.targets import make_target
 from tilewright.targets.base import Target
-from tilewright.targets.ground_truth import oracle_path, oracle_table, read_oracle, replayed
+from tilewright.targets.ground_truth import (
+    ground_truth_path,
+    ground_truth_table,
+    read_ground_truth,
+    replayed,
+)
 from tilewright.targets.measurement_table import MeasurementTable
 from tilewright.targets.replay import ReplayTarget
 from tilewright.targets.workload import Workload
@@ -60,7 +65,7 @@ class RecordedTestBed:
 
 
 @dataclass(frozen=True)
-class OracleTestBed:
+class EnumeratedTestBed:
     """Enumerated spaces of a target. With `live`, tuners run on the target itself, so that their
     seconds include lowering and simulating; the optimum comes from the enumeration either way."""
 
@@ -76,7 +81,7 @@ class OracleTestBed:
         return _replayed(self.target, self.space, dict(self.workloads)[name], self.folder)
 
     def table(self, name: str) -> MeasurementTable:
-        return _oracle(self.target, self.space, dict(self.workloads)[name], self.folder)
+        return _known_table(self.target, self.space, dict(self.workloads)[name], self.folder)
 
     def missing(self) -> list[tuple[Workload, int]]:
         """The workloads that are not enumerated yet, and the size of their spaces."""
@@ -84,12 +89,13 @@ class OracleTestBed:
         return [
             (workload, target.space(workload).size)
             for _, workload in self.workloads
-            if read_oracle(oracle_path(target, workload, self.folder), target, workload) is None
+            if read_ground_truth(ground_truth_path(target, workload, self.folder), target, workload)
+            is None
         ]
 
     def enumerate(self, workload: Workload, progress: Callable[[int], None]) -> None:
         """Measure a workload's whole space into the folder."""
-        oracle_table(_target(self.target, self.space), workload, self.folder, progress)
+        ground_truth_table(_target(self.target, self.space), workload, self.folder, progress)
 
 
 def recorded_test_bed(files: Sequence[Path]) -> RecordedTestBed:
@@ -97,9 +103,9 @@ def recorded_test_bed(files: Sequence[Path]) -> RecordedTestBed:
     return RecordedTestBed(tuple(files), tuple(_recorded(tuple(files)).workloads.items()))
 
 
-def oracle_test_bed(
+def enumerated_test_bed(
     target: str, space: str, workloads: Sequence[Workload], folder: Path, live: bool = False
-) -> tuple[OracleTestBed, dict[str, str]]:
+) -> tuple[EnumeratedTestBed, dict[str, str]]:
     """The test bed, and the workloads this space does not offer with the reason. Raises
     `WorkloadError` if it offers none."""
     hardware, offered, left_out = _target(target, space), [], {}
@@ -114,7 +120,7 @@ def oracle_test_bed(
             f"{target} offers no {space} schedule for any of the workloads; the first: "
             f"{next(iter(left_out.values()))}"
         )
-    return OracleTestBed(target, space, tuple(offered), folder, live), left_out
+    return EnumeratedTestBed(target, space, tuple(offered), folder, live), left_out
 
 
 def named(workloads: Sequence[Workload]) -> Named:
@@ -143,11 +149,11 @@ def _target(name: str, space: str) -> Target:
 
 
 @lru_cache(maxsize=2)
-def _oracle(target: str, space: str, workload: Workload, folder: Path) -> MeasurementTable:
-    return oracle_table(_target(target, space), workload, folder)
+def _known_table(target: str, space: str, workload: Workload, folder: Path) -> MeasurementTable:
+    return ground_truth_table(_target(target, space), workload, folder)
 
 
 @lru_cache(maxsize=2)
 def _replayed(target: str, space: str, workload: Workload, folder: Path) -> Target:
     hardware = _target(target, space)
-    return replayed(hardware, [_oracle(target, space, workload, folder)])
+    return replayed(hardware, [_known_table(target, space, workload, folder)])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.core.files import write_atomically
-from tilewright.evaluation.compare.benchmark_suite import OracleTestBed
+from tilewright.evaluation.compare.benchmark_suite import EnumeratedTestBed
 from tilewright.evaluation.compare.leaderboard import (
     LeaderboardRow,
     Results,
@@ -71,7 +71,7 @@ class RunFinished(Event):
 
 def enumerate_spaces(plan: ComparisonPlan, emit: Listener) -> None:
     """Measure the spaces of a plan that are unknown. Raises what targets raise."""
-    if not isinstance(plan.test_bed, OracleTestBed):
+    if not isinstance(plan.test_bed, EnumeratedTestBed):
         return
     missing = plan.test_bed.missing()
     for place, (workload, size) in enumerate(missing, 1):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.compare.benchmark_suite import (
+    EnumeratedTestBed,
     Named,
-    OracleTestBed,
     RecordedTestBed,
+    enumerated_test_bed,
     named,
-    oracle_test_bed,
     recorded_test_bed,
 )
 from tilewright.networks import load
@@ -36,10 +36,10 @@ def recorded(files: Sequence[str], wanted: Sequence[str]) -> RecordedTestBed:
 
 def enumerated(
     network: str | None, wanted: Sequence[str], target: str, space: str, live: bool,
-    max_waste: float, oracles: Path,
-) -> tuple[OracleTestBed, dict[str, str]]:  # fmt: skip
+    max_waste: float, tables: Path,
+) -> tuple[EnumeratedTestBed, dict[str, str]]:  # fmt: skip
     """Workloads of a network, or those that `wanted` spells out, on a target whose enumerated
-    spaces lie in the folder `oracles`; and those that this space does not offer, with the reason.
+    spaces lie in the folder `tables`; and those that this space does not offer, with the reason.
 
     `max_waste` is the share of multiplications by zeros up to which a layer is offloaded. Raises
     `SelectionError`, `WorkloadError` if the space offers none of them, `UnknownName`, or what
@@ -47,7 +47,7 @@ def enumerated(
     """
     name = kind_of(target)[0].space_named(space)
     workloads = _workloads(network, wanted, make_target(target, name), max_waste)
-    return oracle_test_bed(target, name, workloads, oracles, live)
+    return enumerated_test_bed(target, name, workloads, tables, live)
 
 
 def chosen(known: Named, wanted: Sequence[str]) -> Named:

@@ -123,7 +123,7 @@ def kept_plan(folder: Path, options: DatasetOptions) -> DatasetPlan | None:
 
 
 def store_plan(folder: Path, plan: DatasetPlan) -> DatasetPlan:
-    """Keep a new plan; returns it as it will be when a build goes on. Raises `OSError`."""
+    """Keep a new plan; returns it as it will be when a build resumes. Raises `OSError`."""
     written = plan.to_json()
     write_atomically(folder / PLAN, written)
     return DatasetPlan.from_json(written)

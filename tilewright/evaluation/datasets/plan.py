@@ -1,7 +1,7 @@
 """Plans what a dataset is to hold: which hardware, which workloads, and how many rows of each pair.
 
 A plan depends on its options and this program alone, but for what is measured of a processor. It is
-made once and kept, so that a build that was stopped goes on with it.
+made once and kept, so that a build that was stopped resumes with it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class DatasetOptions:
 
     def to_json(self) -> dict[str, Json]:
         """As they are written down; without targets as before there were any, so that a build that
-        was begun then goes on."""
+        was begun then resumes."""
         written = asdict(self)
         return written if self.targets else {k: v for k, v in written.items() if k != "targets"}
 

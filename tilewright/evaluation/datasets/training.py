@@ -31,7 +31,7 @@ from tilewright.targets.workload import Workload
 
 METRICS = "metrics.json"
 START = "start"
-"""A model's fact: `models.transfer.files.identity_of` the one that it goes on with."""
+"""A model's fact: `models.transfer.files.identity_of` the one that it fine-tunes."""
 BEFORE = "before_fine_tuning"
 """A figure: the pairwise accuracy of that one on the same rows."""
 _EARLIER = "earlier_datasets"
@@ -64,14 +64,14 @@ class TrainingOptions(BaseModel):
     )
     rows: int | None = Field(default=None, ge=2, description="rows of the dataset that are read")
     threads: int = Field(default=2, ge=1, le=256, description="threads that learn")
-    start: str = Field(default="", description="folder of a model that is gone on with")
+    start: str = Field(default="", description="folder of a model to fine-tune")
     held_out: float = Field(default=0.2, gt=0, lt=1, description="share that is judged on")
     options: dict[str, int | float | str | bool] = Field(
         default_factory=dict, description="options of the kind, by name"
     )
 
     def started(self) -> Transferred | None:
-        """The model that is gone on with, if there is one. Raises `TransferError`."""
+        """The model to fine-tune, if there is one. Raises `TransferError`."""
         if not self.start:
             return None
         found = load_model(Path(self.start))
@@ -87,7 +87,7 @@ class TrainingOptions(BaseModel):
         return found
 
     def model(self, start: Transferred | None) -> Transferred:
-        """The model to train, which goes on where `start` is. Raises `UnknownName` and
+        """The model to train, which fine-tunes `start`. Raises `UnknownName` and
         `TransferError`."""
         given = {"minutes": self.minutes, "threads": self.threads} | dict(self.options)
         if start is not None:
@@ -97,7 +97,7 @@ class TrainingOptions(BaseModel):
 
 def parse_training(**given: object) -> TrainingOptions:
     """The options of a training, checked without reading data; what is None counts as not given. A
-    model that is gone on with says of which kind it is, and is judged within tasks unless another
+    model to fine-tune says of which kind it is, and is judged within tasks unless another
     split is given: its rows are often of one target. Raises `UnknownName`, `DatasetError` for a
     value that makes no sense, and `TransferError` for one of a kind's, or no model to start
     from."""
@@ -121,8 +121,8 @@ def parse_training(**given: object) -> TrainingOptions:
 
 @dataclass(frozen=True)
 class FittedCostModel:
-    """A trained model, how the training went, the rows it is judged on, and the model that was gone
-    on with."""
+    """A trained model, how the training went, the rows it is judged on, and the model that was
+    fine-tuned."""
 
     model: Transferred
     training: Training
@@ -242,7 +242,7 @@ def figures(
     model: Transferred, table: TrainingTable, start: Transferred | None = None
 ) -> dict[str, Json]:
     """How well a model orders the rows of a table, compiled and before that; beside it how well the
-    one does that was gone on with. Raises `DatasetError`."""
+    one does that was fine-tuned. Raises `DatasetError`."""
     seen = visible(table.features)
     after = score(table, model.predict(table.features).log_latency)
     compiled, early = _row(after), _row(score(table, model.predict(seen).log_latency))

@@ -121,8 +121,7 @@ def _unfinished(folder: TunedFolder, explained: Sequence[Explained]) -> Advice |
     return Advice(
         f"{_named(late)} still improved in the last quarter of the trials "
         f"({shape(late[0].workload)}: {by}).",
-        f"Go on with the same command and --trials {2 * _most(explained)}: what is measured is "
-        "kept.",
+        f"Repeat the same command with --trials {2 * _most(explained)}: what is measured is kept.",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tilewright.core.files import write_atomically
-from tilewright.evaluation.compare.benchmark_suite import OracleTestBed
+from tilewright.evaluation.compare.benchmark_suite import EnumeratedTestBed
 from tilewright.evaluation.compare.comparison import Comparison
 from tilewright.evaluation.compare.ground_truth import space_facts
 from tilewright.evaluation.compare.plan import GOAL, ComparisonPlan
@@ -60,7 +60,7 @@ def report(comparison: Comparison) -> bytes:
         facts=facts,
         counted=all(each.optimum.cycles > 0 for each in facts),
         options=_options(plan),
-        live=isinstance(test_bed, OracleTestBed) and test_bed.live,
+        live=isinstance(test_bed, EnumeratedTestBed) and test_bed.live,
     )
 
 

@@ -54,7 +54,7 @@ from tilewright.targets.vta.cycle_breakdown import breakdown
 from tilewright.targets.vta.design_space import DESIGNS, redesigned
 from tilewright.targets.vta.estimates import ESTIMATES
 from tilewright.targets.vta.estimates.choice import estimator
-from tilewright.targets.vta.estimates.floor import floor_extended
+from tilewright.targets.vta.estimates.schedule_bound import bound_extended
 from tilewright.targets.vta.functional.semantics import SemanticsName
 from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
 from tilewright.targets.vta.lowering.failures import FAILURES
@@ -197,8 +197,9 @@ class VtaTarget:
         return found
 
     def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
-        """See `targets.vta.estimates.floor`; what bounds every schedule bounds each, and is all
-        that is known of other spaces, of pools, of patterns and of steps that are made up."""
+        """See `targets.vta.estimates.schedule_bound`. What bounds every schedule bounds each, and
+        is all that is known of other spaces, of pools, of patterns and of steps that are made
+        up."""
         bound, lowering = float(bound_cycles(workload, self.spec)), self.lowering(workload)
         plain = workload.operator != "max_pool" and not workload.patterns
         composed = any(composed_rows(op) for op in workload.epilogue)
@@ -206,7 +207,7 @@ class VtaTarget:
             return np.full(len(configs), bound)
         values = lowering.space.values(configs)
         geometry, machine = lowering.geometry, lowering.machine
-        return np.maximum(floor_extended(geometry, machine, lowering.epilogue, values), bound)
+        return np.maximum(bound_extended(geometry, machine, lowering.epilogue, values), bound)
 
     def costs(self, workload: Workload) -> Costs:
         """What trials cost a user who has the board: half a millisecond to lower one here, about a

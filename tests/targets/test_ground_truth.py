@@ -19,7 +19,7 @@ from tilewright.targets.base import (
     Space,
     Target,
 )
-from tilewright.targets.ground_truth import oracle_path, oracle_table, replayed
+from tilewright.targets.ground_truth import ground_truth_path, ground_truth_table, replayed
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload, parse_workload
 
@@ -59,8 +59,8 @@ def test_every_config_is_measured_once_and_read_back_equal(
     target: VtaTarget, tmp_path: Path
 ) -> None:
     slow, done = Counting(target), []
-    table = oracle_table(slow, WORKLOAD, tmp_path, done.append)
-    again = oracle_table(slow, WORKLOAD, tmp_path)
+    table = ground_truth_table(slow, WORKLOAD, tmp_path, done.append)
+    again = ground_truth_table(slow, WORKLOAD, tmp_path)
     assert slow.measured == sum(done) == len(table) == target.space(WORKLOAD).size
     assert again.digest == table.digest
     assert again.optimum == table.optimum
@@ -69,13 +69,16 @@ def test_every_config_is_measured_once_and_read_back_equal(
 
 
 def test_one_pass_and_chunks_give_the_same_table(target: VtaTarget) -> None:
-    assert oracle_table(target, WORKLOAD).digest == oracle_table(Counting(target), WORKLOAD).digest
+    assert (
+        ground_truth_table(target, WORKLOAD).digest
+        == ground_truth_table(Counting(target), WORKLOAD).digest
+    )
 
 
 def test_the_key_holds_workload_hardware_and_space(target: VtaTarget, tmp_path: Path) -> None:
     other = parse_workload("conv2d:n=1,c=32,h=14,w=14,o=64,k=1,s=1,p=0")
     paths = {
-        oracle_path(of, workload, tmp_path)
+        ground_truth_path(of, workload, tmp_path)
         for of in (target, make_target("vta-de10", "template"), make_target("vta-pynq", "extended"))
         for workload in (WORKLOAD, other)
     }
@@ -85,8 +88,8 @@ def test_the_key_holds_workload_hardware_and_space(target: VtaTarget, tmp_path: 
 @pytest.mark.parametrize("damage", ["torn", "flipped", "foreign"])
 def test_a_damaged_table_is_measured_anew(target: VtaTarget, tmp_path: Path, damage: str) -> None:
     counting = Counting(target)
-    table = oracle_table(counting, WORKLOAD, tmp_path)
-    path = oracle_path(target, WORKLOAD, tmp_path)
+    table = ground_truth_table(counting, WORKLOAD, tmp_path)
+    path = ground_truth_path(target, WORKLOAD, tmp_path)
     data = path.read_bytes()
     if damage == "torn":
         path.write_bytes(data[: len(data) // 2])
@@ -100,7 +103,7 @@ def test_a_damaged_table_is_measured_anew(target: VtaTarget, tmp_path: Path, dam
         cycles[np.argmax(cycles)] += 1
         column = found.column_names.index("cycles")
         pq.write_table(found.set_column(column, "cycles", [cycles]), path)
-    assert oracle_table(counting, WORKLOAD, tmp_path).digest == table.digest
+    assert ground_truth_table(counting, WORKLOAD, tmp_path).digest == table.digest
     assert counting.measured == 2 * len(table)
 
 
@@ -108,7 +111,7 @@ def test_a_damaged_table_is_measured_anew(target: VtaTarget, tmp_path: Path, dam
 def test_a_replayed_run_is_the_run_on_the_target(
     target: VtaTarget, tmp_path: Path, tuner: str
 ) -> None:
-    replay = replayed(target, [oracle_table(target, WORKLOAD, tmp_path)])
+    replay = replayed(target, [ground_truth_table(target, WORKLOAD, tmp_path)])
     real, again = (_trials(of, tuner) for of in (target, replay))
     assert len(real) == len(again) == 5
     for one, two in zip(real, again, strict=True):

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tilewright.services.mlflow_database import provide_mlflow_database
-from tilewright.services.relocate_artifacts import follow_home
-from tilewright.services.workspace import Home
+from tilewright.services.relocate_artifacts import relocate
+from tilewright.services.workspace import Workspace
 
 
-def _made(home: Path, place: str) -> Path:
+def _made(workspace: Path, place: str) -> Path:
     """A database with an experiment, a run and a model there, and one experiment elsewhere."""
-    (home / "mlflow" / "artifacts").mkdir(parents=True)
-    database = home / "mlflow" / "mlflow.db"
+    (workspace / "mlflow" / "artifacts").mkdir(parents=True)
+    database = workspace / "mlflow" / "mlflow.db"
     provide_mlflow_database(database)
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("PRAGMA foreign_keys = OFF")
@@ -50,7 +50,7 @@ def test_it_names_its_new_place(tmp_path: Path, how: object) -> None:
     how(old, new)
     artifacts = new / "mlflow" / "artifacts"
     for _ in range(2):
-        follow_home(new / "mlflow" / "mlflow.db", artifacts)
+        relocate(new / "mlflow" / "mlflow.db", artifacts)
         here = artifacts.as_uri()
         assert _places(new / "mlflow" / "mlflow.db") == {
             here, f"{here}/r/artifacts", "s3://bucket/artifacts",
@@ -59,11 +59,11 @@ def test_it_names_its_new_place(tmp_path: Path, how: object) -> None:
 
 @pytest.mark.slow(seconds=4)
 def test_mlflow_finds_files_of_earlier_runs_then_and_not_without(tmp_path: Path) -> None:
-    """What breaks without `follow_home`."""
+    """What breaks without `relocate`."""
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    old, new = Home(tmp_path / "old"), Home(tmp_path / "new")
+    old, new = Workspace(tmp_path / "old"), Workspace(tmp_path / "new")
     old.mlflow_artifacts.mkdir(parents=True)
     provide_mlflow_database(old.mlflow_database)
     client = MlflowClient(old.mlflow_address)
@@ -75,7 +75,7 @@ def test_mlflow_finds_files_of_earlier_runs_then_and_not_without(tmp_path: Path)
     moved = MlflowClient(new.mlflow_address)
     with pytest.raises((MlflowException, OSError)):
         moved.download_artifacts(run, "note.txt", str(tmp_path))
-    follow_home(new.mlflow_database, new.mlflow_artifacts)
+    relocate(new.mlflow_database, new.mlflow_artifacts)
     found = moved.download_artifacts(run, "note.txt", str(tmp_path))
     assert Path(found).read_text() == "kept"
 
@@ -84,5 +84,5 @@ def test_what_is_no_database_is_left_alone(tmp_path: Path) -> None:
     database = tmp_path / "mlflow.db"
     database.write_bytes(b"no database, but long enough to be taken for one" * 100)
     before = database.read_bytes()
-    follow_home(database, tmp_path / "artifacts")
+    relocate(database, tmp_path / "artifacts")
     assert database.read_bytes() == before

@@ -1,5 +1,5 @@
 """Computes how extended schedules cut a layer and divide the scratchpads, vectorised over a batch:
-what `floor` counts by."""
+for `schedule_bound`."""
 
 from __future__ import annotations
 

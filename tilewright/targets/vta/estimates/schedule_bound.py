@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.estimates.columns import FETCH_BEATS
-from tilewright.targets.vta.estimates.floor_tiles import (
+from tilewright.targets.vta.estimates.bound_tiles import (
     Array,
     Inputs,
     Knobs,
@@ -26,6 +25,7 @@ from tilewright.targets.vta.estimates.floor_tiles import (
     slow_loads,
     tiles_of,
 )
+from tilewright.targets.vta.estimates.columns import FETCH_BEATS
 from tilewright.targets.vta.lowering.extended import KNOBS
 from tilewright.targets.vta.lowering.geometry import (
     EPILOGUE_BIAS,
@@ -45,7 +45,7 @@ and other modules' reads may keep it busy: only the first LOAD must pay."""
 _BURST = 4.0  # of a STORE besides its beats: command, address, response
 
 
-def floor_extended(
+def bound_extended(
     geo: Geometry, m: Machine, epilogue: NDArray[np.int64], values: NDArray[np.int64]
 ) -> Array:
     """Cycles that programs of knob values (n, knobs) take at least, shape (n,), infinite where
