@@ -24,7 +24,7 @@ _EVALUATIONS = 20
 _TICKS = 10.0  # log2 of the units that the fastest of latencies below one is counted in
 
 
-class Draft(FittedModel):
+class CounterRegression(FittedModel):
     """log2 latency of programs from their counts, each with a price that is not negative.
 
     Three modules work side by side, so their times t are not added: a program takes
@@ -45,7 +45,7 @@ class Draft(FittedModel):
         self.shift = 0.0
 
     @classmethod
-    def of(cls, hidden: Features) -> Draft:
+    def of(cls, hidden: Features) -> CounterRegression:
         """An untrained draft for counts with these columns."""
         draft = cls(0, False, {})
         draft.module = np.array([_MODULE[each.unit] for each in hidden.columns], np.int64)

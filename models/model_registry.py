@@ -25,13 +25,13 @@ _KINDS = {
     "lightgbm": "tilewright.models.trees:LightGBM",
     "forest": "tilewright.models.forest:Forest",
     "gaussian": "tilewright.models.gaussian:GaussianProcess",
-    "draft": "tilewright.models.counter_regression:Draft",
+    "draft": "tilewright.models.counter_regression:CounterRegression",
     "validity": "tilewright.models.validity:Validity",
 }
 """Where each is: their libraries take a second to load, so that waits until a model is built."""
 
 
-class _Kind(Protocol):
+class _ModelMaker(Protocol):
     def __call__(self, seed: int, classify: bool, parameters: dict[str, float], /) -> CostModel: ...
 
 
@@ -45,7 +45,9 @@ def build(kind: str, seed: int, classify: bool, parameters: dict[str, float]) ->
     if kind not in _KINDS:
         raise UnknownName("learner", kind, kinds())
     module, _, name = _KINDS[kind].partition(":")
-    return cast(_Kind, getattr(importlib.import_module(module), name))(seed, classify, parameters)
+    return cast(_ModelMaker, getattr(importlib.import_module(module), name))(
+        seed, classify, parameters
+    )
 
 
 def load_model(kind: str, classify: bool, columns: Sequence[str], path: Path) -> CostModel:
@@ -80,9 +82,9 @@ class Toolbox:
         return work(hidden)
 
     def draft(self, hidden: Features) -> CostModel:
-        from tilewright.models.counter_regression import Draft
+        from tilewright.models.counter_regression import CounterRegression
 
-        return Draft.of(hidden)
+        return CounterRegression.of(hidden)
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:
         return build(kind, seed, False, parameters)

@@ -22,14 +22,14 @@ _FLOATS = {b"d": ">f4", b"D": ">f8"}
 def read_ubjson(data: bytes) -> Ubjson:
     """The value that all of the bytes hold; typed arrays keep their type, shape (count,).
     Raises `ValueError` for anything else."""
-    reader = _Reader(data)
+    reader = _UbjsonReader(data)
     value = reader.value(reader.take(1), 0)
     if reader.at != len(data):
         raise ValueError("bytes after the end")
     return value
 
 
-class _Reader:
+class _UbjsonReader:
     """Where in the bytes reading has come to."""
 
     def __init__(self, data: bytes) -> None:

@@ -84,6 +84,18 @@ def test_nothing_that_can_run_code_on_loading_is_imported() -> None:
     assert not [path for path in sources if pattern.search(path.read_text())]
 
 
+def test_a_class_has_a_name_of_its_own() -> None:
+    places: dict[str, list[str]] = {}
+    for path in _modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                place = f"{path.relative_to(ROOT)}:{node.lineno}"
+                places.setdefault(node.name, []).append(place)
+    assert len(places) > 500
+    shared = {name: where for name, where in places.items() if len(where) > 1}
+    assert not shared, "\n".join(f"{name}: {', '.join(shared[name])}" for name in shared)
+
+
 def test_imports_stand_at_the_top() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}"

@@ -16,7 +16,7 @@ from tilewright.models.transfer.model import Transferred, options_of
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _TransferKind:
     """Where a kind is (its library takes a second to load), and the modules that it cannot learn
     without, and that what was learned cannot be asked without."""
 
@@ -27,10 +27,10 @@ class _Kind:
 
 _NEURAL = ("jax", "optax", "safetensors")
 _KINDS = {
-    "xgboost": _Kind("tilewright.models.transfer.trees:TransferXGBoost"),
-    "lightgbm": _Kind("tilewright.models.transfer.trees:TransferLightGBM"),
-    "mlp": _Kind("tilewright.models.transfer.neural:MLP", _NEURAL, ("safetensors",)),
-    "attention": _Kind("tilewright.models.transfer.neural:Attention", _NEURAL, _NEURAL),
+    "xgboost": _TransferKind("tilewright.models.transfer.trees:TransferXGBoost"),
+    "lightgbm": _TransferKind("tilewright.models.transfer.trees:TransferLightGBM"),
+    "mlp": _TransferKind("tilewright.models.transfer.neural:MLP", _NEURAL, ("safetensors",)),
+    "attention": _TransferKind("tilewright.models.transfer.neural:Attention", _NEURAL, _NEURAL),
 }
 
 
@@ -51,7 +51,7 @@ def make_model(
 def refined(
     start: Transferred, seed: int = 0, options: Mapping[str, object] | None = None
 ) -> Transferred:
-    """An untrained model that goes on where `start` is (`Transferred.fit`): its kind and options,
+    """An untrained model that fine-tunes `start` (`Transferred.fit`): its kind and options,
     but for what fine-tuning does otherwise and what is given. Raises `TransferError` for an option
     that the kind does not know, or that cannot be changed."""
     kind, given = _find(start.kind, learning=True), dict(options or {})
@@ -60,7 +60,7 @@ def refined(
     for name in kind.lasting:
         if getattr(found, name) != known[name]:
             raise TransferError(
-                f"option {name} of {kind.kind} is {known[name]} in the model that is gone on with, "
+                f"option {name} of {kind.kind} is {known[name]} in the model to fine-tune, "
                 "and cannot be changed; leave it out, or train a new model"
             )
     return kind(seed, found)

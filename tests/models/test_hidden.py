@@ -13,7 +13,7 @@ from tilewright.models.counter_regression import (
     LOAD,
     OPEN,
     STORE,
-    Draft,
+    CounterRegression,
     _residuals,
     _slopes,
 )
@@ -61,7 +61,7 @@ def test_the_draft_finds_the_prices_of_a_sum_and_gives_no_negative_ones() -> Non
     rng = np.random.default_rng(0)
     counts = rng.integers(1, 1000, (12, 4)).astype(float)
     cycles = counts @ np.array([3.0, 0.0, 0.5, 40.0])
-    draft = Draft(0, False, {})
+    draft = CounterRegression(0, False, {})
     draft.fit(numbered(counts), np.log2(cycles))
     assert (draft.prices >= 0).all()
     np.testing.assert_allclose(draft.prices, [3.0, 0.0, 0.5, 40.0], atol=0.1)
@@ -78,7 +78,7 @@ def test_the_draft_knows_that_modules_work_side_by_side(tmp_path: Path) -> None:
         return np.asarray(np.maximum(4.0 * x[:, 0], x[:, 1]) + 7.0 * x[:, 2])
 
     seen, unseen = (counted(part, names) for part in (counts[:30], counts[30:]))
-    parallel, added = Draft.of(seen), Draft(0, False, {})
+    parallel, added = CounterRegression.of(seen), CounterRegression(0, False, {})
     errors = []
     for draft in (parallel, added):
         draft.fit(seen, np.log2(cycles(seen.matrix)))
@@ -87,7 +87,7 @@ def test_the_draft_knows_that_modules_work_side_by_side(tmp_path: Path) -> None:
     np.testing.assert_allclose(parallel.prices, [4.0, 1.0, 7.0], rtol=0.15)
 
     parallel.save(tmp_path / "draft.npz")
-    again = Draft(0, False, {})
+    again = CounterRegression(0, False, {})
     again.load(tmp_path / "draft.npz")
     np.testing.assert_array_equal(again.predict(unseen), parallel.predict(unseen))
 
@@ -109,7 +109,7 @@ def test_a_draft_of_one_program_or_none_answers() -> None:
     names = ("wgt_bytes", "gemm_iterations")
     for rows in (0, 1):
         counts = counted(np.full((rows, 2), 100.0), names)
-        draft = Draft.of(counts)
+        draft = CounterRegression.of(counts)
         draft.fit(counts, np.full(rows, 10.0))
         asked = counted(np.array([[100.0, 100.0], [0.0, np.nan]]), names)
         assert np.isfinite(draft.predict(asked)).all()
@@ -119,7 +119,7 @@ def test_a_draft_of_seconds_is_one_of_cycles_on_another_clock() -> None:
     rng = np.random.default_rng(0)
     counts = numbered(rng.integers(1, 1000, (12, 4)).astype(float))
     cycles = counts.matrix @ np.array([3.0, 0.1, 0.5, 40.0])
-    ticks, seconds = Draft(0, False, {}), Draft(0, False, {})
+    ticks, seconds = CounterRegression(0, False, {}), CounterRegression(0, False, {})
     ticks.fit(counts, np.log2(cycles))
     seconds.fit(counts, np.log2(cycles / 1e8))
     said = seconds.predict(counts) + np.log2(1e8)

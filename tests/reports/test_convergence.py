@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from tests.reports.outcomes import outcome
 from tilewright.reports import convergence as pictures
 from tilewright.reports.axis_ticks import (
-    Sizes,
+    SizeScale,
     round_ticks,
     scale_factors,
     scale_latency,
@@ -60,7 +60,7 @@ def test_layers_are_compared_with_the_bound_where_all_have_one() -> None:
 
 
 def test_layers_are_in_one_hue_the_darker_the_larger() -> None:
-    sizes = Sizes([10, 1_000, 100_000])
+    sizes = SizeScale([10, 1_000, 100_000])
     light = [sum(to_rgb(sizes.colour(macs))) for macs in (10, 1_000, 100_000)]
     assert light == sorted(light, reverse=True)
     axes = Figure().subplots()

@@ -39,7 +39,7 @@ def as_images(normal: NormalGraph) -> None:
     shapes = normal.shapes()
     if not any(_is_windowed(node, shapes) for node in normal.graph.node):
         return
-    writer = _Writer(normal, shapes)
+    writer = _ImageWriter(normal, shapes)
     for node in normal.graph.node:
         writer.write(node)
     writer.finish()
@@ -55,7 +55,7 @@ def _is_windowed(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> bool:
     return standard and known and weighs and single
 
 
-class _Writer:
+class _ImageWriter:
     """`images` names the four-dimensional form of a tensor of three."""
 
     def __init__(self, normal: NormalGraph, shapes: Mapping[str, Shape]) -> None:

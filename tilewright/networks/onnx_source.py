@@ -163,7 +163,7 @@ def _step(node: onnx.NodeProto) -> str:
     return "export the model with standard ONNX operators, or cut this one off"
 
 
-class _Found(NamedTuple):
+class _ImportedPart(NamedTuple):
     """What the importer says of a part of a model, and the operators whose results have no static
     shape."""
 
@@ -173,7 +173,7 @@ class _Found(NamedTuple):
 
 def _importable(
     normal: NormalGraph, unsupported: Mapping[str, tuple[str, str]]
-) -> tuple[_Found, set[str]]:
+) -> tuple[_ImportedPart, set[str]]:
     """What is found of a model without some operators, and the further ones that go with them."""
     from tilewright.networks.relax.bindings import dynamic_nodes
     from tilewright.networks.relax.importer import import_onnx
@@ -183,11 +183,11 @@ def _importable(
     if unsupported:
         model, blocked = without_operators(normal, unsupported)
     if not model.graph.node:
-        return _Found(NOTHING, ()), blocked
+        return _ImportedPart(NOTHING, ()), blocked
     inputs = [info.name for info in data_inputs(model)]
     flat = import_onnx(weights_as_inputs(model), inputs)
     dynamic = dynamic_nodes(flat)
-    return _Found(NOTHING if dynamic else partition(flat).found, dynamic), blocked
+    return _ImportedPart(NOTHING if dynamic else partition(flat).found, dynamic), blocked
 
 
 def _macs(normal: NormalGraph, names: Collection[str]) -> dict[str, int]:

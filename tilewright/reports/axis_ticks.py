@@ -67,7 +67,7 @@ def trial_ticks(axis: Axis, most: int) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
-class Sizes:
+class SizeScale:
     """Colours of layers: one hue, the darker the more multiply-accumulates."""
 
     def __init__(self, macs: Sequence[int]) -> None:

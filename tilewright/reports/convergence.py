@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from tilewright.reports.axis_ticks import Sizes, scale_factors, scale_latency, trial_ticks
+from tilewright.reports.axis_ticks import SizeScale, scale_factors, scale_latency, trial_ticks
 from tilewright.reports.styles import INK, house_style
 from tilewright.targets.capabilities import Latency, is_published
 from tilewright.targets.display_names import shape
@@ -75,7 +75,7 @@ def _draw_curves(
     axes: Axes, outcomes: Sequence[TunedWorkload], trials: pd.DataFrame, of_what: str
 ) -> None:
     """A line a layer over its trials, in one hue by its size."""
-    sizes, most = Sizes([outcome.workload.macs for outcome in outcomes]), 1
+    sizes, most = SizeScale([outcome.workload.macs for outcome in outcomes]), 1
     for outcome in sorted(outcomes, key=lambda each: each.workload.macs):
         mine = trials[trials["workload"] == outcome.workload.id]
         best = _best_so_far(mine) / _reference(outcome, of_what)

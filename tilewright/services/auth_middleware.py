@@ -90,7 +90,7 @@ class Guard:
         elif self._known(request):
             await self._app(request.without_login(self._credentials.cookie), receive, send)
         elif self._sockets_log_in and "prefect" in request.scope.get("subprotocols", ()):
-            entry = _Entry(self._credentials, receive, send)
+            entry = _LoginSocket(self._credentials, receive, send)
             await self._app(request.scope, entry.receive, entry.send)
         else:
             refusal = _plain(HTTPStatus.UNAUTHORIZED, NO_SECRET)
@@ -131,7 +131,7 @@ class Guard:
         return PlainTextResponse(NO_SECRET, HTTPStatus.UNAUTHORIZED, headers)
 
 
-class _Entry:
+class _LoginSocket:
     """A WebSocket whose first message must be a login; nothing is sent before."""
 
     def __init__(self, credentials: Credentials, receive: Receive, send: Send) -> None:

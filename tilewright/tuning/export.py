@@ -32,13 +32,13 @@ class Exported:
     left_out: tuple[str, ...]
 
 
-class _Target(BaseModel):
+class _ExportedTarget(BaseModel):
     name: str
     kind: str
     spec: dict[str, JsonValue] | None = None
 
 
-class _Schedule(BaseModel):
+class _ExportedSchedule(BaseModel):
     id: str
     workload: str
     epilogue: str
@@ -46,25 +46,25 @@ class _Schedule(BaseModel):
     knobs: dict[str, int] | None
 
 
-class _Schedules(BaseModel):
-    target: _Target
-    schedules: list[_Schedule]
+class _ExportedSchedules(BaseModel):
+    target: _ExportedTarget
+    schedules: list[_ExportedSchedule]
 
 
-class _Workload(BaseModel):
+class _ExportedWorkload(BaseModel):
     id: str
     tuned_seconds: float | None
 
 
-class _Summary(BaseModel):
-    workloads: list[_Workload]
+class _ExportedSummary(BaseModel):
+    workloads: list[_ExportedWorkload]
 
 
 def export_autotvm(folder: Path, written: float) -> Exported:
     """The schedules of the stock compiler's template in a run's folder as a log of AutoTVM;
     `written` is the time they get (Unix, in seconds). Raises `ExportError` where there are none."""
-    schedules = read_written(_Schedules, folder, SCHEDULES, ExportError)
-    summary = read_written(_Summary, folder, SUMMARY, ExportError)
+    schedules = read_written(_ExportedSchedules, folder, SCHEDULES, ExportError)
+    summary = read_written(_ExportedSummary, folder, SUMMARY, ExportError)
     writer = _writer(schedules.target, folder)
     seconds = {each.id: each.tuned_seconds for each in summary.workloads}
     lines, left_out = [], []
@@ -83,7 +83,10 @@ def export_autotvm(folder: Path, written: float) -> Exported:
 
 
 def _line(
-    writer: WritesAutoTvm, each: _Schedule, seconds: Mapping[str, float | None], written: float
+    writer: WritesAutoTvm,
+    each: _ExportedSchedule,
+    seconds: Mapping[str, float | None],
+    written: float,
 ) -> str:
     workload, latency = parse_workload(each.workload, each.epilogue), seconds.get(each.id)
     if each.space is None or each.knobs is None or latency is None:
@@ -91,7 +94,7 @@ def _line(
     return writer.autotvm_record(workload, each.space, each.knobs, latency, written)
 
 
-def _writer(target: _Target, folder: Path) -> WritesAutoTvm:
+def _writer(target: _ExportedTarget, folder: Path) -> WritesAutoTvm:
     """Who writes the records of the run's target. Raises `ExportError`."""
     try:
         made = None if target.spec is None else rebuild(target.kind, target.spec, "")

@@ -36,7 +36,7 @@ class PublishedTotals(TypedDict):
     tuned_seconds: float | None
 
 
-class Figures(TypedDict):
+class LatencyFigures(TypedDict):
     """Latencies without tuning, tuned and at best, and where those without come from; null where
     nothing is known."""
 
@@ -53,7 +53,7 @@ class Figures(TypedDict):
     bound_seconds: float | None
 
 
-class Total(Figures):
+class Total(LatencyFigures):
     """Of one inference's tuned layers: each workload times its count; null where one of them
     is. `baseline_source` is `mixed` where the baselines come from several places. `validation` is
     there where all workloads have it."""

@@ -15,7 +15,7 @@ from tilewright.search.session import latency_at
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import Workload
 from tilewright.tuning.intervals import Interval
-from tilewright.tuning.network_totals import Figures
+from tilewright.tuning.network_totals import LatencyFigures
 from tilewright.tuning.tuning_task import TuningTask
 from tilewright.tuning.validation_stats import ValidationRow, ValidationStats
 
@@ -38,7 +38,7 @@ class ScheduleRow(TypedDict):
     seconds_interval: NotRequired[Interval]
 
 
-class WorkloadRow(Figures):
+class WorkloadRow(LatencyFigures):
     """A workload in `summary.json`, latencies of one call. What its target cannot tell is null;
     `validation` is there where it gives other numbers each time, `model_errors` where the tuner had
     models: means over rounds of what `search.round_steps.model_errors` says of each."""

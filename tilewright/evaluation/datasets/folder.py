@@ -31,7 +31,7 @@ _STEP = "get it again from where it came from, or build the dataset again"
 
 
 @dataclass(frozen=True)
-class _Found:
+class _RowsOfFile:
     """Which rows (n,) of a file are asked for, and the workload (n,) of each."""
 
     file: FileRecord
@@ -96,17 +96,17 @@ def _workloads(about: DatasetMetadata, wanted: Sequence[str]) -> NDArray[np.bool
 
 def _rows_of(
     folder: Path, about: DatasetMetadata, file: FileRecord, only: NDArray[np.bool_] | None
-) -> _Found:
+) -> _RowsOfFile:
     reader = _reader(folder, about, file)
     try:
         workload = reader.workloads(len(about.workloads))
     except ValueError as error:
         raise _damaged(folder, file, error) from None
     which = np.arange(file.rows) if only is None else np.flatnonzero(only[workload])
-    return _Found(file, which, workload[which])
+    return _RowsOfFile(file, which, workload[which])
 
 
-def _drawn(found: list[_Found], rows: int | None, seed: int) -> list[_Found]:
+def _drawn(found: list[_RowsOfFile], rows: int | None, seed: int) -> list[_RowsOfFile]:
     """At most so many rows of all, those in a file in its order."""
     total = sum(len(each.which) for each in found)
     if rows is not None and rows < total:
@@ -114,13 +114,13 @@ def _drawn(found: list[_Found], rows: int | None, seed: int) -> list[_Found]:
         kept[np.random.default_rng(seed).choice(total, max(rows, 0), replace=False)] = True
         ends = np.cumsum([len(each.which) for each in found])[:-1]
         found = [
-            _Found(each.file, each.which[mask], each.workload[mask])
+            _RowsOfFile(each.file, each.which[mask], each.workload[mask])
             for each, mask in zip(found, np.split(kept, ends), strict=True)
         ]
     return [each for each in found if len(each.which)]
 
 
-def _table(folder: Path, about: DatasetMetadata, found: list[_Found]) -> TrainingTable:
+def _table(folder: Path, about: DatasetMetadata, found: list[_RowsOfFile]) -> TrainingTable:
     ends = np.cumsum([0, *(len(each.which) for each in found)])
     size = int(ends[-1]) * len(about.columns) * np.dtype(np.float32).itemsize
     if size > FREE_BYTES + MOST_RATIO * sum(each.file.bytes for each in found):

@@ -42,7 +42,7 @@ class RunLatency:
 
 
 @dataclass(frozen=True)
-class RunLayer:
+class ComparedLayer:
     """A workload of a run. `errors` say how wrong each model was
     (`search.round_steps.model_errors`)."""
 
@@ -70,7 +70,7 @@ class Side:
     space: str
     settings: Mapping[str, object]
     versions: Mapping[str, str]
-    layers: tuple[RunLayer, ...]
+    layers: tuple[ComparedLayer, ...]
     total: RunLatency
 
     @property
@@ -87,8 +87,8 @@ class Side:
 def read_side(folder: Path, place: str = "") -> Side:
     """The run in a folder, called `place` if that is given. Raises `DiffError`, and `UnsafeFile`
     for anything but files."""
-    summary = read_written(_Summary, folder, SUMMARY, DiffError)
-    written = read_written(_Schedules, folder, SCHEDULES, DiffError)
+    summary = read_written(_ComparedSummary, folder, SUMMARY, DiffError)
+    written = read_written(_ComparedSchedules, folder, SCHEDULES, DiffError)
     schedules = {each.id: each for each in written.schedules}
     if [each.id for each in summary.workloads] != list(schedules):
         raise DiffError(
@@ -114,9 +114,9 @@ def read_side(folder: Path, place: str = "") -> Side:
     )
 
 
-def _layer(row: _Workload, schedule: _Schedule) -> RunLayer:
+def _layer(row: _ComparedWorkload, schedule: _ComparedSchedule) -> ComparedLayer:
     name = layer(schedule.names, parse_workload(schedule.workload, schedule.epilogue))
-    return RunLayer(
+    return ComparedLayer(
         id=row.id, name=name, text=schedule.workload, epilogue=schedule.epilogue,
         latency=row.latency, trials=row.trials, invalid=row.invalid_trials,
         errors=row.model_errors,
@@ -148,7 +148,7 @@ class _Measured(BaseModel):
         return RunLatency(self.tuned_cycles, self.tuned_seconds, interval)
 
 
-class _Workload(_Measured):
+class _ComparedWorkload(_Measured):
     id: str
     trials: _Count
     invalid_trials: _Count
@@ -167,7 +167,7 @@ class _Sharing(BaseModel):
     share: float
 
 
-class _Summary(BaseModel):
+class _ComparedSummary(BaseModel):
     network: str
     space: str
     tuner: str
@@ -178,7 +178,7 @@ class _Summary(BaseModel):
     warm_start: str = ""
     stop_gain: _Sharing | None = None
     versions: dict[str, str] = Field(default_factory=dict)
-    workloads: Annotated[list[_Workload], Field(min_length=1)]
+    workloads: Annotated[list[_ComparedWorkload], Field(min_length=1)]
     total: _Measured
 
     @property
@@ -189,20 +189,20 @@ class _Summary(BaseModel):
         return plain | options | {"stop_gain": self.stop_gain and self.stop_gain.share}
 
 
-class _Target(BaseModel):
+class _ComparedTarget(BaseModel):
     name: str
     kind: str
     fingerprint: str
     spec: dict[str, Any] = Field(default_factory=dict)
 
 
-class _Schedule(BaseModel):
+class _ComparedSchedule(BaseModel):
     id: str
     workload: str
     epilogue: str
     names: list[str]
 
 
-class _Schedules(BaseModel):
-    target: _Target
-    schedules: list[_Schedule]
+class _ComparedSchedules(BaseModel):
+    target: _ComparedTarget
+    schedules: list[_ComparedSchedule]

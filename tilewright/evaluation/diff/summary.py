@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 
 from tilewright.core.files import Json
-from tilewright.evaluation.diff.load_runs import DiffError, RunLatency, RunLayer, Side
+from tilewright.evaluation.diff.load_runs import ComparedLayer, DiffError, RunLatency, Side
 
 VERSION = 1
 WORSE, NO_WORSE = "worse", "no worse"
@@ -185,7 +185,7 @@ def _validity(a: Side, b: Side, tolerance_percent: float) -> Pair:
     return Pair("valid trials", one, other, lost > max(CHANCE * error, tolerance_percent / 100))
 
 
-def _models(a: Sequence[RunLayer], b: Sequence[RunLayer]) -> Iterable[Pair]:
+def _models(a: Sequence[ComparedLayer], b: Sequence[ComparedLayer]) -> Iterable[Pair]:
     """The mean errors of each model over the layers where both runs have it. Worse if the layers'
     differences have a mean of more than `CHANCE` standard errors, and of more than `LEAST_ERROR`;
     with one layer the latter alone."""

@@ -97,7 +97,7 @@ class _WrittenSchedule(BaseModel):
     epilogue: str
 
 
-class _Schedules(BaseModel):
+class _ExplainedSchedules(BaseModel):
     """What is read of `schedules.json`."""
 
     target: _WrittenTarget
@@ -111,7 +111,7 @@ class _WrittenWorkload(BaseModel):
     count: int
 
 
-class _Summary(BaseModel):
+class _ExplainedSummary(BaseModel):
     """What is read of `summary.json`."""
 
     network: str
@@ -125,8 +125,8 @@ class _Summary(BaseModel):
 
 def read_folder(path: Path) -> TunedFolder:
     """The run in a folder. Raises `FolderError`, and `UnsafeFile` for anything but files."""
-    summary = read_written(_Summary, path, SUMMARY, FolderError)
-    schedules = read_written(_Schedules, path, SCHEDULES, FolderError)
+    summary = read_written(_ExplainedSummary, path, SUMMARY, FolderError)
+    schedules = read_written(_ExplainedSchedules, path, SCHEDULES, FolderError)
     options = {name: str(value) for name, value in summary.tuner_options.items()}
     written = schedules.target
     try:

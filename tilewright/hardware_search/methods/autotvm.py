@@ -15,21 +15,24 @@ from tilewright.hardware_search.methods.joint_space import Floats, Places, Point
 from tilewright.search.tuners.autotvm import cooled, keep_best
 
 
+class AutoTvmCodesignOptions(PublishedOptions):
+    """XGBTuner's."""
+
+    chains: int = Field(128, ge=1, description="parallel annealing chains")
+    steps: int = Field(500, ge=1, description="annealing steps at most")
+    patience: int = Field(50, ge=1, description="steps without a change of the best to stop")
+    hardware: float = Field(
+        3 / 7, ge=0, le=1, description="share of moves that redraw a knob of the machine: 3 of "
+        "the 7 knobs in the paper are the machine's, and a network has hundreds of others",
+    )  # fmt: skip
+
+
 class AutoTvmCodesign(PublishedMethod):
     """Chains are kept from batch to batch."""
 
-    class Options(PublishedOptions):
-        """XGBTuner's."""
+    Options = AutoTvmCodesignOptions
 
-        chains: int = Field(128, ge=1, description="parallel annealing chains")
-        steps: int = Field(500, ge=1, description="annealing steps at most")
-        patience: int = Field(50, ge=1, description="steps without a change of the best to stop")
-        hardware: float = Field(
-            3 / 7, ge=0, le=1, description="share of moves that redraw a knob of the machine: 3 of "
-            "the 7 knobs in the paper are the machine's, and a network has hundreds of others",
-        )  # fmt: skip
-
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: AutoTvmCodesignOptions) -> None:
         super().__init__(options)
         self.options = options
 

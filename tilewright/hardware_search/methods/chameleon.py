@@ -20,32 +20,33 @@ from tilewright.search.ppo import Agent
 from tilewright.search.tuners.chameleon import clusters, representatives
 
 
+class ChameleonCodesignOptions(WalkingOptions):
+    """CHAMELEON's."""
+
+    temperature: float = Field(
+        1.0, gt=0, description="of the softmax over down, stay, up (its code: 0.1, with which "
+        "hundreds of knobs stand still at once and a walk ends)",
+    )  # fmt: skip
+    entropy: float = Field(0.1, ge=0, description="weight of the policy's entropy (code: 0.3)")
+    kept: int = Field(
+        64, ge=1, description="untried points met that are clustered, best first (open there)"
+    )
+    knee: float = Field(2.5, gt=1, description="factor by which more clusters must cut the error")
+    others: Literal["mode", "random"] = Field(
+        "mode", description="knobs beside those clustered: the cluster's mode, or random"
+    )
+    clustered: Literal["machine", "widest"] = Field(
+        "machine", description="knobs that make clusters: the machine's, or, as in the paper "
+        "of one layer, the two of most values",
+    )  # fmt: skip
+
+
 class ChameleonCodesign(PublishedMethod):
     """The agent is kept from batch to batch."""
 
-    class Options(WalkingOptions):
-        """CHAMELEON's."""
+    Options = ChameleonCodesignOptions
 
-        temperature: float = Field(
-            1.0, gt=0, description="of the softmax over down, stay, up (its code: 0.1, with which "
-            "hundreds of knobs stand still at once and a walk ends)",
-        )  # fmt: skip
-        entropy: float = Field(0.1, ge=0, description="weight of the policy's entropy (code: 0.3)")
-        kept: int = Field(
-            64, ge=1, description="untried points met that are clustered, best first (open there)"
-        )
-        knee: float = Field(
-            2.5, gt=1, description="factor by which more clusters must cut the error"
-        )
-        others: Literal["mode", "random"] = Field(
-            "mode", description="knobs beside those clustered: the cluster's mode, or random"
-        )
-        clustered: Literal["machine", "widest"] = Field(
-            "machine", description="knobs that make clusters: the machine's, or, as in the paper "
-            "of one layer, the two of most values",
-        )  # fmt: skip
-
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ChameleonCodesignOptions) -> None:
         super().__init__(options)
         self.options = options
 

@@ -26,37 +26,40 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
+class DcocOptions(WalkingOptions):
+    """DCOC's; all numbers are ours, CHAMELEON's where it has them."""
+
+    entropy: float = Field(0.01, ge=0, description="weight of the policies' entropy (MAPPO's)")
+    epochs: int = Field(10, ge=1, description="passes over the steps of an episode (MAPPO's)")
+    agents: Annotated[Literal[1, 3], BeforeValidator(_whole)] = Field(
+        3, description="kinds of agents; 1: one moves all knobs"
+    )
+    critic: bool = Field(True, description="a critic says what is to be expected")
+    confidence: bool = Field(
+        True, description="confidence sampling; else what scores best is measured"
+    )
+    units: int = Field(32, ge=1, description="of the layers of actors and critic")
+    elite: float = Field(
+        0.5, ge=0, le=1, description="share of walks that begin at the best points measured"
+    )
+    explored: int = Field(
+        256, ge=1, description="points met that the critic scores, those of the best scores"
+    )
+    sharpness: float = Field(
+        1.0, ge=0, description="of the softmax over the critic's scores, which are standardised"
+    )
+    threshold: float = Field(
+        0.5, ge=0, le=1, description="quantile of the critic's scores below which a draw is "
+        "replaced; 0.5 is the median",
+    )  # fmt: skip
+
+
 class Dcoc(PublishedMethod):
     """The agents are kept from batch to batch."""
 
-    class Options(WalkingOptions):
-        """DCOC's; all numbers are ours, CHAMELEON's where it has them."""
+    Options = DcocOptions
 
-        entropy: float = Field(0.01, ge=0, description="weight of the policies' entropy (MAPPO's)")
-        epochs: int = Field(10, ge=1, description="passes over the steps of an episode (MAPPO's)")
-        agents: Annotated[Literal[1, 3], BeforeValidator(_whole)] = Field(
-            3, description="kinds of agents; 1: one moves all knobs"
-        )
-        critic: bool = Field(True, description="a critic says what is to be expected")
-        confidence: bool = Field(
-            True, description="confidence sampling; else what scores best is measured"
-        )
-        units: int = Field(32, ge=1, description="of the layers of actors and critic")
-        elite: float = Field(
-            0.5, ge=0, le=1, description="share of walks that begin at the best points measured"
-        )
-        explored: int = Field(
-            256, ge=1, description="points met that the critic scores, those of the best scores"
-        )
-        sharpness: float = Field(
-            1.0, ge=0, description="of the softmax over the critic's scores, which are standardised"
-        )
-        threshold: float = Field(
-            0.5, ge=0, le=1, description="quantile of the critic's scores below which a draw is "
-            "replaced; 0.5 is the median",
-        )  # fmt: skip
-
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: DcocOptions) -> None:
         super().__init__(options)
         self.options = options
 

@@ -90,17 +90,20 @@ class _Over:
         return (design.area, latency) if math.isfinite(latency) else NOTHING
 
 
+class Nsga2Options(LibraryOptions):
+    """Of Optuna's `NSGAIISampler`."""
+
+    population: int = Field(
+        12, ge=2, description="machines of a generation; few, as measurements are"
+    )
+
+
 class Nsga2(_Over):
     """NSGA-II over machines."""
 
-    class Options(LibraryOptions):
-        """Of Optuna's `NSGAIISampler`."""
+    Options = Nsga2Options
 
-        population: int = Field(
-            12, ge=2, description="machines of a generation; few, as measurements are"
-        )
-
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Nsga2Options) -> None:
         super().__init__(options)
         self.population = options.population
 
@@ -108,15 +111,18 @@ class Nsga2(_Over):
         return optuna.samplers.NSGAIISampler(population_size=self.population, seed=seed)
 
 
+class TpeOptions(LibraryOptions):
+    """Of Optuna's `TPESampler`."""
+
+    startup: int = Field(10, ge=1, description="random draws before the densities are asked")
+
+
 class Tpe(_Over):
     """Multi-objective TPE over machines."""
 
-    class Options(LibraryOptions):
-        """Of Optuna's `TPESampler`."""
+    Options = TpeOptions
 
-        startup: int = Field(10, ge=1, description="random draws before the densities are asked")
-
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: TpeOptions) -> None:
         super().__init__(options)
         self.startup = options.startup
 

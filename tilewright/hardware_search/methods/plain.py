@@ -12,17 +12,20 @@ from tilewright.hardware_search.method import MethodOptions, generator
 from tilewright.hardware_search.problem import CodesignProblem, Design
 
 
+class RandomCodesignOptions(MethodOptions):
+    """Ours: nothing is published of a random rival."""
+
+    trials: int = 4
+    """Schedules of a layer in a turn."""
+
+
 class RandomCodesign:
     """A machine at a time, so many schedules of each of its layers; when all had their turn, so
     many others."""
 
-    class Options(MethodOptions):
-        """Ours: nothing is published of a random rival."""
+    Options = RandomCodesignOptions
 
-        trials: int = 4
-        """Schedules of a layer in a turn."""
-
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: RandomCodesignOptions) -> None:
         self.options = options
 
     def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:

@@ -25,34 +25,37 @@ from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.hardware_search.screening import Screening
 
 
+class TwoLevelOptions(MethodOptions):
+    """`docs/evidence/codesign.md` says what `estimates` and `correct` bring; the other numbers are
+    chosen by hand."""
+
+    screened: int = Field(512, ge=1, description="machines that estimates are asked about")
+    start: int = Field(64, ge=1, description="of these, drawn evenly at first")
+    sample: int = Field(4096, ge=64, description="schedules of a layer that are estimated")
+    tuner: str = Field("default", description="tunes the layers of a machine")
+    batch: int = Field(2, ge=1, description="trials of a layer at a time")
+    halving: float = Field(
+        0.5,
+        gt=0,
+        lt=1,
+        description="fraction of a layer's remaining gain expected after one batch",
+    )
+    doubt: float = Field(
+        0.1, ge=0, le=1, description="of the way to a layer's bound, whatever estimates say"
+    )
+    part: float = Field(
+        0.3, gt=0, le=1, description="of a machine's time is measured before it is judged again"
+    )
+    estimates: bool = Field(True, description="screen machines; else all look alike at first")
+    correct: bool = Field(True, description="learn what estimates err by from other machines")
+
+
 class TwoLevel:
     """Screens machines by estimates, and spends measurements by the hypervolume they promise."""
 
-    class Options(MethodOptions):
-        """`docs/evidence/codesign.md` says what `estimates` and `correct` bring; the other numbers
-        are chosen by hand."""
+    Options = TwoLevelOptions
 
-        screened: int = Field(512, ge=1, description="machines that estimates are asked about")
-        start: int = Field(64, ge=1, description="of these, drawn evenly at first")
-        sample: int = Field(4096, ge=64, description="schedules of a layer that are estimated")
-        tuner: str = Field("default", description="tunes the layers of a machine")
-        batch: int = Field(2, ge=1, description="trials of a layer at a time")
-        halving: float = Field(
-            0.5,
-            gt=0,
-            lt=1,
-            description="fraction of a layer's remaining gain expected after one batch",
-        )
-        doubt: float = Field(
-            0.1, ge=0, le=1, description="of the way to a layer's bound, whatever estimates say"
-        )
-        part: float = Field(
-            0.3, gt=0, le=1, description="of a machine's time is measured before it is judged again"
-        )
-        estimates: bool = Field(True, description="screen machines; else all look alike at first")
-        correct: bool = Field(True, description="learn what estimates err by from other machines")
-
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: TwoLevelOptions) -> None:
         self.options = options
 
     def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
@@ -66,7 +69,7 @@ class _Search:
         problem: CodesignProblem,
         evaluator: BudgetedEvaluator,
         seed: int,
-        options: TwoLevel.Options,
+        options: TwoLevelOptions,
     ) -> None:
         self.problem, self.evaluator, self.seed, self.options = problem, evaluator, seed, options
         self.machines = self._screened()

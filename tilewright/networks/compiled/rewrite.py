@@ -48,7 +48,7 @@ def rewritten(
     own = {var: f for var, f in flat.module.functions.items() if var.name_hint != "main"}
     builder = relax.BlockBuilder(IRModule(own))  # what TVM's importer writes in TIR
     params = [relax.Var(str(param.name), param.ty) for param in old.params]
-    made = _Main(builder, kernels)
+    made = _RewrittenMain(builder, kernels)
     for mine, theirs in zip(params, old.params, strict=True):
         made.tensors.put(theirs, plain=mine)
     by_result = {layer.result.var: layer for layer in layers}
@@ -66,7 +66,7 @@ def rewritten(
     return Rewritten(module, made.layers, made.called)
 
 
-class _Main:
+class _RewrittenMain:
     """The function as far as it is written."""
 
     def __init__(self, builder: Any, kernels: Mapping[Workload, KernelCode]) -> None:

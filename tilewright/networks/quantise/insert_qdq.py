@@ -22,7 +22,7 @@ from tilewright.networks.quantise.plan import Group, QuantisationPlan
 
 def insert(normal: NormalGraph, plan: QuantisationPlan, exponents: Exponents) -> onnx.ModelProto:
     """The QDQ model of a folded float one; inputs, outputs and operators keep their names."""
-    writer = _Writer(normal, exponents)
+    writer = _QdqWriter(normal, exponents)
     for group in plan.groups:
         if group.weight is not None:
             writer.weigh(group.nodes[0], group.weight)
@@ -31,7 +31,7 @@ def insert(normal: NormalGraph, plan: QuantisationPlan, exponents: Exponents) ->
     return writer.model(plan)
 
 
-class _Writer:
+class _QdqWriter:
     def __init__(self, normal: NormalGraph, exponents: Exponents) -> None:
         self._copy = onnx.ModelProto()
         self._copy.CopyFrom(normal.model)

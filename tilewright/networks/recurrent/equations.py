@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.networks.recurrent.writer import Writer
+from tilewright.networks.recurrent.writer import RecurrentWriter
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Direction:
     activations: Sequence[str]
 
 
-Step = Callable[[Writer, Direction, int, str, str], tuple[str, str]]
+Step = Callable[[RecurrentWriter, Direction, int, str, str], tuple[str, str]]
 """Writes step t behind a state and a cell, each (batch, hidden), "" where it is zero; the next."""
 
 
-def _sums(w: Writer, d: Direction, t: int, state: str) -> str:
+def _sums(w: RecurrentWriter, d: Direction, t: int, state: str) -> str:
     """x(t)·Wᵀ + h(t-1)·Rᵀ and the biases."""
     if not state:
         return d.projected[t]
@@ -40,7 +40,7 @@ def _sums(w: Writer, d: Direction, t: int, state: str) -> str:
     return w.emit("Add", [product, d.projected[t]], f"{d.prefix}{t}/sums")
 
 
-def lstm(w: Writer, d: Direction, t: int, state: str, cell: str) -> tuple[str, str]:
+def lstm(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tuple[str, str]:
     """i, o, f and c are gates: c(t) = f·c(t-1) + i·c, h(t) = o·tanh(c(t))."""
     at, h = f"{d.prefix}{t}/", d.hidden
     three, last = w.split(_sums(w, d, t, state), [3 * h, h], 1, f"{at}gates")
@@ -53,7 +53,7 @@ def lstm(w: Writer, d: Direction, t: int, state: str, cell: str) -> tuple[str, s
     return w.emit("Mul", [o, shown], f"{at}state"), new
 
 
-def gru(w: Writer, d: Direction, t: int, state: str, cell: str) -> tuple[str, str]:
+def gru(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tuple[str, str]:
     """z, r and h are gates: h(t) = (1 - z)·h + z·h(t-1)."""
     at, h = f"{d.prefix}{t}/", d.hidden
     x_gates, x_new = w.split(d.projected[t], [2 * h, h], 1, f"{at}data")
@@ -83,7 +83,7 @@ def gru(w: Writer, d: Direction, t: int, state: str, cell: str) -> tuple[str, st
     return w.emit("Add", [new, moved], f"{at}state"), ""
 
 
-def rnn(w: Writer, d: Direction, t: int, state: str, cell: str) -> tuple[str, str]:
+def rnn(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tuple[str, str]:
     """h(t) is what the only gate gives."""
     return w.emit(d.activations[0], [_sums(w, d, t, state)], f"{d.prefix}{t}/state"), ""
 

@@ -25,7 +25,7 @@ from tilewright.networks.recurrent.operators import (
     input_at,
     obstacle,
 )
-from tilewright.networks.recurrent.writer import Writer
+from tilewright.networks.recurrent.writer import RecurrentWriter
 
 
 def unroll(normal: NormalGraph) -> None:
@@ -58,7 +58,7 @@ class _Unrolled:
         shapes: Mapping[str, Shape],
         tensors: Mapping[str, onnx.TensorProto],
     ) -> None:
-        self.writer = Writer(normal, node)
+        self.writer = RecurrentWriter(normal, node)
         self.projections: list[str] = []
         self._node = node
         self._tensors = tensors

@@ -13,7 +13,7 @@ from tilewright.networks.graph import STANDARD_DOMAINS, NormalGraph, Shape
 from tilewright.networks.onnx_file import is_stub, stub
 
 
-class Writer:
+class RecurrentWriter:
     """`nodes` are those written so far; constants go into the graph at once."""
 
     def __init__(self, normal: NormalGraph, node: onnx.NodeProto) -> None:

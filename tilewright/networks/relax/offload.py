@@ -49,7 +49,7 @@ def rewritten(
     functions = {step.name: _added(builder, step) for step in steps if isinstance(step, CpuIsland)}
     old = module["main"]
     params = [relax.Var(str(param.name), param.ty) for param in old.params]
-    made = _Main(builder, graph)
+    made = _OffloadedMain(builder, graph)
     made.known.update(zip((value.name for value in graph.inputs), params, strict=True))
     attrs = {k: v for k, v in (old.attrs or {}).items() if k != "global_symbol"}
     with builder.function("main", params, attrs):
@@ -96,7 +96,7 @@ def _added(builder: Any, island: CpuIsland) -> GlobalVar:
     return builder.add_func(function, f"tvm_{island.name}")
 
 
-class _Main:
+class _OffloadedMain:
     """The function as far as it is written; `known` are the expressions of values."""
 
     def __init__(self, builder: Any, graph: IntegerGraph) -> None:

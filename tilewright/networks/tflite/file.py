@@ -121,7 +121,7 @@ def read(path: Path) -> TfliteGraph:
             "again"
         )
     try:
-        return _Reader(content, path).graph()
+        return _FlatbufferReader(content, path).graph()
     except _DAMAGE:
         raise ModelFileError(
             f"'{path}' is damaged or cut off: its tables lead out of the file; convert or copy it "
@@ -136,7 +136,7 @@ _DAMAGE = (
 )  # fmt: skip
 
 
-class _Reader:
+class _FlatbufferReader:
     def __init__(self, content: bytes, path: Path) -> None:
         self._schema = tflite
         self._content = content

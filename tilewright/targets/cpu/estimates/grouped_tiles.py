@@ -80,8 +80,8 @@ def estimate(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
 
 
 def _written(w: Workload, knobs: Knobs) -> Array:
-    """How often the multiply-adds of a tap are written out, as `Windows` counts it: each column of
-    tiles at the border for itself, rows of tiles at the border with tests."""
+    """How often the multiply-adds of a tap are written out, as `WindowLoops` counts it: each column
+    of tiles at the border for itself, rows of tiles at the border with tests."""
     tests = (knobs["padding"] == COPY_NOTHING) & is_padded(w)
     unroll = knobs["unroll_kernel"].astype(int)
     kernel = np.choose(unroll, (1.0, w.kernel_w, w.kernel_w * w.kernel_h))

@@ -13,7 +13,7 @@ from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.grouped_tiles import (
     COPY_NOTHING,
-    Windows,
+    WindowLoops,
     even_shares,
     window_knobs,
     written,
@@ -153,7 +153,7 @@ class Depthwise:
         """The loops written out; `function` says what they compute."""
         w, block = workload, _block(workload, spec)
         taps = _ChannelTaps(w, w.out_channels // block, block)
-        windows = Windows(w, values, taps, block, block)
+        windows = WindowLoops(w, values, taps, block, block)
         weights = (w.in_channels // block, w.kernel_h, w.kernel_w, block)
         return written(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
 

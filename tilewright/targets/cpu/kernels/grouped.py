@@ -20,7 +20,7 @@ from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.grouped_tiles import (
     COPY_NOTHING,
-    Windows,
+    WindowLoops,
     even_shares,
     window_knobs,
     written,
@@ -271,7 +271,7 @@ class Grouped:
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
         taps = _GroupTaps(reach, ob, values["tile_blocks"], values["unroll_channels"])
-        windows = Windows(w, values, taps, ib, ob)
+        windows = WindowLoops(w, values, taps, ib, ob)
         weights = self.weights_shape(w, spec, values)
         return written(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
 

@@ -100,7 +100,7 @@ class Taps(Protocol):
         which of its pixels there are."""
 
 
-class Windows:
+class WindowLoops:
     """Writes the loops of one kernel."""
 
     def __init__(
@@ -302,7 +302,7 @@ class Windows:
 
 
 def written(
-    windows: Windows, data: tuple[int, ...], weights: tuple[int, ...], out: tuple[int, ...]
+    windows: WindowLoops, data: tuple[int, ...], weights: tuple[int, ...], out: tuple[int, ...]
 ) -> Any:
     """The function of TensorIR with those shapes of arguments."""
     with ir_builder.IRBuilder() as builder, T.prim_func(s_tir=True):
