@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.lazy_module import lazy_module
 from tilewright.core.python_path import module_path
 from tilewright.core.sanitize import printable
 from tilewright.services.local_services import API_URL, AUTH_STRING, login_for
 from tilewright.services.server_process import ServerError, answers
 from tilewright.services.workspace import use_workspace
+
+yaml = lazy_module("yaml")
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -101,8 +104,6 @@ def _provide_pool(client: SyncPrefectClient) -> str:
 
 def _deploy(file: Path) -> list[str]:
     """By Prefect's own command, which reads the file as its documentation says."""
-    import yaml
-
     done = subprocess.run(
         [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", file],
         capture_output=True, text=True, check=False, timeout=60 * MINUTES,
@@ -116,8 +117,6 @@ def _deploy(file: Path) -> list[str]:
 
 
 def _automations(file: Path) -> list[dict[str, Any]]:
-    import yaml
-
     found: list[dict[str, Any]] = yaml.safe_load(file.read_text())["automations"]
     return found
 

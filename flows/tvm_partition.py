@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.core.errors import UnknownName
 from tilewright.flows.build import tuned_picks
+from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.artifact import canonical_workloads
 from tilewright.networks.errors import NothingToOffload
+from tilewright.networks.extract import unfold_for
+from tilewright.networks.pooling import pooled
 from tilewright.networks.tvm_runtime import RUN, LayerCycles, OffloadError, register
 from tilewright.networks.tvm_runtime.program import clock_hz, inputs_of, layer_cycles, written
 from tilewright.targets.artifact_types import Pick
@@ -79,10 +82,7 @@ def partition_for_vta(
         raise OffloadError(
             f"{machine.name} runs no programs of ours, so nothing is offloaded to it; choose a VTA"
         )
-    from tilewright.networks.accelerator import Accelerator
-    from tilewright.networks.extract import unfold_for
     from tilewright.networks.integer.extraction import graph_of_module
-    from tilewright.networks.pooling import pooled
     from tilewright.networks.relax.module_view import view_of
     from tilewright.networks.relax.offload import rewritten
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares, nnls
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.models.base_model import FittedModel
 from tilewright.models.npz_file import read_numbers
 from tilewright.targets.features import Features, Unit
+
+optimize = lazy_module("scipy.optimize")
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -67,11 +69,11 @@ class CounterRegression(FittedModel):
         middle = float(np.median(cycles))
         small = _RIDGE * np.eye(len(seen)) / middle
         goal = np.concatenate([np.ones(len(rows)), np.zeros(len(seen))])
-        prices = nnls(np.concatenate([rows / cycles[:, None], small]), goal)[0]
+        prices = optimize.nnls(np.concatenate([rows / cycles[:, None], small]), goal)[0]
         if (self.module[seen] != OPEN).any():
             rest = np.log(middle / 20.0)
             start = np.append(np.log(np.maximum(prices, _RIDGE * middle)), 0.0)
-            found = least_squares(
+            found = optimize.least_squares(
                 _residuals, start, _slopes, method="lm", max_nfev=_EVALUATIONS,
                 args=(rows, y, self.module[seen], rest),
             ).x  # fmt: skip

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
-from scipy.optimize import minimize
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.models.base_model import FittedModel
 from tilewright.models.npz_file import read_numbers
 from tilewright.search.acquisition import log_expected_improvement
 from tilewright.targets.features import Features
+
+linalg, optimize = lazy_module("scipy.linalg"), lazy_module("scipy.optimize")
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -74,7 +75,7 @@ class GaussianProcess(FittedModel):
         start = np.concatenate([np.log(self.lengths), [_NOISE, _LINEAR]])
         bounds = [(-2.0, 5.0)] * x.shape[1] + [(math.log(1e-4), -1.0), (math.log(1e-3), 2.0)]
         some = _thinned(z, self.search_points)
-        found = minimize(
+        found = optimize.minimize(
             _evidence, start, (x[some], z[some], None if known is None else known[some]),
             "L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": self.steps},
         ).x  # fmt: skip
@@ -82,8 +83,8 @@ class GaussianProcess(FittedModel):
         self.noise, self.linear = float(np.exp(found[-2])), float(np.exp(found[-1]))
         self.x = x / self.lengths
         kernel = _kernel(self.x, self.x, self.linear)
-        self.factor = cholesky(_noisy(kernel, self.noise, known), lower=True)
-        self.weights = cho_solve((self.factor, True), z)
+        self.factor = linalg.cholesky(_noisy(kernel, self.noise, known), lower=True)
+        self.weights = linalg.cho_solve((self.factor, True), z)
         if known is not None:  # what a new trial's is expected to be
             self.noise += float(np.median(known))
 
@@ -154,7 +155,7 @@ class GaussianProcess(FittedModel):
         if not len(self.weights):
             return prior, np.empty((0, len(scaled)))
         kernel = _kernel(self.x, scaled, self.linear)
-        known = solve_triangular(self.factor, kernel, lower=True)
+        known = linalg.solve_triangular(self.factor, kernel, lower=True)
         return np.maximum(prior - (known**2).sum(axis=0), _JITTER), known
 
 
@@ -190,12 +191,12 @@ def _evidence(
     decay = np.exp(-distance)
     kernel = (1.0 + distance + distance**2 / 3.0) * decay + linear * inner
     try:
-        factor = cholesky(_noisy(kernel, noise, known), lower=True)
-    except LinAlgError:
+        factor = linalg.cholesky(_noisy(kernel, noise, known), lower=True)
+    except np.linalg.LinAlgError:
         return 1e10, np.zeros_like(theta)
-    weights = cho_solve((factor, True), z)
+    weights = linalg.cho_solve((factor, True), z)
     # d/dK of the negative log likelihood is half of this.
-    slope = cho_solve((factor, True), np.eye(len(z))) - np.outer(weights, weights)
+    slope = linalg.cho_solve((factor, True), np.eye(len(z))) - np.outer(weights, weights)
     by_square = slope * (-5.0 / 6.0 * (1.0 + distance) * decay)
     by_lengths = by_square.sum(axis=1) @ a**2 - (a * (by_square @ a)).sum(axis=0)
     by_lengths = -2.0 * by_lengths - linear * (a * (slope @ a)).sum(axis=0)

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import UnknownName
+from tilewright.models.counter_regression import CounterRegression
 from tilewright.models.features import gp_features, tree_features
+from tilewright.models.gaussian import GaussianProcess
 from tilewright.models.hidden_features import hidden_features, work
 from tilewright.models.loop_features import loop_features
 from tilewright.search.cost_model_protocols import CostModel, Surrogate, VetoModel
@@ -82,8 +84,6 @@ class Toolbox:
         return work(hidden)
 
     def draft(self, hidden: Features) -> CostModel:
-        from tilewright.models.counter_regression import CounterRegression
-
         return CounterRegression.of(hidden)
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:
@@ -93,8 +93,6 @@ class Toolbox:
         return build(kind, seed, True, parameters)
 
     def surrogate(self, seed: int, **parameters: float) -> Surrogate:
-        from tilewright.models.gaussian import GaussianProcess
-
         return GaussianProcess(seed, False, parameters)
 
     def validity(self, seed: int, **parameters: float) -> VetoModel:

@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 from mlflow.utils import requirements_utils
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.search.cost_model_protocols import Boosted, CostModel, VetoModel
+
+lightgbm, xgboost = lazy_module("lightgbm"), lazy_module("xgboost")
 
 BOOSTER_FILES = {".ubj": "model.ubj", ".txt": "model.lgb"}
 """Where a flavour keeps a booster, by the suffix of the model's own file."""
@@ -46,14 +49,12 @@ def flavoured(model: CostModel, folder: Path) -> Flavoured:
     survey_no_packages()
     booster = booster_of(model)
     if booster is not None and model.kind == "lightgbm":
-        import lightgbm
         import mlflow.lightgbm
 
         needs = [f"lightgbm=={lightgbm.__version__}"]
         return Flavoured(mlflow.lightgbm, {"lgb_model": booster, "pip_requirements": needs})
     if booster is not None:
         import mlflow.xgboost
-        import xgboost
 
         booster.feature_names = list(model.columns) or None
         needs = [f"xgboost-cpu=={xgboost.__version__}"]

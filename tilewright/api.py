@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilewright.networks import load
+
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
@@ -204,6 +206,4 @@ def load_model(source: str | Path, **options: Any) -> Network:
     >>> [str(each.workload) for each in network.workloads(block_in=16, block_out=16)][0]
     'conv2d:n=1,c=16,h=8,w=8,o=16,k=1,s=1,p=0'
     """
-    from tilewright.networks import load
-
     return load(source, **options)

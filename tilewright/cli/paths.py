@@ -15,6 +15,7 @@ from typing import Any
 import typer
 
 from tilewright.core.working_folder import from_start
+from tilewright.networks import zoo_names
 
 MLFLOW_ID = re.compile(r"[0-9a-f]{32}")
 _OF_FILES = "replay"
@@ -47,8 +48,6 @@ def model_text(text: str | None) -> str | None:
     """A network by name, or the absolute path of its file. Names come first."""
     if not text or not (_looks_like_path(text) or from_start(Path(text)).is_file()):
         return text
-    from tilewright.networks import zoo_names
-
     return text if text in zoo_names() else str(from_start(Path(text)))
 
 

@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tilewright.networks import zoo
+
 if TYPE_CHECKING:
     from tilewright.networks.network import Network
 
@@ -40,6 +42,4 @@ def load(
 
 def zoo_names() -> list[str]:
     """The built-in networks."""
-    from tilewright.networks import zoo
-
     return zoo.names()

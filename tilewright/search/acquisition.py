@@ -5,6 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.lazy_module import lazy_module
+
+special = lazy_module("scipy.special")
+
 _LOG_ROOT_TWO_PI = 0.5 * np.log(2 * np.pi)
 
 
@@ -13,14 +17,12 @@ def log_expected_improvement(
 ) -> NDArray[np.float64]:
     """log E[max(best - y, 0)] for y ~ N(mean, spread²), stable far above `best` (Ament et al.,
     Unexpected Improvements to Expected Improvement, 2023)."""
-    from scipy.special import ndtr  # not to be loaded by all who look up a tuner
-
     spread = np.maximum(spread, 1e-9)
     z = (best - mean) / spread
     log_density = -0.5 * z**2 - _LOG_ROOT_TWO_PI
     near = np.maximum(z, -5.0)
     density = np.exp(-0.5 * near**2 - _LOG_ROOT_TWO_PI)
-    close = np.log(density + near * ndtr(near))
+    close = np.log(density + near * special.ndtr(near))
     far = log_density - 2.0 * np.log(np.maximum(-z, 1.0))
     return np.asarray(np.where(z > -5.0, close, far) + np.log(spread))
 

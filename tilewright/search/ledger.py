@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import FileChanged, append, remove, write_atomically
+from tilewright.core.lazy_module import lazy_module
 from tilewright.core.safe_files import check_own, read_plain
 from tilewright.search.file_lock import Lease, lease_of
 from tilewright.search.ledger_schema import Entry, TrialEntry, decode, encode
@@ -30,6 +31,8 @@ from tilewright.search.run_ledger import RunKey, RunLedger, RunRecords
 
 if TYPE_CHECKING:
     import pandas as pd
+else:
+    pd = lazy_module("pandas")
 
 COLUMNS = (
     "workload", "trial", "round", "config", "knobs", "status", "reason", "cycles", "seconds",
@@ -60,8 +63,6 @@ class Contents:
     def frame(self) -> pd.DataFrame:
         """One row a trial, columns `COLUMNS`, as in `trials.parquet`; `trial` counts within a run.
         A trial that was recorded again after a crash appears once."""
-        import pandas as pd
-
         rows, count = [], defaultdict[tuple[str, ...], int](int)
         seen: set[tuple[tuple[str, ...], str]] = set()
         for record in self.records:

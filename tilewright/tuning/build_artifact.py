@@ -11,10 +11,15 @@ from numpy.typing import NDArray
 
 from tilewright.core.files import Json
 from tilewright.core.sanitize import printable
-from tilewright.networks import artifact
+from tilewright.networks import artifact, load
+from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.artifact import ArtifactError
 from tilewright.networks.artifact.accuracy import OF_FLOAT, OF_QUANTISED
 from tilewright.networks.errors import ImportFailedError, ModelFileError
+from tilewright.networks.onnx_reference import reference_model
+from tilewright.networks.onnx_source import refuse_unsupported
+from tilewright.networks.pooling import pooled
+from tilewright.networks.quantise import is_quantised, model_with_weights, samples_for
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Builds, capability
@@ -87,12 +92,7 @@ def integer_network(
         raise ArtifactError(
             f"{target.name} runs no programs of ours, so nothing is built for it; choose a VTA"
         )
-    from tilewright.networks import load
-    from tilewright.networks.accelerator import Accelerator
     from tilewright.networks.integer.network import in_integers
-    from tilewright.networks.onnx_reference import reference_model
-    from tilewright.networks.onnx_source import refuse_unsupported
-    from tilewright.networks.quantise import is_quantised, model_with_weights, samples_for
 
     accelerator = Accelerator.of(target, "per-channel" if options.per_channel else "full")
     model = reference_model(model_with_weights(options.model, options.seed))
@@ -154,8 +154,6 @@ def _labelled(graph: IntegerGraph, labels: Mapping[str, bool], path: Path) -> In
 
 def _pool_rule(options: BuildOptions, target: Target, accelerator: Accelerator) -> PoolRule:
     """Which max-pools are part of the convolution before them: as tuning decides it, or did."""
-    from tilewright.networks.pooling import pooled
-
     if options.schedules is not None:
         return pool_rule(options.schedules, target)
     return lambda convolution, pool: pooled(convolution, pool, accelerator)

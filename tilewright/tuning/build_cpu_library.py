@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from tilewright import networks
 from tilewright.core.files import Json
 from tilewright.networks.artifact import ArtifactError
+from tilewright.networks.artifact.compiled import build
+from tilewright.networks.float32 import is_quantised
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.registry import kind_of
@@ -35,7 +37,6 @@ def read_layers(options: BuildOptions, target: Target) -> tuple[Network, list[Ke
     """The network, and its layers that the target has kernels for. Raises `ArtifactError` where
     there are none, or it is quantised, and what reading the model raises."""
     from tilewright.networks.compiled.layers import kernel_layers
-    from tilewright.networks.float32 import is_quantised
 
     network = networks.load(options.model, options.input_shapes or None, options.seed)
     whole = network.whole
@@ -63,8 +64,6 @@ def compile_library(
 ) -> Mapping[str, Json]:
     """Compile the network with these schedules; the folder's manifest. Raises as
     `networks.artifact.compiled.build`."""
-    from tilewright.networks.artifact.compiled import build
-
     macs = sum(network.examined.found.macs.values())
     return build(
         network.whole, [layer for layer in layers if layer.workload in picks], dict(picks), target,

@@ -7,6 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tilewright.core.lazy_module import lazy_module
+
+stats = lazy_module("scipy.stats")
+
 CONFIDENCE = 0.95
 
 
@@ -21,13 +25,11 @@ def interval_of(values: Sequence[float]) -> Interval | None:
     """Of the median of what `values`, (n,), are drawn from, at `CONFIDENCE` or above whatever its
     distribution: by order statistics. NaN is left out; None for fewer than six values, of which
     there is no such interval."""
-    from scipy.stats import quantile_test  # takes half a second to load
-
     known = np.asarray(values, dtype=np.float64)
     known = known[np.isfinite(known)]
     if len(known) < 2:
         return None
-    found = quantile_test(known, p=0.5).confidence_interval(CONFIDENCE)
+    found = stats.quantile_test(known, p=0.5).confidence_interval(CONFIDENCE)
     ends = Interval(float(found.low), float(found.high))
     return ends if np.isfinite(ends).all() else None
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from tilewright.core.errors import UnknownName
 from tilewright.models.transfer.contract import TransferError
 from tilewright.models.transfer.files import identity_of
+from tilewright.networks import zoo_names
+from tilewright.networks.errors import ModelFileError
 from tilewright.search.registry import check_options, registered_tuners
 from tilewright.targets.capabilities import Builds, TimesStreams, capability
 from tilewright.targets.cluster.connection import check_address
@@ -88,9 +90,6 @@ def check_fusion(options: TuningOptions) -> None:
 def check_source(model: str) -> None:
     """Raises `ModelFileError` for a path without a file, `UnknownName` for another name that is no
     built-in network's."""
-    from tilewright.networks import zoo_names
-    from tilewright.networks.errors import ModelFileError
-
     if model in zoo_names() or Path(model).is_file():
         return
     if Path(model).suffix or "/" in model:

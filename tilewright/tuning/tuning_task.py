@@ -21,6 +21,8 @@ from tilewright.search import Explorer, Problem, RunKey, Setting, problem_of, ru
 from tilewright.targets import subprocess_target
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Watched, capability
+from tilewright.targets.cluster.connection import connect
+from tilewright.targets.cluster.target import ClusterTarget, recipe_of
 from tilewright.targets.registry import kind_of, make_target
 from tilewright.targets.workload import Workload
 from tilewright.tuning.options import CHAMPION, OptionValue, TuningOptions
@@ -183,9 +185,6 @@ def _target(name: str, space: str, isolate: float, thread: int, state: tuple[int
 def _target_on(
     cluster: str, name: str, space: str, isolate: float, state: tuple[int, int]
 ) -> Target:
-    from tilewright.targets.cluster.connection import connect
-    from tilewright.targets.cluster.target import ClusterTarget, recipe_of
-
     connect(cluster)  # a mistake shows before any work
     kind, rest = kind_of(name)
     if kind.make_on is not None:

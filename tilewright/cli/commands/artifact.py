@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli.arguments import Calibration, InputShape, Model, Target, read_input_shapes
+from tilewright.cli.signals import interruptible
 from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import as_typed
 
@@ -137,7 +138,6 @@ def run(
 ) -> None:
     """One inference: on the simulated accelerator, bit by bit and cycle by cycle as in hardware; or
     of a library, on this machine."""
-    from tilewright.cli.signals import interruptible
     from tilewright.cli.views.artifact import profile_json, show_profile, show_run
     from tilewright.cli.views.terminal import Terminal
     from tilewright.core.files import pack_arrays, write_atomically
@@ -196,7 +196,6 @@ def _run_library(
 def verify(folder: Folder, as_json: AsJson = False, allow_code: AllowCode = False) -> None:
     """Compare the whole network with its source model on stored samples, and every layer with plain
     arithmetic on random data."""
-    from tilewright.cli.signals import interruptible
     from tilewright.cli.views.artifact import checks_json, show_accuracy, show_checks
     from tilewright.cli.views.terminal import Terminal
     from tilewright.networks.artifact import CompiledArtifact

@@ -10,6 +10,7 @@ import typer
 
 from tilewright.cli.arguments import Seed, read_pair
 from tilewright.cli.paths import model_texts, target_text
+from tilewright.cli.signals import keep_count
 from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import from_start
 
@@ -117,7 +118,6 @@ def _run(options: CodesignOptions, bare: bool, as_json: bool) -> None:
     from tilewright.hardware_search.steps import check
 
     check(options)
-    from tilewright.cli.signals import keep_count
     from tilewright.cli.views.codesign import searching, show_front
     from tilewright.cli.views.terminal import Terminal
 

@@ -10,6 +10,7 @@ import typer
 
 from tilewright.cli.arguments import MaxWaste, Space, Target, say_remarks
 from tilewright.cli.paths import file_texts, model_text
+from tilewright.cli.signals import keep_count
 from tilewright.core.errors import TilewrightError
 from tilewright.tuning.options import DEFAULTS
 
@@ -83,7 +84,6 @@ def compare(
     max_waste: MaxWaste = DEFAULTS.max_waste,
 ) -> None:
     """Run several tuners with many seeds and compare them with the enumerated optimum."""
-    from tilewright.cli.signals import keep_count
     from tilewright.cli.views.comparison import comparing, show
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.compare.plan import (

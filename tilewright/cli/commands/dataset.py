@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli.paths import target_texts
+from tilewright.cli.signals import keep_count
 
 if TYPE_CHECKING:
     from tilewright.evaluation.datasets.metadata import DatasetMetadata
@@ -57,7 +58,6 @@ def build(
 ) -> None:
     """Lower and measure schedules of the built-in networks' layers on many accelerators, or on
     hardware that is named. Repeating the command resumes a build that was stopped."""
-    from tilewright.cli.signals import keep_count
     from tilewright.cli.views.dataset import building, show_built
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.datasets.build import kept_rows

@@ -17,7 +17,7 @@ from tilewright.cli.arguments import (
     read_input_shapes,
     say_remarks,
 )
-from tilewright.tuning.options import DEFAULTS, TuningOptions
+from tilewright.tuning.options import DEFAULTS, TuningOptions, parse_options
 
 if TYPE_CHECKING:
     from tilewright.targets.base import Target as Hardware
@@ -55,7 +55,6 @@ def inspect(
     from tilewright.networks import load
     from tilewright.networks.accelerator import Accelerator
     from tilewright.targets import make_target
-    from tilewright.tuning.options import parse_options
     from tilewright.tuning.preflight import check_source
 
     options = parse_options(

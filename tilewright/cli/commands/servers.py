@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tilewright.cli.arguments import Batch, Model, Seed, Space, Target, Trials, Tuner
+from tilewright.core.working_folder import started_in
 from tilewright.services.server_process import LOOPBACK
-from tilewright.tuning.options import DEFAULTS
+from tilewright.tuning.options import DEFAULTS, parse_options
 
 PrefectPort = Annotated[
     int | None,
@@ -38,9 +40,6 @@ def ui(
     ] = LOOPBACK,
 ) -> None:
     """Show all runs on a page that leads to Prefect's and MLflow's, until Ctrl-C."""
-    from functools import partial
-
-    from tilewright.core.working_folder import started_in
     from tilewright.dashboard.start import start_dashboard
     from tilewright.services.addresses import MLFLOW, PREFECT, RUNS, port_or_last
     from tilewright.services.ports import check_ports
@@ -95,7 +94,6 @@ def serve(
     """Serve the tuning flow as a deployment: on a schedule, and on request from Prefect's pages."""
     from tilewright.services.addresses import PREFECT, port_or_last
     from tilewright.services.ports import check_ports
-    from tilewright.tuning.options import parse_options
     from tilewright.tuning.output_dir import below_root
     from tilewright.tuning.preflight import check
     from tilewright.tuning.regression_options import parse_watch

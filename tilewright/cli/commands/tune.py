@@ -21,9 +21,10 @@ from tilewright.cli.arguments import (
     read_pair,
 )
 from tilewright.cli.paths import model_text, warm_start_text
+from tilewright.cli.signals import keep_count
 from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import from_start
-from tilewright.tuning.options import DEFAULTS
+from tilewright.tuning.options import DEFAULTS, parse_options
 
 if TYPE_CHECKING:
     from tilewright.cli.views.tuning_progress import Heard
@@ -143,8 +144,6 @@ def tune(
     ] = False,
 ) -> None:
     """Tune every workload of a network. Repeating the command resumes a run that was stopped."""
-    from tilewright.tuning.options import parse_options
-
     if model is None and workload is None:
         raise TilewrightError(
             "tune what? Name a model file, a network that 'tilewright zoo' lists, or a --workload"
@@ -181,7 +180,6 @@ def _run(options: TuningOptions, bare: bool) -> None:
     from tilewright.tuning.preflight import check
 
     check(options)
-    from tilewright.cli.signals import keep_count
     from tilewright.cli.views.terminal import Terminal
     from tilewright.cli.views.tuning_progress import Heard, make_display
     from tilewright.cli.views.tuning_results import show_results

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tilewright.cli.paths import target_text
-from tilewright.core.errors import TilewrightError
+from tilewright.cli.signals import interruptible
+from tilewright.core.errors import TilewrightError, UnknownName
 from tilewright.core.working_folder import as_typed
 
 if TYPE_CHECKING:
@@ -58,7 +60,6 @@ def cycles(
     ] = None,
 ) -> None:
     """Cycles from launch to FINISH, and what each unit did in them."""
-    from tilewright.cli.signals import interruptible
     from tilewright.cli.views.cycles import cycles_text
     from tilewright.reports.timeline.activities import activities, write_timeline
     from tilewright.reports.timeline.plot import write_plot
@@ -96,8 +97,6 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """The memory after a program, bit for bit, and what it moved and computed."""
-    from tilewright.cli.signals import interruptible
-    from tilewright.core.errors import UnknownName
     from tilewright.targets.vta.functional import SEMANTICS, simulate
     from tilewright.targets.vta.program import Program
 
@@ -127,9 +126,6 @@ def lint(
     as_json: AsJson = False,
 ) -> None:
     """What is invalid in a program, or not the same on every implementation. Exit code 1 if any."""
-    from dataclasses import asdict
-
-    from tilewright.cli.signals import interruptible
     from tilewright.targets.vta.lint import lint as findings_of
     from tilewright.targets.vta.program import Program
 

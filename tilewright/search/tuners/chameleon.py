@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.search import candidates
 from tilewright.search.cost_model_protocols import CostModel
 from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, History
@@ -21,6 +22,8 @@ from tilewright.search.problem import Problem
 from tilewright.search.registry import register
 from tilewright.search.tuners.autotvm import knob_features, scorer
 from tilewright.targets.base import Space
+
+cluster = lazy_module("sklearn.cluster")
 
 _CLUSTERS = range(8, 65, 8)
 
@@ -152,12 +155,10 @@ def clusters(
     """k-means of points (n, axes) that were met so often (n,), for the next of `counts` clusters
     until the inertia is not `knee` times smaller than before: each point's cluster, (n,), and
     centres, (clusters, axes)."""
-    from sklearn.cluster import KMeans
-
     distinct, last = len(np.unique(points, axis=0)), np.inf
     for k in counts:
         k = min(k, distinct)
-        means = KMeans(k, n_init=1, random_state=int(rng.integers(1 << 31)))
+        means = cluster.KMeans(k, n_init=1, random_state=int(rng.integers(1 << 31)))
         label = means.fit_predict(points, sample_weight=times)
         if k == distinct or means.inertia_ >= last / knee:
             break

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from tilewright.core.lazy_module import lazy_module
 from tilewright.search import candidates
 from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, History
 from tilewright.search.problem import Problem
@@ -21,8 +22,11 @@ from tilewright.search.registry import Options, register
 from tilewright.targets.base import Space
 
 if TYPE_CHECKING:
+    import optuna
     from optuna import Study
     from optuna.distributions import BaseDistribution
+else:
+    optuna = lazy_module("optuna")
 
 Distributions = dict[str, "BaseDistribution"]
 
@@ -73,9 +77,6 @@ class Optuna(BaseExplorer[OptunaOptions]):
 
     def _study(self, history: History, distributions: Distributions, seed: int) -> Study:
         """All trials so far, those of others that are under way, and a sampler."""
-        import optuna
-        from optuna.trial import TrialState, create_trial
-
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         sampler = optuna.samplers.TPESampler(
             n_startup_trials=self.options.startup,
@@ -87,7 +88,7 @@ class Optuna(BaseExplorer[OptunaOptions]):
         cost = np.where(history.valid, history.log_latency, 0.0)
         for config, valid, value in zip(history.configs, history.valid, cost, strict=True):
             study.add_trial(
-                create_trial(
+                optuna.trial.create_trial(
                     params=_params(config, distributions),
                     distributions=distributions,
                     value=float(value),
@@ -96,8 +97,8 @@ class Optuna(BaseExplorer[OptunaOptions]):
             )
         for config in [] if history.pending is None else history.pending:
             study.add_trial(
-                create_trial(
-                    state=TrialState.RUNNING,
+                optuna.trial.create_trial(
+                    state=optuna.trial.TrialState.RUNNING,
                     params=_params(config, distributions),
                     distributions=distributions,
                 )
@@ -107,14 +108,14 @@ class Optuna(BaseExplorer[OptunaOptions]):
 
 def _distributions(space: Space, kind: str) -> Distributions:
     """Of the index of each knob's value."""
-    from optuna.distributions import CategoricalDistribution, IntDistribution
-
     found: Distributions = {}
     for knob in space.knobs:
         count = len(knob.values)
         named = kind == "categorical" or (kind == "mixed" and count == 2)
         found[knob.name] = (
-            CategoricalDistribution(range(count)) if named else IntDistribution(0, count - 1)
+            optuna.distributions.CategoricalDistribution(range(count))
+            if named
+            else optuna.distributions.IntDistribution(0, count - 1)
         )
     return found
 

@@ -12,6 +12,7 @@ from typing import cast
 from tilewright.core.files import Json
 from tilewright.targets.base import Target
 from tilewright.targets.registry import Property, TargetKind
+from tilewright.targets.vta.random_specs import variants
 from tilewright.targets.vta.spec import VtaSpec, preset_files
 from tilewright.targets.vta.spec_summary import figures, properties
 
@@ -66,8 +67,6 @@ def _properties(text: str) -> Sequence[Property]:
 
 
 def _variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
-    from tilewright.targets.vta.random_specs import variants
-
     return [spec.model_dump(by_alias=True) for spec in variants(count, seed)]
 
 

@@ -48,6 +48,8 @@ from tilewright.targets.features import Features
 from tilewright.targets.vta import autotvm
 from tilewright.targets.vta.area import area_of
 from tilewright.targets.vta.baseline import PublishedBaseline, baseline_of, fallback_of
+from tilewright.targets.vta.board.artifact_builder import VtaProgram, build
+from tilewright.targets.vta.board.stream_timer import VtaStreamTimer
 from tilewright.targets.vta.bounds import bound_cycles, roofline_cycles, shifted_residuals
 from tilewright.targets.vta.code_digest import simulator_version
 from tilewright.targets.vta.cycle_breakdown import breakdown
@@ -250,22 +252,16 @@ class VtaTarget:
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
         """One stream a segment, see `targets.vta.board`."""
-        from tilewright.targets.vta.board.artifact_builder import build
-
         return build(graph, schedules, self.spec)
 
     def open(
         self, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]]
     ) -> BuiltProgram:
         """On a board that is simulated."""
-        from tilewright.targets.vta.board.artifact_builder import VtaProgram
-
         return VtaProgram.open(files, layers, self.spec)
 
     def stream_timer(self) -> StreamTimer:
         """See `targets.vta.board.stream_timer`."""
-        from tilewright.targets.vta.board.stream_timer import VtaStreamTimer
-
         return VtaStreamTimer(self.spec)
 
     @property

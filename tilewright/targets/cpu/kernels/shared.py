@@ -123,8 +123,6 @@ def _in_integers(w: Workload, tensors: dict[str, Any], found: Any) -> Any:
 
 def _composed(operations: Sequence[AluOperation], found: Any) -> Any:
     """A step on an int32 sum that ALU operations make up."""
-    from tvm import tirx
-
     of = {
         "add": wrapping_sum, "min": tirx.min, "max": tirx.max, "shr": tirx.shift_right
     }  # fmt: skip

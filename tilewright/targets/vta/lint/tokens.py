@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from tilewright.targets.vta.isa import FLAG_QUEUES
 from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.timing import CycleError, simulate_program
 
 
 def loses_tokens(
@@ -18,11 +19,6 @@ def loses_tokens(
     A deadlock in time counts as lost tokens, and so does a program that cannot be timed: neither
     can be ruled out then.
     """
-    from tilewright.targets.vta.timing import (  # compiles; rarely needed
-        CycleError,
-        simulate_program,
-    )
-
     try:
         report = simulate_program(insns, spec, tokens=tokens)
     except CycleError:
