@@ -20,7 +20,7 @@ from tilewright.targets.layer import Layer, channel_axis
 from tilewright.targets.tensor_aliasing import lay_out
 
 Array = NDArray[Any]
-RunLayer = Callable[[Layer, Mapping[str, Array]], Array]
+LayerFunction = Callable[[Layer, Mapping[str, Array]], Array]
 RunIsland = Callable[[CpuIsland, list[Array]], list[Array]]
 
 
@@ -48,7 +48,7 @@ def run(
     graph: IntegerGraph,
     inputs: Mapping[str, Array],
     island: RunIsland,
-    layer: RunLayer | None = None,
+    layer: LayerFunction | None = None,
 ) -> dict[str, Array]:
     """Every value of the graph by name, its outputs under their names among them.
 

@@ -1,4 +1,4 @@
-"""Programs of single configs, to be run with their data or judged by what they compute."""
+"""Makes programs of single configs, to be run with their data or judged by what they compute."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Logs learned models with a run in MLflow: in the flavour of their library, with a signature of
-named features, an example, and what they predict in which unit; and what they learned from."""
+"""Logs learned models with a run in MLflow, in the flavour of their library.
+
+A model has a signature of named features, an example, what it predicts in which unit, and what it
+learned from.
+"""
 
 from __future__ import annotations
 

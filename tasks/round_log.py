@@ -1,5 +1,7 @@
-"""Says in a line what a step of a round did, for the log of its task: from the values of manifests,
-so that a step that is reused says the same."""
+"""Says in a line what a step of a round did, for the log of its task.
+
+The line is made of the values of manifests, so that a reused step says the same.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +17,25 @@ from tilewright.search import Batch, History, model_errors
 from tilewright.targets.base import Measurements
 from tilewright.targets.capabilities import Latency
 
-Values = Mapping[str, Json]
+StageValues = Mapping[str, Json]
 
 ERRORS = {"P_rmse": "P {} log2", "A_rmse": "A {} log2", "V_brier": "V {} (Brier)"}
 """How the errors of `search.model_errors` are written."""
 
 
-def generated(values: Values) -> str:
+def generated(values: StageValues) -> str:
     """`1,500 candidates`."""
     return _count(values["candidates"], "candidate")
 
 
-def filtered(values: Values) -> str:
+def filtered(values: StageValues) -> str:
     """`kept 64 candidates, vetoed 12 with a chance of valid below 0.31`."""
     text = f"kept {_count(values['kept'], 'candidate')}, vetoed {_number(values['vetoed'])}"
     below = values.get("below")
     return text + (f" with a chance of valid below {below:.2g}" if isinstance(below, float) else "")
 
 
-def lowered(values: Values) -> str:
+def lowered(values: StageValues) -> str:
     """`lowered 64 configs, chose 16; 7 failed to compile: 5 × accumulator exceeded, 2 × …`."""
     chosen = as_int(values["chosen"])
     every = as_int(values["lowered"]) + chosen
@@ -41,13 +43,13 @@ def lowered(values: Values) -> str:
     return text + _failed(values, "failed to compile")
 
 
-def simulated(values: Values) -> str:
+def simulated(values: StageValues) -> str:
     """`16 trials, 14 valid; 2 failed: 2 × input tiles exceed the scratchpad`."""
     valid = f"{_count(values['trials'], 'trial')}, {_number(values['valid'])} valid"
     return valid + _failed(values, "failed")
 
 
-def learned(values: Values) -> str:
+def learned(values: StageValues) -> str:
     """`models: A, P, V`."""
     names = values["models"]
     return f"models: {', '.join(map(str, names))}" if isinstance(names, list) and names else ""
@@ -76,11 +78,12 @@ def latency_text(latency: Latency) -> str:
 
 
 def reasons(texts: NDArray[np.object_]) -> dict[str, Json]:
-    """How often each reason of a failure occurs, the most frequent first, without ""."""
+    """How often each reason of a failure occurs in `texts`, (rows,), the most frequent first,
+    without ""."""
     return dict(Counter(str(text) for text in texts if text).most_common())
 
 
-def _failed(values: Values, how: str) -> str:
+def _failed(values: StageValues, how: str) -> str:
     counts = {reason: as_int(n) for reason, n in as_object(values["failures"]).items()}
     if not counts:
         return ""

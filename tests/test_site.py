@@ -1,4 +1,4 @@
-"""Check what the site adds to its pages: links of texts from elsewhere, commands, examples."""
+"""Checks what the site adds to its pages: links of texts from elsewhere, commands, examples."""
 
 from __future__ import annotations
 

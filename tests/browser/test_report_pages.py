@@ -1,4 +1,4 @@
-"""The pages that commands write, opened where there is much room and where there is little."""
+"""Opens the pages that commands write, on wide screens and on narrow ones."""
 
 from __future__ import annotations
 

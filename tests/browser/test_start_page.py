@@ -1,4 +1,4 @@
-"""The start page as a user sees it: runs compared, a run's knobs, one in progress, odd names."""
+"""Tests the start page as a user sees it: runs compared, knobs, a run in progress, odd names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the start page is told: of runs that ended, that go on in another process, that died."""
+"""Tests what the start page is told: of runs that ended, that another process does, that died."""
 
 from __future__ import annotations
 

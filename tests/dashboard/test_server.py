@@ -1,4 +1,4 @@
-"""The start page's server: what it serves to whom, and what names of others can do there."""
+"""Tests the start page's server: what it serves to whom, and what names of others can do there."""
 
 from __future__ import annotations
 

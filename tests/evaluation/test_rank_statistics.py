@@ -1,4 +1,4 @@
-"""Statistics of ranks are those of SciPy and scikit-learn, ties included."""
+"""Compares statistics of ranks with those of SciPy and scikit-learn, ties included."""
 
 from __future__ import annotations
 

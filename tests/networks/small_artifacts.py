@@ -1,4 +1,4 @@
-"""A small artifact for the tests, and manifests of it that say something else."""
+"""Builds a small artifact for the tests, and manifests of it that say something else."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""An artifact from a stranger: whatever it says, nothing outside of it is touched,
-and no code of it runs unasked."""
+"""Checks that an artifact from a stranger touches nothing outside of it.
+
+No code of it runs unasked.
+"""
 
 from __future__ import annotations
 

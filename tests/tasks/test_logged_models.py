@@ -1,4 +1,4 @@
-"""What is logged of tuners' models says what they were asked, and answers as they do."""
+"""Checks that logged models of tuners say what they were asked, and answer as they do."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Writes the trials of a workload as Kernel Tuner does: as its cache, which it resumes from and
-simulates tuning on, and as a T4 file, the results format it shares with other tuners."""
+"""Writes the trials of a workload as Kernel Tuner does: as its cache, and as a T4 file.
+
+Kernel Tuner resumes from its cache and simulates tuning on it. T4 is the results format it shares
+with other tuners.
+"""
 
 from __future__ import annotations
 

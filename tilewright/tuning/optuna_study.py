@@ -1,8 +1,7 @@
-"""Makes studies of Optuna of a run's trials: to look at with its tools, and to ask which knobs
-matter.
+"""Makes studies of Optuna of a run's trials: for its tools, and to ask which knobs matter.
 
 A study is a workload. Its parameters are the knobs with the values that were tried, its objective
-is seconds; a trial that is not valid has failed there, with the reason beside it.
+is seconds. A trial that is not valid has failed there, with the reason beside it.
 """
 
 from __future__ import annotations

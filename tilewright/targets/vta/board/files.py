@@ -1,4 +1,4 @@
-"""Names the four files that a board loads, and what they say of its machine."""
+"""Names the four files that a board loads, and reads what they say of its machine."""
 
 NETWORK, INSTRUCTIONS, UOPS, CONSTANTS = (
     "network.bin", "instructions.bin", "uops.bin", "constants.bin",
