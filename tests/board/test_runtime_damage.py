@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -336,6 +337,72 @@ def test_work_of_the_host_is_refused_with_its_name(
     done = run(sanitized, artifact, bytes(108), PYNQ)
     assert (done.code, done.output, done.streams) == (2, None, [])
     assert "the host must compute softmax, ?[31mresize; build it with --bare" in done.said
+
+
+def with_reason(network: bytes, why: bytes) -> bytes:
+    """Not bare, for that reason."""
+    header = np.frombuffer(network, HEADER, 1).copy()
+    at = int(header[0]["why_at"])
+    rest = network[HEADER.itemsize : -32]
+    rest = rest[: len(rest) - int(header[0]["text_bytes"]) + at]
+    header[0]["flags"], header[0]["why_bytes"] = 0, len(why)
+    header[0]["text_bytes"] = at + len(why) + 1
+    header[0]["bytes"] = HEADER.itemsize + len(rest) + len(why) + 1 + 32
+    return signed(header.tobytes() + rest + why + bytes(33))
+
+
+COMMANDS = {
+    b"\x1b[31m": "?[31m", b"\xc2\x9b31m": "?31m", b"\x9b31m": "?31m", b"\xe0\x82\x9b": "?",
+    b"a\rb\x7f": "a?b?", b"\xe2\x80\xae": "?", b"\xe2\x80\xa8": "?", b"\xf3\xa0\x80\x81": "?",
+    b"\xed\xa0\x80": "?", b"\xf5\x80\x80\x80": "?", b"\xc3": "?", b"\xe2\x82": "??",
+    b"\xc1\x81": "?", b"\xe0\x81\x81": "?", "β → é 水 🙂".encode(): "β → é 水 🙂",
+}  # fmt: skip
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_terminal_gets_no_commands(name: bytes, opener: Opener, program: BoardProgram) -> None:
+    files = image_files(program)
+    code, message = opener.open({**files, NETWORK: with_reason(files[NETWORK], b"<" + name + b">")})
+    assert code == UNSUPPORTED
+    assert f"without Python: <{COMMANDS[name]}>; build" in message
+
+
+@pytest.mark.attack
+def test_whatever_a_name_is_a_message_is_text(opener: Opener, program: BoardProgram) -> None:
+    files, rng = image_files(program), np.random.default_rng(3)
+    for size in (200, 399, 400, 401, 1000):
+        for _ in range(20):
+            noise = rng.integers(1, 256, size, np.uint8).tobytes()
+            text = "".join(map(chr, rng.integers(1, 0xD800, size // 2).tolist())).encode()
+            for why in (noise, text, b"a" * int(rng.integers(300, 350)) + text):
+                mutant = {**files, NETWORK: with_reason(files[NETWORK], why)}
+                message = opener.open(mutant)[1]  # decoded strictly
+                assert not [c for c in message if unicodedata.category(c) in ("Cc", "Zl", "Zp")]
+                assert not set(message) & set("\u202a\u202b\u202d\u202e\u2066\u2067\u2068")
+
+
+PLANTS: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "link": lambda path: path.symlink_to("/dev/zero"),
+    "folder": lambda path: path.mkdir(),
+}
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("plant", PLANTS)
+@pytest.mark.parametrize("name", FILES)
+def test_no_file_is_waited_for(
+    plant: str, name: str, program: BoardProgram, tmp_path: Path, sanitized: Path
+) -> None:
+    artifact = write_artifact(tmp_path / "art", program)
+    (artifact / name).unlink()
+    PLANTS[plant](artifact / name)
+    (artifact / "input.bin").write_bytes(bytes(108 + 48))
+    command = [sanitized / "tilewright_run", artifact, artifact / "input.bin", artifact / "out"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    said = "is a link; put the file itself there" if plant == "link" else "is no plain file"
+    assert (done.returncode, f"{name} {said}" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize("folder", ["", "nowhere", "input.bin"])

@@ -1,18 +1,24 @@
-/* Runs an artifact on a VTA through the stock driver: C99 and the functions of driver.h, no more.
+/* Runs an artifact on a VTA through the stock driver: C99, POSIX and the functions of driver.h.
  *
  * Nothing in the files is believed: every number is checked before it is used as a size, an offset
  * or an index, and every transfer of every instruction against the buffer it reads or writes. How
  * large an element is the files do not say: machine.h does, which is the bitstream's.
  */
 
+#define _POSIX_C_SOURCE 200809L
+
 #include "tilewright.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <float.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "driver.h"
 #include "machine.h"
@@ -149,15 +155,58 @@ struct tilewright {
 
 /* -- messages ---------------------------------------------------------------------------------- */
 
+/* The character that begins there, 0 for what is no UTF-8, and how many bytes it has. */
+static uint32_t character(const char *text, size_t *bytes) {
+  static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000};
+  const unsigned char *at = (const unsigned char *)text;
+  uint32_t value = at[0];
+  size_t more = 0;
+  *bytes = 1;
+  if (value >= 0x80) {
+    more = value < 0xe0 ? 1 : value < 0xf0 ? 2 : 3;
+    if (value < 0xc0 || value > 0xf7) return 0;
+    value &= 0x3fu >> more;
+  }
+  while (*bytes <= more) {
+    if ((at[*bytes] & 0xc0) != 0x80) {
+      *bytes = 1;
+      return 0;
+    }
+    value = value << 6 | (at[(*bytes)++] & 0x3fu);
+  }
+  return value < least[more] ? 0 : value;
+}
+
+/* Whether it is shown as itself: neither controls, by which a terminal can be commanded, nor what
+ * turns the direction of text or is not seen. */
+static int is_shown(uint32_t value) {
+  static const uint32_t hidden[][2] = {
+      {0x00, 0x1f},     {0x7f, 0x9f},     {0xad, 0xad},     {0x61c, 0x61c},   {0x180e, 0x180e},
+      {0x200b, 0x200f}, {0x2028, 0x202e}, {0x2060, 0x206f}, {0xd800, 0xf8ff}, {0xfeff, 0xfeff},
+      {0xfff0, 0xfffb}, {0xe0000, 0xe0fff}, {0xf0000, 0xffffffff}};
+  size_t i;
+  for (i = 0; i < sizeof hidden / sizeof *hidden; i++)
+    if (value >= hidden[i][0] && value <= hidden[i][1]) return 0;
+  return 1;
+}
+
 static int fail(tilewright *net, int code, const char *format, ...) {
   va_list values;
-  char *at;
+  char *from, *to = net->message;
   va_start(values, format);
   vsnprintf(net->message, sizeof net->message, format, values);
   va_end(values);
-  /* Names come out of files: a terminal gets no control characters from them. */
-  for (at = net->message; *at; at++)
-    if ((unsigned char)*at < 0x20 || *at == 0x7f) *at = '?';
+  for (from = net->message; *from;) {
+    size_t bytes;
+    if (is_shown(character(from, &bytes))) {
+      memmove(to, from, bytes);
+      to += bytes;
+    } else {
+      *to++ = '?';
+    }
+    from += bytes;
+  }
+  *to = 0;
   return code;
 }
 
@@ -252,36 +301,43 @@ static void sha256(const uint8_t *data, size_t bytes, uint8_t digest[DIGEST_BYTE
 
 /* -- files ------------------------------------------------------------------------------------- */
 
-static int read_open(tilewright *net, FILE *file, const char *path, uint64_t most, uint8_t **data,
+static int read_open(tilewright *net, int file, const char *path, uint64_t most, uint8_t **data,
                      size_t *bytes) {
-  long length;
-  if (fseek(file, 0, SEEK_END) || (length = ftell(file)) < 0 || fseek(file, 0, SEEK_SET))
-    return fail(net, TILEWRIGHT_BAD_FILE, "cannot read %s", path);
-  if ((uint64_t)length > most)
-    return fail(net, TILEWRIGHT_BAD_FILE, "%s is no file, or larger than %lu MiB", path,
+  struct stat found;
+  size_t done = 0;
+  if (fstat(file, &found) || !S_ISREG(found.st_mode))
+    return fail(net, TILEWRIGHT_BAD_FILE, "%s is no plain file", path);
+  if ((uint64_t)found.st_size > most)
+    return fail(net, TILEWRIGHT_BAD_FILE, "%s is larger than %lu MiB", path,
                 (unsigned long)(most >> 20));
-  *bytes = (size_t)length;
+  *bytes = (size_t)found.st_size;
   *data = malloc(*bytes ? *bytes : 1);
   if (!*data) return no_memory(net, path, *bytes);
-  if (fread(*data, 1, *bytes, file) != *bytes)
-    return fail(net, TILEWRIGHT_BAD_FILE, "cannot read all of %s", path);
+  while (done < *bytes) {
+    ssize_t got = read(file, *data + done, *bytes - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return fail(net, TILEWRIGHT_BAD_FILE, "cannot read all of %s", path);
+    done += (size_t)got;
+  }
   return TILEWRIGHT_OK;
 }
 
-/* All of a file of the folder; `*data` is the caller's to free, also after an error. */
+/* All of a file of the folder; `*data` is the caller's to free, also after an error. A pipe in its
+ * place is not waited for, and no link is followed. */
 static int read_file(tilewright *net, const char *folder, const char *name, uint64_t most,
                      uint8_t **data, size_t *bytes) {
   size_t length = strlen(folder) + 1 + strlen(name) + 1;
   char *path = malloc(length);
-  FILE *file;
-  int code;
+  int file, code;
   *data = NULL;
   if (!path) return no_memory(net, "a name", length);
   snprintf(path, length, "%s/%s", folder, name);
-  file = fopen(path, "rb");
-  if (file) {
+  file = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW | O_CLOEXEC);
+  if (file >= 0) {
     code = read_open(net, file, path, most, data, bytes);
-    fclose(file);
+    close(file);
+  } else if (errno == ELOOP) {
+    code = fail(net, TILEWRIGHT_BAD_FILE, "%s is a link; put the file itself there", path);
   } else {
     code = fail(net, TILEWRIGHT_BAD_FILE, "cannot open %s; is it the folder of an artifact?", path);
   }
