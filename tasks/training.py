@@ -118,8 +118,8 @@ def _register_model(
     """Log a trained model to MLflow and make it a version of its registered model."""
     run_id = _open(options, metrics)
     try:
-        folder, held = options.dataset, str(metrics[_DATASET])
-        read = tracking.source_dataset(Path(folder).name, folder, held)
+        source, held = options.dataset, str(metrics[_DATASET])
+        read = tracking.source_dataset(Path(source).name, source, held)
         tracking.log_dataset(run_id, read, "training")
         tracking.log_results(run_id, _numbers(metrics))
         tracking.log_file(run_id, folder / training.METRICS)
