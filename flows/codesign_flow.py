@@ -41,7 +41,7 @@ def codesign_flow(
         with quiet, CodesignRunner(logged(listen)) as run:
             return run_codesign(run, options, problem)
 
-    return codesign
+    return codesign  # type: ignore[return-value]  # of a state callers get the data
 
 
 codesign = codesign_flow()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import Parameter, Signature
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
@@ -103,5 +103,6 @@ def _parameter(form: Form, name: str) -> Parameter:
     field, schema = form.model_fields[name], form.model_json_schema()["properties"][name]
     shown = {k: v for k, v in schema.items() if k not in ("default", "title")}
     default = Parameter.empty if field.is_required() else _default(field)
-    annotation = Annotated[(field.annotation, *field.metadata, WithJsonSchema(shown))]  # type: ignore[misc]
+    annotated = cast(Any, Annotated)  # what it is made of is known when this runs
+    annotation = annotated[(field.annotation, *field.metadata, WithJsonSchema(shown))]
     return Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)

@@ -36,7 +36,7 @@ def training_flow(
         run = TrainingRunner(logged(listen))
         return run_training(run, options), run.registered
 
-    return train_model
+    return train_model  # type: ignore[return-value]  # of a state callers get the data
 
 
 train_model = training_flow()

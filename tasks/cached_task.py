@@ -149,7 +149,8 @@ def passes(_: object, __: object, state: State[Any]) -> bool:
     input, wrong numbers and a full disk stay what they are."""
     error = state.data
     if isinstance(error, MlflowException):
-        return error.get_http_status_code() >= HTTPStatus.INTERNAL_SERVER_ERROR
+        status = int(error.get_http_status_code())  # type: ignore[no-untyped-call]
+        return status >= HTTPStatus.INTERNAL_SERVER_ERROR
     return isinstance(error, ConnectionError | TimeoutError | RequestException)
 
 

@@ -51,8 +51,11 @@ class LearnedModel:
     @property
     def signature(self) -> ModelSignature:
         """Columns of features by name, and what is predicted."""
-        inputs = [ColSpec(DataType.double, name) for name in self.model.columns]
-        return ModelSignature(Schema(inputs), Schema([ColSpec(DataType.double, self.predicts)]))
+        inputs, output = (
+            Schema([*(ColSpec(DataType.double, name) for name in names)])
+            for names in (self.model.columns, [self.predicts])
+        )
+        return ModelSignature(inputs, output)
 
     @property
     def example(self) -> pd.DataFrame | None:

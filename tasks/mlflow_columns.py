@@ -32,7 +32,7 @@ def runs_view() -> str:
         "compareRunSections": [_section("cycles"), _section("Model metrics")],
         "compareRunCharts": [_CHART],
     }
-    saved = {"name": NAME, "createdAt": 0, "updatedAt": 0, "state": _compact(view)}
+    saved: dict[str, Json] = {"name": NAME, "createdAt": 0, "updatedAt": 0, "state": _compact(view)}
     return _compact(saved)
 
 

@@ -363,7 +363,7 @@ class WorkloadRunner(PrefectRunner):
         """Show the tasks of a round that the ledger has: all but what is learned from it."""
         measured, best = done.measured, done.best
         valid = f"{len(measured)} trials, {int(measured.valid.sum())} valid"
-        told = {
+        told: dict[Step, str] = {
             round_steps.generate_candidates: "",
             round_steps.filter_candidates: "",
             round_steps.lower_candidates: f"{done.failed_compiles} configs beyond the trials "

@@ -50,7 +50,7 @@ class TrackedRunner(LocalRunner):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._monitor is not None:
-            self._monitor.finish()
+            self._monitor.finish()  # type: ignore[no-untyped-call]
         if self.run_id:
             tracking.close_run(self.run_id, tracking.ended_by(error))
 

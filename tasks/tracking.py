@@ -289,7 +289,7 @@ def models_below(run_id: str) -> list[str]:
     """The ids of the models that were logged with the children of a run."""
     below = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{run_id}'"
     runs = _client().search_runs([_experiment()], filter_string=below)
-    return [each.model_id for run in runs for each in run.outputs.model_outputs]
+    return [each.model_id for run in runs if run.outputs for each in run.outputs.model_outputs]
 
 
 def _source(uri: str) -> str:
@@ -301,8 +301,8 @@ def start_monitor(run_id: str) -> SystemMetricsMonitor | None:
     `finish` is called; None where MLflow's own switch says `false`."""
     if os.environ.get(MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.name, "").lower() in ("false", "0"):
         return None
-    monitor = SystemMetricsMonitor(run_id, resume_logging=True)
-    monitor.start()
+    monitor = SystemMetricsMonitor(run_id, resume_logging=True)  # type: ignore[no-untyped-call]
+    monitor.start()  # type: ignore[no-untyped-call]
     return monitor
 
 

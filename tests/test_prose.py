@@ -36,7 +36,7 @@ PRIVATE = {
     "holds? (?:it|them|one|each|a run|a tuner) against": "compare with",
     "kin": "comparable",
     "likest": "closest match",
-    "output directorys?": "output directory",
+    "output folders?": "output directory",
     "seat(?:s|ed)?": "task",
     "so much": "a quantity",
     "untuned": "baseline",

@@ -160,7 +160,8 @@ def _tracked(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
         from tilewright.flows.codesign_flow import codesign_flow
         from tilewright.flows.flat_parameters import fields_of
 
-        return codesign_flow(listen, problem)(**fields_of(options))
+        outcome: CodesignOutcome = codesign_flow(listen, problem)(**fields_of(options))
+        return outcome
 
 
 def _links(outcome: CodesignOutcome) -> dict[str, str]:

@@ -209,7 +209,8 @@ def _tracked(options: TuningOptions, heard: Heard) -> Summary:
         from tilewright.flows.flat_parameters import fields_of
         from tilewright.flows.tuning_flow import network_flow
 
-        return network_flow(heard)(**fields_of(options))
+        summary: Summary = network_flow(heard)(**fields_of(options))
+        return summary
 
 
 def _links(summary: Summary) -> dict[str, str]:

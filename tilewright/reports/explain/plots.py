@@ -69,8 +69,9 @@ def pictures(explained: Sequence[Explained], models: Sequence[ModelSummary]) -> 
         ]
         figure.legend(handles=handles, frameon=False, loc="outside lower center", ncols=2)
         canvas = FigureCanvasAgg(figure)
-        canvas.draw()
-        drawn = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+        canvas.draw()  # type: ignore[no-untyped-call]
+        pixels = canvas.buffer_rgba()  # type: ignore[no-untyped-call]
+        drawn = Image.fromarray(np.asarray(pixels)).convert("RGB")
         columns = dict(zip("PVA", zip(above, below, strict=True), strict=True))
         parts = {role: _parts(drawn, column) for role, column in columns.items()}
         return Pictures(
