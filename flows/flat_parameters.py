@@ -1,7 +1,7 @@
 """Makes the fields of a form the parameters of a flow, side by side, as Prefect's pages show them.
 
-A field's type, limits, choices and text are those of the form: Prefect's server checks them before
-a run is made of what somebody asks for. What a form checks of several fields together is checked
+A field's type, limits, choices and text are those of the form. Prefect's server checks them before
+it makes a run. What a form checks of several fields together is checked
 when the run begins.
 """
 

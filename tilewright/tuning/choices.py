@@ -1,5 +1,7 @@
-"""Adds to the schema of a form's field what may stand there: a form offers it, and a server refuses
-anything else before a run begins."""
+"""Adds the accepted values to the schema of a form's field.
+
+A form offers them, and a server refuses anything else before a run begins.
+"""
 
 from __future__ import annotations
 
