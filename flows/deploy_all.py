@@ -119,13 +119,12 @@ def _deploy(file: Path) -> list[str]:
 
 def _close_forms(client: SyncPrefectClient) -> None:
     """Let the server refuse parameters that a form does not have, too, before a run is made."""
-    from prefect.client.schemas.actions import DeploymentUpdate
-    from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
+    from prefect.client.schemas import actions, filters
 
-    ours = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
+    ours = filters.WorkPoolFilter(name=filters.WorkPoolFilterName(any_=[POOL]))
     for each in client.read_deployments(work_pool_filter=ours):
         closed = {**(each.parameter_openapi_schema or {}), "additionalProperties": False}
-        client.update_deployment(each.id, DeploymentUpdate(parameter_openapi_schema=closed))
+        client.update_deployment(each.id, actions.DeploymentUpdate(parameter_openapi_schema=closed))
 
 
 def _automations(file: Path) -> list[dict[str, Any]]:

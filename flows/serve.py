@@ -127,14 +127,13 @@ def _serve(
 ) -> None:
     from prefect.types.entrypoint import EntrypointType
 
-    from tilewright.flows.flat_parameters import fields_of
-    from tilewright.flows.nightly import tune_network
+    from tilewright.flows import flat_parameters, nightly
 
     when = {"interval": every_seconds} if every_seconds else {"cron": cron}
-    tune_network.serve(
+    nightly.tune_network.serve(
         name=DEPLOYMENT,
-        parameters=fields_of(options, watch),
-        description="Tune every workload of a network, and hold the results against the last",
+        parameters=flat_parameters.fields_of(options, watch),
+        description="Tune every workload of a network, and compare the results with the last run's",
         tags=["tilewright"],
         limit=1,
         print_starting_message=False,
