@@ -126,7 +126,8 @@ def _explain(error: Exception) -> NoReturn:
         sys.exit(1)
     known = isinstance(error, TilewrightError)
     if isinstance(error, MemoryError) or (_starved() and not known):
-        _fail(NO_MEMORY, USAGE_ERROR)
+        sys.stderr.write(f"error: {NO_MEMORY}\n")  # by what is loaded and compiled already
+        sys.exit(USAGE_ERROR)
     from tilewright.cli.error_messages import explained
 
     message = explained(error)
