@@ -10,21 +10,21 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from tilewright.networks import zoo
-from tilewright.search.registry import TunerError, registered_tuners
-from tilewright.targets.registry import TargetError, target_kinds
-
 Schema = dict[str, Any]
 
 
 def with_tuners(schema: Schema) -> None:
     """The names of tuners."""
+    from tilewright.search.registry import TunerError, registered_tuners
+
     with suppress(TunerError):  # a package's that does not load: said when it is asked for
         schema["enum"] = list(registered_tuners())
 
 
 def with_targets(schema: Schema) -> None:
     """Presets and kinds of targets, `KIND:…`, and files by their suffix or folder."""
+    from tilewright.targets.registry import TargetError, target_kinds
+
     with suppress(TargetError):
         kinds = target_kinds()
         presets = [name for kind in kinds.values() for name in kind.presets()]
@@ -33,12 +33,18 @@ def with_targets(schema: Schema) -> None:
 
 def with_networks(schema: Schema) -> None:
     """Built-in networks, files by their suffix or folder, or nothing."""
-    schema["pattern"] = _pattern(["", *zoo.names()], [])
+    schema["pattern"] = _pattern(["", *_networks()], [])
 
 
 def with_networks_in_list(schema: Schema) -> None:
     """The same of each of several, of which none may be empty."""
-    schema["items"]["pattern"] = _pattern(zoo.names(), [])
+    schema["items"]["pattern"] = _pattern(_networks(), [])
+
+
+def _networks() -> list[str]:
+    from tilewright.networks import zoo
+
+    return list(zoo.names())
 
 
 def _pattern(names: Iterable[str], beginnings: Iterable[str]) -> str:

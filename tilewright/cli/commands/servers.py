@@ -39,7 +39,7 @@ def ui(
         str, typer.Option(help="Address to listen on; anything but loopback is open to others.")
     ] = LOOPBACK,
 ) -> None:
-    """Show all runs on a page that leads to Prefect's and MLflow's, until Ctrl-C."""
+    """Show all runs, with links to Prefect's and MLflow's pages."""
     from tilewright.dashboard.start import start_dashboard
     from tilewright.services.addresses import MLFLOW, PREFECT, RUNS, port_or_last
     from tilewright.services.ports import check_ports
