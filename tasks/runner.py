@@ -268,7 +268,9 @@ class WorkloadRunner(PrefectRunner):
         task, read = round_tasks.TASKS[step]
         _, *inputs = given  # a task makes the setting of its own study
         place = _round_of(step, given)
-        done = task(self.before, self.cache, self.layer, self.study, place, *map(stored, inputs))
+        given = (self.cache, self.layer, self.study, place, *map(stored, inputs))
+        with self._turns(step):
+            done = task(self.before, *given)
         manifest = self._did(done)
         return Result(read(self.cache, self.study, manifest), manifest)
 
