@@ -260,6 +260,9 @@ def test_repeating_the_command_measures_nothing_again(elsewhere: Place) -> None:
     assert before == {name: (out / name).read_bytes() for name in before}
 
 
+WAIT_SECONDS = 30
+
+
 def test_a_repeated_command_shows_each_stage_of_each_layer_as_cached(elsewhere: Place) -> None:
     server = elsewhere.server
     assert server is not None
@@ -278,8 +281,15 @@ def test_a_repeated_command_shows_each_stage_of_each_layer_as_cached(elsewhere: 
     steps = ("candidates", "filter", "lower", "simulate", "retrain")
     for flow in below:
         layer = flow["name"].removeprefix("digits_cnn: ").partition(" ")[0]
-        states = {each["name"]: each["state_name"] for each in tasks(flow["id"])}
         rounds = [f"{layer} round {k}: {step}" for k in range(ROUNDS) for step in steps]
+        states: dict[str, str] = {}
+        deadline = (
+            time.monotonic() + WAIT_SECONDS
+        )  # the server writes down task runs a little later
+        while len(states) < len(rounds) + 2 or "Pending" in states.values():
+            states = {each["name"]: each["state_name"] for each in tasks(flow["id"])}
+            if time.monotonic() > deadline:
+                break
         assert states == dict.fromkeys(
             [f"{layer}: baseline", *rounds, f"{layer}: verify"], "Cached"
         )
