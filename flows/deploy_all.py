@@ -44,9 +44,7 @@ def deploy_all(folder: Path) -> list[str]:
     if not (folder / DEPLOYMENTS).is_file():
         raise DeployError(f"there is no {folder / DEPLOYMENTS}; call this in the repository's root")
     address = log_in()
-    from prefect.client.orchestration import get_client
-
-    with get_client(sync_client=True) as client:
+    with _client() as client:
         done = [f"Prefect at {address}", _provide_pool(client)]
         done += _deploy(folder / DEPLOYMENTS)
         _close_forms(client)
@@ -62,10 +60,15 @@ def deploy_all(folder: Path) -> list[str]:
 def apply_automations(file: Path) -> list[str]:
     """Create what a file of automations lists, or bring those of the same names up to date; says
     which."""
+    with _client() as client:
+        return [_apply(client, each) for each in _automations(file)]
+
+
+def _client() -> SyncPrefectClient:
+    """Of the server that the environment names."""
     from prefect.client.orchestration import get_client
 
-    with get_client(sync_client=True) as client:
-        return [_apply(client, each) for each in _automations(file)]
+    return get_client(sync_client=True)
 
 
 def log_in() -> str:

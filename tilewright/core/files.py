@@ -257,7 +257,9 @@ def _unpacked(file: IO[bytes], size: int) -> NDArray[Any]:
     }[version]  # fmt: skip
     shape, by_columns, dtype = read_header(file)
     count, left = math.prod(shape), size - file.tell()
-    if dtype.hasobject or min(shape, default=0) < 0 or count * dtype.itemsize != left:
+    if dtype.hasobject:
+        raise ValueError("an array of Python objects, which only pickle reads")
+    if min(shape, default=0) < 0 or count * dtype.itemsize != left:
         raise ValueError(f"an array of {shape} {dtype} in {left} bytes")
     if count and not left:
         raise ValueError(f"an array of {shape} values without a size")

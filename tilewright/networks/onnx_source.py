@@ -116,14 +116,21 @@ def import_whole(
 ) -> tuple[NormalGraph, FlatGraph]:
     """The normal form of a model with its weights, and what the importer makes of it. Raises
     `UnsupportedOperatorError`, and as `normalise` and the importer."""
+    normal = normalise(to_qdq(model), input_shapes)
+    refuse_unsupported(name, _unsupported(normal))
+    flat, dynamic = _flat(normal.model, normal.model)
+    refuse_unsupported(name, dict.fromkeys(dynamic, (DEPENDS, CUT)))
+    return normal, flat
+
+
+def _flat(model: onnx.ModelProto, named: onnx.ModelProto) -> tuple[FlatGraph, tuple[str, ...]]:
+    """What TVM's importer makes of a model, with the data inputs of the one `named`; operators
+    whose output shapes depend on data."""
     from tilewright.networks.relax.bindings import dynamic_nodes
     from tilewright.networks.relax.importer import import_onnx
 
-    normal = normalise(to_qdq(model), input_shapes)
-    refuse_unsupported(name, _unsupported(normal))
-    flat = import_onnx(normal.model, [i.name for i in data_inputs(normal.model)])
-    refuse_unsupported(name, dict.fromkeys(dynamic_nodes(flat), (DEPENDS, CUT)))
-    return normal, flat
+    flat = import_onnx(model, [info.name for info in data_inputs(named)])
+    return flat, dynamic_nodes(flat)
 
 
 def refuse_unsupported(name: str, unsupported: Mapping[str, tuple[str, str]]) -> None:
@@ -175,8 +182,6 @@ def _importable(
     normal: NormalGraph, unsupported: Mapping[str, tuple[str, str]]
 ) -> tuple[_ImportedPart, set[str]]:
     """What is found of a model without some operators, and the further ones that go with them."""
-    from tilewright.networks.relax.bindings import dynamic_nodes
-    from tilewright.networks.relax.importer import import_onnx
     from tilewright.networks.relax.partition import partition
 
     model, blocked = normal.model, set[str]()
@@ -184,9 +189,7 @@ def _importable(
         model, blocked = without_operators(normal, unsupported)
     if not model.graph.node:
         return _ImportedPart(NOTHING, ()), blocked
-    inputs = [info.name for info in data_inputs(model)]
-    flat = import_onnx(weights_as_inputs(model), inputs)
-    dynamic = dynamic_nodes(flat)
+    flat, dynamic = _flat(weights_as_inputs(model), model)
     return _ImportedPart(NOTHING if dynamic else partition(flat).found, dynamic), blocked
 
 
