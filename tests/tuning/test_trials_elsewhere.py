@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,15 @@ def test_metaschedules_database_is_trials() -> None:
         "PerfectTile 0": [1, 2, 8, 1], "PerfectTile 1": [1, 8, 2, 1], "PerfectTile 2": [1, 16],
         "Categorical 0": 64,
     }  # fmt: skip
+
+
+def test_a_place_before_the_first_is_no_workload(tmp_path: Path) -> None:
+    shutil.copytree(DATABASE, tmp_path / "database")
+    records = tmp_path / "database" / "database_tuning_record.json"
+    place, *rest = json.loads(records.read_text().splitlines()[0])
+    assert place == 0
+    records.write_text(records.read_text() + json.dumps([-1, *rest]) + "\n")
+    assert len(tilewright.trials(tmp_path / "database")) == len(tilewright.trials(DATABASE))
 
 
 def test_the_command_lists_them_and_says_what_it_left_out(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ record a line, in JSON. The modules in them are not decoded."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from tilewright.core.files import Json, as_int, as_list, as_number, as_text, read_json
 from tilewright.core.safe_files import read_plain
@@ -12,6 +14,8 @@ from tilewright.tuning.foreign_trials import ForeignTrial, ForeignTrials, read_l
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
 _SAMPLE = "Sample"
+
+T = TypeVar("T")
 
 
 def read_metaschedule_database(folder: Path) -> ForeignTrials:
@@ -23,7 +27,7 @@ def read_metaschedule_database(folder: Path) -> ForeignTrials:
     def trial(line: bytes) -> ForeignTrial:
         place, record = as_list(read_json(line))
         trace, seconds, *_ = as_list(record)
-        workload, *_ = as_list(read_json(lines[as_int(place)]))
+        workload, *_ = as_list(read_json(_at(lines, place)))
         return ForeignTrial(
             as_text(workload), _decisions(trace), [as_number(each) for each in as_list(seconds)]
         )
@@ -38,10 +42,17 @@ def _decisions(trace: Json) -> dict[str, Json]:
     count: Counter[str] = Counter()
     found: dict[str, Json] = {}
     for place, decision in map(as_list, drawn):
-        name, _, attributes, *_ = as_list(instructions[as_int(place)])
+        name, _, attributes, *_ = as_list(_at(instructions, place))
         kind = as_text(name).removeprefix(_SAMPLE)
         if kind == "Categorical":
-            decision = as_list(as_list(attributes)[0])[as_int(decision)]
+            decision = _at(as_list(as_list(attributes)[0]), decision)
         found[f"{kind} {count[kind]}"] = decision
         count[kind] += 1
     return found
+
+
+def _at(values: Sequence[T], place: Json) -> T:
+    """Raises `IndexError` also for a negative place, which Python counts from the end."""
+    if (index := as_int(place)) < 0:
+        raise IndexError(f"there is no place {index}")
+    return values[index]
