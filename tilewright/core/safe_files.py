@@ -89,8 +89,8 @@ def read_plain(path: Path, *, within: Path | None = None, limit: int = LARGEST) 
         size = os.fstat(handle).st_size
         # In one piece: pieces that are joined take twice the memory.
         data = os.read(handle, size + 1) if size <= limit else b""
-        while 0 < len(data) <= limit and len(data) != size:  # it grows meanwhile, or says no size
-            if not (more := os.read(handle, _CHUNK)):
+        while 0 < len(data) <= limit and len(data) != size:  # 2 GiB at once, or it grows
+            if not (more := os.read(handle, max(size - len(data), 0) + _CHUNK)):
                 break
             data += more
     finally:
