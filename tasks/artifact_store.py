@@ -13,10 +13,13 @@ waits for the disk. What is no plain file of this user's, or lies behind a link,
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -28,6 +31,7 @@ from tilewright.core.safe_files import read_plain
 
 T = TypeVar("T")
 KEPT_OBJECTS = 64
+DAY_SECONDS = 86_400.0
 _NAME = re.compile(r"[0-9a-f]{64}\.[a-z]{1,8}")
 
 
@@ -149,7 +153,14 @@ class Store:
             return None
         if with_data and not all(self.intact(name) for name in manifest.files.values()):
             return None
+        self._note_use(self._manifest(stage, key))
         return manifest
+
+    def _note_use(self, path: Path) -> None:
+        """Date a manifest anew, once a day: `services.retention` removes what nobody finds."""
+        with suppress(OSError):
+            if path.lstat().st_mtime < time.time() - DAY_SECONDS:
+                os.utime(path, follow_symlinks=False)
 
     def _read(self, name: str) -> bytes | None:
         try:

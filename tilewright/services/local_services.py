@@ -12,6 +12,7 @@ from pathlib import Path
 from tilewright.core.safe_files import open_own
 from tilewright.services.mlflow_server import mlflow_login
 from tilewright.services.prefect_server import Login, announced, login_at, start_prefect_server
+from tilewright.services.retention import prune_daily
 from tilewright.services.urls import PREFECT_PAGES, name_prefect_pages
 from tilewright.services.workspace import Workspace, use_workspace
 
@@ -26,6 +27,7 @@ def embedded(prepare: Callable[[], None] = lambda: None) -> Iterator[Workspace]:
     Raises `ServerError`, `SecretError` or `WorkspaceError`.
     """
     workspace = use_workspace()
+    prune_daily(workspace)
     mlflow = mlflow_login(workspace)
     changed = (API_URL, AUTH_STRING, PREFECT_PAGES, *mlflow)
     before = {name: os.environ.get(name) for name in changed}

@@ -191,6 +191,9 @@ def _settings(workspace: Workspace) -> dict[str, str]:
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
         "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
         "PREFECT_CLIENT_MAX_RETRIES": "60",
+        # The server of `tilewright ui` forgets runs that ended 90 days ago, every server the events
+        # of more than a week.
+        "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
         # Automations call addresses that are kept in the database.
         "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
         "MLFLOW_TRACKING_URI": workspace.mlflow_address,

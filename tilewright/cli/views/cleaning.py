@@ -1,0 +1,42 @@
+"""Shows what `tilewright clean` removes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from tilewright.cli.views.terminal import say
+from tilewright.reports.number_format import plural
+from tilewright.services.retention import UnusedCache
+from tilewright.services.workspace import Workspace
+
+
+def show_removable(
+    console: Console, workspace: Workspace, cache: UnusedCache, runs: int, freed: int | None,
+    compacted: Mapping[Path, int | None],
+) -> None:  # fmt: skip
+    """Say it in lines; `freed` is None where nothing was removed, `compacted` maps a database to
+    the bytes it gave back, None where another process uses it."""
+    done = freed is not None
+    size = cache.size if freed is None else freed
+    files = len(cache.files)
+    say(
+        console,
+        f"cached stages  {_mb(size)} in {files} {plural(files, 'file')}, of {_mb(cache.whole)}",
+    )
+    say(console, f"Prefect        {runs} {plural(runs, 'run')} that ended")
+    for path in (workspace.prefect_database, workspace.mlflow_database):
+        given = compacted.get(path)
+        now = f"{_mb(path.stat().st_size)} on disk" if path.is_file() else "nothing on disk"
+        note = ""
+        if done:
+            note = ", in use: not compacted" if given is None else f", {_mb(given)} given back"
+        say(console, f"{path.name:14} {now}{note}")
+    if not done:
+        say(console, "nothing is removed yet; repeat with --yes")
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

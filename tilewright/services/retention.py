@@ -1,0 +1,105 @@
+"""Removes what a workspace keeps and nobody asked for in a long time: cached stages, free pages.
+
+A cached stage counts as used when it is found again (`tasks.artifact_store`): its manifest's date
+says when. Records of runs in MLflow are never removed here.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.core.files import remove
+from tilewright.core.safe_files import UnsafeFile, read_plain
+from tilewright.services.workspace import Workspace
+
+DAY = 86_400.0
+UNUSED_DAYS = 30.0
+"""Days after which a cached stage that was not found again is removed by itself."""
+_LOOKED = "pruned"
+_BUSY_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class UnusedCache:
+    """Files of a cache folder that no stage used since a time, manifests first; sizes in bytes."""
+
+    root: Path
+    files: tuple[Path, ...]
+    size: int
+    whole: int
+
+    def remove(self) -> int:
+        """Remove those that still are unused; returns how many bytes that freed."""
+        freed = 0
+        for path in self.files:
+            with suppress(OSError, UnsafeFile):
+                size = path.stat().st_size
+                remove(path, within=self.root.parent)
+                freed += size
+        return freed
+
+
+def unused_cache(workspace: Workspace, before: float) -> UnusedCache:
+    """What no stage used since `before` (seconds of the epoch): manifests, and data files that no
+    other manifest names."""
+    root = workspace.cache
+    manifests = sorted(root.glob("manifests/*/*.json"))
+    data = sorted(root.glob("data/*"))
+    old = [path for path in manifests if _used(path) < before]
+    kept = set().union(*(_named(path, root) for path in set(manifests) - set(old)))
+    old += [path for path in data if path.name not in kept and _used(path) < before]
+    return UnusedCache(root, tuple(old), sum(map(_size, old)), sum(map(_size, [*manifests, *data])))
+
+
+def prune_daily(workspace: Workspace) -> None:
+    """Remove cached stages that were not used for `UNUSED_DAYS`, unless that was done today."""
+    looked = workspace.cache / _LOOKED
+    now = time.time()
+    if not workspace.cache.is_dir() or _used(looked) > now - DAY:
+        return
+    with suppress(OSError):
+        looked.touch()
+        unused_cache(workspace, now - UNUSED_DAYS * DAY).remove()
+
+
+def compact(database: Path) -> int | None:
+    """Give free pages of an SQLite file back to the disk; returns the bytes that freed. None if
+    another process uses the file, or there is no such file."""
+    if not database.is_file():
+        return None
+    before = _size(database) + _size(Path(f"{database}-wal"))
+    try:
+        with closing(sqlite3.connect(database, timeout=_BUSY_SECONDS)) as connection:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.OperationalError:
+        return None
+    return max(0, before - _size(database) - _size(Path(f"{database}-wal")))
+
+
+def _named(manifest: Path, root: Path) -> set[str]:
+    """The data files that a manifest names; none if it cannot be read, and is of no use."""
+    try:
+        found = json.loads(read_plain(manifest, within=root.parent))
+        return set(found["manifest"]["files"].values())
+    except (OSError, UnsafeFile, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return set()
+
+
+def _used(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
