@@ -27,24 +27,27 @@ from tilewright.reports.run_description import outcome_line
 from tilewright.reports.run_table import markdown_table, results_rows, sure_gain, sure_time
 from tilewright.search import registered_tuners
 from tilewright.targets.capabilities import Latency
-from tilewright.targets.display_names import shape
 from tilewright.targets.registry import target_kinds
-from tilewright.targets.workload import parse_workload
 from tilewright.tuning.events import Event, StageBegan, WorkloadTuned
+from tilewright.tuning.gains import before_all
 from tilewright.tuning.network_totals import totals
 from tilewright.tuning.outputs import Summary, trials_of
 
+PIPE = 0
 
-def command(*arguments: str) -> str:
-    """What a command prints on 80 columns."""
-    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, arguments, catch_exceptions=False)
+
+def command(*arguments: str, width: int = 80) -> str:
+    """What a command prints on a terminal so wide, or into a pipe."""
+    terminal = {"TTY_COMPATIBLE": "1", "TERM": "dumb", "LINES": "50"}
+    environment = {"COLUMNS": str(width or 40)} | (terminal if width else {})
+    done = CliRunner(env=environment).invoke(app, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    return done.output
+    return done.stdout
 
 
-def lines_that_fit(text: str) -> list[str]:
+def lines_that_fit(text: str, width: int = 80) -> list[str]:
     lines = text.splitlines()
-    assert max(map(len, lines)) <= 80
+    assert max(map(len, lines)) <= width
     assert "…" not in text.replace("[,FILE…]", "")
     return lines
 
@@ -81,12 +84,15 @@ def shown(summary: Summary, folder: Path, width: int) -> str:
 @pytest.mark.parametrize("width", [60, 80, 99, 100, 104, 120, 200])
 def test_no_figure_of_the_results_is_cut(ran: Ran, width: int) -> None:
     lines = shown(ran.summary, ran.out, width).splitlines()
-    table = lines[: next(k for k, line in enumerate(lines) if line.startswith("by the stock"))]
-    layers = [line for line in table if "×" in line and "│" not in line]
-    assert layers
-    for line in layers:
-        _, _, figures = line.partition("  ")
-        assert "…" not in figures, line
+    table = lines[: next(k for k, line in enumerate(lines) if line.startswith("resnet18 on"))]
+    assert max(map(len, table)) <= width
+    assert "…" not in "".join(table)
+    for row in ran.summary["workloads"]:
+        assert any(milliseconds(row["tuned_seconds"]) in line.split() for line in table)
+        assert any(line.startswith(row["names"][0]) for line in table)
+    assert ("baseline" in table[0], "roofline" in table[0]) == (width > 60, width == 200)
+    if width >= 100:
+        assert any(line.startswith("layer4.0.conv2 +2 · 3×3/1") for line in table)  # in one line
 
 
 def test_targets_have_a_head_and_the_figures_that_matter() -> None:
@@ -146,22 +152,21 @@ def test_trials_show_knob_values_best_first_below_the_layers_names(ran: Ran) -> 
     assert "[" in command("trials", str(ran.out), "--csv")  # configs as indices
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [80, 160])
 def test_results_show_cycles_and_milliseconds(ran: Ran, width: int) -> None:
     text = shown(ran.summary, ran.out, width)
-    table = text.split("a part:")[0].splitlines()
+    table = text.split("resnet18 on")[0].splitlines()
     assert max(map(len, table)) <= width
     assert "…" not in text
     for row in ran.summary["workloads"]:
-        name = shape(parse_workload(row["workload"]))
-        (cells,) = [line.split() for line in table if line.startswith(name)]
+        (cells,) = [line.split() for line in table if line.startswith(row["names"][0])]
         assert {f"{row['baseline_cycles']:,}", f"{row['tuned_cycles']:,}"} <= set(cells)
         times = {milliseconds(row["baseline_seconds"]), milliseconds(row["tuned_seconds"])}
-        assert times <= set(cells) if width == 120 else milliseconds(row["tuned_seconds"]) in cells
-    assert ("roofline" in text) == (width == 120)
+        assert times <= set(cells) if width == 160 else milliseconds(row["tuned_seconds"]) in cells
+    assert ("roofline" in text) == (width == 160)
     assert "a part: 2 of the network's 12 workloads" in text
-    fallback = f"{ran.summary['total']['fallback_cycles']:,} cycles"
-    assert f"for layers without a log, the smallest tiles: {fallback}" in " ".join(text.split())
+    baseline = latency_text(before_all(ran.summary["workloads"]).latency)
+    assert f" as fast as the stock compiler's published schedules, {baseline}\n" in text
 
 
 def test_a_gain_over_a_baseline_that_nobody_published_is_marked(ran: Ran) -> None:
@@ -173,9 +178,11 @@ def test_a_gain_over_a_baseline_that_nobody_published_is_marked(ran: Ran) -> Non
     mixed = json.loads(json.dumps(ran.summary))
     mixed["workloads"][0]["baseline_source"] = "estimate"
     mixed["total"] = totals(mixed["workloads"])
-    text = shown(mixed, ran.out, 80)
-    assert "1 of 2 tuned layers" in text
-    assert "the other baselines are estimates (~)" in " ".join(text.split())
+    text = shown(mixed, ran.out, 200)
+    row = mixed["workloads"][0]
+    assert f"~{row['fallback_cycles']:,}" in text
+    assert f"~{row['fallback_cycles'] / row['tuned_cycles']:.2f}×" in text
+    assert "publishes schedules for 1 of 2 workloads (" in text
     assert "default" not in text
 
 
@@ -207,14 +214,14 @@ def test_where_measuring_does_not_repeat_there_are_intervals(noisy: Ran, width: 
     own = ("validation measurements", "the gain in all", "every schedule timed")
     said = [line for line in lines if any(part in line for part in own)]
     assert len(said) == 3
-    table = text[: text.index("a part: ")].splitlines()
+    table = text[: text.index("resnet18 on noisy")].splitlines()
     assert max(map(len, [*table, *said])) <= width
     assert "cycles" not in text
     assert "bit for bit" not in text
     assert "every schedule timed again, none verified: the target runs nothing on data" in text
     assert "102 validation measurements (" in text
     for row in noisy.summary["workloads"]:
-        (line,) = [each for each in lines if shape(parse_workload(row["workload"])) in each]
+        (line,) = [each for each in lines if each.startswith(row["names"][0])]
         assert sure_time(row) in line
         assert (sure_gain(row) in line) == (width > 80)
         low, high = map(float, sure_time(row).split("–"))
@@ -228,7 +235,7 @@ def test_what_is_said_of_a_noisy_run_elsewhere_has_intervals_too(noisy: Ran) -> 
     row, total = noisy.summary["workloads"][0], noisy.summary["total"]
     tuned = next(each.outcome for each in noisy.heard if isinstance(each, WorkloadTuned))
     assert f"({sure_time(row)})" in tuned_line(tuned)
-    line = outcome_line(total, ["rule"])
+    line = outcome_line(total, before_all(noisy.summary["workloads"]))
     assert f"tuned {milliseconds(total['tuned_seconds'])} ms ({sure_time(total)})" in line
     assert line.endswith(f"({sure_gain(total)}).")
     page = markdown_table(results_rows(noisy.summary, {}))

@@ -13,7 +13,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from tilewright.cli.views.terminal import fitting, progress_bar, ruled_table, say
+from tilewright.cli.views.terminal import fitted_table, progress_bar, say
 from tilewright.evaluation.compare.comparison import (
     COMPARISON,
     Comparison,
@@ -110,14 +110,7 @@ def leaderboard_table(rows: Sequence[LeaderboardRow], width: int = 80) -> Table:
         f"time\nto {goal}", "failed\ncompiles", "invalid\nuntil then", "time",
         f"compiles\nto {goal}", "worst\nlayer", "invalid\nshare",
     )  # fmt: skip
-    shown = fitting(cells, droppable, width)
-    table = ruled_table(padding=(0, 1, 0, 0))
-    for head in shown:
-        left = head == "tuner"
-        table.add_column(head, justify="left" if left else "right", no_wrap=True)
-    for place, line in enumerate(zip(*shown.values(), strict=True)):
-        table.add_row(*line, style=None if place else "bold")
-    return table
+    return fitted_table(cells, droppable, width, bold=0)
 
 
 def show(compared: Comparison, folder: Path, console: Console) -> None:

@@ -29,20 +29,34 @@ GAP = 2
 """Columns of a terminal between two cells of a `ruled_table`."""
 TEXT = 24
 """Columns of a terminal that the text at the beginning of a line has at least."""
+LEAST_TEXT = 8
+"""Columns that it has where not even the figures fit."""
+BREAK = " · "
+"""Where a text at the beginning of a line goes on in the next, if it has to; among columns that a
+narrow terminal does without, those before it go before a text is broken."""
+PIPE_WIDTH = 1 << 16
+"""Columns of what is no terminal, whatever COLUMNS says."""
 
 
 class Terminal(Console):
     """A console that takes text as it is: no markup in brackets, no words for pictures, and what
-    would move the cursor or change colours is shown as a code."""
+    would move the cursor or change colours is shown as a code. Where it is no terminal, no line is
+    wrapped, and none ends in spaces."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
+        if not self.is_terminal:
+            self.width = PIPE_WIDTH
 
     def print(self, *objects: Any, **more: Any) -> None:
         """As `Console.print`; paths are shown as they were typed, before lines are wrapped."""
-        super().print(
-            *(as_typed(each) if isinstance(each, str) else each for each in objects), **more
-        )
+        typed = [as_typed(each) if isinstance(each, str) else each for each in objects]
+        if self.is_terminal:
+            super().print(*typed, **more)
+            return
+        with self.capture() as captured:
+            super().print(*typed, **more)
+        self.file.write("\n".join(line.rstrip(" ") for line in captured.get().split("\n")))
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -63,19 +77,52 @@ def bare_table(*, head: bool = True) -> Table:
     return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=head)
 
 
-def fitting(
-    columns: Mapping[str, Sequence[str | Text]], droppable: Sequence[str], width: int
-) -> dict[str, Sequence[str | Text]]:
-    """The columns that fit, so that no figure is cut: those without a cell are left out, then those
-    of `droppable`, the first first. The first column is text, and may be cut to `TEXT` letters."""
+def fitted_table(
+    columns: Mapping[str, Sequence[str | Text]],
+    droppable: Sequence[str],
+    width: int,
+    *,
+    left: Sequence[str] = (),
+    bold: int | None = None,
+    total: bool = False,
+) -> Table:
+    """A table of cells by the head of their column that fits into `width`, so that no figure is
+    cut: columns without a cell are left out, then those of `droppable`, the first first. The first
+    column is text, which goes on in a second line where it has to; those of `left` are text, too.
+    The line at the place `bold` stands out; with a `total`, the last line is set off."""
     shown = {head: cells for head, cells in columns.items() if any(cells)}
     text, *_ = shown
+    least = whole = _width(text, shown[text])
+    if BREAK not in droppable:
+        least = min(whole, TEXT)
     for head in (*droppable, None):
         figures = sum(_width(each, shown[each]) + GAP for each in shown if each != text)
-        if head is None or figures + min(_width(text, shown[text]), TEXT) + 1 <= width:
+        if head is None or figures + least + 1 <= width:
             break
+        if head == BREAK:
+            least = min(whole, TEXT)
         shown.pop(head, None)
-    return shown
+    room = width - figures - 1
+    shown[text] = [_broken(cell, room) for cell in shown[text]]
+    table = ruled_table(padding=(0, 1, 0, 0))
+    for head in shown:
+        if head == text:
+            table.add_column(head, overflow="fold", min_width=LEAST_TEXT)
+        else:
+            table.add_column(head, justify="left" if head in left else "right", no_wrap=True)
+    lines = list(zip(*shown.values(), strict=True))
+    for place, line in enumerate(lines[: -1 if total else len(lines)]):
+        table.add_row(*line, style="bold" if place == bold else None)
+    if total:
+        table.add_section()
+        table.add_row(*lines[-1], style="bold")
+    return table
+
+
+def _broken(cell: str | Text, room: int) -> str | Text:
+    if isinstance(cell, Text) or cell_len(cell) <= room:
+        return cell
+    return cell.replace(BREAK, f"{BREAK.rstrip()}\n", 1)
 
 
 def _width(head: str, cells: Sequence[str | Text]) -> int:

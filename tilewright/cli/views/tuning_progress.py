@@ -17,9 +17,8 @@ from tilewright.cli.views.latency import cost, cycles_text, latency_text, time_t
 from tilewright.cli.views.terminal import bare_table, say
 from tilewright.reports.number_format import plural, speedup
 from tilewright.reports.run_table import sure_time
-from tilewright.targets.capabilities import Latency, is_published
-from tilewright.targets.display_names import shape
-from tilewright.targets.workload import parse_workload
+from tilewright.targets.capabilities import Latency
+from tilewright.targets.display_names import layer
 from tilewright.tuning.events import (
     Event,
     NetworkFound,
@@ -32,6 +31,7 @@ from tilewright.tuning.events import (
     WorkloadsAdded,
     WorkloadTuned,
 )
+from tilewright.tuning.gains import before
 from tilewright.tuning.results import TunedWorkload
 
 STAGES = {
@@ -206,14 +206,14 @@ class LiveDisplay:
         for name in ("layer", "×", "progress", "baseline", "best", "ms", "gain", "valid"):
             left = name in ("layer", "progress")
             table.add_column(name, justify="left" if left else "right", no_wrap=True)
-        for key, layer in self.layers.items():
-            style = "bold" if key == self.current and not layer.done else None
+        for key, each in self.layers.items():
+            style = "bold" if key == self.current and not each.done else None
             table.add_row(
-                layer.name, str(layer.count), self._bar(layer),
-                _short(layer.baseline), _short(layer.best), time_text(layer.best),
-                speedup(cost(layer.baseline), cost(layer.best)),
-                "" if layer.valid_share is None else f"{layer.valid_share:.0%}",
-                style=style if layer.begun else "dim",
+                each.name, str(each.count), self._bar(each),
+                _short(each.baseline), _short(each.best), time_text(each.best),
+                speedup(cost(each.baseline), cost(each.best)),
+                "" if each.valid_share is None else f"{each.valid_share:.0%}",
+                style=style if each.begun else "dim",
             )  # fmt: skip
         return table
 
@@ -233,18 +233,17 @@ def shared_text(event: RoundScheduled) -> str:
 
 def tuned_line(outcome: TunedWorkload) -> str:
     """A workload that is done, in a line."""
-    baseline, chosen = outcome.baseline, outcome.chosen
-    if baseline is None:
-        before = "no baseline"
-    else:
-        mark = "" if is_published(baseline.source) else "~"
-        before = f"baseline {mark}{_short(baseline.latency)}"
+    row, chosen = outcome.summary(), outcome.chosen
+    had = before(row)
+    mark = "" if had.is_published else "~"
+    earlier = f"baseline {mark}{_short(had.latency)}" if had.latency else "no baseline"
     after = latency_text(chosen.latency) if chosen else "nothing valid"
-    after += f" ({sure})" if (sure := sure_time(outcome.summary())) else ""
+    after += f" ({sure})" if (sure := sure_time(row)) else ""
     bound = f", bound {_short(outcome.bound)}" if outcome.bound else ""
     reused = f", {outcome.reused_trials} reused" if outcome.reused_trials else ""
     return (
-        f"{shape(outcome.workload)}: {before} → {after}{bound}; {outcome.trials} trials, "
+        f"{layer(outcome.names, outcome.workload)}: {earlier} → {after}{bound}; "
+        f"{outcome.trials} {plural(outcome.trials, 'trial')}, "
         f"{outcome.invalid_trials} invalid{reused}"
     )
 
@@ -255,7 +254,4 @@ def _short(latency: Latency | None) -> str:
 
 
 def _layers(event: NetworkFound | WorkloadsAdded) -> dict[str, LayerProgress]:
-    return {
-        each.id: LayerProgress(shape(parse_workload(each.text)), each.count)
-        for each in event.workloads
-    }
+    return {each.id: LayerProgress(each.title, each.count) for each in event.workloads}

@@ -57,7 +57,8 @@ class StepKind:
     tensors by name. `check` raises `WorkloadError` for numbers that make no sense. `usual` gives
     the kind and number that stand for all with equal programs but for immediates. `operations` say
     how an ALU computes it; none for steps that targets know by name. Where it is an `activation`,
-    networks have it behind their sums.
+    networks have it behind their sums. By its `title` tables tell layers
+    of equal shape apart; none for what every layer may have.
     """
 
     kind: str
@@ -69,6 +70,7 @@ class StepKind:
     usual: Callable[[int], tuple[str, int]] | None = None
     operations: Callable[[int], tuple[AluOperation, ...]] = _no_operations
     activation: Activation | None = None
+    title: str = ""
 
     def text(self, value: int) -> str:
         """As it is written in an epilogue."""
