@@ -93,9 +93,16 @@ class PrefectRunner(TrackedRunner):
 
 
 class NetworkRunner(PrefectRunner):
-    """Performs the steps of a network."""
+    """Performs the steps of a network; `parent` is the run of a sweep in MLflow, if it is part of
+    one."""
 
-    def __init__(self, cache: CacheUse, emit: Listener, progress: RunProgress) -> None:
+    def __init__(
+        self,
+        cache: CacheUse,
+        emit: Listener,
+        progress: RunProgress,
+        parent: str | None = None,
+    ) -> None:
         own: dict[Step, Step] = {
             log_steps.load_starts: self._load_starts,
             log_steps.log_parameters: self._log_parameters,
@@ -104,6 +111,7 @@ class NetworkRunner(PrefectRunner):
         }
         super().__init__(cache, emit, own)
         self.progress = progress
+        self.parent = parent
         self.params: Params = {}
         self._repeats = False
         self._imported = ""  # the key of the model's manifest
@@ -168,7 +176,7 @@ class NetworkRunner(PrefectRunner):
         about = self.params | {"model": self._imported, "folder": identity(options.folder)}
         tag_flow_run(self.params)
         count = len(network.subgraphs)
-        self.run_id = log_results.open_network_run(options, about, self.params, count)
+        self.run_id = log_results.open_network_run(options, about, self.params, count, self.parent)
         self._repeats = tracking.repeated_run(self.run_id) is not None
         self.progress.show(options.trials * count)
         log_steps.log_parameters(options, network, tasks, emit)

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 import pandas as pd
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
-from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from tilewright.services.mlflow_server import EXPERIMENT
 from tilewright.services.workspace import Home
@@ -58,8 +57,8 @@ def _runs(client: MlflowClient) -> list[Run]:
 
 
 def _is_network(run: Run) -> bool:
-    """Not a workload's run, nor one of co-design or of training."""
-    return MLFLOW_PARENT_RUN_ID not in run.data.tags and "network" in run.data.params
+    """Not a workload's run, nor one of co-design, of training or a sweep as a whole."""
+    return "workload_id" not in run.data.params and "network" in run.data.params
 
 
 def _row(run: Run) -> Mapping[str, object]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, Self
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -19,13 +20,23 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Crashed
 
 from tilewright.core.errors import TilewrightError
-from tilewright.hardware_search.options import CodesignOptions
-from tilewright.tuning.options import TuningOptions
 
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-Options = TuningOptions | CodesignOptions
-"""Of a run that has an output folder."""
 MESSAGE = "its process was killed; a later run on the same folder goes on from there"
+
+
+class Options(Protocol):
+    """Of a run that has an output folder: a model of pydantic's."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the results go."""
+        ...
+
+    @classmethod
+    def model_validate(cls, obj: Any) -> Self:
+        """The options that a flow run was given. Raises `ValueError`."""
+        ...
 
 
 def retire_dead_runs(options: Options, current: str) -> int:
