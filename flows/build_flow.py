@@ -9,6 +9,7 @@ from tilewright.flows.build import build_artifact as run_build
 from tilewright.flows.parameters import BuildForm
 from tilewright.services.workspace import use_home
 from tilewright.tasks.build_task import BuildRunner, say_built
+from tilewright.tasks.refusal import refusing
 
 
 @flow(
@@ -16,6 +17,7 @@ from tilewright.tasks.build_task import BuildRunner, say_built
     flow_run_name="{options.model} for {options.target} to {options.out}",
     persist_result=False,
 )
+@refusing
 def build_artifact(options: BuildForm) -> str:
     """Build a network for a target; returns the folder."""
     use_home()

@@ -15,18 +15,15 @@ from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.search.events import Listener, ignore
 from tilewright.services.workspace import use_home
 from tilewright.tasks.codesign import CodesignRunner, logged
+from tilewright.tasks.refusal import refusing
 
 
 def codesign_flow(
-    listen: Listener = ignore, problem: CodesignProblem | None = None
+    listen: Listener = ignore, problem: CodesignProblem | None = None, *, served: bool = False
 ) -> Flow[[CodesignOptions], CodesignOutcome]:
-    """The flow, with somebody who hears what happens, and what is asked if it was read already."""
+    """The flow, with somebody who hears what happens, and what is asked if it was read already; or
+    as it is `served`."""
 
-    @flow(
-        name="codesign",
-        flow_run_name="{options.subject} within {options.budget}, {options.method}",
-        persist_result=False,
-    )
     def codesign(options: CodesignOptions) -> CodesignOutcome:
         """Search machines and schedules, prove the front, write the folder, tell MLflow."""
         use_home()
@@ -36,8 +33,12 @@ def codesign_flow(
         with quiet, CodesignRunner(logged(listen)) as run:
             return run_codesign(run, options, problem)
 
-    return codesign
+    return flow(
+        name="codesign",
+        flow_run_name="{options.subject} within {options.budget}, {options.method}",
+        persist_result=False,
+    )(refusing(codesign) if served else codesign)
 
 
-codesign = codesign_flow()
+codesign = codesign_flow(served=True)
 """What a deployment serves."""

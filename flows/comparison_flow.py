@@ -13,6 +13,7 @@ from tilewright.flows.comparison import compare_tuners as run_compare
 from tilewright.flows.parameters import CompareForm, confined
 from tilewright.services.workspace import use_home
 from tilewright.tasks.comparison import ComparisonRunner
+from tilewright.tasks.refusal import refusing
 from tilewright.tuning.output_dir import check_folder
 
 ORACLES = "oracle"
@@ -24,6 +25,7 @@ ORACLES = "oracle"
     flow_run_name="{options.subject} on {options.target}, {options.rivals}",
     persist_result=False,
 )
+@refusing
 def compare_tuners(options: CompareForm) -> str:
     """Run several tuners with many seeds and compare them with the enumerated optimum; returns the
     name of the best."""

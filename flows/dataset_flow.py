@@ -15,6 +15,7 @@ from tilewright.flows.parameters import DatasetForm, confined
 from tilewright.search.events import Listener, ignore
 from tilewright.services.workspace import use_home
 from tilewright.tasks.dataset import DatasetRunner, say_built
+from tilewright.tasks.refusal import refusing
 from tilewright.tuning.output_dir import check_folder
 
 
@@ -35,6 +36,7 @@ def dataset_flow(listen: Listener = ignore) -> Flow[[DatasetOptions, str], Datas
     flow_run_name="{options.rows} rows to {options.out}",
     persist_result=False,
 )
+@refusing
 def build_dataset(options: DatasetForm) -> DatasetMetadata:
     """What a deployment serves: build what the folder lacks of a dataset."""
     use_home()

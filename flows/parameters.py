@@ -13,6 +13,7 @@ from tilewright.core.sanitize import printable
 from tilewright.evaluation.datasets.plan import CPU_ROWS, ROWS, SPECS, WORKLOADS
 from tilewright.evaluation.datasets.plan import DatasetOptions as DatasetOptions
 from tilewright.tuning.build_options import DEFAULT_TRIALS, BuildOptions
+from tilewright.tuning.form_fields import NetworkName, NetworkOrNone, TargetName, TunerText
 from tilewright.tuning.output_dir import OUTPUT_ROOT, below_root
 
 
@@ -30,7 +31,7 @@ def confined(out: str) -> Path:
 class CompareForm(Form):
     """Which tuners are compared, on what."""
 
-    network: str = Field(
+    network: NetworkOrNone = Field(
         default="resnet18",
         description="a model file or a built-in network to take layers from; empty: those that are "
         "spelled out below",
@@ -39,13 +40,13 @@ class CompareForm(Form):
         default=(),
         description="which of its layers: places like 1,3-5, names, or whole texts; none: all",
     )
-    tuners: tuple[str, ...] = Field(
+    tuners: tuple[TunerText, ...] = Field(
         default=("default", "default-blind", "ml2tuner", "autotvm", "random"),
         min_length=1,
         description="registered tuners, options behind colons: ml2tuner:alpha=2:veto=0.3",
     )
-    target: str = Field(
-        default="vta-pynq", min_length=1, description="a preset, a file, or a kind of target"
+    target: TargetName = Field(
+        default="vta-pynq", description="a preset, a file, or a kind of target"
     )
     space: str = Field(default="", description="the schedule space; empty: the target's usual one")
     trials: int = Field(default=128, ge=1, le=100_000, description="measurements a run")
@@ -75,12 +76,12 @@ class CompareForm(Form):
 class BuildForm(Form):
     """Of which network an artifact is built, and for what."""
 
-    model: str = Field(
-        default="resnet18", min_length=1, description="a model file, or a built-in network"
+    model: NetworkName = Field(
+        default="resnet18", description="a model file, or a built-in network"
     )
     out: str = Field(default="built", min_length=1, description="folder for the artifact")
-    target: str = Field(
-        default="vta-pynq", min_length=1, description="a preset, a file, or a kind of target"
+    target: TargetName = Field(
+        default="vta-pynq", description="a preset, a file, or a kind of target"
     )
     schedules: str = Field(
         default="", description="a folder that tuning wrote; empty: tune here, with so many trials"
@@ -126,7 +127,7 @@ class DatasetForm(Form):
     seed: int = Field(default=0, ge=0, description="same seed, same rows")
     specs: int = Field(default=SPECS, ge=1, description="accelerators they are spread over")
     workloads: int = Field(default=WORKLOADS, ge=1, description="workloads they are spread over")
-    targets: tuple[str, ...] = Field(
+    targets: tuple[TargetName, ...] = Field(
         default=(), description="hardware that the rows are of; none: drawn by the seed"
     )
     out: str = Field(default="datasets/nightly", min_length=1, description="folder of the dataset")

@@ -16,6 +16,7 @@ from tilewright.flows.tuning_flow import network_flow
 from tilewright.search.events import Listener, ignore
 from tilewright.services.urls import flow_run_url
 from tilewright.services.workspace import use_home
+from tilewright.tasks.refusal import refusing
 from tilewright.tasks.sweep import SweepRunner
 from tilewright.tasks.tracking import run_url
 from tilewright.tuning.options import TuningOptions
@@ -26,15 +27,11 @@ Swept = tuple[Sweep, dict[str, str]]
 
 
 def sweep_flow(
-    listen: Listener = ignore, plan: SweepPlan | None = None
+    listen: Listener = ignore, plan: SweepPlan | None = None, *, served: bool = False
 ) -> Flow[[SweepOptions], Swept]:
-    """The flow, with somebody who hears what happens, and what is planned if that is known."""
+    """The flow, with somebody who hears what happens, and what is planned if that is known; or as
+    it is `served`."""
 
-    @flow(
-        name="sweep",
-        flow_run_name="{options.subject}: {options.rivals}, seeds {options.seeds}",
-        persist_result=False,
-    )
     def sweep(options: SweepOptions) -> Swept:
         """Tune networks on targets with several tuners and seeds."""
         use_home()
@@ -46,12 +43,16 @@ def sweep_flow(
             pages = {"MLflow": run_url(run.run_id), "Prefect": flow_run_url(str(flow_run.id))}
             return swept, pages
 
-    return sweep
+    return flow(
+        name="sweep",
+        flow_run_name="{options.subject}: {options.rivals}, seeds {options.seeds}",
+        persist_result=False,
+    )(refusing(sweep) if served else sweep)
 
 
 def _tune(options: TuningOptions, listen: Listener, parent: str) -> Summary:
     return network_flow(listen, parent)(options)
 
 
-sweep = sweep_flow()
+sweep = sweep_flow(served=True)
 """What a deployment serves."""

@@ -12,19 +12,15 @@ from tilewright.flows.training import train_model as run_training
 from tilewright.search.events import Listener, ignore
 from tilewright.services.workspace import use_home
 from tilewright.tasks.flow_log import logged
+from tilewright.tasks.refusal import refusing
 from tilewright.tasks.training import Registered, TrainingRunner
 
 
 def training_flow(
-    listen: Listener = ignore,
+    listen: Listener = ignore, *, served: bool = False
 ) -> Flow[[TrainingOptions], tuple[dict[str, Json], Registered | None]]:
-    """The flow, with somebody who hears how it goes."""
+    """The flow, with somebody who hears how it goes, or as it is `served`."""
 
-    @flow(
-        name="train_model",
-        flow_run_name="{options.kind} {options.split} on {options.dataset}",
-        persist_result=False,
-    )
     def train_model(options: TrainingOptions) -> tuple[dict[str, Json], Registered | None]:
         """Train a model on part of a dataset, judge it on the rest, keep and register it. Returns
         its figures and where it is registered."""
@@ -33,8 +29,12 @@ def training_flow(
         run = TrainingRunner(logged(listen))
         return run_training(run, options), run.registered
 
-    return train_model
+    return flow(
+        name="train_model",
+        flow_run_name="{options.kind} {options.split} on {options.dataset}",
+        persist_result=False,
+    )(refusing(train_model) if served else train_model)
 
 
-train_model = training_flow()
+train_model = training_flow(served=True)
 """What a deployment serves."""

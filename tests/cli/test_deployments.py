@@ -47,6 +47,7 @@ def test_every_flow_has_a_deployment() -> None:
     assert set(DEPLOYMENTS) == {
         "tune_network/nightly", "compare_tuners/weekly", "build_artifact/on-request",
         "build_dataset/on-request", "train_model/on-request", "codesign/on-request",
+        "sweep/on-request",
     }  # fmt: skip
     kinds = {kind for each in DEPLOYMENTS.values() for when in each.get("schedules", [])
              for kind in when}  # fmt: skip
@@ -100,6 +101,22 @@ def test_where_there_are_few_choices_the_form_offers_them(
         ("tune_network/nightly", {"options": {}, "watch": {"when_worse": "sometimes"}}),
         ("tune_network/nightly", {"options": {}, "watch": {"tolerance_percent": -1}}),
         ("compare_tuners/weekly", {"options": {"tuners": []}}),
+        ("compare_tuners/weekly", {"options": {"tuners": ["default", ""]}}),
+        ("compare_tuners/weekly", {"options": {"tuners": ["defualt:alpha=2"]}}),
+        ("compare_tuners/weekly", {"options": {"target": "vta-pinq"}}),
+        ("compare_tuners/weekly", {"options": {"network": "resnet81"}}),
+        ("tune_network/nightly", {"options": {"target": "vta-pinq"}}),
+        ("tune_network/nightly", {"options": {"model": "resnet81"}}),
+        ("build_artifact/on-request", {"options": {"target": "vta-pynq-99"}}),
+        ("build_dataset/on-request", {"options": {"targets": ["hueg"]}}),
+        ("codesign/on-request", {"options": {"networks": ["resnet81"], "budget": 1}}),
+        (
+            "codesign/on-request",
+            {"options": {"networks": ["resnet18"], "budget": 1, "target": "vta-pinq"}},
+        ),
+        ("sweep/on-request", {"options": {"networks": []}}),
+        ("sweep/on-request", {"options": {"networks": ["resnet18"], "tuners": ["nobody"]}}),
+        ("sweep/on-request", {"options": {"networks": ["resnet18"], "targets": ["vta-pinq"]}}),
         ("build_artifact/on-request", {"options": {"trails": 3}}),
         ("build_dataset/on-request", {"options": {"rows": -1}}),
         ("train_model/on-request", {"options": {"dataset": "d", "out": "m", "kind": "oracle"}}),
@@ -109,6 +126,26 @@ def test_where_there_are_few_choices_the_form_offers_them(
 def test_nonsense_is_refused_by_the_form(name: str, bad: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(bad, schema_of(name))
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        {"target": "vta-pynq"},
+        {"target": "cpu"},
+        {"target": "machines/mine.json"},
+        {"target": "mine.json"},
+        {"target": "cpu:threads=2"},
+        {"target": "board:lab"},
+        {"model": "net.onnx"},
+        {"model": "./net"},
+        {"model": "", "workload": "dense:n=1,c=8,o=8"},
+    ],
+)
+def test_names_and_paths_pass_the_form(good: dict[str, Any]) -> None:
+    jsonschema.validate({"options": good}, schema_of("tune_network/nightly"))
+    tuners = {"tuners": ["default", "p+v", "ml2tuner:alpha=2:veto=0.3"]}
+    jsonschema.validate({"options": tuners}, schema_of("compare_tuners/weekly"))
 
 
 @pytest.mark.parametrize("file", ["zombies.yaml", "regression.yaml"])

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from tilewright.core.sanitize import printable
 from tilewright.core.working_folder import as_typed
+from tilewright.tuning.form_fields import NetworkName, TargetName
 from tilewright.tuning.options import OptionsError, OptionValue
 
 _LONGEST_NAME = 60  # characters of a default folder
@@ -26,7 +27,7 @@ class CodesignOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    networks: tuple[str, ...] = Field(
+    networks: tuple[NetworkName, ...] = Field(
         min_length=1, description="built-in networks or model files; one machine serves them all"
     )
     budget: float = Field(
@@ -45,9 +46,8 @@ class CodesignOptions(BaseModel):
         default_factory=dict, description="options of the method, by name"
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="same seed, same front")
-    target: str = Field(
+    target: TargetName = Field(
         default="vta-pynq",
-        min_length=1,
         description="the machine whose knobs are turned; all that is no knob is as it has it",
     )
     bounds: dict[str, tuple[int, int]] = Field(

@@ -12,8 +12,10 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.name_list import NameListError, check_names
 from tilewright.core.sanitize import printable
 from tilewright.core.working_folder import as_typed
+from tilewright.tuning.form_fields import NetworkOrNone, TargetName
 
 PLAIN_STEPS = ">> 8, min 127, max 0"
 AS_IN_NETWORK, PER_CHANNEL, PLAIN = "network", "per-channel", "plain"
@@ -39,7 +41,7 @@ class TuningOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model: str = Field(
+    model: NetworkOrNone = Field(
         default="resnet18",
         description="an ONNX, TensorFlow Lite or torch.export file, or a built-in network",
     )
@@ -56,9 +58,8 @@ class TuningOptions(BaseModel):
     layers: tuple[str, ...] = Field(
         default=(), description="tune these layers of the network only, by the operators' names"
     )
-    target: str = Field(
+    target: TargetName = Field(
         default="vta-pynq",
-        min_length=1,
         description="a preset, a file, or the name of a kind of target",
     )
     tuner: str = Field(
@@ -143,6 +144,10 @@ class TuningOptions(BaseModel):
             raise ValueError("give either a network or a workload")
         if self.workload and self.layers:
             raise ValueError("layers are those of a network; a workload has none")
+        try:
+            check_names(self.layers, "--layers")
+        except NameListError as error:
+            raise ValueError(str(error)) from None
         if self.stop_gain is not None and self.workers > 1:
             raise ValueError(
                 f"--stop-gain {self.stop_gain:g} --workers {self.workers}: which workload gets the "
