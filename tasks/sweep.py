@@ -22,6 +22,7 @@ from tilewright.evaluation.sweep.runs import RunTuned
 from tilewright.evaluation.sweep.steps import SWEEP, Sweep
 from tilewright.flows.sweep import tune_run
 from tilewright.reports.markdown import plain
+from tilewright.reports.number_format import counted
 from tilewright.reports.run_description import Links
 from tilewright.reports.sweep import run_rows, sweep_note, verdict
 from tilewright.search.events import Event, Listener
@@ -60,7 +61,8 @@ class SweepRunner(TrackedRunner):
     def _log_sweep_began(self, plan: SweepPlan, kept: int, emit: Listener) -> None:
         retire_dead_runs(plan.options, current=str(flow_run.id))
         self.run_id = _open_run(plan)
-        self._bar, self._done = Progress("runs", len(plan.jobs), f"of {len(plan.jobs)} runs"), kept
+        runs = len(plan.jobs)
+        self._bar, self._done = Progress("runs", runs, f"of {counted(runs, 'run')}"), kept
         steps.log_sweep_began(plan, kept, emit)
 
     def _log_sweep(self, swept: Sweep, folder: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.core.sanitize import printable
 from tilewright.reports.markdown import block, code, plain
-from tilewright.reports.number_format import milliseconds, plural, speedup, whole
+from tilewright.reports.number_format import counted, milliseconds, speedup, whole
 from tilewright.reports.run_table import markdown_table, results_rows, sure_gain, sure_time
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import Workload
@@ -31,7 +31,7 @@ def run_name(title: str, tuner: str, seed: int, trials: int) -> str:
     """`default, seed 0, 64 trials: resnet18 on vta-pynq`: the name of a network's run in MLflow,
     where runs of other tuners and seeds stand above and below it."""
     what = title.removesuffix(printable(f", {tuner}"))
-    return f"{printable(tuner)}, seed {seed}, {trials} {plural(trials, 'trial')}: {what}"
+    return f"{printable(tuner)}, seed {seed}, {counted(trials, 'trial')}: {what}"
 
 
 def network_note(
@@ -39,8 +39,12 @@ def network_note(
 ) -> str:
     """Of a network's run, from its beginning; where trials are `shared`, no workload has its
     own."""
-    each = f"{workloads * trials} trials together" if shared else f"{trials} trials each"
-    count = f"{workloads} {plural(workloads, 'workload')}, up to {each}"
+    each = (
+        f"{counted(workloads * trials, 'trial')} together"
+        if shared
+        else f"{counted(trials, 'trial')} each"
+    )
+    count = f"{counted(workloads, 'workload')}, up to {each}"
     what = f"**{plain(title)}**: {count}."
     return paragraphs(what, block(command, "sh"), listed(links))
 
@@ -50,7 +54,7 @@ def workload_note(
 ) -> str:
     """Of the run of one workload of the network's run `title`."""
     of = f"A workload of {plain(title)}: **{plain(layer(names, workload))}**"
-    what = f"{of}, {count} {plural(count, 'call')} an inference."
+    what = f"{of}, {counted(count, 'call')} an inference."
     layers = f"Layers: {', '.join(map(code, names))}" if names else ""
     epilogue = workload.epilogue_text
     return paragraphs(

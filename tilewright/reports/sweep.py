@@ -9,7 +9,7 @@ from tilewright.evaluation.sweep.runs import SweptRun
 from tilewright.evaluation.sweep.standings import Standing, TunerStanding
 from tilewright.evaluation.sweep.steps import Sweep
 from tilewright.reports.markdown import block, plain
-from tilewright.reports.number_format import milliseconds, percent, plural, speedup, whole
+from tilewright.reports.number_format import counted, milliseconds, percent, speedup, whole
 from tilewright.reports.run_description import Links, listed, paragraphs
 from tilewright.reports.run_table import Row, markdown_table, marked
 from tilewright.tuning.gains import PUBLISHED
@@ -54,14 +54,13 @@ def verdict(standing: Standing) -> str:
     said = f"{where}: {who} {'wins' if len(standing.winners) == 1 else 'are equal'}"
     said += f", median gain {marked(_mark(standing.baseline), gain)}" if gain else ""
     if len(standing.winners) == 1 and len(standing.tuners) > 1:
-        said += f", fastest on {first.fastest_on} of {first.seeds} {plural(first.seeds, 'seed')}"
+        said += f", fastest on {first.fastest_on} of {counted(first.seeds, 'seed')}"
     return said
 
 
 def sweep_note(options: SweepOptions, runs: int, links: Links, swept: Sweep | None = None) -> str:
     """Of a sweep in Markdown, from its beginning; once it is `swept`, with what came out."""
-    trials = f"{options.trials} {plural(options.trials, 'trial')} a workload"
-    count = f"{runs} {plural(runs, 'run')}, {trials}"
+    count = f"{counted(runs, 'run')}, {counted(options.trials, 'trial')} a workload"
     found: list[str] = []
     if swept is not None:
         found = [

@@ -32,6 +32,7 @@ def trials(
     """List the trials a run has recorded, the best first, also while it goes or after it died."""
     from tilewright.cli.views.terminal import Terminal
     from tilewright.cli.views.trials import show_trials
+    from tilewright.reports.number_format import counted
     from tilewright.search import read
     from tilewright.tuning.output_dir import LEDGER
     from tilewright.tuning.output_dir import at_work as who_is_at_work
@@ -58,4 +59,5 @@ def trials(
     show_trials(frame, names, best, Terminal())
     ended = "the run is complete" if is_complete(folder) else "the run was stopped"
     state = f"{at_work} is adding to it" if at_work else ended
-    typer.echo(f"{len(frame)} trials of {frame['workload'].nunique()} workloads; {state}")
+    workloads = counted(frame["workload"].nunique(), "workload")
+    typer.echo(f"{counted(len(frame), 'trial')} of {workloads}; {state}")

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tilewright.cli.views.latency import as_latency, latency_text
-from tilewright.cli.views.terminal import fitted_table, progress_bar, say
+from tilewright.cli.views.terminal import columns_of, fitted_table, progress_bar, say
 from tilewright.evaluation.sweep.runs import RunBegan, RunTuned, SweepBegan, SweptRun
 from tilewright.evaluation.sweep.steps import SWEEP, Sweep
-from tilewright.reports.number_format import duration, plural, speedup
+from tilewright.reports.number_format import counted, duration, speedup
 from tilewright.reports.run_table import Row
 from tilewright.reports.sweep import run_rows, standing_rows, verdict
 from tilewright.search.events import Event, Listener, Note, StageBegan
@@ -51,13 +51,13 @@ def sweeping(console: Console, quiet_seconds: float = QUIET_SECONDS) -> Iterator
                     done, runs = event.kept, event.runs
                     bars.update(bar, total=runs, completed=done)
                     kept = f", {done:,} of them {'are' if done != 1 else 'is'} here already"
-                    say(console, f"{runs:,} {plural(runs, 'run')}{kept * bool(done)}")
+                    say(console, f"{counted(runs, 'run')}{kept * bool(done)}")
                 case RunBegan():
                     title, workloads, spoke = event.title, 0, time.monotonic()
                     bars.update(bar, description=title)
                 case WorkloadTuned():
                     workloads += 1
-                    now = f"{title}: {workloads} {plural(workloads, 'workload')} tuned"
+                    now = f"{title}: {counted(workloads, 'workload')} tuned"
                     bars.update(bar, description=now)
                     if not console.is_terminal and time.monotonic() - spoke > quiet_seconds:
                         spoke = time.monotonic()
@@ -98,5 +98,5 @@ _PLACE = "NETWORK/TARGET/TUNER/seed-N"
 
 def _table(rows: Sequence[Row], width: int) -> Table:
     """Heads in two lines where they have a unit."""
-    columns = {head.replace(" ", "\n", 1): [row[head] for row in rows] for head in rows[0]}
+    columns = {head.replace(" ", "\n", 1): cells for head, cells in columns_of(rows).items()}
     return fitted_table(columns, _DROPPABLE, width, left=(*_NAMES, ""))

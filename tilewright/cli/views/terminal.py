@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from tilewright.core.sanitize import printable
@@ -83,40 +83,53 @@ def fitted_table(
     width: int,
     *,
     left: Sequence[str] = (),
-    bold: int | None = None,
+    folded: Sequence[str] = (),
+    numbered: bool = False,
+    styles: Sequence[str | None] = (),
     total: bool = False,
 ) -> Table:
     """A table of cells by the head of their column that fits into `width`, so that no figure is
     cut: columns without a cell are left out, then those of `droppable`, the first first. The first
-    column is text, which goes on in a second line where it has to; those of `left` are text, too.
-    The line at the place `bold` stands out; with a `total`, the last line is set off."""
+    column and those that are `folded` are text, which goes on in a second line where it has to.
+    Those of `left` stand on the left, and so does the first, unless its lines are `numbered`.
+    `styles` are those of lines; with a `total`, the last line is set off."""
     shown = {head: cells for head, cells in columns.items() if any(cells)}
-    text, *_ = shown
-    least = whole = _width(text, shown[text])
-    if BREAK not in droppable:
-        least = min(whole, TEXT)
+    first, *_ = shown
+    texts = (first, *folded)
+    whole = {head: _width(head, cells) for head, cells in shown.items()}
+    least = {head: min(wide, TEXT) if head in texts else wide for head, wide in whole.items()}
+    if BREAK in droppable:
+        least[first] = whole[first]
     for head in (*droppable, None):
-        figures = sum(_width(each, shown[each]) + GAP for each in shown if each != text)
-        if head is None or figures + least + 1 <= width:
+        needed = sum(least[each] + GAP for each in shown) - GAP + 1
+        if head is None or needed <= width:
             break
         if head == BREAK:
-            least = min(whole, TEXT)
+            least[first] = min(whole[first], TEXT)
         shown.pop(head, None)
-    room = width - figures - 1
-    shown[text] = [_broken(cell, room) for cell in shown[text]]
+    room = width - needed + least[first]
+    shown[first] = [_broken(cell, room) for cell in shown[first]]
     table = ruled_table(padding=(0, 1, 0, 0))
     for head in shown:
-        if head == text:
-            table.add_column(head, overflow="fold", min_width=LEAST_TEXT)
+        if head in texts:
+            wide = max(LEAST_TEXT, room) if head == first else LEAST_TEXT
+            side: Literal["left", "right"] = "right" if numbered and head == first else "left"
+            wide = min(wide, whole[head])
+            table.add_column(head, overflow="fold", min_width=wide, justify=side)
         else:
             table.add_column(head, justify="left" if head in left else "right", no_wrap=True)
     lines = list(zip(*shown.values(), strict=True))
     for place, line in enumerate(lines[: -1 if total else len(lines)]):
-        table.add_row(*line, style="bold" if place == bold else None)
+        table.add_row(*line, style=styles[place] if place < len(styles) else None)
     if total:
         table.add_section()
         table.add_row(*lines[-1], style="bold")
     return table
+
+
+def columns_of(rows: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    """The cells of rows with equal headings by column."""
+    return {head: [row[head] for row in rows] for head in rows[0]}
 
 
 def _broken(cell: str | Text, room: int) -> str | Text:
@@ -133,8 +146,11 @@ def progress_bar(console: Console) -> Progress:
     """Bars that vanish when they are done; nothing where there is no terminal."""
     return Progress(
         BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-        TextColumn("{task.description}", markup=False),
-        console=console, transient=True, disable=not console.is_terminal,
+        TextColumn(
+            "{task.description}", markup=False,
+            table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+        ),
+        console=console, transient=True, disable=not console.is_terminal, expand=True,
     )  # fmt: skip
 
 

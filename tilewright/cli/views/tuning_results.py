@@ -11,7 +11,7 @@ from rich.table import Table
 from tilewright.cli.views.latency import as_latency, cost, cycles_text, latency_text, time_text
 from tilewright.cli.views.terminal import BREAK, fitted_table, say
 from tilewright.core.sanitize import printable
-from tilewright.reports.number_format import duration, percent, plural, speedup, whole
+from tilewright.reports.number_format import counted, duration, percent, plural, speedup, whole
 from tilewright.reports.run_table import marked, sure_gain, sure_time
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
@@ -180,7 +180,7 @@ def _validation(summary: Summary) -> str:
     count, seconds = (sum(row[name] for row in rows) for name in ("measurements", "seconds"))
     gain = sure_gain(summary["total"])
     return (
-        f"{count:,.0f} validation measurements ({duration(seconds)}) gave winners and "
+        f"{counted(int(count), 'validation measurement')} ({duration(seconds)}) gave winners and "
         "latencies" + (f"\nthe gain in all is {gain} with 95 % confidence" if gain else "") + "\n"
     )
 
@@ -229,7 +229,8 @@ def _sharing(summary: Summary) -> str:
     }
     best = "" if expected is None else f" (the best one: {expected:.2g})"
     reason = f"{why[sharing['why']]}{best}"
-    return f"{sharing['trials']} of at most {sharing['most_trials']} trials: {reason}\n"
+    most = counted(sharing["most_trials"], "trial")
+    return f"{sharing['trials']:,} of at most {most}: {reason}\n"
 
 
 def _reused(summary: Summary, stages: int) -> str:
@@ -241,6 +242,7 @@ def _reused(summary: Summary, stages: int) -> str:
     trials = sum(row["trials"] for row in rows)
     whose = " of the network's own workloads" if "fusion" in summary else ""
     return (
-        f"reused {held} of {trials} trials{whose} and {stages} finished stages; "
+        f"reused {held} of {counted(trials, 'trial')}{whose} and "
+        f"{counted(stages, 'finished stage')}; "
         "--fresh starts over\n"
     )

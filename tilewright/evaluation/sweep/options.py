@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tilewright.core.sanitize import printable
 from tilewright.core.working_folder import as_typed
 from tilewright.tuning.cli_command import words_of
+from tilewright.tuning.form_fields import NetworkName, TargetName, TunerText
 from tilewright.tuning.options import DEFAULTS, OptionsError
 
 SHARED = (
@@ -30,11 +31,13 @@ class SweepOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    networks: tuple[str, ...] = Field(min_length=1, description="model files or built-in networks")
-    targets: tuple[str, ...] = Field(
+    networks: tuple[NetworkName, ...] = Field(
+        min_length=1, description="model files or built-in networks"
+    )
+    targets: tuple[TargetName, ...] = Field(
         default=(DEFAULTS.target,), min_length=1, description="presets, files, or kinds of target"
     )
-    tuners: tuple[str, ...] = Field(
+    tuners: tuple[TunerText, ...] = Field(
         default=("default", "random"),
         min_length=1,
         description="registered tuners, options behind colons: ml2tuner:alpha=2:veto=0.3",

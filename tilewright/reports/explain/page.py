@@ -22,7 +22,6 @@ from tilewright.evaluation.explain.workloads import Explained
 from tilewright.reports.explain.plots import FEATURES, picture
 from tilewright.reports.templates import render
 from tilewright.search.explorer import ROLES
-from tilewright.targets.display_names import shape
 
 PAGE, PICTURE = "explain.html", "explain.png"
 CHANGED = (
@@ -93,7 +92,7 @@ def method(model: ModelSummary) -> str:
 
 def _line(each: Explained) -> WorkloadLine:
     return WorkloadLine(
-        name=shape(each.workload),
+        name=each.title,
         trials=each.trials,
         valid_share=each.valid_share,
         accuracy=accuracy([each.unseen]),
