@@ -166,14 +166,11 @@ def log_network_artifacts(
     tracking.tag_run(run_id, {GAIN_OVER: had.over})
     _say_outcome(run_id, run_description.outcome_line(total, had))
     title = run_description.network_title(summary["network"], summary["target"], summary["tuner"])
-    names = {each.workload.id: each.names for each in tuned}
-    create_table_artifact(
-        key="layers", table=results_rows(summary, names), description=plain(title)
-    )
+    create_table_artifact(key="layers", table=results_rows(summary), description=plain(title))
     links = {"this run in MLflow": tracking.run_url(run_id)}
     create_markdown_artifact(
         key="summary",
-        markdown=run_description.network_summary(title, summary, names, links, remark, picture),
+        markdown=run_description.network_summary(title, summary, links, remark, picture),
         description=plain(title),
     )
 

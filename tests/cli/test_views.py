@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,16 +19,18 @@ from tests.tune_bare import tune_options
 from tilewright import tuning
 from tilewright.cli.app import app
 from tilewright.cli.views.latency import latency_text
-from tilewright.cli.views.tuning_progress import LineDisplay, tuned_line
+from tilewright.cli.views.tuning_progress import READING, STARTING, LineDisplay, tuned_line
 from tilewright.cli.views.tuning_results import show_results
 from tilewright.networks import zoo_names
 from tilewright.reports.convergence import convergence, network_convergence
-from tilewright.reports.number_format import milliseconds
+from tilewright.reports.number_format import counted, milliseconds
 from tilewright.reports.run_description import outcome_line
 from tilewright.reports.run_table import markdown_table, results_rows, sure_gain, sure_time
 from tilewright.search import registered_tuners
 from tilewright.targets.capabilities import Latency
+from tilewright.targets.display_names import layer, shape
 from tilewright.targets.registry import target_kinds
+from tilewright.targets.workload import parse_workload
 from tilewright.tuning.events import Event, StageBegan, WorkloadTuned
 from tilewright.tuning.gains import before_all
 from tilewright.tuning.network_totals import totals
@@ -95,6 +98,25 @@ def test_no_figure_of_the_results_is_cut(ran: Ran, width: int) -> None:
         assert any(line.startswith("layer4.0.conv2 +2 · 3×3/1") for line in table)  # in one line
 
 
+@pytest.mark.parametrize("width", [60, 80, PIPE])
+@pytest.mark.parametrize("listed", [("zoo",), ("targets",), ("target", "show", "vta-pynq")])
+def test_no_figure_of_a_list_is_cut(listed: tuple[str, ...], width: int) -> None:
+    text, whole = command(*listed, width=width), command(*listed, width=PIPE)
+    tables = [line for line in text.splitlines() if not line.startswith("'tilewright")]
+    lines_that_fit("\n".join(tables), width or 200)
+    if listed != ("targets",):  # which drops columns of figures
+        shown, known = (set(re.findall(r"\d+(?:,\d{3})+", each)) for each in (text, whole))
+        assert shown == known
+    if width == PIPE:
+        assert not any(line.endswith(" ") for line in text.splitlines())
+
+
+def test_a_pipe_has_all_columns_whatever_the_variable_says(ran: Ran) -> None:
+    lines = command("trials", str(ran.out), width=PIPE).splitlines()
+    assert any(len(line) > 80 and "tile_h=" in line for line in lines)
+    assert "operators" in command("zoo", width=PIPE)
+
+
 def test_targets_have_a_head_and_the_figures_that_matter() -> None:
     lines = lines_that_fit(command("targets"))
     (head,) = [line for line in lines if line.startswith("preset")]
@@ -139,6 +161,7 @@ def test_every_tuner_says_what_it_is_and_no_two_the_same() -> None:
 def test_trials_show_knob_values_best_first_below_the_layers_names(ran: Ran) -> None:
     lines = lines_that_fit(command("trials", str(ran.out)))
     assert any(line.startswith("layer1.0.conv1, layer1.0.conv2") for line in lines)
+    assert any(line.endswith("p=1; >> 8, min 127, max 0") for line in lines)
     frame = pd.read_parquet(ran.out / "trials.parquet")
     first = frame[frame["workload"] == frame["workload"].iloc[0]]
     valid = first[first["status"] == "valid"].sort_values("cycles", kind="stable")
@@ -238,7 +261,7 @@ def test_what_is_said_of_a_noisy_run_elsewhere_has_intervals_too(noisy: Ran) -> 
     line = outcome_line(total, before_all(noisy.summary["workloads"]))
     assert f"tuned {milliseconds(total['tuned_seconds'])} ms ({sure_time(total)})" in line
     assert line.endswith(f"({sure_gain(total)}).")
-    page = markdown_table(results_rows(noisy.summary, {}))
+    page = markdown_table(results_rows(noisy.summary))
     assert "gain, 95 %" in page
     assert sure_gain(row) in page
     assert "tuned ms, 95 %" in page
@@ -247,7 +270,7 @@ def test_what_is_said_of_a_noisy_run_elsewhere_has_intervals_too(noisy: Ran) -> 
 def test_a_run_whose_measurements_repeat_has_no_intervals(ran: Ran) -> None:
     assert "95 %" not in shown(ran.summary, ran.out, 140)
     assert "bit for bit" in shown(ran.summary, ran.out, 140)
-    assert "95 %" not in markdown_table(results_rows(ran.summary, {}))
+    assert "95 %" not in markdown_table(results_rows(ran.summary))
     assert not {"validation", "verified"} & {*ran.summary, *ran.summary["total"]}
     assert all("validation" not in row for row in ran.summary["workloads"])
     assert '"fresh"' not in (ran.out / "ledger.jsonl").read_text()
@@ -280,6 +303,53 @@ def test_a_run_that_waits_says_so_where_there_is_no_terminal() -> None:
     assert "for 0 s now" not in said
     time.sleep(0.2)
     assert console.file.getvalue() == said  # nothing after the end
+
+
+@pytest.mark.parametrize(("bare", "first"), [(["--bare"], READING), ([], STARTING)])
+def test_a_bare_run_starts_no_servers_and_does_not_say_so(
+    bare: list[str], first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = []
+
+    def display(console: Console, trials: int, first: str) -> LineDisplay:
+        said.append(first)
+        raise KeyboardInterrupt  # before any work
+
+    monkeypatch.setattr("tilewright.cli.views.tuning_progress.make_display", display)
+    asked = ["tune", "digits_cnn", "--out", str(tmp_path / "out"), *bare]
+    CliRunner().invoke(app, asked)
+    assert said == [first]
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(1, "1 trial"), (0, "0 trials"), (1234, "1,234 trials")]
+)
+def test_what_is_counted_once_is_said_in_the_singular(number: int, said: str) -> None:
+    assert counted(number, "trial") == said
+
+
+@pytest.mark.slow(seconds=2)
+def test_a_run_of_one_trial_says_so(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    asked = ("tune", "--workload", "dense:n=1,c=16,o=16", "--trials", "1", "--bare", "--out")
+    first = command(*asked, str(out), width=PIPE)
+    assert "1 workload\n" in first
+    assert "; 1 trial, 0 invalid" in first
+    assert "reused 1 of 1 trial " in command(*asked, str(out), width=PIPE)
+    assert "1 trial of 1 workload; the run is complete" in command("trials", str(out))
+
+
+def test_layers_of_equal_shape_differ_by_their_names_and_post_operations() -> None:
+    conv = "conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1"
+    plain, added, leaky = (
+        parse_workload(conv, f"bias, {step}>> 8, min 127, max 0")
+        for step in ("", "residual 8, ", "leaky 3, ")
+    )
+    assert layer(["layer1.0.conv1", "layer1.1.conv1"], plain) == (
+        "layer1.0.conv1 +1 · 3×3/1 64→64 @56"
+    )
+    assert layer(["layer1.0.conv2"], added) == "layer1.0.conv2 · 3×3/1 64→64 @56 residual"
+    assert shape(leaky).endswith("@56 leaky")
 
 
 def test_latencies_read_as_people_write_them() -> None:

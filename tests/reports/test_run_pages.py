@@ -12,11 +12,9 @@ from tilewright.reports.run_description import (
 from tilewright.reports.run_table import markdown_table, results_rows
 from tilewright.tuning.gains import before_all
 
-NAMES = {each.workload.id: each.names for each in (outcome(), outcome(o=32))}
-
 
 def test_a_table_begins_with_the_layer_and_what_tuning_brought() -> None:
-    first, second, last = results_rows(summary([outcome(), outcome(o=32)]), NAMES)
+    first, second, last = results_rows(summary([outcome(), outcome(o=32)]))
     assert list(first)[:4] == ["layer", "baseline cycles", "tuned cycles", "gain"]
     assert first["layer"].startswith("conv1 +1 · 3×3/1 16→16 @8")
     assert (first["baseline cycles"], first["tuned cycles"]) == ("~9,000", "1,000")
@@ -33,18 +31,18 @@ def test_a_table_begins_with_the_layer_and_what_tuning_brought() -> None:
 
 
 def test_a_gain_is_marked_where_its_baseline_is_not_published() -> None:
-    rows = results_rows(summary([outcome(source="tophub")]), {})
+    rows = results_rows(summary([outcome(source="tophub")]))
     assert [row["gain"] for row in rows] == ["2.00×", "2.00×"]
-    assert rows[0]["layer"] == "3×3/1 16→16 @8"
+    assert rows[0]["layer"] == "conv1 +1 · 3×3/1 16→16 @8"
     mixed = summary([outcome(source="tophub"), outcome(o=32)])
-    assert [row["gain"] for row in results_rows(mixed, {})] == ["2.00×", "~9.00×", "~7.25×"]
+    assert [row["gain"] for row in results_rows(mixed)] == ["2.00×", "~9.00×", "~7.25×"]
 
 
 def test_what_a_target_cannot_tell_has_no_column() -> None:
-    rows = results_rows(summary([outcome(counted=False)]), {})
+    rows = results_rows(summary([outcome(counted=False)]))
     assert not [head for head in rows[0] if "cycles" in head]
     assert rows[0]["gain"] == "~9.00×"
-    rows = results_rows(summary([outcome(source=None)]), {})
+    rows = results_rows(summary([outcome(source=None)]))
     assert not {"baseline cycles", "baseline ms", "gain"} & set(rows[0])
 
 
@@ -73,7 +71,7 @@ def test_a_note_says_what_the_run_is_and_what_came_of_it() -> None:
 
 
 def test_a_summary_links_and_lists() -> None:
-    page = network_summary("net", summary([outcome()]), NAMES, {"MLflow": "http://m/#/r"})
+    page = network_summary("net", summary([outcome()]), {"MLflow": "http://m/#/r"})
     assert page.startswith("# net\n\nFallback 9,000 cycles")
     assert "- [MLflow](http://m/#/r)" in page
     assert page.count("\n| ") == 4

@@ -18,8 +18,6 @@ from tilewright.tuning.results import WorkloadRow
 
 Links = Mapping[str, str]
 """Addresses by what is there."""
-Names = Mapping[str, Sequence[str]]
-"""The layers of each workload, by its id."""
 
 
 def network_title(network: str, target: str, tuner: str) -> str:
@@ -86,7 +84,7 @@ def with_outcome(note: str, outcome: str) -> str:
 
 
 def network_summary(
-    title: str, summary: Summary, names: Names, links: Links, remark: str = "", picture: bytes = b""
+    title: str, summary: Summary, links: Links, remark: str = "", picture: bytes = b""
 ) -> str:
     """The results of a network as a page of its own; the `picture`, a PNG file, is part of it."""
     outcome = outcome_line(summary["total"], before_all(summary["workloads"]))
@@ -95,7 +93,7 @@ def network_summary(
         plain(remark),
         outcome,
         listed(links),
-        markdown_table(results_rows(summary, names)),
+        markdown_table(results_rows(summary)),
         f"![best latency over trials](data:image/png;base64,{b64encode(picture).decode()})"
         if picture
         else "",

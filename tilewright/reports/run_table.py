@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tilewright.reports.markdown import plain
 from tilewright.reports.number_format import milliseconds, percent, ranged, speedup, whole
@@ -17,14 +17,14 @@ Row = dict[str, str]
 """Cells by the heading of their column."""
 
 
-def results_rows(summary: Summary, names: Mapping[str, Sequence[str]]) -> list[Row]:
-    """A row a workload and one of an inference. What the target cannot tell has no column. `names`
-    are the layers of each workload, by its id; `~` marks what rests on the stock compiler's
-    fallback, or on a rule, where it publishes no schedule."""
+def results_rows(summary: Summary) -> list[Row]:
+    """A row a workload and one of an inference. What the target cannot tell has no column; `~`
+    marks what rests on the stock compiler's fallback, or on a rule, where it publishes no
+    schedule."""
     rows = summary["workloads"]
     lines = [
         {
-            "layer": layer(names.get(row["id"], ()), parse_workload(row["workload"])),
+            "layer": layer(row["names"], parse_workload(row["workload"], row["epilogue"])),
             **_latencies(row, before(row)),
             "calls": whole(row["count"]),
             "trials": whole(row["trials"]),
@@ -35,8 +35,13 @@ def results_rows(summary: Summary, names: Mapping[str, Sequence[str]]) -> list[R
     trials = whole(sum(row["trials"] for row in rows))
     total = {"layer": "tuned layers", **_latencies(summary["total"], before_all(rows))}
     lines.append(total | {"calls": "", "trials": trials, "valid": ""})
-    known = [head for head in lines[0] if any(line[head] for line in lines)]
-    return [{head: line[head] for head in known} for line in lines]
+    return with_known(lines)
+
+
+def with_known(rows: Sequence[Row]) -> list[Row]:
+    """The rows without columns that none of them has a cell of."""
+    known = [head for head in rows[0] if any(row[head] for row in rows)] if rows else []
+    return [{head: row[head] for head in known} for row in rows]
 
 
 def markdown_table(rows: Sequence[Row]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from tilewright.evaluation.sweep.options import SweepOptions
 from tilewright.evaluation.sweep.runs import SweptRun
@@ -11,7 +11,7 @@ from tilewright.evaluation.sweep.steps import Sweep
 from tilewright.reports.markdown import block, plain
 from tilewright.reports.number_format import counted, milliseconds, percent, speedup, whole
 from tilewright.reports.run_description import Links, listed, paragraphs
-from tilewright.reports.run_table import Row, markdown_table, marked
+from tilewright.reports.run_table import Row, markdown_table, marked, with_known
 from tilewright.tuning.gains import PUBLISHED
 
 WINS = "wins"
@@ -19,7 +19,7 @@ WINS = "wins"
 
 def run_rows(runs: Sequence[SweptRun]) -> list[Row]:
     """A row a run; `~` marks what rests on the stock compiler's fallback, or on a rule."""
-    return _known(
+    rows = [
         {
             "network": run.network,
             "target": run.target,
@@ -36,12 +36,14 @@ def run_rows(runs: Sequence[SweptRun]) -> list[Row]:
             "above bound": _above(run),
         }
         for run in runs
-    )
+    ]
+    return with_known(rows)
 
 
 def standing_rows(standings: Sequence[Standing]) -> list[Row]:
     """A row a tuner on each network and target, the fastest first."""
-    return _known(_standing_row(each, tuner) for each in standings for tuner in each.tuners)
+    rows = [_standing_row(each, tuner) for each in standings for tuner in each.tuners]
+    return with_known(rows)
 
 
 def verdict(standing: Standing) -> str:
@@ -84,13 +86,6 @@ def _standing_row(standing: Standing, tuner: TunerStanding) -> Row:
         "fastest on": f"{tuner.fastest_on} of {tuner.seeds}",
         "": WINS if standing.winners == (tuner.tuner,) else "",
     }
-
-
-def _known(rows: Iterable[Row]) -> list[Row]:
-    """Without columns that no row has."""
-    lines = list(rows)
-    known = [head for head in lines[0] if any(line[head] for line in lines)] if lines else []
-    return [{head: line[head] for head in known} for line in lines]
 
 
 def _mark(baseline: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -15,7 +14,7 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.name_list import NameListError, check_names
 from tilewright.core.sanitize import printable
 from tilewright.core.working_folder import as_typed
-from tilewright.tuning.form_fields import NetworkOrNone, TargetName
+from tilewright.tuning.form_fields import NetworkOrNone, TargetName, TunerName
 
 PLAIN_STEPS = ">> 8, min 127, max 0"
 AS_IN_NETWORK, PER_CHANNEL, PLAIN = "network", "per-channel", "plain"
@@ -26,14 +25,6 @@ OptionValue = str | int | float | bool
 
 class OptionsError(TilewrightError):
     """An argument that makes no sense."""
-
-
-def _with_tuners(schema: dict[str, Any]) -> None:
-    """A form offers those there are."""
-    from tilewright.search.registry import TunerError, registered_tuners
-
-    with suppress(TunerError):  # a package's that does not load: said when it is asked for
-        schema["enum"] = list(registered_tuners())
 
 
 class TuningOptions(BaseModel):
@@ -62,12 +53,7 @@ class TuningOptions(BaseModel):
         default="vta-pynq",
         description="a preset, a file, or the name of a kind of target",
     )
-    tuner: str = Field(
-        default="default",
-        min_length=1,
-        description="a registered tuner",
-        json_schema_extra=_with_tuners,
-    )
+    tuner: TunerName = Field(default="default", description="a registered tuner")
     tuner_options: dict[str, OptionValue] = Field(
         default_factory=dict, description="options of the tuner, by name"
     )

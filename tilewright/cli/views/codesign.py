@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.table import Table
 
-from tilewright.cli.views.terminal import columns_of, fitted_table, progress_bar, say
+from tilewright.cli.views.terminal import BREAK, columns_of, fitted_table, progress_bar, say
 from tilewright.hardware_search import folder
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.outputs import CodesignOutcome, CodesignSummary
@@ -101,7 +101,7 @@ def front_table(summary: CodesignSummary, front: list[FrontRow], width: int = 80
         }
         for row in front
     ]
-    return fitted_table(columns_of(rows), ("bottleneck",), width, left=("bottleneck",))
+    return fitted_table(columns_of(rows), ("bottleneck", BREAK), width, left=("bottleneck",))
 
 
 def _bottleneck(row: FrontRow) -> str:

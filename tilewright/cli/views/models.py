@@ -11,6 +11,7 @@ from rich.console import Console
 
 from tilewright.cli.views.terminal import columns_of, fitted_table, say
 from tilewright.core.files import Json, as_list, as_number, as_object, as_text
+from tilewright.core.working_folder import as_typed
 from tilewright.evaluation.datasets.training import BEFORE
 from tilewright.reports.number_format import duration, percent
 from tilewright.search.events import Event, Listener, Note, ignore
@@ -29,7 +30,7 @@ def training_shown(console: Console) -> Iterator[Listener]:
 
         def hear(event: Event) -> None:
             if isinstance(event, Note):
-                status.update(event.text)
+                status.update(as_typed(event.text))
 
         yield hear
 
