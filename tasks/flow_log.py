@@ -5,6 +5,7 @@ from __future__ import annotations
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 
+from tilewright.reports.number_format import counted
 from tilewright.tuning.events import Event, Listener, Note, RoundDone, WorkloadTuned
 from tilewright.tuning.results import cycles_of
 
@@ -28,7 +29,7 @@ def line(event: Event) -> str:
     if isinstance(event, RoundDone):
         best = cycles_of(event.best)
         return (
-            f"round {event.round}: {event.trials} trials, best {best} cycles, "
+            f"round {event.round}: {counted(event.trials, 'trial')}, best {best} cycles, "
             f"{event.valid_share:.0%} valid"
         )
     if isinstance(event, WorkloadTuned):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -20,16 +21,29 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.runtime import flow_run
 from prefect.states import Crashed
+from pydantic.fields import FieldInfo
 
 from tilewright.core.errors import TilewrightError
-from tilewright.hardware_search.options import CodesignOptions
 from tilewright.tasks.workload_flow import WORKLOAD_FLOW
-from tilewright.tuning.options import TuningOptions
 
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-Options = TuningOptions | CodesignOptions
-"""Of a run that has an output directory."""
 MESSAGE = "its process was killed; a later run on the same folder resumes it"
+
+
+class Options(Protocol):
+    """Of a run that has an output directory; its class is a model of pydantic's."""
+
+    __pydantic_fields__: ClassVar[dict[str, FieldInfo]]
+
+    @property
+    def folder(self) -> Path:
+        """Where the results go."""
+        ...
+
+    @classmethod
+    def model_validate(cls, obj: Any) -> Self:
+        """The options that a flow run was given. Raises `ValueError`."""
+        ...
 
 
 def retire_dead_runs(options: Options, current: str) -> int:
@@ -88,7 +102,7 @@ def _crashed() -> State[Any]:
 
 def _same_folder(parameters: dict[str, Any], options: Options) -> bool:
     given = parameters.get("options", parameters)  # of a workload's flow, and of earlier versions
-    known = type(options).model_fields
+    known = type(options).__pydantic_fields__
     try:
         theirs = type(options).model_validate({k: v for k, v in given.items() if k in known})
     except (AttributeError, ValueError, TilewrightError):

@@ -172,7 +172,8 @@ def test_an_enumerated_space_is_compared_from_the_command_line(place: Place) -> 
     [
         (["--tuners", "defualt"], "unknown tuner 'defualt'; did you mean default?"),
         (["--tuners", "default,default"], "names default twice"),
-        (["--tuners", ","], "names no tuner"),
+        (["--tuners", ","], "--tuners ',' has an empty name"),
+        (["--tuners", "default,,random"], "has an empty name"),
         (["--tuners", "ml2tuner:alpha=-1"], "option alpha of tuner 'ml2tuner'"),
         (["--tuners", "ml2tuner:alhpa=1"], "known options: alpha"),
         (["--tuners", "ml2tuner:alpha"], "write an option as ml2tuner:NAME=VALUE"),

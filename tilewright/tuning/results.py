@@ -12,7 +12,7 @@ from tilewright.core.files import Json, as_int, as_list, as_number, as_object, a
 from tilewright.search import History, Round
 from tilewright.search.run_ledger import ERROR_DIGITS, TRIAL
 from tilewright.search.session import latency_at
-from tilewright.targets.capabilities import Latency
+from tilewright.targets.capabilities import Latency, is_published
 from tilewright.targets.workload import Workload
 from tilewright.tuning.intervals import Interval
 from tilewright.tuning.network_totals import LatencyFigures
@@ -46,6 +46,8 @@ class WorkloadRow(LatencyFigures):
     id: str
     operator: str
     workload: str
+    epilogue: str
+    names: list[str]
     count: int
     macs: int
     tuned_source: str | None
@@ -81,6 +83,14 @@ class Baselines:
 
     baseline: Schedule | None
     fallback: Latency | None
+
+    @property
+    def before(self) -> Latency | None:
+        """As `tuning.gains.before`, of the latencies: published, else the fallback, else by a
+        rule."""
+        if self.baseline is None or (self.fallback and not is_published(self.baseline.source)):
+            return self.fallback
+        return self.baseline.latency
 
 
 @dataclass(frozen=True)
@@ -124,6 +134,8 @@ class TunedWorkload:
             "id": self.workload.id,
             "operator": self.workload.operator,
             "workload": str(self.workload),
+            "epilogue": self.workload.epilogue_text,
+            "names": list(self.names),
             "count": self.count,
             "macs": self.workload.macs,
             "baseline_cycles": cycles_of(before),

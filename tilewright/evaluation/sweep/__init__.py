@@ -1,0 +1,5 @@
+"""Whole tuning runs side by side: which networks, targets, tuners and seeds, what each run came to,
+and which tuner won where.
+
+options → plan → runs (one after the other, kept on disk) → standings
+"""

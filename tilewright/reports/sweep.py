@@ -1,0 +1,97 @@
+"""A sweep as tables and in Markdown: for the terminal and for pages alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.evaluation.sweep.options import SweepOptions
+from tilewright.evaluation.sweep.runs import SweptRun
+from tilewright.evaluation.sweep.standings import Standing, TunerStanding
+from tilewright.evaluation.sweep.steps import Sweep
+from tilewright.reports.markdown import block, plain
+from tilewright.reports.number_format import counted, milliseconds, percent, speedup, whole
+from tilewright.reports.run_description import Links, listed, paragraphs
+from tilewright.reports.run_table import Row, markdown_table, marked, with_known
+from tilewright.tuning.gains import PUBLISHED
+
+WINS = "wins"
+
+
+def run_rows(runs: Sequence[SweptRun]) -> list[Row]:
+    """A row a run; `~` marks what rests on the stock compiler's fallback, or on a rule."""
+    rows = [
+        {
+            "network": run.network,
+            "target": run.target,
+            "tuner": run.tuner,
+            "seed": str(run.seed),
+            "trials": whole(run.trials),
+            "baseline cycles": marked(_mark(run.baseline), whole(run.baseline_cycles)),
+            "baseline ms": marked(_mark(run.baseline), milliseconds(run.baseline_seconds)),
+            "tuned cycles": whole(run.tuned_cycles),
+            "tuned ms": milliseconds(run.tuned_seconds),
+            "gain": marked(_mark(run.baseline), speedup(run.gain, 1.0)),
+            "bound cycles": whole(run.bound_cycles),
+            "bound ms": milliseconds(run.bound_seconds),
+            "above bound": _above(run),
+        }
+        for run in runs
+    ]
+    return with_known(rows)
+
+
+def standing_rows(standings: Sequence[Standing]) -> list[Row]:
+    """A row a tuner on each network and target, the fastest first."""
+    rows = [_standing_row(each, tuner) for each in standings for tuner in each.tuners]
+    return with_known(rows)
+
+
+def verdict(standing: Standing) -> str:
+    """Who won on a network and target, in a sentence."""
+    where, first = f"{standing.network} on {standing.target}", standing.tuners[0]
+    if not standing.winners:
+        return f"{where}: no tuner found valid schedules of all layers"
+    who = " and ".join(standing.winners)
+    gain = speedup(first.gain, 1.0)
+    said = f"{where}: {who} {'wins' if len(standing.winners) == 1 else 'are equal'}"
+    said += f", median gain {marked(_mark(standing.baseline), gain)}" if gain else ""
+    if len(standing.winners) == 1 and len(standing.tuners) > 1:
+        said += f", fastest on {first.fastest_on} of {counted(first.seeds, 'seed')}"
+    return said
+
+
+def sweep_note(options: SweepOptions, runs: int, links: Links, swept: Sweep | None = None) -> str:
+    """Of a sweep in Markdown, from its beginning; once it is `swept`, with what came out."""
+    count = f"{counted(runs, 'run')}, {counted(options.trials, 'trial')} a workload"
+    found: list[str] = []
+    if swept is not None:
+        found = [
+            "\n".join(f"- {plain(verdict(each))}" for each in swept.standings),
+            markdown_table(standing_rows(swept.standings)),
+            markdown_table(run_rows(swept.runs)),
+        ]
+    what = f"**{plain(options.subject)}**: tuners {plain(options.rivals)}, seeds {options.seeds}"
+    return paragraphs(f"{what}; {count}.", *found, block(options.command, "sh"), listed(links))
+
+
+def _standing_row(standing: Standing, tuner: TunerStanding) -> Row:
+    cycles = tuner.tuned_cycles
+    return {
+        "network": standing.network,
+        "target": standing.target,
+        "tuner": tuner.tuner,
+        "median gain": marked(_mark(standing.baseline), speedup(tuner.gain, 1.0)),
+        "median cycles": whole(None if cycles is None else round(cycles)),
+        "median ms": milliseconds(tuner.tuned_seconds),
+        "fastest on": f"{tuner.fastest_on} of {tuner.seeds}",
+        "": WINS if standing.winners == (tuner.tuner,) else "",
+    }
+
+
+def _mark(baseline: str) -> str:
+    return "" if baseline == PUBLISHED else "~"
+
+
+def _above(run: SweptRun) -> str:
+    tuned, bound = run.tuned_cycles or run.tuned_seconds, run.bound_cycles or run.bound_seconds
+    return percent(tuned / bound - 1) if tuned and bound else ""
