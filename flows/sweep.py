@@ -1,4 +1,4 @@
-"""Tuning networks on targets with several tuners and seeds, as consecutive steps.
+"""Tunes networks on targets with several tuners and seeds, as consecutive steps.
 
 plan_sweep → read_networks → tune_run, keep_run, a run after the other → judge_runs → log_sweep
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tilewright.evaluation.sweep.options import SweepOptions
 from tilewright.evaluation.sweep.plan import SweepJob, SweepPlan, plan_sweep
-from tilewright.evaluation.sweep.runs import KeptRuns, RunBegan
+from tilewright.evaluation.sweep.runs import RunBegan, SweptRuns
 from tilewright.evaluation.sweep.steps import (
     Sweep,
     judge_runs,
@@ -34,7 +34,7 @@ def sweep(run: LocalRunner, options: SweepOptions, plan: SweepPlan | None = None
     """
     plan = plan or run(plan_sweep, options).value
     with alone(plan.folder):
-        kept = KeptRuns(plan)
+        kept = SweptRuns(plan)
         missing = [job for job in plan.jobs if kept.find(job) is None]
         run(read_networks, missing)
         run.call(log_sweep_began, plan, len(plan.jobs) - len(missing), run.emit)

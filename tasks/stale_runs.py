@@ -30,7 +30,7 @@ UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 MESSAGE = "its process was killed; a later run on the same folder resumes it"
 
 
-class Options(Protocol):
+class OutputOptions(Protocol):
     """Of a run that has an output directory; its class is a model of pydantic's."""
 
     __pydantic_fields__: ClassVar[dict[str, FieldInfo]]
@@ -46,7 +46,7 @@ class Options(Protocol):
         ...
 
 
-def retire_dead_runs(options: Options, current: str) -> int:
+def retire_dead_runs(options: OutputOptions, current: str) -> int:
     """Mark every unfinished run on this output directory as crashed, but the `current` one, and
     every unfinished task. The caller holds the folder's ledger, so none of them can be alive.
     Returns how many runs."""
@@ -66,7 +66,9 @@ def retire_dead_runs(options: Options, current: str) -> int:
     return len(dead)
 
 
-def _unfinished_tasks(client: SyncPrefectClient, options: Options, current: str) -> list[UUID]:
+def _unfinished_tasks(
+    client: SyncPrefectClient, options: OutputOptions, current: str
+) -> list[UUID]:
     """Of whichever run: tasks report their end through a queue of the server, where a full disk or
     a killed server loses it, and the run may have ended well."""
     state = TaskRunFilterState(type=TaskRunFilterStateType(any_=UNFINISHED))
@@ -92,7 +94,7 @@ def _about_to_start(run: FlowRun) -> bool:
     return pending and run.parent_task_run_id is None
 
 
-def _on_folder(run: FlowRun, options: Options, current: str) -> bool:
+def _on_folder(run: FlowRun, options: OutputOptions, current: str) -> bool:
     return str(run.id) != current and _same_folder(run.parameters, options)
 
 
@@ -100,7 +102,7 @@ def _crashed() -> State[Any]:
     return Crashed(message=MESSAGE)
 
 
-def _same_folder(parameters: dict[str, Any], options: Options) -> bool:
+def _same_folder(parameters: dict[str, Any], options: OutputOptions) -> bool:
     given = parameters.get("options", parameters)  # of a workload's flow, and of earlier versions
     known = type(options).__pydantic_fields__
     try:

@@ -120,7 +120,7 @@ def _show_runs(swept: Sweep, run_id: str) -> None:
     note = sweep_note(swept.plan.options, len(swept.plan.jobs), links, swept)
     create_markdown_artifact(
         key="sweep-summary", markdown=note,
-        description=plain("; ".join(verdict(each) for each in swept.standings)),
+        description=plain("; ".join(verdict(each) for each in swept.leaderboards)),
     )  # fmt: skip
 
 

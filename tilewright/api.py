@@ -152,7 +152,7 @@ def sweep(**options: Any) -> Sweep:
     ...     networks=("digits_cnn",), tuners=("random", "grid"), seeds="0-1", trials=4,
     ...     layers=("fc",), out="swept/digits",
     ... )
-    >>> len(swept.runs), swept.standings[0].baseline
+    >>> len(swept.runs), swept.leaderboards[0].baseline
     (4, 'fallback')
     """
     from tilewright.evaluation.sweep.options import parse_sweep

@@ -1,4 +1,4 @@
-"""`tilewright sweep` as a command: killed and started again, one run above all in MLflow."""
+"""Runs `tilewright sweep` as a command: killed and started again, one run above all in MLflow."""
 
 from __future__ import annotations
 

@@ -335,7 +335,7 @@ def test_a_run_of_one_trial_says_so(tmp_path: Path) -> None:
     first = command(*asked, str(out), width=PIPE)
     assert "1 workload\n" in first
     assert "; 1 trial, 0 invalid" in first
-    assert "reused 1 of 1 trial " in command(*asked, str(out), width=PIPE)
+    assert "reused 1 of 1 trial; " in command(*asked, str(out), width=PIPE)
     assert "1 trial of 1 workload; the run is complete" in command("trials", str(out))
 
 

@@ -1,4 +1,4 @@
-"""A sweep makes each run once, says what each came to, and who won where."""
+"""Checks that a sweep makes each run once, says what each came to, and who won where."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 from tilewright.cli.app import app
 from tilewright.cli.views.sweep import show_sweep
 from tilewright.core.errors import TilewrightError
+from tilewright.evaluation.sweep.leaderboard import leaderboards
 from tilewright.evaluation.sweep.options import parse_sweep
 from tilewright.evaluation.sweep.plan import plan_sweep
 from tilewright.evaluation.sweep.runs import RUNS, RunBegan, SweepBegan, SweptRun
-from tilewright.evaluation.sweep.standings import standings
 from tilewright.evaluation.sweep.steps import SWEEP, Sweep
 from tilewright.flows.sweep import sweep
 from tilewright.networks import zoo
@@ -57,7 +57,7 @@ def test_every_run_is_a_whole_run_of_its_own(done: Sweep) -> None:
     ]  # fmt: skip
     document = json.loads((folder / SWEEP).read_text())
     assert document == json.loads(json.dumps(done.to_json()))
-    assert list(document) == ["version", "trials", "runs", "standings"]
+    assert list(document) == ["version", "trials", "runs", "leaderboards"]
     for row in document["runs"]:
         summary = json.loads((folder / row["place"] / SUMMARY).read_text())
         total = summary["total"]
@@ -201,7 +201,7 @@ def test_the_least_median_wins_and_seeds_are_counted() -> None:
         of("good", 0, 500), of("poor", 0, 400), of("good", 1, 400), of("poor", 1, 800),
         of("good", 2, 400), of("poor", 2, 500),
     ]  # fmt: skip
-    (found,) = standings(runs)
+    (found,) = leaderboards(runs)
     first, second = found.tuners
     assert (first.tuner, first.tuned_cycles, first.gain) == ("good", 400, 2.5)
     assert (first.fastest_on, second.fastest_on, first.seeds) == (2, 1, 3)
@@ -211,21 +211,21 @@ def test_the_least_median_wins_and_seeds_are_counted() -> None:
 
 
 def test_equal_tuners_share_the_first_place_and_none_wins_without_a_valid_schedule() -> None:
-    (even,) = standings([of("a", 0, 500), of("b", 0, 500)])
+    (even,) = leaderboards([of("a", 0, 500), of("b", 0, 500)])
     assert even.winners == ("a", "b")
     assert [each.fastest_on for each in even.tuners] == [1, 1]
     assert verdict(even) == "net on vta: a and b are equal, median gain 2.00×"
-    (nothing,) = standings([of("a", 0, None), of("b", 0, None)])
+    (nothing,) = leaderboards([of("a", 0, None), of("b", 0, None)])
     assert nothing.winners == ()
     assert [each.fastest_on for each in nothing.tuners] == [0, 0]
     assert "no tuner found valid schedules" in verdict(nothing)
-    (half,) = standings([of("a", 0, None), of("a", 1, 300), of("b", 0, 900), of("b", 1, 900)])
+    (half,) = leaderboards([of("a", 0, None), of("a", 1, 300), of("b", 0, 900), of("b", 1, 900)])
     assert half.winners == ("b",)  # a found nothing with one of its seeds
     assert half.tuners[1].gain is None
 
 
 def test_networks_and_targets_are_judged_apart() -> None:
-    found = standings([of("a", 0, 500), of("a", 0, 300, target="cpu", baseline="fallback")])
+    found = leaderboards([of("a", 0, 500), of("a", 0, 300, target="cpu", baseline="fallback")])
     assert [(each.target, each.baseline) for each in found] == [
         ("vta", "published baseline"), ("cpu", "fallback"),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a gain is over: the stock compiler, as far as anything is known of it."""
+"""Checks what a gain is over: the stock compiler, as far as anything is known of it."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""A sweep as tables and in Markdown: for the terminal and for pages alike."""
+"""Shows a sweep as tables and in Markdown, for the terminal and for pages alike."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.evaluation.sweep.leaderboard import Leaderboard, TunerMedians
 from tilewright.evaluation.sweep.options import SweepOptions
 from tilewright.evaluation.sweep.runs import SweptRun
-from tilewright.evaluation.sweep.standings import Standing, TunerStanding
 from tilewright.evaluation.sweep.steps import Sweep
 from tilewright.reports.markdown import block, plain
 from tilewright.reports.number_format import counted, milliseconds, percent, speedup, whole
@@ -40,22 +40,22 @@ def run_rows(runs: Sequence[SweptRun]) -> list[Row]:
     return with_known(rows)
 
 
-def standing_rows(standings: Sequence[Standing]) -> list[Row]:
+def leaderboard_rows(leaderboards: Sequence[Leaderboard]) -> list[Row]:
     """A row a tuner on each network and target, the fastest first."""
-    rows = [_standing_row(each, tuner) for each in standings for tuner in each.tuners]
+    rows = [_leaderboard_row(each, tuner) for each in leaderboards for tuner in each.tuners]
     return with_known(rows)
 
 
-def verdict(standing: Standing) -> str:
+def verdict(leaderboard: Leaderboard) -> str:
     """Who won on a network and target, in a sentence."""
-    where, first = f"{standing.network} on {standing.target}", standing.tuners[0]
-    if not standing.winners:
+    where, first = f"{leaderboard.network} on {leaderboard.target}", leaderboard.tuners[0]
+    if not leaderboard.winners:
         return f"{where}: no tuner found valid schedules of all layers"
-    who = " and ".join(standing.winners)
+    who = " and ".join(leaderboard.winners)
     gain = speedup(first.gain, 1.0)
-    said = f"{where}: {who} {'wins' if len(standing.winners) == 1 else 'are equal'}"
-    said += f", median gain {marked(_mark(standing.baseline), gain)}" if gain else ""
-    if len(standing.winners) == 1 and len(standing.tuners) > 1:
+    said = f"{where}: {who} {'wins' if len(leaderboard.winners) == 1 else 'are equal'}"
+    said += f", median gain {marked(_mark(leaderboard.baseline), gain)}" if gain else ""
+    if len(leaderboard.winners) == 1 and len(leaderboard.tuners) > 1:
         said += f", fastest on {first.fastest_on} of {counted(first.seeds, 'seed')}"
     return said
 
@@ -66,25 +66,25 @@ def sweep_note(options: SweepOptions, runs: int, links: Links, swept: Sweep | No
     found: list[str] = []
     if swept is not None:
         found = [
-            "\n".join(f"- {plain(verdict(each))}" for each in swept.standings),
-            markdown_table(standing_rows(swept.standings)),
+            "\n".join(f"- {plain(verdict(each))}" for each in swept.leaderboards),
+            markdown_table(leaderboard_rows(swept.leaderboards)),
             markdown_table(run_rows(swept.runs)),
         ]
     what = f"**{plain(options.subject)}**: tuners {plain(options.rivals)}, seeds {options.seeds}"
     return paragraphs(f"{what}; {count}.", *found, block(options.command, "sh"), listed(links))
 
 
-def _standing_row(standing: Standing, tuner: TunerStanding) -> Row:
+def _leaderboard_row(leaderboard: Leaderboard, tuner: TunerMedians) -> Row:
     cycles = tuner.tuned_cycles
     return {
-        "network": standing.network,
-        "target": standing.target,
+        "network": leaderboard.network,
+        "target": leaderboard.target,
         "tuner": tuner.tuner,
-        "median gain": marked(_mark(standing.baseline), speedup(tuner.gain, 1.0)),
+        "median gain": marked(_mark(leaderboard.baseline), speedup(tuner.gain, 1.0)),
         "median cycles": whole(None if cycles is None else round(cycles)),
         "median ms": milliseconds(tuner.tuned_seconds),
         "fastest on": f"{tuner.fastest_on} of {tuner.seeds}",
-        "": WINS if standing.winners == (tuner.tuner,) else "",
+        "": WINS if leaderboard.winners == (tuner.tuner,) else "",
     }
 
 

@@ -50,14 +50,21 @@ class Before:
         return self.seconds / after if self.seconds and after else None
 
 
+def over(source: str | None, fallback: object, validated: bool) -> str:
+    """What the gain of a workload is over, by the `source` of its baseline and whether a fallback
+    is known. Where measuring does not repeat, so that the final choice is `validated`, the baseline
+    alone is measured in turns with the tuned schedule: intervals of the gain are over it."""
+    if is_published(source):
+        return PUBLISHED
+    return FALLBACK if fallback and not validated else RULE
+
+
 def before(row: WorkloadRow) -> Before:
-    """Of one call of a workload. Where measuring does not repeat, the baseline alone was measured
-    in turns with the tuned schedule, and it is the one that intervals of the gain are over."""
-    if is_published(row["baseline_source"]):
-        return Before(PUBLISHED, row["baseline_cycles"], row["baseline_seconds"])
-    if row["fallback_seconds"] and "validation" not in row:
-        return Before(FALLBACK, row["fallback_cycles"], row["fallback_seconds"])
-    return Before(RULE, row["baseline_cycles"], row["baseline_seconds"])
+    """Of one call of a workload."""
+    chosen = over(row["baseline_source"], row["fallback_seconds"], "validation" in row)
+    if chosen == FALLBACK:
+        return Before(chosen, row["fallback_cycles"], row["fallback_seconds"])
+    return Before(chosen, row["baseline_cycles"], row["baseline_seconds"])
 
 
 def before_all(rows: Sequence[WorkloadRow]) -> Before:
@@ -65,10 +72,9 @@ def before_all(rows: Sequence[WorkloadRow]) -> Before:
     them is not."""
     each = [before(row) for row in rows]
     kinds = {one.over for one in each}
-    over = kinds.pop() if len(kinds) == 1 else RULE if RULE in kinds else BOTH
     cycles = _sum(rows, [one.cycles for one in each])
     return Before(
-        over,
+        kinds.pop() if len(kinds) == 1 else RULE if RULE in kinds else BOTH,
         None if cycles is None else int(cycles),
         _sum(rows, [one.seconds for one in each]),
     )

@@ -12,8 +12,9 @@ from tilewright.core.files import Json, as_int, as_list, as_number, as_object, a
 from tilewright.search import History, Round
 from tilewright.search.run_ledger import ERROR_DIGITS, TRIAL
 from tilewright.search.session import latency_at
-from tilewright.targets.capabilities import Latency, is_published
+from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import Workload
+from tilewright.tuning.gains import FALLBACK, over
 from tilewright.tuning.intervals import Interval
 from tilewright.tuning.network_totals import LatencyFigures
 from tilewright.tuning.tuning_task import TuningTask
@@ -86,11 +87,11 @@ class Baselines:
 
     @property
     def before(self) -> Latency | None:
-        """As `tuning.gains.before`, of the latencies: published, else the fallback, else by a
-        rule."""
-        if self.baseline is None or (self.fallback and not is_published(self.baseline.source)):
+        """What a gain will be over (`tuning.gains.over`)."""
+        source = None if self.baseline is None else self.baseline.source
+        if over(source, self.fallback, validated=False) == FALLBACK:
             return self.fallback
-        return self.baseline.latency
+        return None if self.baseline is None else self.baseline.latency
 
 
 @dataclass(frozen=True)

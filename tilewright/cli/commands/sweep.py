@@ -1,4 +1,4 @@
-"""`tilewright sweep`: whole tuning runs of several tuners and seeds, on networks and targets."""
+"""Defines `tilewright sweep`: whole runs of several tuners and seeds, on networks and targets."""
 
 from __future__ import annotations
 
@@ -141,9 +141,11 @@ def _tracked(plan: SweepPlan, listen: Listener) -> tuple[Sweep, dict[str, str]]:
 
     listen(StageBegan("start_servers"))
     with embedded(_prepare):
-        from tilewright.flows.sweep_flow import sweep_flow
+        from tilewright.flows.flat_parameters import fields_of
+        from tilewright.flows.sweep_flow import Swept, sweep_flow
 
-        return sweep_flow(listen, plan)(plan.options)
+        swept: Swept = sweep_flow(listen, plan)(**fields_of(plan.options))
+        return swept
 
 
 def _prepare() -> None:

@@ -16,9 +16,10 @@ from tilewright.evaluation.sweep.runs import RunBegan, RunTuned, SweepBegan, Swe
 from tilewright.evaluation.sweep.steps import SWEEP, Sweep
 from tilewright.reports.number_format import counted, duration, speedup
 from tilewright.reports.run_table import Row
-from tilewright.reports.sweep import run_rows, standing_rows, verdict
+from tilewright.reports.sweep import leaderboard_rows, run_rows, verdict
 from tilewright.search.events import Event, Listener, Note, StageBegan
 from tilewright.tuning.events import WorkloadTuned
+from tilewright.tuning.gains import PUBLISHED
 
 QUIET_SECONDS = 30.0
 _STAGES = {
@@ -83,17 +84,16 @@ def show_sweep(swept: Sweep, folder: Path, links: Mapping[str, str], console: Co
     """A line a run, a line a tuner on each network and target, who won, and where all is."""
     console.print(_table(run_rows(swept.runs), console.width))
     say(console, "")
-    console.print(_table(standing_rows(swept.standings), console.width))
-    for each in swept.standings:
+    console.print(_table(leaderboard_rows(swept.leaderboards), console.width))
+    for each in swept.leaderboards:
         say(console, verdict(each))
-    if any(run.baseline != "published baseline" for run in swept.runs):
-        say(console, "~: over the stock compiler's fallback, or a rule, where it publishes none")
-    say(console, f"every run in {folder / SWEEP}; its output directory is {folder}/{_PLACE}")
+    if any(run.baseline != PUBLISHED for run in swept.runs):
+        say(console, "~ is over the stock compiler's fallback, or a rule, where it publishes none")
+    say(console, f"results in {folder}: {SWEEP}, and each run in NETWORK/TARGET/TUNER/seed-N")
+    if links:
+        say(console, "'tilewright ui' shows this sweep:")
     for name, address in links.items():
         console.print(f"{name:8} {address}", soft_wrap=True, highlight=False)
-
-
-_PLACE = "NETWORK/TARGET/TUNER/seed-N"
 
 
 def _table(rows: Sequence[Row], width: int) -> Table:

@@ -241,8 +241,5 @@ def _reused(summary: Summary, stages: int) -> str:
         return ""
     trials = sum(row["trials"] for row in rows)
     whose = " of the network's own workloads" if "fusion" in summary else ""
-    return (
-        f"reused {held} of {counted(trials, 'trial')}{whose} and "
-        f"{counted(stages, 'finished stage')}; "
-        "--fresh starts over\n"
-    )
+    also = f" and {counted(stages, 'finished stage')}" if stages else ""
+    return f"reused {held} of {counted(trials, 'trial')}{whose}{also}; --fresh starts over\n"

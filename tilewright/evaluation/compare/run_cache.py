@@ -1,5 +1,8 @@
-"""Stores finished runs of a comparison in `runs.jsonl` of its output directory, under a key that
-covers all a run depends on: tuner, options, table, seed, budget, and the code."""
+"""Stores finished runs of a comparison, so that a stopped command resumes.
+
+They are in `runs.jsonl` of the output directory. The key of a run covers all it depends on: tuner,
+options, table, seed, budget, and the code.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from tilewright import models, search, targets
 from tilewright.core.files import Json, canonical, digest
 from tilewright.evaluation.compare.plan import ComparisonJob, ComparisonPlan
 from tilewright.evaluation.compare.runs import TunerRun
-from tilewright.evaluation.kept_rows import KeptRows
+from tilewright.evaluation.row_cache import RowCache
 
 RUNS = "runs.jsonl"
 _LIBRARIES = ("numpy", "scipy", "xgboost-cpu", "lightgbm", "scikit-learn")
@@ -24,7 +27,7 @@ class KeptRuns:
 
     def __init__(self, folder: Path, plan: ComparisonPlan, fresh: bool = False) -> None:
         self.plan = plan
-        self._rows = KeptRows(folder / RUNS, TunerRun, fresh)
+        self._rows = RowCache(folder / RUNS, TunerRun, fresh)
 
     def find(self, job: ComparisonJob) -> TunerRun | None:
         """The run this job came to, or None if it is still to be done."""

@@ -1,5 +1,5 @@
-"""Whole tuning runs side by side: which networks, targets, tuners and seeds, what each run came to,
-and which tuner won where.
+"""Compares whole tuning runs: which networks, targets, tuners and seeds, what each run came to, and
+which tuner won where.
 
-options → plan → runs (one after the other, kept on disk) → standings
+options → plan → runs (one after the other, kept on disk) → leaderboard
 """

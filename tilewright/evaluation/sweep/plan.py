@@ -1,5 +1,7 @@
-"""Plans a sweep: one tuning run a network, target, seed and tuner, each with an output directory of
-its own, and the key under which a finished one is kept."""
+"""Plans a sweep: one tuning run a network, target, seed and tuner.
+
+Each has an output directory of its own, and a key under which it is kept once it is finished.
+"""
 
 from __future__ import annotations
 

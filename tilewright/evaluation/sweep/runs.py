@@ -1,10 +1,10 @@
-"""What the runs of a sweep came to, kept in its folder as they finish."""
+"""Keeps what the runs of a sweep came to in its folder, as they finish."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tilewright.evaluation.kept_rows import KeptRows
+from tilewright.evaluation.row_cache import RowCache
 from tilewright.evaluation.sweep.plan import SweepJob, SweepPlan
 from tilewright.search.events import Event
 from tilewright.tuning.gains import before_all
@@ -67,13 +67,13 @@ class RunTuned(Event):
     run: SweptRun
 
 
-class KeptRuns:
+class SweptRuns:
     """The runs of a plan that are finished: those in the sweep's folder whose output directory
     holds what they say. With `fresh` none are."""
 
     def __init__(self, plan: SweepPlan) -> None:
         self.plan = plan
-        self._rows = KeptRows(plan.folder / RUNS, SweptRun, plan.options.fresh)
+        self._rows = RowCache(plan.folder / RUNS, SweptRun, plan.options.fresh)
 
     def find(self, job: SweepJob) -> SweptRun | None:
         """The run this job came to, under the names of the job; None if it is still to be done, or

@@ -1,5 +1,4 @@
-"""The steps of a sweep beside its runs: what is read before the first, kept after each, and written
-at the end."""
+"""Performs the steps of a sweep beside its runs: before the first, after each, and at the end."""
 
 from __future__ import annotations
 
@@ -10,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.core.files import write_atomically
+from tilewright.evaluation.sweep.leaderboard import Leaderboard, leaderboards
 from tilewright.evaluation.sweep.plan import SweepJob, SweepPlan
-from tilewright.evaluation.sweep.runs import KeptRuns, RunTuned, SweepBegan, SweptRun
-from tilewright.evaluation.sweep.standings import Standing, standings
+from tilewright.evaluation.sweep.runs import RunTuned, SweepBegan, SweptRun, SweptRuns
 from tilewright.flows.tuning import import_network
 from tilewright.search import LocalRunner
 from tilewright.search.events import Listener
@@ -30,7 +29,7 @@ class Sweep:
 
     plan: SweepPlan
     runs: tuple[SweptRun, ...]
-    standings: tuple[Standing, ...]
+    leaderboards: tuple[Leaderboard, ...]
 
     def to_json(self) -> dict[str, Any]:
         """What `sweep.json` holds; its keys are a contract."""
@@ -38,7 +37,7 @@ class Sweep:
             "version": VERSION,
             "trials": self.plan.options.trials,
             "runs": [asdict(run) for run in self.runs],
-            "standings": [asdict(each) for each in self.standings],
+            "leaderboards": [asdict(each) for each in self.leaderboards],
         }
 
 
@@ -54,15 +53,15 @@ def log_sweep_began(plan: SweepPlan, kept: int, emit: Listener) -> None:
     emit(SweepBegan(kept, len(plan.jobs)))
 
 
-def keep_run(kept: KeptRuns, job: SweepJob, summary: Summary, emit: Listener) -> None:
+def keep_run(kept: SweptRuns, job: SweepJob, summary: Summary, emit: Listener) -> None:
     """Keep a finished run. Raises `UnsafeFile` and `OSError`."""
     emit(RunTuned(kept.add(job, summary)))
 
 
-def judge_runs(plan: SweepPlan, kept: KeptRuns) -> Sweep:
+def judge_runs(plan: SweepPlan, kept: SweptRuns) -> Sweep:
     """Say which tuner won where."""
     found = tuple(run for job in plan.jobs if (run := kept.find(job)) is not None)
-    return Sweep(plan, found, standings(found))
+    return Sweep(plan, found, leaderboards(found))
 
 
 def log_sweep(swept: Sweep, folder: Path) -> None:

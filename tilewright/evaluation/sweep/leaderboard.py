@@ -16,7 +16,7 @@ from tilewright.tuning.gains import RULE
 
 
 @dataclass(frozen=True)
-class TunerStanding:
+class TunerMedians:
     """A tuner on one network and target: medians over its seeds, None where one of them is not
     known; on how many seeds it was the fastest, alone or with others."""
 
@@ -29,44 +29,44 @@ class TunerStanding:
 
 
 @dataclass(frozen=True)
-class Standing:
+class Leaderboard:
     """A network on a target: its tuners, the fastest first, and those that share the first place.
     `baseline` says what gains are over."""
 
     network: str
     target: str
     baseline: str
-    tuners: tuple[TunerStanding, ...]
+    tuners: tuple[TunerMedians, ...]
     winners: tuple[str, ...]
 
 
-def standings(runs: Sequence[SweptRun]) -> tuple[Standing, ...]:
+def leaderboards(runs: Sequence[SweptRun]) -> tuple[Leaderboard, ...]:
     """Of all networks and targets, in the order of the runs."""
     pairs = dict.fromkeys((run.network, run.target) for run in runs)
     return tuple(
-        _standing([run for run in runs if (run.network, run.target) == pair]) for pair in pairs
+        _leaderboard([run for run in runs if (run.network, run.target) == pair]) for pair in pairs
     )
 
 
-def _standing(runs: Sequence[SweptRun]) -> Standing:
+def _leaderboard(runs: Sequence[SweptRun]) -> Leaderboard:
     """Of the runs of one network on one target."""
     best = {seed: min(_cost(run) for run in runs if run.seed == seed) for seed in _seeds(runs)}
     names = dict.fromkeys(run.tuner for run in runs)
-    tuners = [_tuner_standing([run for run in runs if run.tuner == name], best) for name in names]
+    tuners = [_tuner_medians([run for run in runs if run.tuner == name], best) for name in names]
     costs = {each.tuner: _median_cost(each) for each in tuners}
     ranked = sorted(tuners, key=lambda each: costs[each.tuner])
     least = costs[ranked[0].tuner]
     winners = [each.tuner for each in ranked if costs[each.tuner] == least < math.inf]
     over = {run.baseline for run in runs}
     first = runs[0]
-    return Standing(
+    return Leaderboard(
         first.network, first.target, over.pop() if len(over) == 1 else RULE, tuple(ranked),
         tuple(winners),
     )  # fmt: skip
 
 
-def _tuner_standing(runs: Sequence[SweptRun], best: dict[int, float]) -> TunerStanding:
-    return TunerStanding(
+def _tuner_medians(runs: Sequence[SweptRun], best: dict[int, float]) -> TunerMedians:
+    return TunerMedians(
         tuner=runs[0].tuner,
         seeds=len(runs),
         gain=_median([run.gain for run in runs]),
@@ -85,8 +85,8 @@ def _cost(run: SweptRun) -> float:
     return run.tuned_cycles or run.tuned_seconds or math.inf
 
 
-def _median_cost(standing: TunerStanding) -> float:
-    return standing.tuned_cycles or standing.tuned_seconds or math.inf
+def _median_cost(tuner: TunerMedians) -> float:
+    return tuner.tuned_cycles or tuner.tuned_seconds or math.inf
 
 
 def _median(values: Sequence[float | None]) -> float | None:

@@ -1,4 +1,4 @@
-"""Keeps finished runs in a file, so that a command goes on where it was stopped.
+"""Stores finished runs in a file, so that a stopped command resumes.
 
 A line a run, under a key of all that the run depends on. A line that cannot be read, such as the
 last one of a process that was killed, is a run to repeat.
@@ -18,7 +18,7 @@ from tilewright.core.safe_files import read_plain
 R = TypeVar("R")
 
 
-class KeptRows(Generic[R]):
+class RowCache(Generic[R]):
     """The rows in a file, dataclasses of one `kind`; with `fresh`, none are kept. Raises
     `UnsafeFile` and `OSError`."""
 
