@@ -14,8 +14,6 @@ from tilewright.reports.run_description import Links, listed, paragraphs
 from tilewright.reports.run_table import Row, markdown_table, marked, with_known
 from tilewright.tuning.gains import PUBLISHED
 
-WINS = "wins"
-
 
 def run_rows(runs: Sequence[SweptRun]) -> list[Row]:
     """A row a run; `~` marks what rests on the stock compiler's fallback, or on a rule."""
@@ -51,13 +49,20 @@ def verdict(leaderboard: Leaderboard) -> str:
     where, first = f"{leaderboard.network} on {leaderboard.target}", leaderboard.tuners[0]
     if not leaderboard.winners:
         return f"{where}: no tuner found valid schedules of all layers"
-    who = " and ".join(leaderboard.winners)
-    gain = speedup(first.gain, 1.0)
-    said = f"{where}: {who} {'wins' if len(leaderboard.winners) == 1 else 'are equal'}"
-    said += f", median gain {marked(_mark(leaderboard.baseline), gain)}" if gain else ""
-    if len(leaderboard.winners) == 1 and len(leaderboard.tuners) > 1:
+    said = f"{where}: {' and '.join(leaderboard.winners)}"
+    if len(leaderboard.tuners) > 1:
+        said += " wins" if _winner(leaderboard) else " are equal"
+    if gain := speedup(first.gain, 1.0):
+        said += f", median gain {marked(_mark(leaderboard.baseline), gain)}"
+    if _winner(leaderboard):
         said += f", fastest on {first.fastest_on} of {counted(first.seeds, 'seed')}"
     return said
+
+
+def _winner(leaderboard: Leaderboard) -> str | None:
+    """The one tuner that was faster than another; None where there is none."""
+    alone = len(leaderboard.winners) == 1 and len(leaderboard.tuners) > 1
+    return leaderboard.winners[0] if alone else None
 
 
 def sweep_note(options: SweepOptions, runs: int, links: Links, swept: Sweep | None = None) -> str:
@@ -84,7 +89,7 @@ def _leaderboard_row(leaderboard: Leaderboard, tuner: TunerMedians) -> Row:
         "median cycles": whole(None if cycles is None else round(cycles)),
         "median ms": milliseconds(tuner.tuned_seconds),
         "fastest on": f"{tuner.fastest_on} of {tuner.seeds}",
-        "": WINS if leaderboard.winners == (tuner.tuner,) else "",
+        "": "wins" if tuner.tuner == _winner(leaderboard) else "",
     }
 
 
