@@ -58,7 +58,7 @@ class CodesignRunner(TrackedRunner):
         self, options: CodesignOptions, problem: CodesignProblem, ledger: Ledger, emit: Listener
     ) -> BudgetedEvaluator:
         """Measure machines and schedules, with a progress that moves and curves in MLflow."""
-        shown = Progress("search", options.trials, f"of {options.trials} measurements")
+        shown = Progress("search", options.trials, f"of {counted(options.trials, 'measurement')}")
         with tracking.StepLog(self.run_id, every=EVERY) as log:
 
             def hear(event: Event) -> None:

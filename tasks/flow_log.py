@@ -6,7 +6,9 @@ from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 
 from tilewright.reports.number_format import counted
+from tilewright.reports.run_description import outcome_line
 from tilewright.tuning.events import Event, Listener, Note, RoundDone, WorkloadTuned
+from tilewright.tuning.gains import before
 from tilewright.tuning.results import cycles_of
 
 
@@ -34,8 +36,5 @@ def line(event: Event) -> str:
         )
     if isinstance(event, WorkloadTuned):
         row = event.outcome.summary()
-        return (
-            f"baseline {row['baseline_cycles']}, tuned {row['tuned_cycles']}, "
-            f"roofline {row['roofline_cycles']} cycles"
-        )
+        return outcome_line(row, before(row))
     return ""

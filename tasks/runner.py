@@ -17,6 +17,7 @@ from prefect.runtime import flow_run
 from tilewright.core.files import Json
 from tilewright.flows.tuning import learn
 from tilewright.fusion.step import decide_fusion
+from tilewright.reports.number_format import counted
 from tilewright.search import (
     ExplorerState,
     History,
@@ -374,7 +375,7 @@ class WorkloadRunner(PrefectRunner):
     def _show_recorded(self, done: Round) -> None:
         """Show the tasks of a round that the ledger has: all but what is learned from it."""
         measured, best = done.measured, done.best
-        valid = f"{len(measured)} trials, {int(measured.valid.sum())} valid"
+        valid = f"{counted(len(measured), 'trial')}, {int(measured.valid.sum())} valid"
         told: dict[Step, str] = {
             round_steps.generate_candidates: "",
             round_steps.filter_candidates: "",

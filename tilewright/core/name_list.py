@@ -8,8 +8,8 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.sanitize import printable
 
 
-class NameListError(TilewrightError):
-    """A list with a name that is empty or given twice."""
+class NameListError(TilewrightError, ValueError):
+    """A list with a name that is empty or given twice; pydantic takes it for a wrong value."""
 
 
 def split_names(text: str, flag: str) -> tuple[str, ...]:
