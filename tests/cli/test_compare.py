@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from typer.testing import CliRunner
@@ -200,7 +202,8 @@ def test_a_mistake_gets_one_message_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["compare", *arguments])
+    with patch.dict(os.environ):  # the workspace of a command is in there afterwards
+        result = CliRunner().invoke(app, ["compare", *arguments])
     assert isinstance(result.exception, TilewrightError), result.output
     assert message in str(result.exception)
     assert not (tmp_path / "compared").exists()
