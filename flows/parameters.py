@@ -13,7 +13,12 @@ from tilewright.core.sanitize import printable
 from tilewright.evaluation.datasets.plan import CPU_ROWS, ROWS, SPECS, WORKLOADS
 from tilewright.evaluation.datasets.plan import DatasetOptions as DatasetOptions
 from tilewright.tuning.build_options import DEFAULT_TRIALS, BuildOptions
-from tilewright.tuning.choices import with_networks, with_targets
+from tilewright.tuning.choices import (
+    with_networks,
+    with_targets,
+    with_targets_in_list,
+    with_tuners_in_list,
+)
 from tilewright.tuning.output_dir import below_root
 
 
@@ -45,6 +50,7 @@ class CompareForm(Form):
         default=("default", "default-blind", "ml2tuner", "autotvm", "random"),
         min_length=1,
         description="registered tuners, options behind colons: ml2tuner:alpha=2:veto=0.3",
+        json_schema_extra=with_tuners_in_list,
     )
     target: str = Field(
         default="vta-pynq",
@@ -138,7 +144,9 @@ class DatasetForm(Form):
     specs: int = Field(default=SPECS, ge=1, description="accelerators they are spread over")
     workloads: int = Field(default=WORKLOADS, ge=1, description="workloads they are spread over")
     targets: tuple[str, ...] = Field(
-        default=(), description="hardware that the rows are of; none: drawn by the seed"
+        default=(),
+        description="hardware that the rows are of; none: drawn by the seed",
+        json_schema_extra=with_targets_in_list,
     )
     out: str = Field(default="datasets/nightly", min_length=1, description="folder of the dataset")
 

@@ -227,8 +227,7 @@ def tune_workload(run: LocalRunner, job: WorkloadJob) -> Flow[TunedWorkload]:
     repeats, waits = target.deterministic, list[float]()
     found, roofline = run(measure_baseline, task).value, roofline_of(target, workload)
     baseline = found.baseline
-    before = None if baseline is None else baseline.latency
-    run.emit(WorkloadBegan(workload.id, before, roofline))
+    run.emit(WorkloadBegan(workload.id, found.before, roofline))
     timed: dict[int, Trial] = {}
     session, done = yield from _rounds(run, job, baseline, waits)
     final = None if repeats else held_choice(_choice(job, session, baseline), timed, run.emit)

@@ -27,20 +27,24 @@ FLOW = "tune_network"
 RUN_NAME = "{options.subject} on {options.target}, {options.tuner}"
 
 
-def network_flow(listen: Listener = ignore) -> Flow[..., Summary]:
+def network_flow(listen: Listener = ignore, parent: str | None = None) -> Flow[..., Summary]:
     """The flow of a network, with somebody who hears what happens. Its parameters are the fields of
-    `TuningOptions`."""
+    `TuningOptions`; `parent` is the MLflow run of the sweep that it is part of, if any."""
 
-    @flow(name=FLOW, flow_run_name=named(TuningOptions, RUN_NAME), persist_result=False)
+    name = RUN_NAME if parent is None else f"{RUN_NAME}, seed {{options.seed}}"
+
+    @flow(name=FLOW, flow_run_name=named(TuningOptions, name), persist_result=False)
     @flat(TuningOptions)
     def tune_network(options: TuningOptions) -> Summary | State[Summary]:
         """Tune every workload of a network; returns what `summary.json` holds."""
-        return ended(*tuned(options, listen))
+        return ended(*tuned(options, listen, parent))
 
     return tune_network  # type: ignore[return-value]  # of a state callers get the data
 
 
-def tuned(options: TuningOptions, listen: Listener = ignore) -> tuple[Summary, str]:
+def tuned(
+    options: TuningOptions, listen: Listener = ignore, parent: str | None = None
+) -> tuple[Summary, str]:
     """What the flow of a network does, within one: its results, and what is to be said of a run
     that had nothing to do, empty of others."""
     workspace, progress = use_workspace(), RunProgress()
@@ -50,7 +54,7 @@ def tuned(options: TuningOptions, listen: Listener = ignore) -> tuple[Summary, s
 
     # A subflow's heartbeat thread would be joined at its end, for a second each.
     quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
-    with quiet, NetworkRunner(cache, emit, progress) as run:
+    with quiet, NetworkRunner(cache, emit, progress, parent) as run:
         summary = run_network(run, options).summary
     return summary, progress.remark(summary)
 

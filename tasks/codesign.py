@@ -21,6 +21,7 @@ from tilewright.hardware_search.progress import Prepared, SearchProgress
 from tilewright.reports.codesign.drawing import draw_front
 from tilewright.reports.codesign.notes import front_note, front_rows, run_note
 from tilewright.reports.markdown import plain
+from tilewright.reports.number_format import counted
 from tilewright.search import Ledger
 from tilewright.search.events import Event, Listener, Note
 from tilewright.services.urls import flow_run_url
@@ -57,7 +58,7 @@ class CodesignRunner(TrackedRunner):
         self, options: CodesignOptions, problem: CodesignProblem, ledger: Ledger, emit: Listener
     ) -> BudgetedEvaluator:
         """Measure machines and schedules, with a progress that moves and curves in MLflow."""
-        shown = Progress("search", options.trials, f"of {options.trials} measurements")
+        shown = Progress("search", options.trials, f"of {counted(options.trials, 'measurement')}")
         with tracking.StepLog(self.run_id, every=EVERY) as log:
 
             def hear(event: Event) -> None:
@@ -95,7 +96,7 @@ def logged(listen: Listener) -> Listener:
         if isinstance(event, Note):
             text = event.text
         elif isinstance(event, Prepared):
-            text = f"{event.machines} machines within bounds and budget"
+            text = f"{counted(event.machines, 'machine')} within bounds and budget"
         if text and FlowRunContext.get() is not None:
             get_run_logger().info(text)
         listen(event)

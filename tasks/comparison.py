@@ -23,6 +23,7 @@ from tilewright.reports.compare.leaderboard_table import leaderboard_columns
 from tilewright.reports.compare.report import REPORT, write_report
 from tilewright.reports.compare.verdict import spoken
 from tilewright.reports.markdown import code, plain
+from tilewright.reports.number_format import counted
 from tilewright.reports.run_description import paragraphs
 from tilewright.reports.run_table import markdown_table
 from tilewright.search.events import Event
@@ -50,7 +51,8 @@ class ComparisonRunner(TrackedRunner):
 
     def _show(self, event: Event) -> None:
         if isinstance(event, TuningBegan):
-            self._bar, self._done = Bar("runs", event.runs, f"of {event.runs} runs"), event.kept
+            self._bar = Bar("runs", event.runs, f"of {counted(event.runs, 'run')}")
+            self._done = event.kept
         elif isinstance(event, RunFinished) and self._bar is not None:
             self._done += 1
             self._bar.show(self._done)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 
+from tilewright.reports.number_format import counted
+from tilewright.reports.run_description import outcome_line
 from tilewright.tuning.events import Event, Listener, Note, RoundDone, WorkloadTuned
+from tilewright.tuning.gains import before
 from tilewright.tuning.results import cycles_of
 
 
@@ -28,13 +31,10 @@ def line(event: Event) -> str:
     if isinstance(event, RoundDone):
         best = cycles_of(event.best)
         return (
-            f"round {event.round}: {event.trials} trials, best {best} cycles, "
+            f"round {event.round}: {counted(event.trials, 'trial')}, best {best} cycles, "
             f"{event.valid_share:.0%} valid"
         )
     if isinstance(event, WorkloadTuned):
         row = event.outcome.summary()
-        return (
-            f"baseline {row['baseline_cycles']}, tuned {row['tuned_cycles']}, "
-            f"roofline {row['roofline_cycles']} cycles"
-        )
+        return outcome_line(row, before(row))
     return ""

@@ -24,6 +24,7 @@ from tilewright.core.files import Json
 from tilewright.evaluation.compare.leaderboard import Floats, Results
 from tilewright.evaluation.compare.plan import ComparisonPlan, TunerConfig
 from tilewright.evaluation.compare.runs import TunerRun
+from tilewright.reports.number_format import counted
 from tilewright.services.sqlite_address import is_sqlite
 from tilewright.services.urls import mlflow_run_url
 from tilewright.services.workspace import current_workspace
@@ -56,7 +57,8 @@ def log_runs(
     seeds = {}
     for k, tuner_config in enumerate(plan.tuner_configs):
         params = _params(plan, tuner_config)
-        note = f"Tuner `{tuner_config.label}` in {name}: medians over {len(plan.seeds)} seeds."
+        over = counted(len(plan.seeds), "seed")
+        note = f"Tuner `{tuner_config.label}` in {name}: medians over {over}."
         parent = _open(client, experiment_id, tuner_config.label, {MLFLOW_RUN_NOTE: note})
         _log(client, parent, params, _tuner_metrics(results, k))
         for path in files:
@@ -65,7 +67,7 @@ def log_runs(
             mine = [run for run in runs if run.tuner == tuner_config.label and run.seed == seed]
             seconds = sum(run.wall_seconds for run in mine)
             of = f"[{tuner_config.label}]({mlflow_run_url(experiment_id, parent)})"
-            note = f"Seed {seed} of {of}: {plan.trials} trials on each workload."
+            note = f"Seed {seed} of {of}: {counted(plan.trials, 'trial')} on each workload."
             tags = {MLFLOW_PARENT_RUN_ID: parent, MLFLOW_RUN_NOTE: note}
             run_id = _open(client, experiment_id, f"seed {seed}", tags, seconds)
             figures = _seed_metrics(plan, results, k, s, mine)
@@ -150,7 +152,8 @@ def _experiment(client: MlflowClient, plan: ComparisonPlan) -> tuple[str, str]:
     local = is_sqlite(str(client.tracking_uri))
     folder = current_workspace().mlflow_artifacts.as_uri() if local else None
     workloads = "\n".join(f"- {name}" for name, _ in test_bed.workloads)
-    note = f"{len(plan.seeds)} seeds, {plan.trials} trials a run, on\n{workloads}"
+    seeds, trials = counted(len(plan.seeds), "seed"), counted(plan.trials, "trial")
+    note = f"{seeds}, {trials} a run, on\n{workloads}"
     return str(
         client.create_experiment(
             name, artifact_location=folder, tags={MLFLOW_RUN_NOTE: note, **PAGE_KIND}

@@ -19,10 +19,9 @@ from tilewright.core.sanitize import printable
 from tilewright.reports import run_description
 from tilewright.reports.markdown import plain
 from tilewright.reports.run_pictures import write_fusion_page
-from tilewright.reports.run_table import gain_of, results_rows
+from tilewright.reports.run_table import results_rows
 from tilewright.search import Session
 from tilewright.services.urls import flow_run_url
-from tilewright.targets.capabilities import is_published
 from tilewright.targets.display_names import layer
 from tilewright.tasks import tracking
 from tilewright.tasks.artifact_store import CacheUse
@@ -40,6 +39,7 @@ from tilewright.tasks.plots import network_picture, workload_picture
 from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER
 from tilewright.tuning import output_dir, outputs
 from tilewright.tuning.cli_command import command_of
+from tilewright.tuning.gains import before, before_all
 from tilewright.tuning.network import Model
 from tilewright.tuning.network_totals import Total
 from tilewright.tuning.options import TuningOptions
@@ -51,18 +51,21 @@ PREFECT_LINK = "the flow run in Prefect"
 
 
 def open_network_run(
-    options: TuningOptions, about: Mapping[str, Json], params: Mapping[str, Json], workloads: int
-) -> str:
+    options: TuningOptions, about: Mapping[str, Json], params: Mapping[str, Json], workloads: int,
+    parent: str | None = None,
+) -> str:  # fmt: skip
     """The MLflow run of a network of so many workloads, linked with its flow run. `about`
-    identifies it."""
+    identifies it; `parent` is the run of the sweep that it is part of, if any."""
     title = title_of(params)
     name = run_description.run_name(title, options.tuner, options.seed, options.trials)
     run_id = tracking.open_run(
         name, tracking.run_key(about), params=params, tags=_tags(params) | comparison_tags(params)
         | {FOLDER_TAG: printable(str(options.folder.absolute()))},
-        fresh=options.fresh,
+        parent=parent, fresh=options.fresh,
     )  # fmt: skip
     links = {PREFECT_LINK: flow_run_url(str(flow_run.id))}
+    if parent is not None:
+        links["the sweep"] = tracking.run_url(parent)
     if (first := tracking.repeated_run(run_id)) is not None:
         links["the first run of this command"] = tracking.run_url(first)
     command = command_of(options)
@@ -142,10 +145,10 @@ def log_artifacts(
     if "validation" in row:
         known["validation_measurements"] = row["validation"]["measurements"]
         known["validation_seconds"] = row["validation"]["seconds"]
-    over, gain = workload_gain(row)
-    tracking.log_results(run_id, known | figures_of(row, gain))
-    tracking.tag_run(run_id, {GAIN_OVER: over})
-    _say_outcome(run_id, run_description.outcome_line(row, [row["baseline_source"]]))
+    had = before(row)
+    tracking.log_results(run_id, known | figures_of(row, had.gain(row)))
+    tracking.tag_run(run_id, {GAIN_OVER: had.over})
+    _say_outcome(run_id, run_description.outcome_line(row, had))
     read = _log_files(run_id, layer, trials, workload_picture(cache, tuned, trials))
     _log_models(run_id, tuned, read, version, learned_models(session))
 
@@ -170,25 +173,21 @@ def log_network_artifacts(
         tracking.log_file(run_id, path)
     tracking.link_models(run_id, tracking.models_below(run_id))
     known, total = _network_figures(summary), summary["total"]
-    over, gain = network_gain(total)
+    had = before_all(summary["workloads"])
     # MLflow's page that compares runs begins with the metric that was logged first: the gain.
-    tracking.log_results(run_id, figures_of(total, gain) | known)
-    tracking.tag_run(run_id, {GAIN_OVER: over})
+    tracking.log_results(run_id, figures_of(total, had.gain(total)) | known)
+    tracking.tag_run(run_id, {GAIN_OVER: had.over})
     curves = network_curves(outputs.trials_of(folder, tuned), tuned, total)
     with tracking.StepLog(run_id) as log:
         for values in curves:
             log.add(int(values[tracking.STEP_METRIC]), values)
-    sources = [row["baseline_source"] for row in summary["workloads"]]
-    _say_outcome(run_id, run_description.outcome_line(summary["total"], sources))
+    _say_outcome(run_id, run_description.outcome_line(total, had))
     title = run_description.network_title(summary["network"], summary["target"], summary["tuner"])
-    names = {each.workload.id: each.names for each in tuned}
-    create_table_artifact(
-        key="layers", table=results_rows(summary, names), description=plain(title)
-    )
+    create_table_artifact(key="layers", table=results_rows(summary), description=plain(title))
     links = {"this run in MLflow": tracking.run_url(run_id)}
     create_markdown_artifact(
         key="summary",
-        markdown=run_description.network_summary(title, summary, names, links, remark, picture),
+        markdown=run_description.network_summary(title, summary, links, remark, picture),
         description=plain(title),
     )
 
@@ -230,29 +229,6 @@ def figures_of(row: WorkloadRow | Total, gain: float | None) -> dict[str, float]
         for name, value in found.items()
         if value is not None
     }
-
-
-PUBLISHED, FALLBACK, BASELINE = "published baseline", "fallback", "baseline by a rule"
-
-
-def workload_gain(row: WorkloadRow) -> tuple[str, float | None]:
-    """What tuning gained on a workload, and over what: a published baseline, else the stock
-    compiler's fallback, else a baseline chosen by a rule."""
-    if is_published(row["baseline_source"]):
-        return PUBLISHED, gain_of(row)
-    return _gain_elsewhere(row)
-
-
-def network_gain(total: Total) -> tuple[str, float | None]:
-    """The same of a network: of its layers with a published baseline alone, if there are any."""
-    if total["published"]["workloads"]:
-        return PUBLISHED, gain_of(total["published"])
-    return _gain_elsewhere(total)
-
-
-def _gain_elsewhere(row: WorkloadRow | Total) -> tuple[str, float | None]:
-    before, after = row["fallback_cycles"], row["tuned_cycles"]
-    return (FALLBACK, before / after) if before and after else (BASELINE, gain_of(row))
 
 
 def _ends(row: WorkloadRow | Total) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tilewright.reports.number_format import plural, whole
+from tilewright.reports.number_format import counted
 from tilewright.tasks.progress import Progress
 from tilewright.tuning.events import Event, Listener, RoundDone, StageBegan, StageReused
 from tilewright.tuning.outputs import Summary
@@ -33,7 +33,7 @@ class RunProgress:
 
     def show(self, trials: int) -> None:
         """Move a progress artifact of the flow run from now on, over so many trials."""
-        self._shown = Progress("trials", trials, f"of {whole(trials)} trials")
+        self._shown = Progress("trials", trials, f"of {counted(trials, 'trial')}")
 
     def end(self) -> None:
         """All trials are done, be they fewer than were allowed."""
@@ -51,8 +51,8 @@ class RunProgress:
             return ""
         stages = self._reused.total()
         return (
-            f"Nothing changed: all {whole(trials)} {plural(trials, 'trial')} were in the ledger, "
-            f"{whole(stages)} {plural(stages, 'stage')} in the cache. The chosen schedules were "
+            f"Nothing changed: all {counted(trials, 'trial')} were in the ledger, "
+            f"{counted(stages, 'stage')} in the cache. The chosen schedules were "
             "timed again, and hold."
         )
 

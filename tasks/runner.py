@@ -17,6 +17,7 @@ from prefect.runtime import flow_run
 from tilewright.core.files import Json
 from tilewright.flows.tuning import learn
 from tilewright.fusion.step import decide_fusion
+from tilewright.reports.number_format import counted
 from tilewright.search import (
     ExplorerState,
     History,
@@ -113,9 +114,16 @@ class PrefectRunner(TrackedRunner):
 
 
 class NetworkRunner(PrefectRunner):
-    """Performs the steps of a network."""
+    """Performs the steps of a network; `parent` is the run of a sweep in MLflow, if it is part of
+    one."""
 
-    def __init__(self, cache: CacheUse, emit: Listener, progress: RunProgress) -> None:
+    def __init__(
+        self,
+        cache: CacheUse,
+        emit: Listener,
+        progress: RunProgress,
+        parent: str | None = None,
+    ) -> None:
         own: dict[Step, Step] = {
             log_steps.load_starts: self._load_starts,
             log_steps.log_parameters: self._log_parameters,
@@ -124,6 +132,7 @@ class NetworkRunner(PrefectRunner):
         }
         super().__init__(cache, emit, own)
         self.progress = progress
+        self.parent = parent
         self.params: Params = {}
         self._repeats = False
         self._imported = ""  # the key of the model's manifest
@@ -198,7 +207,9 @@ class NetworkRunner(PrefectRunner):
         if tag := board_of(options.target):
             take_turns(tag)
         count = len(network.subgraphs)
-        self.belong_to(log_results.open_network_run(options, about, self.params, count))
+        self.belong_to(
+            log_results.open_network_run(options, about, self.params, count, self.parent)
+        )
         log_results.log_network_dataset(self.run_id, network.model)
         self._repeats = tracking.repeated_run(self.run_id) is not None
         self.progress.show(options.trials * count)
@@ -364,7 +375,7 @@ class WorkloadRunner(PrefectRunner):
     def _show_recorded(self, done: Round) -> None:
         """Show the tasks of a round that the ledger has: all but what is learned from it."""
         measured, best = done.measured, done.best
-        valid = f"{len(measured)} trials, {int(measured.valid.sum())} valid"
+        valid = f"{counted(len(measured), 'trial')}, {int(measured.valid.sum())} valid"
         told: dict[Step, str] = {
             round_steps.generate_candidates: "",
             round_steps.filter_candidates: "",

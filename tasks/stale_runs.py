@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -20,19 +21,32 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.runtime import flow_run
 from prefect.states import Crashed
+from pydantic.fields import FieldInfo
 
 from tilewright.core.errors import TilewrightError
-from tilewright.hardware_search.options import CodesignOptions
 from tilewright.tasks.workload_flow import WORKLOAD_FLOW
-from tilewright.tuning.options import TuningOptions
 
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-Options = TuningOptions | CodesignOptions
-"""Of a run that has an output directory."""
 MESSAGE = "its process was killed; a later run on the same folder resumes it"
 
 
-def retire_dead_runs(options: Options, current: str) -> int:
+class OutputOptions(Protocol):
+    """Of a run that has an output directory; its class is a model of pydantic's."""
+
+    __pydantic_fields__: ClassVar[dict[str, FieldInfo]]
+
+    @property
+    def folder(self) -> Path:
+        """Where the results go."""
+        ...
+
+    @classmethod
+    def model_validate(cls, obj: Any) -> Self:
+        """The options that a flow run was given. Raises `ValueError`."""
+        ...
+
+
+def retire_dead_runs(options: OutputOptions, current: str) -> int:
     """Mark every unfinished run on this output directory as crashed, but the `current` one, and
     every unfinished task. The caller holds the folder's ledger, so none of them can be alive.
     Returns how many runs."""
@@ -52,7 +66,9 @@ def retire_dead_runs(options: Options, current: str) -> int:
     return len(dead)
 
 
-def _unfinished_tasks(client: SyncPrefectClient, options: Options, current: str) -> list[UUID]:
+def _unfinished_tasks(
+    client: SyncPrefectClient, options: OutputOptions, current: str
+) -> list[UUID]:
     """Of whichever run: tasks report their end through a queue of the server, where a full disk or
     a killed server loses it, and the run may have ended well."""
     state = TaskRunFilterState(type=TaskRunFilterStateType(any_=UNFINISHED))
@@ -78,7 +94,7 @@ def _about_to_start(run: FlowRun) -> bool:
     return pending and run.parent_task_run_id is None
 
 
-def _on_folder(run: FlowRun, options: Options, current: str) -> bool:
+def _on_folder(run: FlowRun, options: OutputOptions, current: str) -> bool:
     return str(run.id) != current and _same_folder(run.parameters, options)
 
 
@@ -86,9 +102,9 @@ def _crashed() -> State[Any]:
     return Crashed(message=MESSAGE)
 
 
-def _same_folder(parameters: dict[str, Any], options: Options) -> bool:
+def _same_folder(parameters: dict[str, Any], options: OutputOptions) -> bool:
     given = parameters.get("options", parameters)  # of a workload's flow, and of earlier versions
-    known = type(options).model_fields
+    known = type(options).__pydantic_fields__
     try:
         theirs = type(options).model_validate({k: v for k, v in given.items() if k in known})
     except (AttributeError, ValueError, TilewrightError):

@@ -76,17 +76,19 @@ def open_run(
     params: Mapping[str, Json],
     tags: Mapping[str, str],
     parent: str | None = None,
+    reopen: bool = False,
     fresh: bool = False,
 ) -> str:
     """The id of an unfinished run with this key, set running; else of a new one, as always if
-    `fresh` is asked. A run below a `parent` belongs to it, also where it had ended.
+    `fresh` is asked. A run below a `parent` belongs to it, also where it had ended, and so does one
+    that is to `reopen`.
 
     Tags are brought up to date, parameters are written once. Raises `UnsafeFile` if there are links
     among the files of a run that resumes.
     """
     client = _client()
     held = None if fresh else _latest(key)
-    if held is not None and (parent is not None or held.info.status != "FINISHED"):
+    if held is not None and (reopen or parent or held.info.status != "FINISHED"):
         run_id = str(held.info.run_id)
         check_below(current_workspace().mlflow_artifacts / run_id)
     else:

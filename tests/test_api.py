@@ -54,7 +54,17 @@ def test_the_examples_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     tests = sorted((each for each in found if each.examples), key=lambda each: each.lineno or 0)
     assert [each.name for each in tests] == [
         f"api.{name}"
-        for name in ("tune", "build", "run", "compare", "codesign", "runs", "trials", "load_model")
+        for name in (
+            "tune",
+            "build",
+            "run",
+            "compare",
+            "sweep",
+            "codesign",
+            "runs",
+            "trials",
+            "load_model",
+        )
     ]
     runner = doctest.DocTestRunner(optionflags=CHOSEN)
     assert [each.name for each in tests if runner.run(each, clear_globs=False).failed] == []

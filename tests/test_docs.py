@@ -45,6 +45,7 @@ SECONDS = {
     "docs/guides/own-model.md": 8,
     "docs/guides/quantise.md": 5,
     "docs/guides/read-results.md": 5,
+    "docs/guides/sweep.md": 12,
     "docs/guides/tvm.md": 3,
     "docs/reference/python/index.md": 2,
     "docs/reference/tuners.md": 1,

@@ -17,9 +17,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tilewright.api import build, codesign, compare, load_model, run, runs, trials, tune
+    from tilewright.api import build, codesign, compare, load_model, run, runs, sweep, trials, tune
     from tilewright.core.errors import TilewrightError
     from tilewright.evaluation.compare.comparison import Comparison
+    from tilewright.evaluation.sweep.steps import Sweep
     from tilewright.hardware_search.outputs import CodesignOutcome
     from tilewright.networks.artifact import Profile
     from tilewright.networks.network import Network
@@ -40,6 +41,7 @@ _MODULES = {
     "load_model": "tilewright.api:load_model",
     "run": "tilewright.api:run",
     "runs": "tilewright.api:runs",
+    "sweep": "tilewright.api:sweep",
     "trials": "tilewright.api:trials",
     "tune": "tilewright.api:tune",
     "make_target": "tilewright.targets.registry:make_target",
@@ -55,15 +57,16 @@ _MODULES = {
     "BuiltArtifact": "tilewright.tuning.build_artifact:BuiltArtifact",
     "Profile": "tilewright.networks.artifact:Profile",
     "Comparison": "tilewright.evaluation.compare.comparison:Comparison",
+    "Sweep": "tilewright.evaluation.sweep.steps:Sweep",
     "CodesignOutcome": "tilewright.hardware_search.outputs:CodesignOutcome",
     "TilewrightError": "tilewright.core.errors:TilewrightError",
 }
 
 __all__ = [
     "BuiltArtifact", "CodesignOutcome", "Comparison", "Lowered", "Measurements", "Network",
-    "Profile", "Space", "Summary", "Target", "TilewrightError", "Tuner", "Workload", "__version__",
-    "build", "codesign", "compare", "load_model", "make_target", "register_tuner", "run", "runs",
-    "trials", "tune",
+    "Profile", "Space", "Summary", "Sweep", "Target", "TilewrightError", "Tuner", "Workload",
+    "__version__", "build", "codesign", "compare", "load_model", "make_target", "register_tuner",
+    "run", "runs", "sweep", "trials", "tune",
 ]  # fmt: skip
 
 

@@ -17,12 +17,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tilewright.evaluation.compare.comparison import Comparison
+    from tilewright.evaluation.sweep.steps import Sweep
     from tilewright.hardware_search.outputs import CodesignOutcome
     from tilewright.networks.artifact import Profile
     from tilewright.networks.artifact.compiled_profile import LibraryProfile
     from tilewright.networks.network import Network
+    from tilewright.search import LocalRunner
     from tilewright.tuning.build_artifact import BuiltArtifact
     from tilewright.tuning.outputs import Summary
+
+
+def _here() -> LocalRunner:
+    """Performs steps in this process."""
+    from tilewright.search import LocalRunner
+
+    return LocalRunner()
 
 
 def tune(**options: Any) -> Summary:
@@ -39,11 +48,10 @@ def tune(**options: Any) -> Summary:
     """
     from tilewright.flows.tuning import tune_network
     from tilewright.reports.run_pictures import draw_run
-    from tilewright.search import LocalRunner
     from tilewright.tuning import parse_options
 
     parsed = parse_options(**options)
-    found = tune_network(LocalRunner(), parsed)
+    found = tune_network(_here(), parsed)
     draw_run(parsed.folder, found)
     return found.summary
 
@@ -61,13 +69,12 @@ def build(model: str | Path, out: str | Path, **options: Any) -> BuiltArtifact:
     'vta-pynq'
     """
     from tilewright.flows.build import build_artifact
-    from tilewright.search import LocalRunner
     from tilewright.tuning.build_options import BuildOptions
 
     for name in ("schedules", "calibration"):
         if options.get(name) is not None:
             options[name] = Path(options[name])
-    return build_artifact(LocalRunner(), BuildOptions(str(model), Path(out), **options))
+    return build_artifact(_here(), BuildOptions(str(model), Path(out), **options))
 
 
 def run(
@@ -121,7 +128,6 @@ def compare(
     from tilewright.evaluation.compare.plan import parse_seeds, parse_tuner_configs, plan
     from tilewright.evaluation.compare.workload_selection import enumerated
     from tilewright.flows.comparison import compare_tuners
-    from tilewright.search import LocalRunner
     from tilewright.tuning.options import DEFAULTS
     from tilewright.tuning.output_dir import check_folder
 
@@ -131,7 +137,28 @@ def compare(
     waste = DEFAULTS.max_waste if max_waste is None else max_waste
     test_bed, _ = enumerated(network, workloads, target, space, False, waste, folder / "spaces")
     what = plan(test_bed, configs, numbers, trials, batch)
-    return compare_tuners(LocalRunner(), what, folder, processes, fresh)
+    return compare_tuners(_here(), what, folder, processes, fresh)
+
+
+def sweep(**options: Any) -> Sweep:
+    """Tune networks on targets with several tuners and seeds, and say which tuner won where.
+
+    `options` are the fields of `tilewright.evaluation.sweep.options.SweepOptions`: `networks`,
+    `targets`, `tuners`, `seeds`, `trials`, `out` and others. Repeating a call repeats no finished
+    run. Returns the runs and, a network and target, the tuners with their median gains. Raises
+    `OptionsError`, `NameListError`, `PlanError`, and what `tune` raises.
+
+    >>> swept = tilewright.sweep(
+    ...     networks=("digits_cnn",), tuners=("random", "grid"), seeds="0-1", trials=4,
+    ...     layers=("fc",), out="swept/digits",
+    ... )
+    >>> len(swept.runs), swept.leaderboards[0].baseline
+    (4, 'fallback')
+    """
+    from tilewright.evaluation.sweep.options import parse_sweep
+    from tilewright.flows.sweep import sweep as sweep_networks
+
+    return sweep_networks(_here(), parse_sweep(**options))
 
 
 def codesign(**options: Any) -> CodesignOutcome:
@@ -151,10 +178,9 @@ def codesign(**options: Any) -> CodesignOutcome:
     from tilewright.flows.codesign import codesign as search
     from tilewright.hardware_search.options import parse_codesign
     from tilewright.reports.codesign.drawing import draw_front
-    from tilewright.search import LocalRunner
 
     parsed = parse_codesign(**options)
-    outcome = search(LocalRunner(), parsed)
+    outcome = search(_here(), parsed)
     draw_front(parsed.folder, outcome)
     return outcome
 

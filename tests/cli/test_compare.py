@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from typer.testing import CliRunner
@@ -172,7 +174,8 @@ def test_an_enumerated_space_is_compared_from_the_command_line(place: Place) -> 
     [
         (["--tuners", "defualt"], "unknown tuner 'defualt'; did you mean default?"),
         (["--tuners", "default,default"], "names default twice"),
-        (["--tuners", ","], "names no tuner"),
+        (["--tuners", ","], "--tuners ',' has an empty name"),
+        (["--tuners", "default,,random"], "has an empty name"),
         (["--tuners", "ml2tuner:alpha=-1"], "option alpha of tuner 'ml2tuner'"),
         (["--tuners", "ml2tuner:alhpa=1"], "known options: alpha"),
         (["--tuners", "ml2tuner:alpha"], "write an option as ml2tuner:NAME=VALUE"),
@@ -199,7 +202,8 @@ def test_a_mistake_gets_one_message_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["compare", *arguments])
+    with patch.dict(os.environ):  # the workspace of a command is in there afterwards
+        result = CliRunner().invoke(app, ["compare", *arguments])
     assert isinstance(result.exception, TilewrightError), result.output
     assert message in str(result.exception)
     assert not (tmp_path / "compared").exists()

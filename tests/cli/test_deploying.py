@@ -71,12 +71,12 @@ def the_nightly(api: httpx.Client) -> Any:
 
 def test_everything_is_deployed_and_said(deployed: str, api: httpx.Client) -> None:
     found = post(api, "/deployments/filter")
-    assert len(found) == 6
+    assert len(found) == 7
     assert all(each["work_pool_name"] == "tilewright" for each in found)
     assert api.get("/work_pools/tilewright").json()["type"] == "process"
     (only,) = post(api, "/automations/filter")
     assert only["name"] == "tilewright zombies"
-    assert deployed.count("deployed ") == 6
+    assert deployed.count("deployed ") == 7
     assert deployed.splitlines()[-1].endswith("make worker")
     assert "note:" not in deployed
     kinds = {name for each in found for when in each["schedules"] for name in when["schedule"]}

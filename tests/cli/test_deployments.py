@@ -38,6 +38,7 @@ def test_every_flow_has_a_deployment() -> None:
     assert set(DEPLOYMENTS) == {
         "tune_network/nightly", "compare_tuners/weekly", "build_artifact/on-request",
         "build_dataset/on-request", "train_model/on-request", "codesign/on-request",
+        "sweep/on-request",
     }  # fmt: skip
     kinds = {kind for each in DEPLOYMENTS.values() for when in each.get("schedules", [])
              for kind in when}  # fmt: skip
@@ -91,12 +92,19 @@ def test_where_there_are_few_choices_the_form_offers_them(
         ("tune_network/nightly", {"when_worse": "sometimes"}),
         ("tune_network/nightly", {"tolerance_percent": -1}),
         ("compare_tuners/weekly", {"tuners": []}),
+        ("compare_tuners/weekly", {"tuners": ["default", ""]}),
+        ("compare_tuners/weekly", {"tuners": ["defualt:alpha=2"]}),
         ("compare_tuners/weekly", {"target": "pynq"}),
+        ("compare_tuners/weekly", {"network": "resnet81"}),
         ("build_artifact/on-request", {"model": "resnet"}),
         ("build_dataset/on-request", {"rows": -1}),
+        ("build_dataset/on-request", {"targets": ["hueg"]}),
         ("train_model/on-request", {"dataset": "d", "out": "m", "kind": "oracle"}),
         ("codesign/on-request", {"networks": ["resnet18"], "budget": 0}),
         ("codesign/on-request", {"networks": ["resnet19"], "budget": 1}),
+        ("sweep/on-request", {"networks": []}),
+        ("sweep/on-request", {"networks": ["resnet18"], "tuners": ["nobody"]}),
+        ("sweep/on-request", {"networks": ["resnet18"], "targets": ["vta-pinq"]}),
     ],
 )
 def test_nonsense_is_refused_by_the_form(name: str, bad: dict[str, Any]) -> None:
@@ -115,6 +123,8 @@ def test_nonsense_is_refused_by_the_form(name: str, bad: dict[str, Any]) -> None
 )
 def test_whatever_may_be_a_target_or_a_network_is_taken(good: dict[str, Any]) -> None:
     jsonschema.validate(good, schema_of("tune_network/nightly"))
+    tuners = {"tuners": ["default", "p+v", "ml2tuner:alpha=2:veto=0.3"]}
+    jsonschema.validate(tuners, schema_of("compare_tuners/weekly"))
 
 
 def test_what_contradicts_itself_ends_a_run_with_a_sentence() -> None:

@@ -164,7 +164,7 @@ def test_it_prints_tables_and_writes_a_picture_and_a_page(tuned: Tuned, tmp_path
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0
     for text in ("Model P", "Model V", "Model A", "exact tree SHAP", "influence", "if large",
-                 "P rmse", "V brier", "random configs", "own trials",
+                 "rmse", "brier", "random configs", "own trials",
                  "of a tile"):  # fmt: skip
         assert text in result.output
     last = result.output[result.output.index("So do this") :]

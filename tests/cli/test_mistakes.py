@@ -125,6 +125,23 @@ def _layers_of_a_workload(folder: Path) -> list[str]:
     return ["--workload", "dense:n=1,c=64,o=64", "--layers", "fc"]
 
 
+def _empty_layer(folder: Path) -> list[str]:
+    return ["digits_cnn", "--layers", "conv2,,fc"]
+
+
+def _layer_named_twice(folder: Path) -> list[str]:
+    return ["digits_cnn", "--layers", "fc,fc"]
+
+
+def _folder_as_model(folder: Path) -> list[str]:
+    (folder / "mine").mkdir()
+    return ["mine"]
+
+
+def _folder_without_a_name(folder: Path) -> list[str]:
+    return ["digits_cnn", "--bare", "--out", ""]
+
+
 MISTAKES: list[tuple[Callable[[Path], list[str]], str]] = [
     (_text_file, "notes.onnx"),
     (_missing_file, "nowhere.onnx"),
@@ -149,6 +166,10 @@ MISTAKES: list[tuple[Callable[[Path], list[str]], str]] = [
     (_network_and_workload, "either"),
     (_broken_workload, "lacks o"),
     (_layers_of_a_workload, "a workload has none"),
+    (_empty_layer, "--layers 'conv2,,fc' has an empty name"),
+    (_layer_named_twice, "names fc twice"),
+    (_folder_as_model, "mine is a folder; give the path of a model file"),
+    (_folder_without_a_name, "--out '' names no folder"),
 ]
 
 
@@ -187,6 +208,30 @@ def test_a_mistake_is_one_message_and_exit_code_2(
     after = {path for path in place.folder.rglob("*") if "home" not in path.parts}
     outputs = {path.name for path in after - before if path.is_file()}
     assert outputs <= {"ledger.jsonl.lease", ".tune.lease"}, outputs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("inspect", "mine"), "mine is a folder"),
+        (("build", "mine", "--out", "built"), "mine is a folder"),
+        (("build", "digits_cnn", "--out="), "--out '' names no folder"),
+        (("build", "digits_cnn", "--out", "b", "--keep-float", "a,,b"), "has an empty name"),
+        (("compare", "--network", "mine"), "mine is a folder"),
+        (("codesign", "--networks", "mine", "--budget", "1"), "mine is a folder"),
+        (("codesign", "--networks", "digits_cnn,,", "--budget", "1"), "has an empty name"),
+        (("sweep", "digits_cnn", "mine"), "mine is a folder"),
+        (("serve", "digits_cnn", "--root", ""), "--root '' names no folder"),
+    ],
+)
+def test_no_command_takes_a_folder_for_a_model_or_an_empty_name(
+    arguments: tuple[str, ...], hint: str, place: Place
+) -> None:
+    (place.folder / "mine").mkdir()
+    done = place.run(*arguments)
+    assert done.returncode == 2, done.stdout
+    assert hint in done.stderr
+    assert {each.name for each in place.folder.iterdir()} <= {"mine", "home"}
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ from tilewright.flows.build_flow import build_artifact
 from tilewright.flows.codesign_flow import codesign
 from tilewright.flows.comparison_flow import compare_tuners
 from tilewright.flows.dataset_flow import build_dataset
+from tilewright.flows.nightly import tune_network
+from tilewright.flows.sweep_flow import sweep
 from tilewright.flows.training_flow import train_model
 
 flows = [
@@ -37,6 +39,8 @@ flows = [
     (build_dataset, dict(rows=1, cpu_rows=0, out="../rows")),
     (train_model, dict(dataset="rows", out="../model")),
     (codesign, dict(networks=["digits_cnn"], budget=1.0, out="../front")),
+    (sweep, dict(networks=["digits_cnn"], out="../swept")),
+    (tune_network, dict(model="digits_cnn", target="missing.json", out="tuned")),
 ]
 for flow, options in flows:
     state = flow(**options, return_state=True)
@@ -60,11 +64,22 @@ def test_flows_of_deployments_write_below_their_folder_and_say_what_came_out(
     ], done.stderr  # fmt: skip
     assert (folder / "built" / "manifest.json").is_file()
     assert {"report.html", "comparison.json"} <= {p.name for p in (folder / "compared").iterdir()}
-    names = {"build_artifact", "compare_tuners", "build_dataset", "train_model", "codesign"}
-    assert {name for name, _, _ in lines[2:]} == names
-    for name, state, message in lines[2:]:
+    names = {
+        "build_artifact",
+        "compare_tuners",
+        "build_dataset",
+        "train_model",
+        "codesign",
+        "sweep",
+    }
+    assert {name for name, _, _ in lines[2:-1]} == names
+    for name, state, message in lines[2:-1]:
         assert state == "FAILED", name
         assert "lies outside of" in message
+    name, state, message = lines[-1]
+    assert (name, state) == ("tune_network", "FAILED")
+    assert "missing.json" in message
+    assert "Traceback" not in done.stderr
     assert [each.name for each in tmp_path.iterdir()] == ["work"]
     with closing(sqlite3.connect(folder / "home" / "mlflow" / "mlflow.db")) as database:
         experiments = database.execute("select name from experiments").fetchall()

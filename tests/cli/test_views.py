@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,33 +19,38 @@ from tests.tune_bare import tune_options
 from tilewright import tuning
 from tilewright.cli.app import app
 from tilewright.cli.views.latency import latency_text
-from tilewright.cli.views.tuning_progress import LineDisplay, tuned_line
+from tilewright.cli.views.tuning_progress import READING, STARTING, LineDisplay, tuned_line
 from tilewright.cli.views.tuning_results import show_results
 from tilewright.networks import zoo_names
 from tilewright.reports.convergence import convergence, network_convergence
-from tilewright.reports.number_format import milliseconds
+from tilewright.reports.number_format import counted, milliseconds
 from tilewright.reports.run_description import outcome_line
 from tilewright.reports.run_table import markdown_table, results_rows, sure_gain, sure_time
 from tilewright.search import registered_tuners
 from tilewright.targets.capabilities import Latency
-from tilewright.targets.display_names import shape
+from tilewright.targets.display_names import layer, shape
 from tilewright.targets.registry import target_kinds
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.events import Event, StageBegan, WorkloadTuned
+from tilewright.tuning.gains import before_all
 from tilewright.tuning.network_totals import totals
 from tilewright.tuning.outputs import Summary, trials_of
 
+PIPE = 0
 
-def command(*arguments: str) -> str:
-    """What a command prints on 80 columns."""
-    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, arguments, catch_exceptions=False)
+
+def command(*arguments: str, width: int = 80) -> str:
+    """What a command prints on a terminal so wide, or into a pipe."""
+    terminal = {"TTY_COMPATIBLE": "1", "TERM": "dumb", "LINES": "50"}
+    environment = {"COLUMNS": str(width or 40)} | (terminal if width else {})
+    done = CliRunner(env=environment).invoke(app, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    return done.output
+    return done.stdout
 
 
-def lines_that_fit(text: str) -> list[str]:
+def lines_that_fit(text: str, width: int = 80) -> list[str]:
     lines = text.splitlines()
-    assert max(map(len, lines)) <= 80
+    assert max(map(len, lines)) <= width
     assert "…" not in text.replace("[,FILE…]", "")
     return lines
 
@@ -81,12 +87,34 @@ def shown(summary: Summary, folder: Path, width: int) -> str:
 @pytest.mark.parametrize("width", [60, 80, 99, 100, 104, 120, 200])
 def test_no_figure_of_the_results_is_cut(ran: Ran, width: int) -> None:
     lines = shown(ran.summary, ran.out, width).splitlines()
-    table = lines[: next(k for k, line in enumerate(lines) if line.startswith("by the stock"))]
-    layers = [line for line in table if "×" in line and "│" not in line]
-    assert layers
-    for line in layers:
-        _, _, figures = line.partition("  ")
-        assert "…" not in figures, line
+    table = lines[: next(k for k, line in enumerate(lines) if line.startswith("resnet18 on"))]
+    assert max(map(len, table)) <= width
+    assert "…" not in "".join(table)
+    for row in ran.summary["workloads"]:
+        assert any(milliseconds(row["tuned_seconds"]) in line.split() for line in table)
+        assert any(line.startswith(row["names"][0]) for line in table)
+    assert ("baseline" in table[0], "roofline" in table[0]) == (width > 60, width == 200)
+    if width >= 100:
+        assert any(line.startswith("layer4.0.conv2 +2 · 3×3/1") for line in table)  # in one line
+
+
+@pytest.mark.parametrize("width", [60, 80, PIPE])
+@pytest.mark.parametrize("listed", [("zoo",), ("targets",), ("target", "show", "vta-pynq")])
+def test_no_figure_of_a_list_is_cut(listed: tuple[str, ...], width: int) -> None:
+    text, whole = command(*listed, width=width), command(*listed, width=PIPE)
+    tables = [line for line in text.splitlines() if not line.startswith("'tilewright")]
+    lines_that_fit("\n".join(tables), width or 200)
+    if listed != ("targets",):  # which drops columns of figures
+        shown, known = (set(re.findall(r"\d+(?:,\d{3})+", each)) for each in (text, whole))
+        assert shown == known
+    if width == PIPE:
+        assert not any(line.endswith(" ") for line in text.splitlines())
+
+
+def test_a_pipe_has_all_columns_whatever_the_variable_says(ran: Ran) -> None:
+    lines = command("trials", str(ran.out), width=PIPE).splitlines()
+    assert any(len(line) > 80 and "tile_h=" in line for line in lines)
+    assert "operators" in command("zoo", width=PIPE)
 
 
 def test_targets_have_a_head_and_the_figures_that_matter() -> None:
@@ -133,6 +161,7 @@ def test_every_tuner_says_what_it_is_and_no_two_the_same() -> None:
 def test_trials_show_knob_values_best_first_below_the_layers_names(ran: Ran) -> None:
     lines = lines_that_fit(command("trials", str(ran.out)))
     assert any(line.startswith("layer1.0.conv1, layer1.0.conv2") for line in lines)
+    assert any(line.endswith("p=1; >> 8, min 127, max 0") for line in lines)
     frame = pd.read_parquet(ran.out / "trials.parquet")
     first = frame[frame["workload"] == frame["workload"].iloc[0]]
     valid = first[first["status"] == "valid"].sort_values("cycles", kind="stable")
@@ -146,22 +175,21 @@ def test_trials_show_knob_values_best_first_below_the_layers_names(ran: Ran) -> 
     assert "[" in command("trials", str(ran.out), "--csv")  # configs as indices
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [80, 160])
 def test_results_show_cycles_and_milliseconds(ran: Ran, width: int) -> None:
     text = shown(ran.summary, ran.out, width)
-    table = text.split("a part:")[0].splitlines()
+    table = text.split("resnet18 on")[0].splitlines()
     assert max(map(len, table)) <= width
     assert "…" not in text
     for row in ran.summary["workloads"]:
-        name = shape(parse_workload(row["workload"]))
-        (cells,) = [line.split() for line in table if line.startswith(name)]
+        (cells,) = [line.split() for line in table if line.startswith(row["names"][0])]
         assert {f"{row['baseline_cycles']:,}", f"{row['tuned_cycles']:,}"} <= set(cells)
         times = {milliseconds(row["baseline_seconds"]), milliseconds(row["tuned_seconds"])}
-        assert times <= set(cells) if width == 120 else milliseconds(row["tuned_seconds"]) in cells
-    assert ("roofline" in text) == (width == 120)
+        assert times <= set(cells) if width == 160 else milliseconds(row["tuned_seconds"]) in cells
+    assert ("roofline" in text) == (width == 160)
     assert "a part: 2 of the network's 12 workloads" in text
-    fallback = f"{ran.summary['total']['fallback_cycles']:,} cycles"
-    assert f"for layers without a log, the smallest tiles: {fallback}" in " ".join(text.split())
+    baseline = latency_text(before_all(ran.summary["workloads"]).latency)
+    assert f" as fast as the stock compiler's published schedules, {baseline}\n" in text
 
 
 def test_a_gain_over_a_baseline_that_nobody_published_is_marked(ran: Ran) -> None:
@@ -173,9 +201,11 @@ def test_a_gain_over_a_baseline_that_nobody_published_is_marked(ran: Ran) -> Non
     mixed = json.loads(json.dumps(ran.summary))
     mixed["workloads"][0]["baseline_source"] = "estimate"
     mixed["total"] = totals(mixed["workloads"])
-    text = shown(mixed, ran.out, 80)
-    assert "1 of 2 tuned layers" in text
-    assert "the other baselines are estimates (~)" in " ".join(text.split())
+    text = shown(mixed, ran.out, 200)
+    row = mixed["workloads"][0]
+    assert f"~{row['fallback_cycles']:,}" in text
+    assert f"~{row['fallback_cycles'] / row['tuned_cycles']:.2f}×" in text
+    assert "publishes schedules for 1 of 2 workloads (" in text
     assert "default" not in text
 
 
@@ -207,14 +237,14 @@ def test_where_measuring_does_not_repeat_there_are_intervals(noisy: Ran, width: 
     own = ("validation measurements", "the gain in all", "every schedule timed")
     said = [line for line in lines if any(part in line for part in own)]
     assert len(said) == 3
-    table = text[: text.index("a part: ")].splitlines()
+    table = text[: text.index("resnet18 on noisy")].splitlines()
     assert max(map(len, [*table, *said])) <= width
     assert "cycles" not in text
     assert "bit for bit" not in text
     assert "every schedule timed again, none verified: the target runs nothing on data" in text
     assert "102 validation measurements (" in text
     for row in noisy.summary["workloads"]:
-        (line,) = [each for each in lines if shape(parse_workload(row["workload"])) in each]
+        (line,) = [each for each in lines if each.startswith(row["names"][0])]
         assert sure_time(row) in line
         assert (sure_gain(row) in line) == (width > 80)
         low, high = map(float, sure_time(row).split("–"))
@@ -228,10 +258,10 @@ def test_what_is_said_of_a_noisy_run_elsewhere_has_intervals_too(noisy: Ran) -> 
     row, total = noisy.summary["workloads"][0], noisy.summary["total"]
     tuned = next(each.outcome for each in noisy.heard if isinstance(each, WorkloadTuned))
     assert f"({sure_time(row)})" in tuned_line(tuned)
-    line = outcome_line(total, ["rule"])
+    line = outcome_line(total, before_all(noisy.summary["workloads"]))
     assert f"tuned {milliseconds(total['tuned_seconds'])} ms ({sure_time(total)})" in line
     assert line.endswith(f"({sure_gain(total)}).")
-    page = markdown_table(results_rows(noisy.summary, {}))
+    page = markdown_table(results_rows(noisy.summary))
     assert "gain, 95 %" in page
     assert sure_gain(row) in page
     assert "tuned ms, 95 %" in page
@@ -240,7 +270,7 @@ def test_what_is_said_of_a_noisy_run_elsewhere_has_intervals_too(noisy: Ran) -> 
 def test_a_run_whose_measurements_repeat_has_no_intervals(ran: Ran) -> None:
     assert "95 %" not in shown(ran.summary, ran.out, 140)
     assert "bit for bit" in shown(ran.summary, ran.out, 140)
-    assert "95 %" not in markdown_table(results_rows(ran.summary, {}))
+    assert "95 %" not in markdown_table(results_rows(ran.summary))
     assert not {"validation", "verified"} & {*ran.summary, *ran.summary["total"]}
     assert all("validation" not in row for row in ran.summary["workloads"])
     assert '"fresh"' not in (ran.out / "ledger.jsonl").read_text()
@@ -265,12 +295,61 @@ def test_a_run_that_waits_says_so_where_there_is_no_terminal() -> None:
     with LineDisplay(console, quiet_seconds=0.05) as display:
         display(StageBegan("import_model"))
         deadline = time.monotonic() + 60
-        while "importing the model, for 0 s now" not in console.file.getvalue():
+        while console.file.getvalue().count("importing the model") < 2:
             assert time.monotonic() < deadline
             time.sleep(0.01)
     said = console.file.getvalue()
+    assert "… importing the model\n" in said
+    assert "for 0 s now" not in said
     time.sleep(0.2)
     assert console.file.getvalue() == said  # nothing after the end
+
+
+@pytest.mark.parametrize(("bare", "first"), [(["--bare"], READING), ([], STARTING)])
+def test_a_bare_run_starts_no_servers_and_does_not_say_so(
+    bare: list[str], first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = []
+
+    def display(console: Console, trials: int, first: str) -> LineDisplay:
+        said.append(first)
+        raise KeyboardInterrupt  # before any work
+
+    monkeypatch.setattr("tilewright.cli.views.tuning_progress.make_display", display)
+    asked = ["tune", "digits_cnn", "--out", str(tmp_path / "out"), *bare]
+    CliRunner().invoke(app, asked)
+    assert said == [first]
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(1, "1 trial"), (0, "0 trials"), (1234, "1,234 trials")]
+)
+def test_what_is_counted_once_is_said_in_the_singular(number: int, said: str) -> None:
+    assert counted(number, "trial") == said
+
+
+@pytest.mark.slow(seconds=2)
+def test_a_run_of_one_trial_says_so(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    asked = ("tune", "--workload", "dense:n=1,c=16,o=16", "--trials", "1", "--bare", "--out")
+    first = command(*asked, str(out), width=PIPE)
+    assert "1 workload\n" in first
+    assert "; 1 trial, 0 invalid" in first
+    assert "reused 1 of 1 trial; " in command(*asked, str(out), width=PIPE)
+    assert "1 trial of 1 workload; the run is complete" in command("trials", str(out))
+
+
+def test_layers_of_equal_shape_differ_by_their_names_and_post_operations() -> None:
+    conv = "conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1"
+    plain, added, leaky = (
+        parse_workload(conv, f"bias, {step}>> 8, min 127, max 0")
+        for step in ("", "residual 8, ", "leaky 3, ")
+    )
+    assert layer(["layer1.0.conv1", "layer1.1.conv1"], plain) == (
+        "layer1.0.conv1 +1 · 3×3/1 64→64 @56"
+    )
+    assert layer(["layer1.0.conv2"], added) == "layer1.0.conv2 · 3×3/1 64→64 @56 residual"
+    assert shape(leaky).endswith("@56 leaky")
 
 
 def test_latencies_read_as_people_write_them() -> None:

@@ -7,11 +7,8 @@ import math
 import pandas as pd
 
 from tests.reports.outcomes import outcome, summary
-from tilewright.reports.run_table import gain_of
 from tilewright.targets.capabilities import Latency
-from tilewright.tasks.log_results import network_gain, workload_gain
 from tilewright.tasks.metrics import chart, network_curves
-from tilewright.tuning.network_totals import totals
 
 
 def test_a_workload_is_held_against_levels_in_its_own_unit() -> None:
@@ -39,18 +36,3 @@ def test_a_network_is_the_sum_of_its_workloads_as_often_as_they_run() -> None:
     assert [step["trials"] for step in (first, *others)] == [3.0, 5.0, 6.0]
     assert first["cycles/baseline"] == 8000.0
     assert first["cycles/bound"] == 1500.0
-
-
-def test_a_gain_is_over_what_the_stock_compiler_publishes_else_over_its_fallback() -> None:
-    found = summary([outcome(), outcome(o=32)])
-    published, other = found["workloads"]
-    published["baseline_source"], other["baseline_source"] = "tophub", "model"
-    assert other["tuned_cycles"] is not None
-    other["fallback_cycles"] = 7 * other["tuned_cycles"]
-    assert workload_gain(published) == ("published baseline", gain_of(published))
-    assert workload_gain(other) == ("fallback", 7.0)
-    both, alone = totals([published, other]), totals([other])
-    assert network_gain(both) == ("published baseline", gain_of(published))
-    assert network_gain(alone) == ("fallback", 7.0)
-    other["fallback_cycles"] = None
-    assert workload_gain(other) == ("baseline by a rule", gain_of(other))

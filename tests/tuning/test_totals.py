@@ -10,12 +10,13 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from tests.reports.outcomes import outcome
+from tests.reports.outcomes import summary as outcome_of
 from tests.tune_bare import tune_bare
-from tilewright.cli.views.tuning_results import headline
+from tilewright.cli.views.tuning_results import coverage, headline
 from tilewright.networks.errors import NothingToOffload
 from tilewright.targets.capabilities import is_published
-from tilewright.tuning.network_totals import Macs, totals
-from tilewright.tuning.outputs import Summary
+from tilewright.tuning.network_totals import totals
 
 
 def _save(
@@ -63,10 +64,13 @@ def test_the_share_of_all_macs_goes_with_every_total(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out/summary.json").read_text())["macs"] == summary["macs"]
     assert summary["total"]["baseline_source"] == "estimate"
     assert summary["total"]["published"]["workloads"] == 0
-    said = headline(summary)
-    assert "(100 % of the network's MACs)".replace(" %", "\xa0%") in said
-    assert "the stock compiler publishes no baseline" in said
-    assert "×" not in said  # an estimate does not count
+    said = "the stock compiler publishes no schedules for these layers (~)"
+    assert coverage(summary) == f"100\xa0% of the network's MACs; {said}"
+    total = summary["total"]
+    assert total["fallback_cycles"] is not None
+    assert total["tuned_cycles"] is not None
+    gain = total["fallback_cycles"] / total["tuned_cycles"]
+    assert f"; {gain:.2f}× as fast as the stock compiler's fallback, " in headline(summary)
 
 
 def _row(source: str, before: int, after: int) -> dict[str, object]:
@@ -78,26 +82,35 @@ def _row(source: str, before: int, after: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _summary(rows: list[dict[str, object]], macs: Macs) -> Summary:
-    return {"workloads": rows, "total": totals(rows), "macs": macs}  # type: ignore[arg-type, typeddict-item]
+def test_the_headline_is_what_a_run_takes_what_it_gained_and_what_is_left() -> None:
+    """1,000 cycles tuned, 2,000 as the baseline, 9,000 by the fallback, 500 at best."""
+    known, other = outcome(source="tophub"), outcome(o=17, source="estimate")
+    begin = "net on vta-pynq: 1,000 cycles (0.0100 ms) tuned, 100\xa0% above the bound"
+    published, guessed, mixed = (outcome_of(each) for each in ([known], [other], [known, other]))
+    assert headline(published) == (
+        f"{begin}; 2.00× as fast as the stock compiler's published schedules, 2,000 cycles "
+        "(0.0200 ms)"
+    )
+    assert coverage(published) == "100\xa0% of the network's MACs"
+    assert headline(guessed) == (
+        f"{begin}; 9.00× as fast as the stock compiler's fallback, 9,000 cycles (0.0900 ms)"
+    )
+    assert "publishes no schedules for these layers (~)" in coverage(guessed)
+    assert "; 5.50× as fast as the stock compiler, 11,000 cycles" in headline(mixed)
+    assert "schedules for 1 of 2 workloads (2.00× there), its fallback" in coverage(mixed)
+    assert "estimate" not in headline(mixed) + coverage(mixed)
+    alone = outcome_of([outcome(source=None, bound=None)])
+    assert headline(alone).endswith("tuned, 150\xa0% above the roofline")
+    assert headline(outcome_of([outcome(chosen=False)])).endswith("valid for some layer")
+    guessed["macs"] = {"total": 1000, "offloaded": 75}
+    assert coverage(guessed).startswith("7.5\xa0% of the network's MACs, the rest is not tuned; ")
 
 
-def test_only_published_baselines_count_in_the_headline() -> None:
+def test_totals_say_which_baselines_are_published() -> None:
     assert is_published("tophub")
     assert not is_published("estimate")
     assert not is_published(None)
     known, guess = _row("tophub", 110, 100), _row("estimate", 2202, 100)
-    whole: Macs = {"total": 10, "offloaded": 10}
-    part: Macs = {"total": 1000, "offloaded": 75}
-    assert headline(_summary([known], part)) == (
-        "tuned layers 1.10× against the published baseline "
-        "(7.5\xa0% of the network's MACs; the rest is not tuned)"
-    )
-    mixed = headline(_summary([known, guess], whole))
-    assert mixed.startswith("1 of 2 tuned layers 1.10× against the published baseline")
-    assert "22.02" not in mixed
-    assert "the other baselines are estimates (~)" in mixed
-    assert mixed.endswith("(all 2: 100\xa0% of the network's MACs)")
     total = totals([known, guess])  # type: ignore[list-item]
     assert total["baseline_source"] == "mixed"
     assert total["fallback_cycles"] == 2 * 10 * (110 + 2202)

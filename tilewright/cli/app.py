@@ -27,6 +27,7 @@ from tilewright.cli.commands import (
     networks,
     servers,
     set_up,
+    sweep,
     targets,
     trials,
     tune,
@@ -72,8 +73,8 @@ def _options(
 
 
 for _group in (
-    tune, artifact, codesign, compare, diff, explain, trials, export, networks, targets, servers,
-    set_up, vta, enumerate, dataset, model, board, clean,
+    tune, sweep, artifact, codesign, compare, diff, explain, trials, export, networks, targets,
+    servers, set_up, vta, enumerate, dataset, model, board, clean,
 ):  # fmt: skip
     _group.register(app)
 count_paths_from_start(app)

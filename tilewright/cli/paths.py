@@ -46,7 +46,7 @@ def _with_absolute_paths(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def model_text(text: str | None) -> str | None:
     """A network by name, or the absolute path of its file. Names come first."""
-    if not text or not (_looks_like_path(text) or from_start(Path(text)).is_file()):
+    if not text or not (_looks_like_path(text) or from_start(Path(text)).exists()):
         return text
     return text if text in zoo_names() else str(from_start(Path(text)))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import pairwise
 from typing import TextIO
 
 from tilewright.core.errors import TilewrightError
@@ -38,9 +39,19 @@ def _fit(stream: TextIO | None, descriptor: int) -> TextIO:
     return stream
 
 
+FOLDERS = ("--out", "--root")
+"""Options that name a folder in which a command writes."""
+
+
 def check_words(words: list[str]) -> None:
     """Raises `ArgumentError` for words, a present folder or a workspace that are no UTF-8: records
-    could not name them."""
+    could not name them; and for a folder without a name, which would be the present one."""
+    for flag, value in pairwise([*words, "-"]):
+        if (flag in FOLDERS and not value) or flag in [f"{each}=" for each in FOLDERS]:
+            raise ArgumentError(
+                f"{flag.rstrip('=')} '' names no folder; give a path ('.' is the present folder), "
+                "or leave it out"
+            )
     for what, text in (
         *(("the argument", word) for word in words),
         ("the present folder", _folder()),

@@ -27,6 +27,7 @@ from tilewright.core.files import Json, digest
 from tilewright.services.urls import flow_run_url, mlflow_run_url
 from tilewright.services.workspace import Workspace
 from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER, network_runs, row_of, tracking_client
+from tilewright.tuning.gains import BOTH, FALLBACK
 from tilewright.tuning.output_dir import RUN, SCHEDULES, SUMMARY, TRIALS, at_work
 from tilewright.tuning.run_metadata import RunFile, is_complete, read_run
 from tilewright.tuning.run_trials import (
@@ -41,7 +42,6 @@ from tilewright.tuning.run_trials import (
 
 RUNNING, FINISHED, FAILED, STOPPED = "running", "finished", "failed", "stopped"
 _STATES = {"FINISHED": FINISHED, "FAILED": FAILED, "RUNNING": RUNNING}
-FALLBACK, PUBLISHED = "fallback", "published baseline"
 DEPTH, MOST_FOLDERS = 3, 2000
 """Where output directories are looked for: so far below a folder, in so many folders."""
 SHARE = 50
@@ -232,7 +232,7 @@ def _before(over: str, figures: Mapping[str, float | None], fallback: float | No
     gain, tuned = figures["gain"], figures["tuned_ms"]
     if over == FALLBACK:
         return fallback
-    if over.startswith(f"{PUBLISHED} and") and gain and tuned:
+    if over == BOTH and gain and tuned:
         return gain * tuned
     return figures["baseline_ms"]
 

@@ -17,7 +17,6 @@ from tilewright.fusion.report_rows import rows_of
 from tilewright.fusion.schedules import FusionSchedules, NoSchedule
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.capabilities import blocks_of
-from tilewright.targets.display_names import shape
 from tilewright.targets.workload import Workload
 from tilewright.tuning.build_artifact import integer_network
 from tilewright.tuning.build_options import BuildOptions
@@ -146,7 +145,7 @@ def _tuned(asked: ToDecide, workloads: Sequence[Workload]) -> list[Pick | None]:
 
 def _subgraph(workload: Workload) -> Subgraph:
     """A workload of some labelling. Nobody knows how often it will be called."""
-    return Subgraph(workload, 1, (f"fused {shape(workload)}",), workload.macs)
+    return Subgraph(workload, 1, ("fused",), workload.macs)
 
 
 def _pick(tuned: TunedWorkload) -> Pick | None:

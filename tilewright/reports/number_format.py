@@ -76,6 +76,11 @@ def plural(number: float, noun: str) -> str:
     return noun if number == 1 else f"{noun}s"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 trial`, `1,234 trials`."""
+    return f"{number:,} {plural(number, noun)}"
+
+
 def duration(seconds: float) -> str:
     """`45 ms`, `1.2 s`, `45 s`, `3:05 min`."""
     if seconds < 0.0995:

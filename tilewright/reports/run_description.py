@@ -7,19 +7,17 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.core.sanitize import printable
 from tilewright.reports.markdown import block, code, plain
-from tilewright.reports.number_format import milliseconds, plural, speedup, whole
-from tilewright.reports.run_table import gain_of, markdown_table, results_rows, sure_gain, sure_time
-from tilewright.targets.capabilities import is_published
+from tilewright.reports.number_format import counted, milliseconds, speedup, whole
+from tilewright.reports.run_table import markdown_table, results_rows, sure_gain, sure_time
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import Workload
+from tilewright.tuning.gains import Before, before_all
 from tilewright.tuning.network_totals import Total
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.results import WorkloadRow
 
 Links = Mapping[str, str]
 """Addresses by what is there."""
-Names = Mapping[str, Sequence[str]]
-"""The layers of each workload, by its id."""
 
 
 def network_title(network: str, target: str, tuner: str) -> str:
@@ -31,7 +29,7 @@ def run_name(title: str, tuner: str, seed: int, trials: int) -> str:
     """`default, seed 0, 64 trials: resnet18 on vta-pynq`: the name of a network's run in MLflow,
     where runs of other tuners and seeds stand above and below it."""
     what = title.removesuffix(printable(f", {tuner}"))
-    return f"{printable(tuner)}, seed {seed}, {trials} {plural(trials, 'trial')}: {what}"
+    return f"{printable(tuner)}, seed {seed}, {counted(trials, 'trial')}: {what}"
 
 
 def network_note(
@@ -39,8 +37,12 @@ def network_note(
 ) -> str:
     """Of a network's run, from its beginning; where trials are `shared`, no workload has its
     own."""
-    each = f"{workloads * trials} trials together" if shared else f"{trials} trials each"
-    count = f"{workloads} {plural(workloads, 'workload')}, up to {each}"
+    each = (
+        f"{counted(workloads * trials, 'trial')} together"
+        if shared
+        else f"{counted(trials, 'trial')} each"
+    )
+    count = f"{counted(workloads, 'workload')}, up to {each}"
     what = f"**{plain(title)}**: {count}."
     return paragraphs(what, block(command, "sh"), listed(links))
 
@@ -50,7 +52,7 @@ def workload_note(
 ) -> str:
     """Of the run of one workload of the network's run `title`."""
     of = f"A workload of {plain(title)}: **{plain(layer(names, workload))}**"
-    what = f"{of}, {count} {plural(count, 'call')} an inference."
+    what = f"{of}, {counted(count, 'call')} an inference."
     layers = f"Layers: {', '.join(map(code, names))}" if names else ""
     epilogue = workload.epilogue_text
     return paragraphs(
@@ -58,20 +60,20 @@ def workload_note(
     )
 
 
-def outcome_line(row: WorkloadRow | Total, sources: Sequence[str | None]) -> str:
-    """`baseline 7,318,536 cycles (73.2 ms), tuned 7,136,630 (71.4 ms): gain 1.03×`; `sources` are
-    those of the baselines; `~` marks a gain over one that is not published. Where
+def outcome_line(row: WorkloadRow | Total, had: Before) -> str:
+    """`baseline 7,318,536 cycles (73.2 ms), tuned 7,136,630 (71.4 ms): gain 1.03×`; `had` is what
+    there is without tuning, called by its name where it is not published. Where
     measuring does not repeat, 95 % intervals stand behind: `(1.80–1.86×)`."""
-    before = _latency(row["baseline_cycles"], row["baseline_seconds"])
+    earlier = _latency(had.cycles, had.seconds)
     after = _latency(row["tuned_cycles"], row["tuned_seconds"])
     if not after:
         return "Nothing that was tried is valid."
-    guess = "" if all(is_published(source) for source in sources) else "~"
-    gain = speedup(gain_of(row), 1.0)
-    baseline = f"baseline {before}, " if before else ""
+    gain = speedup(had.gain(row), 1.0)
+    name = "baseline" if had.is_published else had.over
+    baseline = f"{name} {earlier}, " if earlier else ""
     after += f" ({sure})" if (sure := sure_time(row)) else ""
     gain += f" ({sure})" if (sure := sure_gain(row)) else ""
-    line = f"{baseline}tuned {after}" + (f": gain {guess}{gain}" if gain else "")
+    line = f"{baseline}tuned {after}" + (f": gain {gain}" if gain else "")
     return line[0].upper() + line[1:] + "."
 
 
@@ -82,18 +84,16 @@ def with_outcome(note: str, outcome: str) -> str:
 
 
 def network_summary(
-    title: str, summary: Summary, names: Names, links: Links, remark: str = "", picture: bytes = b""
+    title: str, summary: Summary, links: Links, remark: str = "", picture: bytes = b""
 ) -> str:
     """The results of a network as a page of its own; the `picture`, a PNG file, is part of it."""
-    outcome = outcome_line(
-        summary["total"], [row["baseline_source"] for row in summary["workloads"]]
-    )
+    outcome = outcome_line(summary["total"], before_all(summary["workloads"]))
     return paragraphs(
         f"# {plain(title)}",
         plain(remark),
         outcome,
         listed(links),
-        markdown_table(results_rows(summary, names)),
+        markdown_table(results_rows(summary)),
         f"![best latency over trials](data:image/png;base64,{b64encode(picture).decode()})"
         if picture
         else "",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tilewright.reports.markdown import plain
 from tilewright.reports.number_format import milliseconds, percent, ranged, speedup, whole
-from tilewright.targets.capabilities import is_published
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
-from tilewright.tuning.network_totals import PublishedTotals, Total
+from tilewright.tuning.gains import Before, before, before_all
+from tilewright.tuning.network_totals import Total
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.results import WorkloadRow
 
@@ -17,15 +17,15 @@ Row = dict[str, str]
 """Cells by the heading of their column."""
 
 
-def results_rows(summary: Summary, names: Mapping[str, Sequence[str]]) -> list[Row]:
-    """A row a workload and one of an inference. What the target cannot tell has no column. `names`
-    are the layers of each workload, by its id; `~` marks a gain over a baseline that is not
-    published."""
+def results_rows(summary: Summary) -> list[Row]:
+    """A row a workload and one of an inference. What the target cannot tell has no column; `~`
+    marks what rests on the stock compiler's fallback, or on a rule, where it publishes no
+    schedule."""
     rows = summary["workloads"]
     lines = [
         {
-            "layer": layer(names.get(row["id"], ()), parse_workload(row["workload"])),
-            **_latencies(row, [row]),
+            "layer": layer(row["names"], parse_workload(row["workload"], row["epilogue"])),
+            **_latencies(row, before(row)),
             "calls": whole(row["count"]),
             "trials": whole(row["trials"]),
             "valid": percent(1 - row["invalid_trials"] / max(row["trials"], 1)),
@@ -33,10 +33,15 @@ def results_rows(summary: Summary, names: Mapping[str, Sequence[str]]) -> list[R
         for row in rows
     ]
     trials = whole(sum(row["trials"] for row in rows))
-    total = {"layer": "tuned layers", **_latencies(summary["total"], rows)}
+    total = {"layer": "tuned layers", **_latencies(summary["total"], before_all(rows))}
     lines.append(total | {"calls": "", "trials": trials, "valid": ""})
-    known = [head for head in lines[0] if any(line[head] for line in lines)]
-    return [{head: line[head] for head in known} for line in lines]
+    return with_known(lines)
+
+
+def with_known(rows: Sequence[Row]) -> list[Row]:
+    """The rows without columns that none of them has a cell of."""
+    known = [head for head in rows[0] if any(row[head] for row in rows)] if rows else []
+    return [{head: row[head] for head in known} for row in rows]
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
@@ -45,15 +50,6 @@ def markdown_table(rows: Sequence[Row]) -> str:
     lines = [heads, ["---"] + ["---:"] * (len(heads) - 1)]
     lines += [[plain(row[head]) for head in heads] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def gain_of(row: WorkloadRow | Total | PublishedTotals) -> float | None:
-    """Baseline over tuned latency, in cycles where both are counted; None if one is not known."""
-    before, after = row["baseline_cycles"], row["tuned_cycles"]
-    if before and after:
-        return before / after
-    earlier, later = row["baseline_seconds"], row["tuned_seconds"]
-    return earlier / later if earlier and later else None
 
 
 def sure_time(row: WorkloadRow | Total) -> str:
@@ -69,21 +65,24 @@ def sure_gain(row: WorkloadRow | Total) -> str:
     return "" if found is None else f"{found.low:.2f}–{found.high:.2f}×"
 
 
-def _latencies(row: WorkloadRow | Total, rows: Sequence[WorkloadRow]) -> Row:
-    """The latencies of `row`, which sums up `rows`."""
-    bound, gain = _above(row), speedup(gain_of(row), 1.0)
-    published = all(is_published(each["baseline_source"]) for each in rows)
+def _latencies(row: WorkloadRow | Total, had: Before) -> Row:
+    """The latencies of `row`, beside what there is without tuning."""
+    bound, mark = _above(row), "" if had.is_published else "~"
     return {
-        "baseline cycles": whole(row["baseline_cycles"]),
+        "baseline cycles": marked(mark, whole(had.cycles)),
         "tuned cycles": whole(row["tuned_cycles"]),
-        "gain": gain if published or not gain else f"~{gain}",
+        "gain": marked(mark, speedup(had.gain(row), 1.0)),
         "gain, 95 %": sure_gain(row),
-        "baseline ms": milliseconds(row["baseline_seconds"]),
+        "baseline ms": marked(mark, milliseconds(had.seconds)),
         "tuned ms": milliseconds(row["tuned_seconds"]),
         "tuned ms, 95 %": sure_time(row),
         "above bound": "" if bound is None else percent(bound),
-        "fallback cycles": whole(row["fallback_cycles"]),
     }
+
+
+def marked(mark: str, text: str) -> str:
+    """Nothing stays nothing."""
+    return mark + text if text else ""
 
 
 def _above(row: WorkloadRow | Total) -> float | None:

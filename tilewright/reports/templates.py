@@ -42,6 +42,7 @@ def _environment() -> Environment:
         number_format.count,
         number_format.decimal,
         number_format.whole,
+        number_format.counted,
         number_format.plural,
         number_format.milliseconds,
     ):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tilewright.core.sanitize import printable
 from tilewright.targets.patterns.max_pool import stride_title
+from tilewright.targets.steps.registry import STEP_KINDS
 from tilewright.targets.workload import Workload
 
 
@@ -21,13 +22,14 @@ def title(name: str, workload: Workload) -> str:
 
 
 def layer(names: Sequence[str], workload: Workload) -> str:
-    """A workload of a network by the first layer that is one, how many others are, and its shape:
-    `conv4 +2 · 3×3/1 64→64 @56`; the shape alone where it has no name."""
+    """A workload of a network by the first layer that is one, how many others are, its shape and
+    its post-operations: `conv4 +2 · 3×3/1 64→64 @56 residual`; the last two alone where it has no
+    name."""
     return f"{layer_name(names, workload)} · {shape(workload)}" if names else shape(workload)
 
 
 def layer_name(names: Sequence[str], workload: Workload) -> str:
-    """The same without the shape: `conv4 +2`; the shape where it has no name."""
+    """The same without what it computes: `conv4 +2`; the shape where it has no name."""
     if not names:
         return shape(workload)
     others = f" +{len(names) - 1}" if len(names) > 1 else ""
@@ -40,7 +42,8 @@ def ascii_only(text: str) -> str:
 
 
 def shape(workload: Workload) -> str:
-    """Kernel/stride, channels in→out, image; what is unusual behind it. A pool's channels stay."""
+    """Kernel/stride, channels in→out, image; what is unusual behind it: dilation, groups, patterns
+    and steps of which not every layer has one. A pool's channels stay."""
     w = workload
     batch = f" n={w.batch}" if w.batch > 1 else ""
     if w.operator == "dense":
@@ -52,5 +55,7 @@ def shape(workload: Workload) -> str:
         return f"max {w.kernel_h}×{w.kernel_w}/{stride} {w.in_channels} @{image}{extra}{batch}"
     extra += f" g={w.groups}" if w.groups > 1 else ""
     extra += "".join(f" {each.title}" for each in w.patterns)
+    steps = (STEP_KINDS[each.kind].title for each in w.epilogue if each.kind in STEP_KINDS)
+    extra += "".join(f" {each}" for each in dict.fromkeys(steps) if each)
     channels = f"{w.in_channels}→{w.out_channels}"
     return f"{w.kernel_h}×{w.kernel_w}/{stride} {channels} @{image}{extra}{batch}"

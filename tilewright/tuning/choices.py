@@ -31,6 +31,20 @@ def with_targets(schema: Schema) -> None:
         schema["pattern"] = _pattern([*presets, *kinds], [f"{kind}:" for kind in kinds])
 
 
+def with_tuners_in_list(schema: Schema) -> None:
+    """The names of tuners, each with or without options behind colons."""
+    from tilewright.search.registry import TunerError, registered_tuners
+
+    with suppress(TunerError):
+        names = registered_tuners()
+        schema["items"]["pattern"] = _pattern(names, [f"{name}:" for name in names], paths=False)
+
+
+def with_targets_in_list(schema: Schema) -> None:
+    """Each as `with_targets`."""
+    with_targets(schema["items"])
+
+
 def with_networks(schema: Schema) -> None:
     """Built-in networks, files by their suffix or folder, or nothing."""
     schema["pattern"] = _pattern(["", *_networks()], [])
@@ -47,10 +61,10 @@ def _networks() -> list[str]:
     return list(zoo.names())
 
 
-def _pattern(names: Iterable[str], beginnings: Iterable[str]) -> str:
+def _pattern(names: Iterable[str], beginnings: Iterable[str], paths: bool = True) -> str:
     """One of the names, or what begins so, or a path."""
-    begun = [f"{_plain(each)}.*" for each in beginnings]
-    return f"^({'|'.join([*map(_plain, names), *begun, '.*[./].*'])})$"
+    begun = [f"{_plain(each)}.*" for each in beginnings] + [".*[./].*"] * paths
+    return f"^({'|'.join([*map(_plain, names), *begun])})$"
 
 
 def _plain(text: str) -> str:

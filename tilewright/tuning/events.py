@@ -16,10 +16,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class WorkloadFound:
-    """A workload of the network: its id, its text, how often an inference runs it."""
+    """A workload of the network: its id, what tables call it, how often an inference runs it."""
 
     id: str
-    text: str
+    title: str
     count: int
 
 

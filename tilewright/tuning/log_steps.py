@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.search import ExplorerState, Round, Session
+from tilewright.targets.display_names import layer
 from tilewright.tuning.events import (
     Listener,
     NetworkFound,
@@ -89,5 +90,6 @@ def log_network(
 
 def _named(subgraphs: Sequence[Subgraph]) -> tuple[WorkloadFound, ...]:
     return tuple(
-        WorkloadFound(each.workload.id, str(each.workload), each.count) for each in subgraphs
+        WorkloadFound(each.workload.id, layer(each.names, each.workload), each.count)
+        for each in subgraphs
     )

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.name_list import check_names
 from tilewright.core.sanitize import printable
 from tilewright.core.working_folder import as_typed
 from tilewright.tuning.choices import with_networks, with_targets, with_tuners
@@ -136,6 +137,7 @@ class TuningOptions(BaseModel):
             raise ValueError("give either a network or a workload")
         if self.workload and self.layers:
             raise ValueError("layers are those of a network; a workload has none")
+        check_names(self.layers, "--layers")
         if self.stop_gain is not None and self.workers > 1:
             raise ValueError(
                 f"--stop-gain {self.stop_gain:g} --workers {self.workers}: which workload gets the "

@@ -88,10 +88,15 @@ def check_fusion(options: TuningOptions) -> None:
 
 
 def check_source(model: str) -> None:
-    """Raises `ModelFileError` for a path without a file, `UnknownName` for another name that is no
-    built-in network's."""
+    """Raises `ModelFileError` for a path without a file or of a folder, `UnknownName` for another
+    name that is no built-in network's."""
     if model in zoo_names() or Path(model).is_file():
         return
+    if Path(model).is_dir():
+        raise ModelFileError(
+            f"{model} is a folder; give the path of a model file, or a name that 'tilewright zoo' "
+            "lists"
+        )
     if Path(model).suffix or "/" in model:
         raise ModelFileError(
             f"there is no file {model}; give the path of an ONNX file, or a name that "

@@ -14,6 +14,7 @@ from tilewright.search.run_ledger import ERROR_DIGITS, TRIAL
 from tilewright.search.session import latency_at
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import Workload
+from tilewright.tuning.gains import FALLBACK, over
 from tilewright.tuning.intervals import Interval
 from tilewright.tuning.network_totals import LatencyFigures
 from tilewright.tuning.tuning_task import TuningTask
@@ -46,6 +47,8 @@ class WorkloadRow(LatencyFigures):
     id: str
     operator: str
     workload: str
+    epilogue: str
+    names: list[str]
     count: int
     macs: int
     tuned_source: str | None
@@ -81,6 +84,14 @@ class Baselines:
 
     baseline: Schedule | None
     fallback: Latency | None
+
+    @property
+    def before(self) -> Latency | None:
+        """What a gain will be over (`tuning.gains.over`)."""
+        source = None if self.baseline is None else self.baseline.source
+        if over(source, self.fallback, validated=False) == FALLBACK:
+            return self.fallback
+        return None if self.baseline is None else self.baseline.latency
 
 
 @dataclass(frozen=True)
@@ -124,6 +135,8 @@ class TunedWorkload:
             "id": self.workload.id,
             "operator": self.workload.operator,
             "workload": str(self.workload),
+            "epilogue": self.workload.epilogue_text,
+            "names": list(self.names),
             "count": self.count,
             "macs": self.workload.macs,
             "baseline_cycles": cycles_of(before),

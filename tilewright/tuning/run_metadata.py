@@ -243,8 +243,9 @@ def _described(held: RunFile, folder: Path) -> str:
     layers = f" ({', '.join(held['layers'])})" if held["layers"] else ""
     ended = "complete" if is_complete(folder) else "not finished"
     shared = " on average at most" if "stop_gain" in held else ""
+    trials = f"{held['trials']} {'trial' if held['trials'] == 1 else 'trials'}"
     return (
-        f"{held['network']['name']}{layers} on {held['target']['name']}, {held['trials']} trials a "
+        f"{held['network']['name']}{layers} on {held['target']['name']}, {trials} a "
         f"workload{shared} by tuner {held['tuner']}, begun {_date(held['begun'])}, {ended}"
     )
 

@@ -17,9 +17,9 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.safe_files import open_to_read, read_plain
 from tilewright.search.ledger import COLUMNS, Contents
 from tilewright.search.ledger_schema import Entry, decode
-from tilewright.targets.capabilities import is_published
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
+from tilewright.tuning.gains import FALLBACK, over
 from tilewright.tuning.output_dir import LEDGER, SCHEDULES, SUMMARY, TRIALS
 from tilewright.tuning.read_run import read_written
 from tilewright.tuning.run_metadata import RunFile
@@ -86,9 +86,9 @@ class _Workload(BaseModel):
 
     @property
     def before(self) -> float | None:
-        """Where measuring does not repeat, only the baseline was measured beside the tuned one."""
-        by_rule = is_published(self.baseline_source) or self.validation is not None
-        return self.baseline_seconds if by_rule else self.fallback_seconds or self.baseline_seconds
+        """Seconds that a gain is over."""
+        chosen = over(self.baseline_source, self.fallback_seconds, self.validation is not None)
+        return self.fallback_seconds if chosen == FALLBACK else self.baseline_seconds
 
 
 class RunSummary(BaseModel):

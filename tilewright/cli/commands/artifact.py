@@ -13,6 +13,7 @@ import typer
 from tilewright.cli.arguments import Calibration, InputShape, Model, Target, read_input_shapes
 from tilewright.cli.signals import interruptible
 from tilewright.core.errors import TilewrightError
+from tilewright.core.name_list import split_names
 from tilewright.core.working_folder import as_typed
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def build(
 
     if schedules is not None and trials is not None:
         raise TilewrightError("give either --schedules or --trials: both say what is built")
-    names = tuple(name.strip() for name in (keep_float or "").split(",") if name.strip())
+    names = () if keep_float is None else split_names(keep_float, "--keep-float")
     options = BuildOptions(
         model=model, out=out, target=target, schedules=schedules,
         trials=TRIALS if trials is None else trials, calibration=calibration, keep_float=names,

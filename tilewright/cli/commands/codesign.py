@@ -12,6 +12,7 @@ from tilewright.cli.arguments import Seed, read_pair
 from tilewright.cli.paths import model_texts, target_text
 from tilewright.cli.signals import keep_count
 from tilewright.core.errors import TilewrightError
+from tilewright.core.name_list import split_names
 from tilewright.core.working_folder import from_start
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def codesign(
     from tilewright.hardware_search.options import parse_codesign
 
     options = parse_codesign(
-        networks=tuple(each.strip() for each in networks.split(",")), budget=budget,
+        networks=split_names(networks, "--networks"), budget=budget,
         trials=trials, method=method, seed=seed, out="" if out is None else str(out),
         target=target, bounds=_bounds(bound or []), clock=clock, fresh=fresh,
         method_options=dict(read_pair(text, "--option") for text in option or []),

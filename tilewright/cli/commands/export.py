@@ -38,7 +38,7 @@ def export(
     """Write what a run found in the form that another tool reads. As AutoTVM records, schedules of
     --space template are written; those of another space are left out, with a sentence."""
     from tilewright.core.files import write_atomically
-    from tilewright.reports.number_format import plural
+    from tilewright.reports.number_format import counted
     from tilewright.tuning.export import FORMATS, export_autotvm
     from tilewright.tuning.output_dir import check_folder
 
@@ -47,7 +47,7 @@ def export(
     if form == "autotvm":
         exported = export_autotvm(folder, time.time())
         text, left_out = exported.text, exported.left_out
-        said = f"{exported.schedules} {plural(exported.schedules, 'record')} for "
+        said = f"{counted(exported.schedules, 'record')} for "
         said += "autotvm.apply_history_best"
     else:
         text, said = _trials(folder, form, layer)
@@ -61,18 +61,15 @@ def export(
 
 def _trials(folder: Path, form: str, name: str) -> tuple[str, str]:
     """The text of a file of trials, and what is in it."""
-    from tilewright.reports.number_format import plural
+    from tilewright.reports.number_format import counted
     from tilewright.tuning.kernel_tuner import kernel_tuner_cache, t4_results
     from tilewright.tuning.optuna_study import optuna_journal
     from tilewright.tuning.run_trials import finished_trials
 
     run = finished_trials(folder)
     if form == "optuna":
-        count = len(run.layers)
-        said = (
-            f"{len(run.table)} trials of {count} {plural(count, 'layer')}, a study of Optuna each"
-        )
-        return optuna_journal(run), said
+        trials, layers = counted(len(run.table), "trial"), counted(len(run.layers), "layer")
+        return optuna_journal(run), f"{trials} of {layers}, a study of Optuna each"
     known = {name: each for each in run.layers for name in each.names or [each.id]}
     if not name and len(run.layers) > 1:
         raise TilewrightError(
@@ -83,4 +80,5 @@ def _trials(folder: Path, form: str, name: str) -> tuple[str, str]:
         raise UnknownName("layer", name, list(known))
     layer = known[name] if name else run.layers[0]
     write = kernel_tuner_cache if form == "kernel-tuner" else t4_results
-    return write(run, layer), f"{len(run.of(layer.id))} trials of {printable(layer.name)}"
+    trials = counted(len(run.of(layer.id)), "trial")
+    return write(run, layer), f"{trials} of {printable(layer.name)}"

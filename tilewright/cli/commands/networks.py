@@ -98,9 +98,11 @@ def _draw_fusion(
 
 def _said(page: Path | None, said: FusionSummary) -> str:
     """What to say of the page."""
+    from tilewright.reports.number_format import counted
+
     fused = sum(each["fused"] for each in said["decisions"])
     return (
-        f"{page}: {fused} of {len(said['decisions'])} decisions fused by estimates, "
+        f"{page}: {fused} of {counted(len(said['decisions']), 'decision')} fused by estimates, "
         f"{said['cycles']['greedy']:,} cycles; {said['cycles']['none']:,} with nothing fused"
     )
 

@@ -37,6 +37,7 @@ def trials(
     """List the trials a run has recorded, the best first, also while it goes or after it died."""
     from tilewright.cli.views.terminal import Terminal
     from tilewright.cli.views.trials import show_trials
+    from tilewright.reports.number_format import counted
     from tilewright.tuning.output_dir import LEDGER
     from tilewright.tuning.output_dir import at_work as who_is_at_work
     from tilewright.tuning.read_trials import read_trials
@@ -60,4 +61,5 @@ def trials(
     if ours:
         ended = "the run is complete" if is_complete(folder) else "the run was stopped"
         state = f"{at_work} is adding to it" if at_work else ended
-    typer.echo(f"{len(frame)} trials of {frame['workload'].nunique()} workloads; {state}")
+    workloads = counted(frame["workload"].nunique(), "workload")
+    typer.echo(f"{counted(len(frame), 'trial')} of {workloads}; {state}")

@@ -23,6 +23,7 @@ from tilewright.cli.arguments import (
 from tilewright.cli.paths import model_text, warm_start_text
 from tilewright.cli.signals import keep_count
 from tilewright.core.errors import TilewrightError
+from tilewright.core.name_list import split_names
 from tilewright.core.working_folder import from_start
 from tilewright.tuning.options import DEFAULTS, parse_options
 
@@ -148,9 +149,10 @@ def tune(
         raise TilewrightError(
             "tune what? Name a model file, a network that 'tilewright zoo' lists, or a --workload"
         )
+    names = () if layers is None else split_names(layers, "--layers")
     options = parse_options(
         model=model or "", workload=workload or "", epilogue=epilogue,
-        layers=_names(layers), target=target, tuner=tuner, trials=trials, seed=seed, space=space,
+        layers=names, target=target, tuner=tuner, trials=trials, seed=seed, space=space,
         leaders=leaders, stop_gain=stop_gain,
         out="" if out is None else str(out), batch=batch, fresh=fresh,
         tuner_options=dict(read_pair(text, "--option") for text in option or []),
@@ -171,22 +173,18 @@ def tuners() -> None:
     show_tuners(list(registered().values()), Terminal())
 
 
-def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
-
-
 def _run(options: TuningOptions, bare: bool) -> None:
     """Progress while it runs, results after it."""
     from tilewright.tuning.preflight import check
 
     check(options)
     from tilewright.cli.views.terminal import Terminal
-    from tilewright.cli.views.tuning_progress import Heard, make_display
+    from tilewright.cli.views.tuning_progress import READING, STARTING, Heard, make_display
     from tilewright.cli.views.tuning_results import show_results
 
     keep_count("trial", lambda: _kept(options))
     console = Terminal()
-    heard = Heard(make_display(console, options.trials))
+    heard = Heard(make_display(console, options.trials, READING if bare else STARTING))
     summary = _bare(options, heard) if bare else _tracked(options, heard)
     links = {} if bare else _links(summary)
     show_results(summary, options.folder, heard.reused_stages, links, console)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tilewright.cli.views.terminal import ruled_table, say
-from tilewright.core.files import Json
+from tilewright.cli.views.terminal import BREAK, columns_of, fitted_table, say
+from tilewright.core.files import Json, as_list, as_object, as_text
 from tilewright.reports.building import accuracy_lines, built_lines
-from tilewright.reports.number_format import mega, milliseconds, percent, plural
+from tilewright.reports.number_format import counted, mega, milliseconds, percent
+from tilewright.targets.display_names import layer
+from tilewright.targets.workload import parse_workload
 
 if TYPE_CHECKING:
     from tilewright.networks.artifact import Artifact, NetworkAccuracy, Profile
@@ -33,34 +35,48 @@ def show_run(artifact: Artifact, spent: Profile, output: Path, console: Console)
 
 def show_profile(artifact: Artifact, spent: Profile, console: Console) -> None:
     """Where the time goes: a row a layer, then what the CPU did."""
-    table = ruled_table()
-    table.add_column("layer", no_wrap=True, overflow="ellipsis", max_width=20)
-    table.add_column("operator", no_wrap=True, overflow="ellipsis", max_width=11)
-    for name in ("MMAC", "cycles", "ms", "share", "roofline"):
-        table.add_column(name, justify="right", no_wrap=True)
-    whole = max(1, spent.cycles)
-    for layer in spent.layers:
-        table.add_row(
-            layer.name, layer.operator, mega(layer.macs), f"{layer.cycles:,}",
-            milliseconds(layer.cycles / spent.clock_hz), percent(layer.cycles / whole),
-            f"{layer.roofline:,}",
-        )  # fmt: skip
-    console.print(table)
+    whole, titles = max(1, spent.cycles), layer_titles(artifact.manifest)
+    rows = [
+        {
+            "layer": titles[each.name],
+            "operator": each.operator,
+            "MMAC": mega(each.macs),
+            "cycles": f"{each.cycles:,}",
+            "ms": milliseconds(each.cycles / spent.clock_hz),
+            "share": percent(each.cycles / whole),
+            "roofline": f"{each.roofline:,}",
+        }
+        for each in spent.layers
+    ]
+    droppable = ("operator", "MMAC", BREAK, "roofline")
+    console.print(fitted_table(columns_of(rows), droppable, console.width, left=("operator",)))
     for name, seconds in spent.cpu_seconds.items():
         say(console, f"CPU: {name} {milliseconds(seconds)} ms on this machine")
     say(console, _line(artifact, spent))
+
+
+def layer_titles(manifest: Mapping[str, Json]) -> dict[str, str]:
+    """What tables call the layers of an artifact, by their names: with the shape and
+    post-operations of each."""
+    rows = map(as_object, as_list(manifest["layers"]))
+    return {
+        (name := as_text(row["name"])): layer(
+            [name], parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
+        )
+        for row in rows
+    }
 
 
 def profile_json(spent: Profile) -> dict[str, Json]:
     """The same for programs."""
     layers: Sequence[Json] = [
         {
-            "name": layer.name, "names": list(layer.names), "operator": layer.operator,
-            "macs": layer.macs, "cycles": layer.cycles,
-            "milliseconds": layer.cycles / spent.clock_hz * 1e3, "cycles_alone": layer.alone,
-            "roofline_cycles": layer.roofline, "segment": layer.segment,
+            "name": each.name, "names": list(each.names), "operator": each.operator,
+            "macs": each.macs, "cycles": each.cycles,
+            "milliseconds": each.cycles / spent.clock_hz * 1e3, "cycles_alone": each.alone,
+            "roofline_cycles": each.roofline, "segment": each.segment,
         }
-        for layer in spent.layers
+        for each in spent.layers
     ]  # fmt: skip
     return {
         "cycles": spent.cycles,
@@ -82,8 +98,8 @@ def show_checks(artifact: Artifact, checks: Sequence[LayerCheck], console: Conso
     values = sum(check.values for check in checks)
     say(
         console,
-        f"{right} of {len(checks)} {plural(len(checks), 'layer')} of {artifact.name} equal the "
-        f"integer reference, {values:,} values",
+        f"{right} of {counted(len(checks), 'layer')} of {artifact.name} equal the "
+        f"integer reference, {counted(values, 'value')}",
     )
 
 

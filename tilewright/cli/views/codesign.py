@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.table import Table
 
-from tilewright.cli.views.terminal import progress_bar, ruled_table, say
+from tilewright.cli.views.terminal import BREAK, columns_of, fitted_table, progress_bar, say
 from tilewright.hardware_search import folder
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.outputs import CodesignOutcome, CodesignSummary
 from tilewright.hardware_search.progress import Prepared, SearchProgress
 from tilewright.hardware_search.results import FrontRow
-from tilewright.reports.number_format import duration, milliseconds, percent, plural
+from tilewright.reports.number_format import counted, duration, milliseconds, percent
 from tilewright.search.events import Event, Listener
 from tilewright.tuning.events import Note, StageBegan
 
@@ -45,15 +45,15 @@ def searching(console: Console) -> Iterator[Listener]:
                 case Prepared():
                     bars.update(bar, total=event.trials, completed=0)
                     names = ", ".join(event.networks)
-                    count = f"{event.machines:,} {plural(event.machines, 'machine')}"
-                    say(console, f"{names}: {count} within bounds and budget")
+                    machines = counted(event.machines, "machine")
+                    say(console, f"{names}: {machines} within bounds and budget")
                 case Note():
                     say(console, event.text)
                 case SearchProgress():
                     bars.update(bar, completed=event.trials, description=standing_text(event))
                     if not console.is_terminal and time.monotonic() - spoke > _QUIET_SECONDS:
                         spoke = time.monotonic()
-                        trials = f"{event.trials:,} {plural(event.trials, 'trial')}"
+                        trials = counted(event.trials, "trial")
                         say(console, f"… {trials}, {standing_text(event)}")
 
         yield hear
@@ -61,7 +61,7 @@ def searching(console: Console) -> Iterator[Listener]:
 
 def standing_text(event: SearchProgress) -> str:
     """How a search stands, without the number of measurements."""
-    seen = f"{event.machines:,} {plural(event.machines, 'machine')} seen"
+    seen = f"{counted(event.machines, 'machine')} seen"
     if math.isinf(event.latency):
         return f"{seen}, none of them whole yet"
     return f"{seen}, best {milliseconds(event.latency)} ms, front of {event.front}"
@@ -74,7 +74,7 @@ def show_front(
     next."""
     summary = outcome.summary
     if outcome.front:
-        console.print(front_table(summary, outcome.front))
+        console.print(front_table(summary, outcome.front, console.width))
     say(console, _facts(summary))
     say(
         console,
@@ -89,19 +89,24 @@ def show_front(
         say(console, f"next: {shlex.join(command)}")
 
 
-def front_table(summary: CodesignSummary, front: list[FrontRow]) -> Table:
+def front_table(summary: CodesignSummary, front: list[FrontRow], width: int = 80) -> Table:
     """A line a machine, by ascending area."""
-    table = ruled_table()
     names = summary["networks"]
-    heads = ("machine", "area", *(f"{name}\nms" for name in names), "bottleneck")
-    for head in heads:
-        table.add_column(head, justify="left" if head in ("machine", "bottleneck") else "right")
-    for row in front:
-        share = row["shares"].get(row["bottleneck"])
-        most = row["bottleneck"] + (f" {percent(share)}" if share is not None else "")
-        times = [milliseconds(row["milliseconds"][name] / 1e3) for name in names]
-        table.add_row(row["name"], f"{row['area']:.3f}", *times, most)
-    return table
+    rows = [
+        {
+            "machine": row["name"],
+            "area": f"{row['area']:.3f}",
+            **{f"{name}\nms": milliseconds(row["milliseconds"][name] / 1e3) for name in names},
+            "bottleneck": _bottleneck(row),
+        }
+        for row in front
+    ]
+    return fitted_table(columns_of(rows), ("bottleneck", BREAK), width, left=("bottleneck",))
+
+
+def _bottleneck(row: FrontRow) -> str:
+    share = row["shares"].get(row["bottleneck"])
+    return row["bottleneck"] + (f" {percent(share)}" if share is not None else "")
 
 
 def _facts(summary: CodesignSummary) -> str:
@@ -110,7 +115,7 @@ def _facts(summary: CodesignSummary) -> str:
         "verified bit for bit; " if summary["front"] and summary["verified"] else ""
     )
     return (
-        f"{summary['measurements']:,} {plural(summary['measurements'], 'measurement')} of "
-        f"{seen:,} of {machines:,} machines by {summary['method']}; {proof}"
+        f"{counted(summary['measurements'], 'measurement')} of "
+        f"{seen:,} of {counted(machines, 'machine')} by {summary['method']}; {proof}"
         f"{duration(summary['wall_seconds'])}"
     )

@@ -13,7 +13,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from tilewright.cli.views.terminal import fitting, progress_bar, ruled_table, say
+from tilewright.cli.views.terminal import fitted_table, progress_bar, say
 from tilewright.evaluation.compare.comparison import (
     COMPARISON,
     Comparison,
@@ -27,7 +27,7 @@ from tilewright.evaluation.compare.plan import GOAL, ComparisonPlan
 from tilewright.evaluation.compare.summary import verdict
 from tilewright.reports.compare.report import REPORT
 from tilewright.reports.compare.verdict import spoken
-from tilewright.reports.number_format import count, duration, percent, ranged
+from tilewright.reports.number_format import count, counted, duration, percent, ranged
 from tilewright.search.events import Event
 
 
@@ -53,7 +53,8 @@ class ComparisonBars:
                 self.bars.advance(self._bar, event.configs)
             case TuningBegan():
                 if 0 < event.kept < event.runs:
-                    said = f"{event.kept:,} of {event.runs:,} runs are here already"
+                    be = "is" if event.kept == 1 else "are"
+                    said = f"{event.kept:,} of {event.runs:,} runs {be} here already"
                     self.console.print(said, highlight=False)
                 self._next("tuning", event.runs, event.kept)
             case RunFinished():
@@ -110,14 +111,7 @@ def leaderboard_table(rows: Sequence[LeaderboardRow], width: int = 80) -> Table:
         f"time\nto {goal}", "failed\ncompiles", "invalid\nuntil then", "time",
         f"compiles\nto {goal}", "worst\nlayer", "invalid\nshare",
     )  # fmt: skip
-    shown = fitting(cells, droppable, width)
-    table = ruled_table(padding=(0, 1, 0, 0))
-    for head in shown:
-        left = head == "tuner"
-        table.add_column(head, justify="left" if left else "right", no_wrap=True)
-    for place, line in enumerate(zip(*shown.values(), strict=True)):
-        table.add_row(*line, style=None if place else "bold")
-    return table
+    return fitted_table(cells, droppable, width, styles=("bold",))
 
 
 def show(compared: Comparison, folder: Path, console: Console) -> None:
@@ -136,7 +130,7 @@ def show_left_out(left_out: Mapping[str, str], console: Console) -> None:
 
 def show_recorded(experiment: str, champions: int, console: Console) -> None:
     """Where the runs are in MLflow, and how many models were registered."""
-    registered = f"; champions: {champions} models" if champions else ""
+    registered = f"; champions: {counted(champions, 'model')}" if champions else ""
     say(console, f"MLflow experiment '{experiment}'{registered} ('tilewright ui' shows it)")
 
 

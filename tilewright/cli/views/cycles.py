@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.reports.number_format import milliseconds
+from tilewright.reports.number_format import counted, milliseconds
 from tilewright.targets.vta.isa import MODULE_NAMES
 from tilewright.targets.vta.timing import CycleReport
 
@@ -11,7 +11,7 @@ def cycles_text(report: CycleReport, clock_mhz: float) -> str:
     """Totals, and a line a unit: how long it was busy, and then what it spent its cycles on."""
     total = report.total
     time = f"{milliseconds(total / (clock_mhz * 1e6))} ms at {clock_mhz:g} MHz"
-    lines = [f"{total:,} cycles, {time}, {len(report.insns):,} instructions"]
+    lines = [f"{counted(total, 'cycle')}, {time}, {counted(len(report.insns), 'instruction')}"]
     for unit in MODULE_NAMES:
         spent = sorted(report.spent(unit).items(), key=lambda item: -item[1])
         parts = ", ".join(f"{name} {cycles / total:.1%}" for name, cycles in spent)

@@ -13,7 +13,7 @@ from tilewright.cli.views.terminal import progress_bar, say
 from tilewright.evaluation.datasets.build import PlannedFile, RowsDone
 from tilewright.evaluation.datasets.metadata import DatasetMetadata
 from tilewright.reports.datasets import dataset_line
-from tilewright.reports.number_format import plural
+from tilewright.reports.number_format import counted
 from tilewright.search.events import Event, Listener
 
 _QUIET_SECONDS = 30.0
@@ -30,10 +30,11 @@ def building(console: Console) -> Iterator[Listener]:
             nonlocal done, total, spoke
             if isinstance(event, PlannedFile):
                 done, total = event.kept, event.rows
-                what = f"{event.workloads} workloads on {event.hardware} pieces of hardware"
-                kept = f", {event.kept:,} rows kept" if event.kept else ""
+                pieces = f"{counted(event.hardware, 'piece')} of hardware"
+                what = f"{counted(event.workloads, 'workload')} on {pieces}"
+                kept = f", {counted(event.kept, 'row')} kept" if event.kept else ""
                 bars.update(bar, description=what, total=total, completed=done)
-                say(console, f"{what}: {total:,} {plural(total, 'row')}{kept}")
+                say(console, f"{what}: {counted(total, 'row')}{kept}")
                 return
             if not isinstance(event, RowsDone):
                 return

@@ -11,6 +11,7 @@ from rich.console import Console
 from tilewright.cli.views.latency import latency_text
 from tilewright.cli.views.terminal import progress_bar, say
 from tilewright.evaluation.enumeration import EnumeratedSpace
+from tilewright.reports.number_format import counted
 
 
 @contextmanager
@@ -27,6 +28,7 @@ def show_enumerated(space: EnumeratedSpace, out: Path, console: Console) -> None
     best = "" if space.best is None else f"; best {latency_text(space.best)}"
     say(
         console,
-        f"{out}: {total:,} schedules, {space.valid:,} valid ({space.valid / total:.1%}){best}; "
+        f"{out}: {counted(total, 'schedule')}, {space.valid:,} valid "
+        f"({space.valid / total:.1%}){best}; "
         f"{total / space.seconds:,.0f} a second",
     )

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tilewright.cli.views.terminal import bare_table, progress_bar, ruled_table, say
+from tilewright.cli.views.terminal import bare_table, columns_of, fitted_table, progress_bar, say
 from tilewright.evaluation.explain.folder import TunedFolder
 from tilewright.evaluation.explain.recommendations import Advice
 from tilewright.evaluation.explain.summary import (
@@ -33,7 +33,11 @@ def explaining(folder: TunedFolder, console: Console) -> Iterator[Callable[[int,
     """Progress over the workloads of a run, shown within: to be told which is next."""
     with progress_bar(console) as bars:
         bar = bars.add_task("explaining", total=len(folder.workloads))
-        yield lambda place, workload: bars.update(bar, completed=place, description=str(workload))
+
+        def hear(place: int, workload: Workload) -> None:
+            bars.update(bar, completed=place, description=folder.titles[workload.id])
+
+        yield hear
 
 
 def warn_if_changed(folder: TunedFolder, console: Console) -> None:
@@ -60,7 +64,7 @@ def show(
         _show_features(model, console)
     console.print(Text("How right they were", "bold"))
     console.print(Text("own trials: before the models learned from them", "dim"))
-    console.print(_accuracy(explained))
+    console.print(_accuracy(explained, console.width))
     say(console, f"calibration and predictions in {out / PAGE} and {out / PICTURE}")
     _show_advice(advice, console)
 
@@ -95,18 +99,16 @@ def _show_features(model: ModelSummary, console: Console) -> None:
     console.print()
 
 
-def _accuracy(explained: Sequence[Explained]) -> Table:
+def _accuracy(explained: Sequence[Explained], width: int) -> Table:
     """All workloads together: on random configs, and on trials before they were measured."""
-    table = ruled_table(padding=(0, 2, 0, 0))
-    table.add_column("judged on", no_wrap=True)
-    for name in ("P rmse", "P rank", "A rmse", "A rank", "V auc", "V brier", "fast\nvetoed"):
-        table.add_column(name, justify="right")
-    fast = percent(vetoed_shares(explained).fast)
+    heads = ("P\nrmse", "P\nrank", "A\nrmse", "A\nrank", "V\nauc", "V\nbrier", "fast\nvetoed")
+    rows, fast = [], percent(vetoed_shares(explained).fast)
     for text, judged, missed in (
         ("random configs", [each.unseen for each in explained], fast),
         ("own trials", [each.before for each in explained], ""),
     ):
         of = accuracy(judged)
         figures = (of.p_rmse, of.p_rank, of.a_rmse, of.a_rank, of.v_auc, of.v_brier)
-        table.add_row(text, *map(decimal, figures), missed)
-    return table
+        cells = zip(heads, (*map(decimal, figures), missed), strict=True)
+        rows.append({"judged on": text} | dict(cells))
+    return fitted_table(columns_of(rows), ("A\nrank", "P\nrank"), width)

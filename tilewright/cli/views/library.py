@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tilewright.cli.views.terminal import ruled_table, say
+from tilewright.cli.views.artifact import layer_titles
+from tilewright.cli.views.terminal import BREAK, columns_of, fitted_table, say
 from tilewright.core.files import Json, as_text
 from tilewright.networks.artifact.compiled import TOLERANCE, CompiledArtifact, KernelError
 from tilewright.networks.artifact.compiled_profile import LibraryProfile
@@ -27,20 +28,24 @@ def show_library_profile(
     artifact: CompiledArtifact, spent: LibraryProfile, console: Console
 ) -> None:
     """Where the time goes: a row a layer, then what lies between them."""
-    table = ruled_table()
-    table.add_column("layer", no_wrap=True, overflow="ellipsis", max_width=28)
-    table.add_column("operator", no_wrap=True)
-    for name in ("MMAC", "ms", "share", "GFLOP/s"):
-        table.add_column(name, justify="right", no_wrap=True)
-    whole = sum(layer.seconds for layer in spent.layers) + sum(s for _, s in spent.others)
-    for layer in spent.layers:
-        table.add_row(
-            layer.name, layer.operator, mega(layer.macs), milliseconds(layer.seconds),
-            percent(layer.seconds / whole), f"{layer.gflops:.0f}",
-        )  # fmt: skip
     rest = sum(seconds for _, seconds in spent.others)
-    table.add_row("between the kernels", "", "", milliseconds(rest), percent(rest / whole), "")
-    console.print(table)
+    whole = sum(each.seconds for each in spent.layers) + rest
+    titles = layer_titles(artifact.manifest)
+    rows = [
+        {
+            "layer": titles[each.name],
+            "operator": each.operator,
+            "MMAC": mega(each.macs),
+            "ms": milliseconds(each.seconds),
+            "share": percent(each.seconds / whole),
+            "GFLOP/s": f"{each.gflops:.0f}",
+        }
+        for each in spent.layers
+    ]
+    between = {"layer": "between the kernels", "ms": milliseconds(rest)}
+    rows.append(dict.fromkeys(rows[0], "") | between | {"share": percent(rest / whole)})
+    droppable = ("operator", "MMAC", BREAK, "GFLOP/s")
+    console.print(fitted_table(columns_of(rows), droppable, console.width, left=("operator",)))
     say(console, _line(artifact, spent))
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tilewright.cli.views.terminal import ruled_table, say
+from tilewright.cli.views.terminal import columns_of, fitted_table, say
 from tilewright.core.files import Json, as_list, as_number, as_object, as_text
+from tilewright.core.working_folder import as_typed
 from tilewright.evaluation.datasets.training import BEFORE
 from tilewright.reports.number_format import duration, percent
 from tilewright.search.events import Event, Listener, Note, ignore
@@ -29,27 +30,29 @@ def training_shown(console: Console) -> Iterator[Listener]:
 
         def hear(event: Event) -> None:
             if isinstance(event, Note):
-                status.update(event.text)
+                status.update(as_typed(event.text))
 
         yield hear
 
 
 def show_scores(found: Mapping[str, Json], console: Console) -> None:
     """A line for compiled programs and one for programs before that; what was learned from."""
-    table = ruled_table()
-    for name in ("programs", "right pairs", "95 % interval", "best of 1", "best of 8"):
-        table.add_column(name, justify="left" if name == "programs" else "right", no_wrap=True)
+    rows = []
     for title, row in (("compiled", found), ("before", as_object(found["visible"]))):
         low, high = (as_number(each) for each in as_list(row["interval"]))
-        table.add_row(
-            title, _share(row["pairwise_accuracy"]), f"{_share(low)}–{_share(high)}",
-            f"+{percent(as_number(row['top1_regret']))}",
-            f"+{percent(as_number(row['top8_regret']))}",
-        )  # fmt: skip
-    console.print(table)
-    rows, seconds = as_number(found["rows"]), duration(as_number(found["seconds"]))
+        rows.append(
+            {
+                "programs": title,
+                "right pairs": _share(row["pairwise_accuracy"]),
+                "95 % interval": f"{_share(low)}–{_share(high)}",
+                "best of 1": f"+{percent(as_number(row['top1_regret']))}",
+                "best of 8": f"+{percent(as_number(row['top8_regret']))}",
+            }
+        )
+    console.print(fitted_table(columns_of(rows), ("95 % interval",), console.width))
+    read, seconds = as_number(found["rows"]), duration(as_number(found["seconds"]))
     if "epochs" not in found:
-        say(console, f"{as_text(found['kind'])} on {rows:,} rows in {seconds}")
+        say(console, f"{as_text(found['kind'])} on {read:,} rows in {seconds}")
         if found["seen"] is True:
             say(console, "it was trained on part of this dataset: these are no unseen rows")
         elif found["hardware_seen"] is not None:
@@ -60,7 +63,7 @@ def show_scores(found: Mapping[str, Json], console: Console) -> None:
             say(console, f"it has learned from other rows of {' and '.join(told)}")
         return
     text = (
-        f"{as_text(found['kind'])}, {as_text(found['split'])}: {rows:,} rows in {seconds}, "
+        f"{as_text(found['kind'])}, {as_text(found['split'])}: {read:,} rows in {seconds}, "
         f"{as_number(found['epochs']):,} epochs"
     )
     if found["stopped"] == "minutes":

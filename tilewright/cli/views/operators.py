@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tilewright.cli.views.terminal import ruled_table
+from tilewright.cli.views.terminal import columns_of, fitted_table, ruled_table
 from tilewright.networks.report import ModelReport, OperatorReport
 from tilewright.reports.number_format import mega, milliseconds, percent
 from tilewright.targets.display_names import shape
@@ -17,6 +17,7 @@ from tilewright.targets.workload import parse_workload
 
 STYLES = {"offloaded": "green", "cpu": "yellow", "unsupported": "bold red"}
 OFFLOADED = {"offloaded": "accel.", "cpu": "CPU", "unsupported": "none"}
+WHY = "workload or reason"
 KERNELS = {"offloaded": "kernel", "cpu": "TVM", "unsupported": "none"}
 
 
@@ -31,9 +32,10 @@ def show_report(
     """Print the report. `brief` leaves out operators that only follow another or do no work. A
     target that is the processor itself `has_host` not: nothing is offloaded, and compared."""
     shown = [o for o in report.operators if not brief or _matters(o)]
-    console.print(_operators(shown, OFFLOADED if has_host else KERNELS))
+    places = OFFLOADED if has_host else KERNELS
+    console.print(_operators(report, shown, places, console.width))
     console.print()
-    console.print(_workloads(report))
+    console.print(_workloads(report, console.width))
     console.print()
     console.print(
         f"{report.model} on {target}: {report.offloaded_macs:,} of {report.total_macs:,} MACs "
@@ -73,48 +75,59 @@ def _matters(operator: OperatorReport) -> bool:
     return done or operator.status == "unsupported" or bool(operator.next_step)
 
 
-def _operators(operators: list[OperatorReport], places: Mapping[str, str]) -> Table:
-    table = ruled_table()
+def _operators(
+    report: ModelReport, operators: list[OperatorReport], places: Mapping[str, str], width: int
+) -> Table:
     figures = ("MMAC", "accel.\nms", "CPU\nms") if places is OFFLOADED else ("MMAC",)
-    for name in ("operator", "type", "on", *figures, "workload or reason"):
-        numbers = name in figures
-        table.add_column(
-            name, justify="right" if numbers else "left", overflow="fold",
-            no_wrap=numbers or name == "on",
-        )  # fmt: skip
+    epilogues = {each.id: each.epilogue for each in report.workloads}
+    columns: dict[str, list[str | Text]] = {
+        name: [] for name in ("operator", "type", "on", *figures, WHY)
+    }
     for operator in operators:
         why = operator.reason
         if operator.workload:
-            why = shape(parse_workload(operator.workload))
+            why = shape(
+                parse_workload(operator.workload, epilogues.get(operator.workload_id or ""))
+            )
             if operator.waste >= 0.005:
                 why += f" ({operator.waste:.0%} padding)"
         elif operator.next_step:
             why += f"; {operator.next_step}"
-        times = milliseconds(operator.accelerator_seconds), _some(operator.cpu_seconds)
-        table.add_row(
+        cells = (
             operator.name, operator.op_type,
             Text(places[operator.status], STYLES[operator.status]), mega(operator.macs),
-            *times[: len(figures) - 1], Text(why),
+            milliseconds(operator.accelerator_seconds), _some(operator.cpu_seconds),
         )  # fmt: skip
-    return table
+        for name, cell in zip(columns, (*cells[: 3 + len(figures)], why), strict=True):
+            columns[name].append(cell)
+    return fitted_table(
+        columns, ("type", "CPU\nms", "accel.\nms", "MMAC"), width,
+        left=("type", "on"), folded=(WHY,),
+    )  # fmt: skip
 
 
 def _some(seconds: float) -> str:
     return milliseconds(seconds) if seconds else ""
 
 
-def _workloads(report: ModelReport) -> Table:
-    table = ruled_table()
-    table.add_column("workload", overflow="fold")
-    table.add_column("calls", justify="right")
-    table.add_column("MMAC a call", justify="right")
-    epilogues = {workload.epilogue for workload in report.workloads}
-    if len(epilogues) > 1:
-        table.add_column("epilogue", overflow="fold")
-    elif epilogues:
+def _workloads(report: ModelReport, width: int) -> Table:
+    rows = [
+        {
+            "workload": each.workload,
+            "calls": str(each.calls),
+            "MMAC a call": mega(each.macs),
+            "epilogue": each.epilogue,
+        }
+        for each in report.workloads
+    ]
+    if not rows:
+        return ruled_table()
+    epilogues = {row["epilogue"] for row in rows}
+    columns = columns_of(rows)
+    if len(epilogues) == 1:
+        del columns["epilogue"]
+    table = fitted_table(columns, (), width, folded=("epilogue",))
+    if len(epilogues) == 1:
         table.caption = f"epilogue of each: {epilogues.pop()}"
         table.caption_justify = "left"
-    for workload in report.workloads:
-        row = [workload.workload, str(workload.calls), mega(workload.macs)]
-        table.add_row(*row, *[workload.epilogue] * (len(table.columns) - 3))
     return table

@@ -8,11 +8,12 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
-from tilewright.cli.views.terminal import ruled_table, say
+from tilewright.cli.views.terminal import columns_of, fitted_table, say
 from tilewright.core.files import Json
 from tilewright.targets.registry import Property, TargetKind
 
-PROSE = 40  # characters from which on a value is a sentence, shown below the table
+_TEXT = ("meaning",)
+PROSE = 24  # characters from which on a value is a sentence, shown below the table
 
 
 def show_kinds(kinds: Sequence[TargetKind], console: Console) -> None:
@@ -21,13 +22,9 @@ def show_kinds(kinds: Sequence[TargetKind], console: Console) -> None:
         console.print(Text.assemble((kind.name, "bold"), f": {kind.summary}"))
         presets = {preset: kind.describe(preset) for preset in kind.presets()}
         if presets:
-            table = ruled_table(padding=(0, 1, 0, 0))
-            table.add_column("preset", no_wrap=True)
-            for name in next(iter(presets.values())):
-                table.add_column(name, justify="right", no_wrap=True)
-            for preset, figures in presets.items():
-                table.add_row(preset, *figures.values())
-            console.print(table)
+            rows = [{"preset": preset, **figures} for preset, figures in presets.items()]
+            figures = list(rows[0])[2:]
+            console.print(fitted_table(columns_of(rows), figures[::-1], console.width))
         console.print()
     say(console, "'tilewright target show NAME' tells all about one, also about a file of yours")
 
@@ -39,19 +36,18 @@ def show_properties(
     console.print(Text.assemble((name, "bold"), f": {kind.summary}"))
     for section, rows in groupby(properties, key=lambda each: each.section):
         console.print()
-        table = ruled_table(padding=(0, 1, 0, 0))
-        table.add_column(section, no_wrap=True)
-        table.add_column("value", justify="right", no_wrap=True)
-        table.add_column("unit", no_wrap=True)
-        table.add_column("meaning", overflow="fold")
-        sentences = []
+        lines, sentences = [], []
         for each in rows:
             value = _value(each.value)
             if len(value) < PROSE:
-                table.add_row(each.name, value, each.unit, each.meaning)
+                line = {section: each.name, "value": value, "unit": each.unit}
+                lines.append(line | {"meaning": each.meaning})
             else:
                 sentences.append(f"{each.name}: {value}")
-        console.print(table)
+        if lines:
+            columns = columns_of(lines)
+            table = fitted_table(columns, ("unit",), console.width, left=("unit",), folded=_TEXT)
+            console.print(table)
         for sentence in sentences:
             console.print(sentence, markup=False, highlight=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from tilewright.core.sanitize import printable
@@ -29,20 +29,34 @@ GAP = 2
 """Columns of a terminal between two cells of a `ruled_table`."""
 TEXT = 24
 """Columns of a terminal that the text at the beginning of a line has at least."""
+LEAST_TEXT = 8
+"""Columns that it has where not even the figures fit."""
+BREAK = " · "
+"""Where a text at the beginning of a line goes on in the next, if it has to; among columns that a
+narrow terminal does without, those before it go before a text is broken."""
+PIPE_WIDTH = 1 << 16
+"""Columns of what is no terminal, whatever COLUMNS says."""
 
 
 class Terminal(Console):
     """A console that takes text as it is: no markup in brackets, no words for pictures, and what
-    would move the cursor or change colours is shown as a code."""
+    would move the cursor or change colours is shown as a code. Where it is no terminal, no line is
+    wrapped, and none ends in spaces."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
+        if not self.is_terminal:
+            self.width = PIPE_WIDTH
 
     def print(self, *objects: Any, **more: Any) -> None:
         """As `Console.print`; paths are shown as they were typed, before lines are wrapped."""
-        super().print(
-            *(as_typed(each) if isinstance(each, str) else each for each in objects), **more
-        )
+        typed = [as_typed(each) if isinstance(each, str) else each for each in objects]
+        if self.is_terminal:
+            super().print(*typed, **more)
+            return
+        with self.capture() as captured:
+            super().print(*typed, **more)
+        self.file.write("\n".join(line.rstrip(" ") for line in captured.get().split("\n")))
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -63,19 +77,65 @@ def bare_table(*, head: bool = True) -> Table:
     return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=head)
 
 
-def fitting(
-    columns: Mapping[str, Sequence[str | Text]], droppable: Sequence[str], width: int
-) -> dict[str, Sequence[str | Text]]:
-    """The columns that fit, so that no figure is cut: those without a cell are left out, then those
-    of `droppable`, the first first. The first column is text, and may be cut to `TEXT` letters."""
+def fitted_table(
+    columns: Mapping[str, Sequence[str | Text]],
+    droppable: Sequence[str],
+    width: int,
+    *,
+    left: Sequence[str] = (),
+    folded: Sequence[str] = (),
+    numbered: bool = False,
+    styles: Sequence[str | None] = (),
+    total: bool = False,
+) -> Table:
+    """A table of cells by the head of their column that fits into `width`, so that no figure is
+    cut: columns without a cell are left out, then those of `droppable`, the first first. The first
+    column and those that are `folded` are text, which goes on in a second line where it has to.
+    Those of `left` stand on the left, and so does the first, unless its lines are `numbered`.
+    `styles` are those of lines; with a `total`, the last line is set off."""
     shown = {head: cells for head, cells in columns.items() if any(cells)}
-    text, *_ = shown
+    first, *_ = shown
+    texts = (first, *folded)
+    whole = {head: _width(head, cells) for head, cells in shown.items()}
+    least = {head: min(wide, TEXT) if head in texts else wide for head, wide in whole.items()}
+    if BREAK in droppable:
+        least[first] = whole[first]
     for head in (*droppable, None):
-        figures = sum(_width(each, shown[each]) + GAP for each in shown if each != text)
-        if head is None or figures + min(_width(text, shown[text]), TEXT) + 1 <= width:
+        needed = sum(least[each] + GAP for each in shown) - GAP + 1
+        if head is None or needed <= width:
             break
+        if head == BREAK:
+            least[first] = min(whole[first], TEXT)
         shown.pop(head, None)
-    return shown
+    room = width - needed + least[first]
+    shown[first] = [_broken(cell, room) for cell in shown[first]]
+    table = ruled_table(padding=(0, 1, 0, 0))
+    for head in shown:
+        if head in texts:
+            wide = max(LEAST_TEXT, room) if head == first else LEAST_TEXT
+            side: Literal["left", "right"] = "right" if numbered and head == first else "left"
+            wide = min(wide, whole[head])
+            table.add_column(head, overflow="fold", min_width=wide, justify=side)
+        else:
+            table.add_column(head, justify="left" if head in left else "right", no_wrap=True)
+    lines = list(zip(*shown.values(), strict=True))
+    for place, line in enumerate(lines[: -1 if total else len(lines)]):
+        table.add_row(*line, style=styles[place] if place < len(styles) else None)
+    if total:
+        table.add_section()
+        table.add_row(*lines[-1], style="bold")
+    return table
+
+
+def columns_of(rows: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    """The cells of rows with equal headings by column."""
+    return {head: [row[head] for row in rows] for head in rows[0]}
+
+
+def _broken(cell: str | Text, room: int) -> str | Text:
+    if isinstance(cell, Text) or cell_len(cell) <= room:
+        return cell
+    return cell.replace(BREAK, f"{BREAK.rstrip()}\n", 1)
 
 
 def _width(head: str, cells: Sequence[str | Text]) -> int:
@@ -86,8 +146,11 @@ def progress_bar(console: Console) -> Progress:
     """Bars that vanish when they are done; nothing where there is no terminal."""
     return Progress(
         BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-        TextColumn("{task.description}", markup=False),
-        console=console, transient=True, disable=not console.is_terminal,
+        TextColumn(
+            "{task.description}", markup=False,
+            table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+        ),
+        console=console, transient=True, disable=not console.is_terminal, expand=True,
     )  # fmt: skip
 
 

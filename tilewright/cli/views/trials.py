@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.cli.views.latency import cycles_text, time_text
-from tilewright.cli.views.terminal import ruled_table
+from tilewright.cli.views.terminal import columns_of, fitted_table
 from tilewright.core.sanitize import printable
+from tilewright.reports.number_format import counted
 from tilewright.targets.capabilities import Latency
 from tilewright.tuning.run_metadata import WorkloadNames
 
@@ -27,7 +28,7 @@ def show_trials(
         ordered = _fastest_first(trials)
         shown = ordered if best is None else ordered.head(best)
         console.print(_title(str(workload), known, trials), highlight=False)
-        console.print(_table(shown))
+        console.print(_table(shown, console.width))
         console.print()
 
 
@@ -41,29 +42,33 @@ def _fastest_first(trials: pd.DataFrame) -> pd.DataFrame:
 
 def _title(workload: str, known: WorkloadNames | None, trials: pd.DataFrame) -> Text:
     valid = int((trials["status"] == "valid").sum())
-    counts = f"  {len(trials)} trials, {valid} valid"
+    counts = f"  {counted(len(trials), 'trial')}, {valid:,} valid"
     if known is None:
         return Text.assemble((printable(workload), "bold"), counts)
     layers = ", ".join(known["names"]) or known["workload"]
-    text = f"\n{known['workload']}" if known["names"] else ""
+    text = f"\n{known['workload']}; {known['epilogue']}" if known["names"] else ""
     return Text.assemble((printable(layers), "bold"), counts, (printable(text, keep="\n"), "dim"))
 
 
-def _table(trials: pd.DataFrame) -> Table:
-    table = ruled_table(padding=(0, 1, 0, 0))
-    counted = bool((trials["cycles"] > 0).any())
-    for name in ("trial", "round", *["cycles"] * counted, "ms"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("knobs, or why not", overflow="fold")
+def _table(trials: pd.DataFrame, width: int) -> Table:
+    rows = []
     for row in trials.itertuples(index=False):
         valid = row.status == "valid"
         latency = Latency(float(str(row.seconds)), int(str(row.cycles))) if valid else None
         last = _knobs(str(row.knobs)) if valid else f"{row.status}: {row.reason}"
-        table.add_row(
-            str(row.trial), str(row.round), *[cycles_text(latency)] * counted, time_text(latency),
-            Text(printable(last)),
-        )  # fmt: skip
-    return table
+        rows.append(
+            {
+                "trial": str(row.trial),
+                "round": str(row.round),
+                "cycles": cycles_text(latency),
+                "ms": time_text(latency),
+                _WHY: printable(last),
+            }
+        )
+    return fitted_table(columns_of(rows), ("round",), width, folded=(_WHY,), numbered=True)
+
+
+_WHY = "knobs, or why not"
 
 
 def _knobs(text: str) -> str:

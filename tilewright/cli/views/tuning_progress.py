@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from tilewright.cli.views.latency import cost, cycles_text, latency_text, time_text
-from tilewright.cli.views.terminal import bare_table, say
-from tilewright.reports.number_format import plural, speedup
+from tilewright.cli.views.terminal import BREAK, columns_of, fitted_table, say
+from tilewright.reports.number_format import counted, speedup
 from tilewright.reports.run_table import sure_time
-from tilewright.targets.capabilities import Latency, is_published
-from tilewright.targets.display_names import shape
-from tilewright.targets.workload import parse_workload
+from tilewright.targets.capabilities import Latency
+from tilewright.targets.display_names import layer
 from tilewright.tuning.events import (
     Event,
     NetworkFound,
@@ -32,6 +31,7 @@ from tilewright.tuning.events import (
     WorkloadsAdded,
     WorkloadTuned,
 )
+from tilewright.tuning.gains import before
 from tilewright.tuning.results import TunedWorkload
 
 STAGES = {
@@ -50,7 +50,11 @@ STAGES = {
 }
 
 
-FIRST_STAGE = "starting the local servers"
+BAR = "━" * 12
+WIDE = 100
+"""Columns of a terminal that shows shapes of layers beside their progress."""
+READING, STARTING = "reading the model", "starting the local servers"
+"""What a run does first, bare or with servers."""
 
 
 class Display(Protocol):
@@ -75,9 +79,12 @@ class Heard:
         self.display(event)
 
 
-def make_display(console: Console, trials: int) -> Display:
-    """The display that suits the terminal, or the lack of one; `trials` are those of a workload."""
-    return LiveDisplay(console, trials) if console.is_terminal else LineDisplay(console)
+def make_display(console: Console, trials: int, first: str = READING) -> Display:
+    """The display that suits the terminal, or the lack of one; `trials` are those of a workload,
+    `first` is what the run does first."""
+    if console.is_terminal:
+        return LiveDisplay(console, trials, first)
+    return LineDisplay(console, first)
 
 
 @dataclass
@@ -98,11 +105,11 @@ class LineDisplay:
     """One line a finished workload, for logs and pipes; and one in `quiet_seconds` without any,
     about what the run waits for or works on."""
 
-    def __init__(self, console: Console, quiet_seconds: float = 30.0) -> None:
+    def __init__(self, console: Console, first: str = READING, quiet_seconds: float = 30.0) -> None:
         self.console = console
         self.layers: dict[str, LayerProgress] = {}
         self._quiet_seconds = quiet_seconds
-        self._stage, self._since = FIRST_STAGE, time.monotonic()
+        self._stage, self._since = first, time.monotonic()
         self._shared = ""
         self._spoke, self._ended = threading.Event(), threading.Event()
 
@@ -118,9 +125,8 @@ class LineDisplay:
         match event:
             case NetworkFound():
                 self.layers = _layers(event)
-                count = len(self.layers)
-                found = f"{event.name} on {event.target}: {count} {plural(count, 'workload')}"
-                self._say(found)
+                found = counted(len(self.layers), "workload")
+                self._say(f"{event.name} on {event.target}: {found}")
             case WorkloadsAdded():
                 self.layers |= _layers(event)
             case StageBegan():
@@ -142,19 +148,20 @@ class LineDisplay:
             if self._spoke.wait(self._quiet_seconds):
                 self._spoke.clear()
             elif not self._ended.is_set():
-                seconds = time.monotonic() - self._since
-                say(self.console, f"… {self._shared}{self._stage}, for {seconds:.0f} s now")
+                seconds = round(time.monotonic() - self._since)
+                since = f", for {seconds} s now" if seconds else ""
+                say(self.console, f"… {self._shared}{self._stage}{since}")
 
 
 class LiveDisplay:
     """A table that grows with the run, and the stage that is running now."""
 
-    def __init__(self, console: Console, trials: int) -> None:
+    def __init__(self, console: Console, trials: int, first: str = READING) -> None:
         self.console = console
         self.trials = trials
         self.layers: dict[str, LayerProgress] = {}
         self.title = "starting"
-        self.stage = FIRST_STAGE
+        self.stage = first
         self.current: str | None = None
         self.shared: RoundScheduled | None = None
         self.start = time.monotonic()
@@ -191,60 +198,70 @@ class LiveDisplay:
             case Note():
                 self.console.print(event.text, markup=False)
 
-    def __rich__(self) -> RenderableType:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         seconds = int(time.monotonic() - self.start)
         done = sum(layer.done for layer in self.layers.values())
         layers = f"{done}/{len(self.layers)} layers   " if self.layers else ""
         clock = f"{seconds // 60}:{seconds % 60:02d}"
         trials = f"{shared_text(self.shared)}   " if self.shared else ""
         about = f"   {layers}{trials}{clock}   "
-        head = Text.assemble((self.title, "bold"), about, (self.stage, "cyan"))
-        return Group(head, self._table()) if self.layers else head
+        yield Text.assemble((self.title, "bold"), about, (self.stage, "cyan"))
+        if self.layers:
+            yield self._table(options.max_width)
 
-    def _table(self) -> Table:
-        table = bare_table()
-        for name in ("layer", "×", "progress", "baseline", "best", "ms", "gain", "valid"):
-            left = name in ("layer", "progress")
-            table.add_column(name, justify="left" if left else "right", no_wrap=True)
-        for key, layer in self.layers.items():
-            style = "bold" if key == self.current and not layer.done else None
-            table.add_row(
-                layer.name, str(layer.count), self._bar(layer),
-                _short(layer.baseline), _short(layer.best), time_text(layer.best),
-                speedup(cost(layer.baseline), cost(layer.best)),
-                "" if layer.valid_share is None else f"{layer.valid_share:.0%}",
-                style=style if layer.begun else "dim",
-            )  # fmt: skip
-        return table
+    def _table(self, width: int) -> Table:
+        """A line a layer; on a narrow terminal without its shape."""
+        rows = [
+            {
+                "layer": each.name if width >= WIDE else each.name.partition(BREAK)[0],
+                "×": str(each.count),
+                "progress": BAR,
+                "baseline": _short(each.baseline),
+                "best": _short(each.best),
+                "ms": time_text(each.best),
+                "gain": speedup(cost(each.baseline), cost(each.best)),
+                "valid": "" if each.valid_share is None else f"{each.valid_share:.0%}",
+            }
+            for each in self.layers.values()
+        ]
+        styles = [
+            "dim" if not each.begun else "bold" if key == self.current and not each.done else None
+            for key, each in self.layers.items()
+        ]
+        columns: dict[str, Sequence[str | Text]] = {**columns_of(rows)}
+        columns["progress"] = [self._bar(each) for each in self.layers.values()]
+        droppable = ("baseline", "×", "valid", "ms", "gain")
+        return fitted_table(columns, droppable, width, left=("progress",), styles=styles)
 
-    def _bar(self, layer: LayerProgress) -> ProgressBar:
+    def _bar(self, layer: LayerProgress) -> Text:
         """How far a layer is; where trials are shared, also how many of them it got."""
+        most, done = self.trials, layer.trials
         if self.shared:
-            most = max(each.trials for each in self.layers.values())
-            return ProgressBar(total=max(most, self.trials), completed=layer.trials, width=12)
-        done = self.trials if layer.done else min(layer.trials, self.trials)
-        return ProgressBar(total=self.trials, completed=done, width=12)
+            most = max(most, *(each.trials for each in self.layers.values()))
+        elif layer.done:
+            done = most
+        filled = len(BAR) * min(done, most) // most
+        return Text.assemble((BAR[:filled], "green"), (BAR[filled:], "bright_black"))
 
 
 def shared_text(event: RoundScheduled) -> str:
     """How many of the shared trials are spent."""
-    return f"{event.trials} of at most {event.most} trials"
+    return f"{event.trials:,} of at most {counted(event.most, 'trial')}"
 
 
 def tuned_line(outcome: TunedWorkload) -> str:
     """A workload that is done, in a line."""
-    baseline, chosen = outcome.baseline, outcome.chosen
-    if baseline is None:
-        before = "no baseline"
-    else:
-        mark = "" if is_published(baseline.source) else "~"
-        before = f"baseline {mark}{_short(baseline.latency)}"
+    row, chosen = outcome.summary(), outcome.chosen
+    had = before(row)
+    mark = "" if had.is_published else "~"
+    earlier = f"baseline {mark}{_short(had.latency)}" if had.latency else "no baseline"
     after = latency_text(chosen.latency) if chosen else "nothing valid"
-    after += f" ({sure})" if (sure := sure_time(outcome.summary())) else ""
+    after += f" ({sure})" if (sure := sure_time(row)) else ""
     bound = f", bound {_short(outcome.bound)}" if outcome.bound else ""
     reused = f", {outcome.reused_trials} reused" if outcome.reused_trials else ""
     return (
-        f"{shape(outcome.workload)}: {before} → {after}{bound}; {outcome.trials} trials, "
+        f"{layer(outcome.names, outcome.workload)}: {earlier} → {after}{bound}; "
+        f"{counted(outcome.trials, 'trial')}, "
         f"{outcome.invalid_trials} invalid{reused}"
     )
 
@@ -255,7 +272,4 @@ def _short(latency: Latency | None) -> str:
 
 
 def _layers(event: NetworkFound | WorkloadsAdded) -> dict[str, LayerProgress]:
-    return {
-        each.id: LayerProgress(shape(parse_workload(each.text)), each.count)
-        for each in event.workloads
-    }
+    return {each.id: LayerProgress(each.title, each.count) for each in event.workloads}

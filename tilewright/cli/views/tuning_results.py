@@ -9,19 +9,20 @@ from rich.console import Console
 from rich.table import Table
 
 from tilewright.cli.views.latency import as_latency, cost, cycles_text, latency_text, time_text
-from tilewright.cli.views.terminal import fitting, ruled_table, say
-from tilewright.reports.number_format import duration, percent, plural, speedup, whole
-from tilewright.reports.run_table import sure_gain, sure_time
-from tilewright.targets.capabilities import is_published
-from tilewright.targets.display_names import shape
+from tilewright.cli.views.terminal import BREAK, fitted_table, say
+from tilewright.core.sanitize import printable
+from tilewright.reports.number_format import counted, duration, percent, plural, speedup, whole
+from tilewright.reports.run_table import marked, sure_gain, sure_time
+from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
+from tilewright.tuning.gains import BOTH, FALLBACK, PUBLISHED, RULE, before, before_all
 from tilewright.tuning.network_totals import Total, share_of
 from tilewright.tuning.output_dir import CONVERGENCE, FUSION_PAGE, SCHEDULES, SUMMARY, TRIALS
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.results import WorkloadRow
 
 DROPPABLE = (
-    "roofline\ncycles", "gain\n95 %", "baseline\nms", "bound\ncycles", "trials", "valid",
+    "roofline\ncycles", "gain\n95 %", "baseline\nms", "bound\ncycles", "trials", BREAK, "valid",
     "baseline\ncycles", "tuned\n95 %", "above\nbound", "above\nroof", "×", "gain", "tuned\nms",
 )  # fmt: skip
 """Columns that a narrow terminal does without, the first first."""
@@ -39,10 +40,7 @@ def show_results(
     console.print(results_table(summary, console.width))
     say(
         console,
-        _part(summary)
-        + headline(summary)
-        + "\n"
-        + _without_a_log(summary)
+        f"{headline(summary)}\n{coverage(summary)}\n"
         + _sharing(summary)
         + _reused(summary, reused_stages)
         + _validation(summary)
@@ -60,79 +58,77 @@ def show_results(
 def results_table(summary: Summary, width: int = 80) -> Table:
     """Lists each layer's baseline and tuned latency, bounds, gain and trials, as far as there is
     room: cycles where the target counts them, and milliseconds. What a target cannot tell has no
-    column. `~` marks what rests on a baseline that the stock compiler does not publish."""
+    column. `~` marks what rests on the stock compiler's fallback, or on a rule, where it publishes
+    no schedule."""
     rows = summary["workloads"]
-    names = [shape(parse_workload(row["workload"])) for row in rows] + [_total_name(summary)]
+    names = [layer(row["names"], parse_workload(row["workload"], row["epilogue"])) for row in rows]
     counts = [str(row["count"]) for row in rows] + [""]
     figures = [*(_figures(row, [row]) for row in rows), _figures(summary["total"], rows)]
-    columns = {"layer": names, "×": counts}
+    columns = {"layer": [*names, _total_name(summary)], "×": counts}
     columns |= {head: [of[head] for of in figures] for head in figures[0]}
     counted = any(columns["baseline\ncycles"])
     droppable = [head for head in DROPPABLE if counted or head != "baseline\nms"]
-    shown = fitting(columns, droppable, width)
-    table = ruled_table(padding=(0, 1, 0, 0))
-    for head in shown:
-        left = head == "layer"
-        table.add_column(head, justify="left" if left else "right", no_wrap=True)
-    *lines, last = zip(*shown.values(), strict=True)
-    for line in lines:
-        table.add_row(*line)
-    table.add_section()
-    table.add_row(*last, style="bold")
-    return table
+    return fitted_table(columns, droppable, width, total=True)
+
+
+_OVER = {
+    PUBLISHED: "the stock compiler's published schedules",
+    FALLBACK: "the stock compiler's fallback",
+    BOTH: "the stock compiler",
+    RULE: "a baseline chosen by a rule",
+}
+_LEAST = {"bound": "bound", "roof": "roofline"}
 
 
 def headline(summary: Summary) -> str:
-    """What tuning gained on published baselines, and of how much of the network. A guess
-    does not count: where nothing is published, no gain is stated."""
-    published = summary["total"]["published"]
-    layers, known = len(summary["workloads"]), published["workloads"]
-    before = cost(as_latency(published["baseline_seconds"], published["baseline_cycles"]))
-    after = cost(as_latency(published["tuned_seconds"], published["tuned_cycles"]))
-    gain = speedup(before, after)
-    share = f"{percent(share_of(summary['macs']))} of the network's MACs"
-    rest = "; the rest is not tuned" if share_of(summary["macs"]) < 1 else ""
-    if not gain:
-        return f"tuned layers: the stock compiler publishes no baseline ({share}{rest})"
-    if known == layers:
-        return f"tuned layers {gain} against the published baseline ({share}{rest})"
-    return (
-        f"{known} of {layers} tuned layers {gain} against the published baseline; "
-        f"the other baselines are estimates (~) (all {layers}: {share}{rest})"
-    )
+    """What the tuned layers of an inference take, how much faster that is than what there is
+    without tuning, and how far from the bound."""
+    total, had = summary["total"], before_all(summary["workloads"])
+    tuned = as_latency(total["tuned_seconds"], total["tuned_cycles"])
+    subject = f"{printable(summary['network'])} on {printable(summary['target'])}"
+    if tuned is None:
+        return f"{subject}: nothing that was tried is valid for some layer"
+    said, (of_what, above) = f"{subject}: {latency_text(tuned)} tuned", _above(total)
+    if above is not None:
+        said += f", {percent(above)} above the {_LEAST[of_what]}"
+    if gain := speedup(had.gain(total), 1.0):
+        said += f"; {gain} as fast as {_OVER[had.over]}, {latency_text(had.latency)}"
+    return said
 
 
 def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow]) -> dict[str, str]:
     """The cells of a line by the head of their column: latencies of `row`, trials of `rows`."""
-    baseline = as_latency(row["baseline_seconds"], row["baseline_cycles"])
+    had = before_all(rows) if "published" in row else before(rows[0])
     tuned = as_latency(row["tuned_seconds"], row["tuned_cycles"])
     bound = as_latency(row["bound_seconds"], row["bound_cycles"])
     roofline = as_latency(row["roofline_seconds"], row["roofline_cycles"])
-    guess = "" if all(is_published(each["baseline_source"]) for each in rows) else "~"
-    cells: dict[str, str] = {}
-    for name, latency, mark in (("baseline", baseline, guess), ("tuned", tuned, "")):
-        counted = _marked(mark, cycles_text(latency))
-        cells |= {f"{name}\ncycles": counted, f"{name}\nms": time_text(latency)}
-    cells |= {
-        "tuned\n95 %": sure_time(row),
-        "bound\ncycles": cycles_text(bound), "roofline\ncycles": cycles_text(roofline),
-    }  # fmt: skip
-    taken, least, of_what = cost(tuned), cost(bound), "bound"
-    if least is None:
-        least, of_what = cost(roofline), "roof"
+    mark, (of_what, above) = "" if had.is_published else "~", _above(row)
     trials = sum(each["trials"] for each in rows)
     valid = trials - sum(each["invalid_trials"] for each in rows)
-    return cells | {
-        "gain": _marked(guess, speedup(cost(baseline), taken)),
+    return {
+        "baseline\ncycles": marked(mark, cycles_text(had.latency)),
+        "baseline\nms": marked(mark, time_text(had.latency)),
+        "tuned\ncycles": cycles_text(tuned),
+        "tuned\nms": time_text(tuned),
+        "tuned\n95 %": sure_time(row),
+        "bound\ncycles": cycles_text(bound),
+        "roofline\ncycles": cycles_text(roofline),
+        "gain": marked(mark, speedup(had.gain(row), 1.0)),
         "gain\n95 %": sure_gain(row),
-        f"above\n{of_what}": f"{taken / least - 1:.1%}" if taken and least else "",
+        f"above\n{of_what}": "" if above is None else f"{above:.1%}",
         "trials": whole(trials),
         "valid": f"{valid / max(trials, 1):.0%}",
     }
 
 
-def _marked(mark: str, text: str) -> str:
-    return mark + text if text else ""
+def _above(row: WorkloadRow | Total) -> tuple[str, float | None]:
+    """How far the tuned schedules are above the bound, or above the roofline where the target knows
+    no better, and which of them; None for what is not known."""
+    taken = cost(as_latency(row["tuned_seconds"], row["tuned_cycles"]))
+    least, of_what = cost(as_latency(row["bound_seconds"], row["bound_cycles"])), "bound"
+    if least is None:
+        least, of_what = cost(as_latency(row["roofline_seconds"], row["roofline_cycles"])), "roof"
+    return of_what, taken / least - 1 if taken and least else None
 
 
 def _total_name(summary: Summary) -> str:
@@ -142,29 +138,37 @@ def _total_name(summary: Summary) -> str:
     return "these layers" if part else "tuned layers"
 
 
-def _part(summary: Summary) -> str:
-    """What was tuned, where that is not all that can be; empty otherwise."""
-    part = summary.get("part", {})
-    if "layers" not in part:
-        return ""
-    return (
-        f"a part: {len(summary['workloads'])} of the network's {part['workloads_of_network']} "
-        "workloads, counted as often as an inference runs them\n"
-    )
+def coverage(summary: Summary) -> str:
+    """How much of the network that is, and where the stock compiler's fallback or a rule stands in
+    for published schedules (`~`)."""
+    rows, part = summary["workloads"], summary.get("part", {})
+    share = share_of(summary["macs"])
+    said = f"{percent(share)} of the network's MACs"
+    if "layers" in part:
+        said = (
+            f"a part: {len(rows)} of the network's {part['workloads_of_network']} workloads, "
+            f"counted as often as an inference runs them, {said}"
+        )
+    elif share < 1:
+        said += ", the rest is not tuned"
+    return "; ".join(filter(None, (said, _published(summary))))
 
 
-def _without_a_log(summary: Summary) -> str:
-    """What the stock compiler's rule for layers without a log makes of these, in a line; nothing
-    where no rule of it is known. That compiler itself has no pools and unfolds no image."""
-    total = summary["total"]
-    fallback = as_latency(total["fallback_seconds"], total["fallback_cycles"])
-    if fallback is None:
+def _published(summary: Summary) -> str:
+    """For how much of it the stock compiler publishes schedules, where that is not all."""
+    known, rows = summary["total"]["published"], summary["workloads"]
+    over = before_all(rows).over
+    if over == PUBLISHED:
         return ""
-    ratio = speedup(cost(fallback), cost(as_latency(total["tuned_seconds"], total["tuned_cycles"])))
-    tuned = f", {ratio} the tuned time" if ratio else ""
+    if over == FALLBACK:
+        return "the stock compiler publishes no schedules for these layers (~)"
+    if over == RULE:
+        return "no schedules are published for these layers (~)" * (not known["workloads"])
+    then, now = known["baseline_cycles"], known["tuned_cycles"]
+    there = f" ({speedup(then, now)} there)" if then and now else ""
     return (
-        "by the stock compiler's rule for layers without a log, the smallest tiles: "
-        f"{latency_text(fallback)}{tuned}\n"
+        f"the stock compiler publishes schedules for {known['workloads']} of {len(rows)} "
+        f"workloads{there}, its fallback stands in for the others (~)"
     )
 
 
@@ -176,7 +180,7 @@ def _validation(summary: Summary) -> str:
     count, seconds = (sum(row[name] for row in rows) for name in ("measurements", "seconds"))
     gain = sure_gain(summary["total"])
     return (
-        f"{count:,.0f} validation measurements ({duration(seconds)}) gave winners and "
+        f"{counted(int(count), 'validation measurement')} ({duration(seconds)}) gave winners and "
         "latencies" + (f"\nthe gain in all is {gain} with 95 % confidence" if gain else "") + "\n"
     )
 
@@ -225,7 +229,8 @@ def _sharing(summary: Summary) -> str:
     }
     best = "" if expected is None else f" (the best one: {expected:.2g})"
     reason = f"{why[sharing['why']]}{best}"
-    return f"{sharing['trials']} of at most {sharing['most_trials']} trials: {reason}\n"
+    most = counted(sharing["most_trials"], "trial")
+    return f"{sharing['trials']:,} of at most {most}: {reason}\n"
 
 
 def _reused(summary: Summary, stages: int) -> str:
@@ -236,7 +241,5 @@ def _reused(summary: Summary, stages: int) -> str:
         return ""
     trials = sum(row["trials"] for row in rows)
     whose = " of the network's own workloads" if "fusion" in summary else ""
-    return (
-        f"reused {held} of {trials} trials{whose} and {stages} finished stages; "
-        "--fresh starts over\n"
-    )
+    also = f" and {counted(stages, 'finished stage')}" if stages else ""
+    return f"reused {held} of {counted(trials, 'trial')}{whose}{also}; --fresh starts over\n"

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.name_list import check_names, split_names
 from tilewright.evaluation.compare.benchmark_suite import TestBed
 from tilewright.models import make_explorer
-from tilewright.search import Explorer, registered_tuners
+from tilewright.search import Explorer
 
 Setting = tuple[str, str]
 SEED_LIMIT = 2**31 - 1
@@ -94,14 +95,15 @@ def check_budget(trials: int, batch: int) -> None:
 
 
 def parse_tuner_configs(text: str) -> tuple[TunerConfig, ...]:
-    """`default,autotvm,ml2tuner:alpha=2:veto=0.3` as three tuners. Raises `PlanError` if the text
-    cannot be read, `UnknownName` for a tuner there is not, or `OptionError` for its options."""
-    labels = [part.strip() for part in text.split(",") if part.strip()]
-    if not labels:
-        known = ", ".join(registered_tuners())
-        raise PlanError(f"--tuners '{text}' names no tuner; known: {known}")
-    if twice := [label for label in labels if labels.count(label) > 1]:
-        raise PlanError(f"--tuners names {twice[0]} twice; name each once")
+    """`default,autotvm,ml2tuner:alpha=2:veto=0.3` as three tuners. Raises `NameListError` or
+    `PlanError` if the text cannot be read, `UnknownName` for a tuner there is not, or `OptionError`
+    for its options."""
+    return tuner_configs_of(split_names(text, "--tuners"))
+
+
+def tuner_configs_of(labels: Sequence[str]) -> tuple[TunerConfig, ...]:
+    """The same of a list. Raises the same."""
+    check_names(labels, "--tuners")
     tuner_configs = tuple(_tuner_config(label) for label in labels)
     for tuner_config in tuner_configs:
         _explorer(tuner_config)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel, Field, JsonValue
 
 from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.compare.plan import TunerConfig
 from tilewright.search import Contents, FinishedRound, read, run_id
 from tilewright.targets import Target
+from tilewright.targets.display_names import layer
 from tilewright.targets.registry import rebuild
 from tilewright.targets.workload import Workload, parse_workload
 from tilewright.tuning.output_dir import LEDGER, SCHEDULES, SUMMARY
@@ -40,6 +41,8 @@ class TunedFolder:
     batch: int
     counts: Mapping[str, int]
     """Calls of each workload an inference, by its id."""
+    titles: Mapping[str, str]
+    """What tables call each workload, by its id."""
     problems: list[str] = field(default_factory=list)
     """What of the ledger could not be used, as far as it was looked at."""
 
@@ -95,6 +98,12 @@ class _WrittenSchedule(BaseModel):
 
     workload: str
     epilogue: str
+    names: list[str] = Field(default_factory=list)
+
+    @property
+    def parsed(self) -> Workload:
+        """Raises `WorkloadError`."""
+        return parse_workload(self.workload, self.epilogue)
 
 
 class _ExplainedSchedules(BaseModel):
@@ -137,9 +146,10 @@ def read_folder(path: Path) -> TunedFolder:
             kind=written.kind,
             space=summary.space,
             recorded_on=written.fingerprint,
-            workloads=tuple(
-                parse_workload(entry.workload, entry.epilogue) for entry in schedules.schedules
-            ),
+            workloads=tuple(entry.parsed for entry in schedules.schedules),
+            titles={
+                entry.parsed.id: layer(entry.names, entry.parsed) for entry in schedules.schedules
+            },
             tuner_config=TunerConfig(summary.tuner, summary.tuner, tuple(sorted(options.items()))),
             seed=summary.seed,
             batch=summary.batch,

@@ -12,7 +12,6 @@ from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.explain.folder import TunedFolder
 from tilewright.evaluation.explain.summary import FASTEST, vetoed_shares
 from tilewright.evaluation.explain.workloads import Explained, pooled
-from tilewright.targets.display_names import shape
 from tilewright.targets.registry import kind_of
 
 _GAIN = 0.005  # an improvement worth more trials
@@ -93,7 +92,7 @@ def _far(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
     first = far[0].trajectory
     finding = (
         f"{_named(far)} {'is' if len(far) == 1 else 'are'} more than {_FAR - 1:.0%} above the "
-        f"bound; {shape(far[0].workload)} takes {first.above:.2f}× its bound and "
+        f"bound; {far[0].title} takes {first.above:.2f}× its bound and "
         f"{first.cost / total:.0%} of an inference."
     )
     usual = _usual_space(folder)
@@ -119,8 +118,7 @@ def _unfinished(folder: TunedFolder, explained: Sequence[Explained]) -> Advice |
     gain = late[0].trajectory.late_gain
     by = "found its first valid schedule" if np.isinf(gain) else f"by {gain:.1%}"
     return Advice(
-        f"{_named(late)} still improved in the last quarter of the trials "
-        f"({shape(late[0].workload)}: {by}).",
+        f"{_named(late)} still improved in the last quarter of the trials ({late[0].title}: {by}).",
         f"Repeat the same command with --trials {2 * _most(explained)}: what is measured is kept.",
     )
 
@@ -176,6 +174,6 @@ def _usual_space(folder: TunedFolder) -> str:
 
 
 def _named(explained: Sequence[Explained]) -> str:
-    names = [shape(each.workload) for each in explained[:_NAMED]]
+    names = [each.title for each in explained[:_NAMED]]
     others = len(explained) - len(names)
     return ", ".join(names) + (f" and {others} more" if others else "")

@@ -59,9 +59,10 @@ class JudgedWorkload:
 
 @dataclass(frozen=True)
 class Explained:
-    """One workload of a run."""
+    """One workload of a run; `title` is what tables call it."""
 
     workload: Workload
+    title: str
     trials: int
     valid_share: float  # of the space, estimated from random configs
     influences: dict[str, Influence]
@@ -101,6 +102,7 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
     learned = _asked(explorer, problem, state, history, trials_of(problem, history))
     return Explained(
         workload=workload,
+        title=folder.titles[workload.id],
         trials=len(history),
         valid_share=float(measured.valid.mean()) if len(measured) else 1.0,
         influences={

@@ -6,7 +6,7 @@ from tilewright.hardware_search.command import command_of
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.outputs import CodesignOutcome
 from tilewright.reports.markdown import block, plain
-from tilewright.reports.number_format import milliseconds, percent, plural, whole
+from tilewright.reports.number_format import counted, milliseconds, percent
 from tilewright.reports.run_description import Links, listed, paragraphs
 from tilewright.reports.run_table import Row, markdown_table
 
@@ -15,7 +15,7 @@ def run_note(options: CodesignOptions, flow_page: str) -> str:
     """Of a run, from its beginning; `flow_page` is the address of its flow run."""
     what = (
         f"**{plain(options.subject)}** on one accelerator of at most {options.budget:g} of the "
-        f"default machine's area: {whole(options.trials)} measurements by {options.method}."
+        f"default machine's area: {counted(options.trials, 'measurement')} by {options.method}."
     )
     links = {"the flow run in Prefect": flow_page}
     return paragraphs(what, block(command_of(options), "sh"), listed(links))
@@ -47,8 +47,8 @@ def front_note(outcome: CodesignOutcome, links: Links) -> str:
         )
     count = summary["measurements"]
     facts = (
-        f"{whole(count)} {plural(count, 'measurement')} of "
-        f"{whole(summary['hardware']['seen'])} machines by {summary['method']}, clock "
+        f"{counted(count, 'measurement')} of "
+        f"{counted(summary['hardware']['seen'], 'machine')} by {summary['method']}, clock "
         f"{summary['clock']}. Area is {summary['area_model']}."
     )
     table = markdown_table(front_rows(outcome)) if outcome.front else ""

@@ -21,7 +21,6 @@ from tilewright.evaluation.explain.workloads import Explained
 from tilewright.reports.explain.plots import FEATURES, JUDGED, Pictures, pictures
 from tilewright.reports.templates import render
 from tilewright.search.explorer import ROLES
-from tilewright.targets.display_names import shape
 
 PAGE, PICTURE = "explain.html", "explain.png"
 CHANGED = (
@@ -104,7 +103,7 @@ def method(model: ModelSummary) -> str:
 
 def _line(each: Explained) -> WorkloadLine:
     return WorkloadLine(
-        name=shape(each.workload),
+        name=each.title,
         trials=each.trials,
         valid_share=each.valid_share,
         accuracy=accuracy([each.unseen]),

@@ -94,16 +94,16 @@ BASIC: tuple[StepKind, ...] = (
         usual=lambda _: ("max", 0),
     ),
     StepKind("bias", "bias", _adds_tensor("bias", True), {"bias": 0, "bias 32": 32}, False),
-    StepKind("add", "add", _adds_tensor("add", False), {"add": 0}, False),
+    StepKind("add", "add", _adds_tensor("add", False), {"add": 0}, False, title="add"),
     StepKind(
         "residual", "residual",
         lambda total, value, tensors: total + (tensors["residual"].astype(np.int64) << value),
-        check=check_shift, usual=_usual_residual,
+        check=check_shift, usual=_usual_residual, title="residual",
     ),
     StepKind(
         "weighted", "weighted",
         lambda total, value, tensors: total + tensors["residual"].astype(np.int64) * value,
-        check=_check_weight, usual=_usual_weighted,
+        check=_check_weight, usual=_usual_weighted, title="residual",
     ),
     StepKind(
         "offset", "+", lambda total, value, _: total + value, usual=lambda _: ("offset", 128)

@@ -29,6 +29,7 @@ def _shift_of(slope: float) -> int | None:
 
 LEAKY_RELU = StepKind(
     kind="leaky",
+    title="leaky",
     sign="leaky",
     apply=lambda total, value, _: np.where(total < 0, total >> value, total),
     check=_check,

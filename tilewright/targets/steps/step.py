@@ -48,7 +48,8 @@ class StepKind:
     tensors by name. `check` raises `WorkloadError` for numbers that make no sense. `usual` gives
     the kind and number that stand for all with equal programs but for immediates. `operations` say
     how an ALU computes it; none for steps that targets know by name. Where it is an `activation`,
-    networks have it behind their sums.
+    networks have it behind their sums. By its `title` tables tell layers
+    of equal shape apart; none for what every layer may have.
     """
 
     kind: str
@@ -60,6 +61,7 @@ class StepKind:
     usual: Callable[[int], tuple[str, int]] | None = None
     operations: Callable[[int], tuple[AluOperation, ...]] = lambda value: ()
     activation: Activation | None = None
+    title: str = ""
 
     def text(self, value: int) -> str:
         """As it is written in an epilogue."""

@@ -1,0 +1,61 @@
+"""Stores finished runs in a file, so that a stopped command resumes.
+
+A line a run, under a key of all that the run depends on. A line that cannot be read, such as the
+last one of a process that was killed, is a run to repeat.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from tilewright.core.files import append, canonical, remove
+from tilewright.core.safe_files import read_plain
+
+R = TypeVar("R")
+
+
+class RowCache(Generic[R]):
+    """The rows in a file, dataclasses of one `kind`; with `fresh`, none are kept. Raises
+    `UnsafeFile` and `OSError`."""
+
+    def __init__(self, path: Path, kind: type[R], fresh: bool = False) -> None:
+        self.path = path
+        self._row: TypeAdapter[R] = TypeAdapter(kind)
+        if fresh:
+            remove(path)
+        data = _read(path)
+        self._torn = not data.endswith(b"\n") and bool(data)  # a crash cut the last line off
+        self._rows: dict[str, R] = {}
+        for line in data.splitlines():
+            with suppress(ValidationError):
+                entry = _Line.model_validate_json(line)
+                self._rows[entry.key] = self._row.validate_python(entry.run)
+
+    def find(self, key: str) -> R | None:
+        """The run under this key, or None if it is still to be done."""
+        return self._rows.get(key)
+
+    def add(self, key: str, row: R) -> None:
+        """Write a run to disk, synced. Raises `UnsafeFile` and `OSError`."""
+        line = canonical({"key": key, "run": self._row.dump_python(row, mode="json")}) + b"\n"
+        append(self.path, b"\n" + line if self._torn else line)
+        self._torn = False
+        self._rows[key] = row
+
+
+class _Line(BaseModel):
+    """A line of the file."""
+
+    key: str
+    run: dict[str, object]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_plain(path)
+    except FileNotFoundError:
+        return b""

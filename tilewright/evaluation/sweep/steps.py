@@ -1,0 +1,70 @@
+"""Performs the steps of a sweep beside its runs: before the first, after each, and at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tilewright.core.files import write_atomically
+from tilewright.evaluation.sweep.leaderboard import Leaderboard, leaderboards
+from tilewright.evaluation.sweep.plan import SweepJob, SweepPlan
+from tilewright.evaluation.sweep.runs import RunTuned, SweepBegan, SweptRun, SweptRuns
+from tilewright.flows.tuning import import_network
+from tilewright.search import LocalRunner
+from tilewright.search.events import Listener
+from tilewright.tuning.outputs import Summary
+from tilewright.tuning.tuning_task import target_of
+
+SWEEP = "sweep.json"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A finished sweep: its runs in the order of the plan, and who won on each network and
+    target."""
+
+    plan: SweepPlan
+    runs: tuple[SweptRun, ...]
+    leaderboards: tuple[Leaderboard, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `sweep.json` holds; its keys are a contract."""
+        return {
+            "version": VERSION,
+            "trials": self.plan.options.trials,
+            "runs": [asdict(run) for run in self.runs],
+            "leaderboards": [asdict(each) for each in self.leaderboards],
+        }
+
+
+def read_networks(jobs: Sequence[SweepJob]) -> None:
+    """Find what there is to tune in each network on each target, so that nothing is measured in
+    vain. Raises as `flows.tuning.import_network`."""
+    for job in {(each.network, each.target): each for each in jobs}.values():
+        import_network(LocalRunner(), job.options, target_of(job.options))
+
+
+def log_sweep_began(plan: SweepPlan, kept: int, emit: Listener) -> None:
+    """Say how many runs there are, and how many of them are finished."""
+    emit(SweepBegan(kept, len(plan.jobs)))
+
+
+def keep_run(kept: SweptRuns, job: SweepJob, summary: Summary, emit: Listener) -> None:
+    """Keep a finished run. Raises `UnsafeFile` and `OSError`."""
+    emit(RunTuned(kept.add(job, summary)))
+
+
+def judge_runs(plan: SweepPlan, kept: SweptRuns) -> Sweep:
+    """Say which tuner won where."""
+    found = tuple(run for job in plan.jobs if (run := kept.find(job)) is not None)
+    return Sweep(plan, found, leaderboards(found))
+
+
+def log_sweep(swept: Sweep, folder: Path) -> None:
+    """Write `sweep.json`. Raises `UnsafeFile` and `OSError`."""
+    text = json.dumps(swept.to_json(), indent=2, ensure_ascii=False) + "\n"
+    write_atomically(folder / SWEEP, text.encode())
