@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.files import Json, read_json
+from tilewright.core.files import Json
 from tilewright.core.python_path import module_path
 
 Header = dict[str, Json]
@@ -252,12 +252,12 @@ def _decode(receive: Callable[[int], bytes]) -> Frame:
     if head > MAX_FRAME_BYTES or payload > MAX_FRAME_BYTES:
         raise RpcNonsense("the process answered with an impossible length")
     try:
-        header = read_json(receive(head))
+        header = json.loads(receive(head))
         arrays = {}
         if payload:
             with np.load(io.BytesIO(receive(payload)), allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, KeyError, zipfile.BadZipFile):
+    except (ValueError, KeyError, RecursionError, zipfile.BadZipFile):
         raise RpcNonsense("the process answered with bytes that are not an answer") from None
     if not isinstance(header, dict):
         raise RpcNonsense("the process answered with bytes that are not an answer")
