@@ -97,6 +97,8 @@ def lower_candidates(
         )
 
     inputs: dict[str, Json] = {"study": study.describe(), "kept": kept.key, "n": n}
+    if study.cluster:  # the workers have the programs
+        inputs["programs"] = "elsewhere"
     return reuse_or_do(cache, Key("lower_candidates", 2, study.target.fingerprint, inputs), work)
 
 

@@ -18,11 +18,12 @@ import pytest
 
 from tests.cli.conftest import Place
 from tests.cluster.boards import SimulatedBoard, compiled_driver
-from tests.cluster.clusters import Cluster
+from tests.cluster.clusters import COMMAND, Cluster
+from tests.processes import listening
 from tilewright.search import read
 from tilewright.services.prefect_server import Login
-from tilewright.targets.cluster import connection
-from tilewright.targets.cluster.connection import BOARD, ClusterError, connect
+from tilewright.targets.cluster import ClusterError, connection
+from tilewright.targets.cluster.connection import BOARD, connect
 from tilewright.targets.vta.spec import VtaSpec
 
 WORKLOAD = ("--workload", "dense:n=1,c=256,o=128", "--epilogue", "bias, >> 8, min 127, max -128")
@@ -35,7 +36,7 @@ SPECS = {
 
 @dataclass(frozen=True)
 class Boards:
-    """A cluster with a worker beside each board, by name."""
+    """A worker beside each board, by name."""
 
     cluster: Cluster
     boards: dict[str, SimulatedBoard]
@@ -48,26 +49,10 @@ class Boards:
             board.spec.model_dump_json(by_alias=True, exclude={"source"}, exclude_none=True)
         )
         process = cluster.run(
-            f"board-{name}",
-            "-c",
-            "from tilewright.cli import command; command()",
-            "board",
-            "serve",
-            name,
-            "--cluster",
-            cluster.address,
-            "--driver",
-            str(self.driver),
-            "--reset",
-            board.reset_command,
-            "--target",
-            str(file),
-            "--repeats",
-            "1",
-            "--seconds",
-            "3",
-            more=board.environment,
-        )
+            f"board-{name}", *COMMAND, "board", "serve", name, "--port", str(cluster.ports[name]),
+            "--driver", str(self.driver), "--reset", board.reset_command, "--target", str(file),
+            "--repeats", "1", "--seconds", "3", more=board.environment,
+        )  # fmt: skip
         cluster.wait_for(f"board-{name}", f"board:{name} (")
         return process
 
@@ -77,7 +62,7 @@ def boards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boards]:
     folder = tmp_path_factory.mktemp("boards")
     driver = compiled_driver(folder / "driver")
     with ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(folder))
+        cluster = stack.enter_context(Cluster(folder, *SPECS, "third", "beside"))
         devices = {
             name: stack.enter_context(SimulatedBoard(folder / name, spec))
             for name, spec in SPECS.items()
@@ -170,17 +155,31 @@ def test_workers_with_a_board_do_nothing_else(
     assert set(cluster.offered(BOARD)) >= {"board:fast", "board:slow"}
     assert (cluster.slots(), cluster.slots("board:fast")) == (0, 1)
     with pytest.raises(ClusterError, match="has no worker for 1 s"):
-        cluster.call(os.getpid)
+        cluster.call({"call": "lower"}, {})
+    with pytest.raises(ClusterError, match="there is no call 'lower'"):
+        cluster.call({"call": "lower"}, {}, "board:fast")
     worker = boards.cluster.worker("beside")
-    assert {cluster.call(os.getpid) for _ in range(6)} == {worker.pid}
+    with pytest.raises(ClusterError, match="cannot be used: KeyError: 'recipe'"):
+        cluster.call({"call": "lower"}, {})
     worker.kill()
+
+
+@pytest.mark.attack
+def test_a_board_is_offered_on_loopback_alone(boards: Boards) -> None:
+    for name in SPECS:
+        (process,) = (
+            each for each in boards.cluster.processes
+            if name in each.args and "serve" in each.args and each.poll() is None
+        )  # fmt: skip
+        (address,) = listening(process.pid)
+        assert address == ("127.0.0.1", boards.cluster.ports[name])
 
 
 @pytest.mark.nightly(seconds=8)
 def test_what_is_wrong_is_one_sentence(tmp_path: Path, boards: Boards) -> None:
     place, address = Place(tmp_path), boards.cluster.address
     for more, message in [
-        (("--target", "board:fast"), "say which, --cluster tcp://HOST:PORT"),
+        (("--target", "board:fast"), "say where, --cluster HOST:PORT"),
         (("--target", "board:f a", "--cluster", address), "a board's name has 1 to 60 letters"),
         (("--target", "board:none", "--cluster", address), "boards there: board:fast, board:slow"),
         (("--target", "board:fast", "--cluster", address, "--isolate", "3"), "leave it out"),
@@ -188,8 +187,11 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path, boards: Boards) -> None:
         done = place.run("tune", *WORKLOAD, "--bare", *more)
         assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
         assert message in done.stderr
-    done = place.run(
-        "board", "serve", "fast", "--cluster", address, "--driver", "/nowhere.o", "--reset", "true"
-    )
+    done = place.run("board", "serve", "fast", "--driver", "/nowhere.o", "--reset", "true")
     assert done.returncode == 2
     assert "the runtime cannot be built with --driver '/nowhere.o'" in done.stderr
+    done = place.run(
+        "board", "serve", "fast", "--driver", "/nowhere.o", "--reset", "true", "--host", "0.0.0.0"
+    )
+    assert done.returncode == 2
+    assert "--host 0.0.0.0 lets other machines in, by keys that they have, too" in done.stderr

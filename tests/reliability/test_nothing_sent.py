@@ -76,12 +76,10 @@ def _commands() -> list[tuple[tuple[str, ...], str]]:
         ),
         (("ui", *prefect, *mlflow), "Ctrl-C"),
         (("serve", "digits_cnn", "--trials", "1", "--out", "s", *prefect), "serving"),
-        (("board", "list", "--cluster", f"tcp://127.0.0.1:{free_port()}"), ""),
-        (
-            ("board", "serve", "lab", "--cluster", f"tcp://127.0.0.1:{free_port()}", "--driver",
-             "/nowhere.o", "--reset", "true"),
-            "",
-        ),
+        (("cluster", "keys", "keys"), ""),
+        (("cluster", "serve", "--port", str(free_port())), "Ctrl-C"),
+        (("board", "list", "--cluster", f"127.0.0.1:{free_port()}"), ""),
+        (("board", "serve", "lab", "--driver", "/nowhere.o", "--reset", "true"), ""),
     ]  # fmt: skip
 
 
@@ -177,7 +175,9 @@ def _leaves(command: object, *path: str) -> list[tuple[str, ...]]:
 
 def _named(words: tuple[str, ...]) -> tuple[str, ...]:
     """The words that name the command."""
-    return words[: 2 if words[0] in ("target", "vta", "dataset", "model", "board") else 1]
+    return words[
+        : 2 if words[0] in ("target", "vta", "dataset", "model", "cluster", "board") else 1
+    ]
 
 
 def _program(folder: Path) -> None:

@@ -15,6 +15,7 @@ import typer
 from tilewright.cli.commands import (
     artifact,
     board,
+    cluster,
     codesign,
     compare,
     dataset,
@@ -72,7 +73,7 @@ def _options(
 
 for _group in (
     tune, artifact, codesign, compare, diff, explain, trials, export, networks, targets, servers,
-    set_up, vta, enumerate, dataset, model, board,
+    set_up, vta, enumerate, dataset, model, cluster, board,
 ):  # fmt: skip
     _group.register(app)
 count_paths_from_start(app)

@@ -1,5 +1,15 @@
-"""Targets whose batches the workers of a Dask cluster lower and measure.
+"""Targets whose batches other machines lower and measure.
 
-`connection` reaches the cluster, `target` stands in for a target on the side of the command, `work`
-is what its workers run. Only `connection` loads Dask, and only when it connects.
+`keys` are who gets in, `channel` is what travels, `serve` the side of a worker, `connection` that
+of a command. `target` stands in for a target there, `remote_worker` answers for it here. What
+travels is plain data: a call's name, JSON and arrays of numbers and text.
 """
+
+from __future__ import annotations
+
+from tilewright.core.errors import TilewrightError
+
+
+class ClusterError(TilewrightError):
+    """A cluster that cannot be used: no worker there, keys that do not fit, or workers with
+    something else than the command."""

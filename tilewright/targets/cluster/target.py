@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from math import ceil
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -25,21 +23,22 @@ from tilewright.targets.capabilities import (
     Enumerates,
     HasSpecification,
     MeasuresInOnePass,
+    Verifies,
     capability,
+    offers,
     without,
 )
-from tilewright.targets.cluster.connection import ClusterError, connect
-from tilewright.targets.cluster.remote_worker import SECONDS, UNUSABLE, answer
+from tilewright.targets.cluster.channel import CALL
+from tilewright.targets.cluster.connection import connect
+from tilewright.targets.cluster.remote_worker import FINGERPRINT, RECIPE, SECONDS, WORKLOAD
 from tilewright.targets.registry import kind_of
-from tilewright.targets.remote_target import Ask, Failed, RemoteTarget, TargetRaised, in_parts
-from tilewright.targets.subprocess_target import NAMED
+from tilewright.targets.remote_target import Ask, Failed, RemoteTarget, in_parts
 from tilewright.targets.workload import Workload
 
 CALL_SECONDS = 0.1
 """What a call shall take at least, so that sending it is little of that. Longer ones are made into
 several, as far as there are workers."""
 
-C = TypeVar("C")
 T = TypeVar("T", Lowered, Measurements)
 
 
@@ -48,14 +47,15 @@ class ClusterTarget(RemoteTarget):
     address makes by the recipe for itself. What is not asked of batches, as spaces, estimates, the
     baseline and the proof of the chosen one, is asked of the one here.
 
-    Lowering and measuring raise `ClusterError` where the cluster is lost, or its workers have
-    something else than `here`.
+    Programs stay with the workers, which lower again what another one measures. None of theirs is
+    run here. Lowering and measuring raise `ClusterError` where the cluster is lost, or its workers
+    have something else than `here`.
     """
 
     def __init__(self, here: Target, recipe: dict[str, Json], cluster: str) -> None:
         self.here = self.beside = here
         self.cluster = cluster
-        self._recipe = json.dumps(recipe)
+        self._recipe = recipe
         self._row_seconds: dict[tuple[str, str], float] = {}  # by call and workload
 
     @property
@@ -79,27 +79,35 @@ class ClusterTarget(RemoteTarget):
     @property
     def capabilities(self) -> Capabilities:
         """Those of the target here, but for what would measure here."""
-        return without(self.here.capabilities, Enumerates, MeasuresInOnePass)
+        known = without(self.here.capabilities, Enumerates, MeasuresInOnePass)
+        return {**known, **offers(self, Verifies)} if Verifies in known else known
+
+    def measure(self, lowered: Lowered) -> Measurements:
+        """What is of another space, as a baseline may be, was lowered here and is measured here."""
+        return self.here.measure(lowered) if lowered.space else super().measure(lowered)
+
+    def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
+        """As the target here, of what it lowers itself."""
+        known = capability(self.here, Verifies)
+        assert known is not None, "offered only where it is"
+        if not lowered.space:
+            lowered = self.here.lower(lowered.workload, lowered.configs)
+        return known.verify(lowered, seed)
 
     def ask(
         self, call: str, workload: Workload, configs: Configs, programs: Arrays | None = None
     ) -> Frame:
-        """A call on some worker. Raises `RpcFailed` and `ClusterError`."""
+        """A call on some worker. Raises `ClusterError` and `RpcNonsense`."""
         header, arrays = connect(self.cluster).call(
-            answer, self._recipe, self.here.fingerprint,
-            {"call": call, "workload": workload.to_json()},
-            {"configs": configs, **(programs or {})},
+            {
+                CALL: call, RECIPE: self._recipe, FINGERPRINT: self.fingerprint,
+                WORKLOAD: workload.to_json(),
+            },
+            {"configs": configs},
         )  # fmt: skip
-        if UNUSABLE in header:
-            raise ClusterError(
-                f"a worker of {self.cluster} cannot be used for {self.name}: "
-                f"{header[UNUSABLE]}; give all workers what this command has"
-            )
-        if "error" in header:
-            raise TargetRaised(f"{header['error']}: {header.get('message', '')}")
         row_seconds = as_number(header[SECONDS]) / max(1, len(configs))
         self._row_seconds[call, workload.id] = row_seconds
-        return header, {name: np.require(array, None, "W") for name, array in arrays.items()}
+        return header, arrays
 
     def answers(
         self,
@@ -127,17 +135,15 @@ class ClusterTarget(RemoteTarget):
 
 
 def recipe_of(here: Target, name: str, space: str, isolate: float) -> dict[str, Json]:
-    """How a worker makes the target that `name` and `space` make here: by them, or where the name
-    is that of a file by what is in it. `isolate` is how many seconds a batch may take there in a
-    process of its own, 0 for none."""
-    written = capability(here, HasSpecification) if Path(name).is_file() else None
-    if written is None:
-        return {"factory": NAMED, "arguments": {"text": name, "space": space}, "isolate": isolate}
-    arguments: dict[str, Json] = {
-        "kind": kind_of(name)[0].name, "specification": written.specification, "space": space
-    }  # fmt: skip
+    """How a worker makes the target that `name` and `space` make here: by its kind, and by what is
+    in its specification where it has one. `isolate` is how many seconds a batch may take there, 0
+    for no limit."""
+    kind, rest = kind_of(name)
+    written = capability(here, HasSpecification)
     return {
-        "factory": "tilewright.targets.cluster.remote_worker:rebuilt",
-        "arguments": arguments,
+        "kind": kind.name,
+        "preset": rest if written is None else "",
+        "specification": None if written is None else written.specification,
+        "space": kind.space_named(space),
         "isolate": isolate,
     }
