@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import psutil
 import pytest
 
 from tests.cli.conftest import Place
@@ -22,10 +25,13 @@ from tests.cluster.clusters import COMMAND, Cluster
 from tests.processes import listening
 from tilewright.search import read
 from tilewright.services.prefect_server import Login
+from tilewright.targets.board.target import board_on
 from tilewright.targets.cluster import ClusterError, connection
 from tilewright.targets.cluster.connection import BOARD, connect
 from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.workload import parse_workload
 
+DENSE = parse_workload("dense:n=1,c=48,o=32", "bias, >> 8, min 127, max -128")
 WORKLOAD = ("--workload", "dense:n=1,c=256,o=128", "--epilogue", "bias, >> 8, min 127, max -128")
 TRIALS = 16
 SPECS = {
@@ -42,7 +48,7 @@ class Boards:
     boards: dict[str, SimulatedBoard]
     driver: Path
 
-    def serve(self, name: str) -> subprocess.Popen[bytes]:
+    def serve(self, name: str, **more: str) -> subprocess.Popen[bytes]:
         """`tilewright board serve`, once it is ready."""
         cluster, board = self.cluster, self.boards[name]
         (file := cluster.folder / f"{name}.json").write_text(
@@ -51,7 +57,7 @@ class Boards:
         process = cluster.run(
             f"board-{name}", *COMMAND, "board", "serve", name, "--port", str(cluster.ports[name]),
             "--driver", str(self.driver), "--reset", board.reset_command, "--target", str(file),
-            "--repeats", "1", "--seconds", "3", more=board.environment,
+            "--repeats", "1", "--seconds", "3", more=board.environment | more,
         )  # fmt: skip
         cluster.wait_for(f"board-{name}", f"board:{name} (")
         return process
@@ -195,3 +201,42 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path, boards: Boards) -> None:
     )
     assert done.returncode == 2
     assert "--host 0.0.0.0 lets other machines in, by keys that they have, too" in done.stderr
+
+
+@pytest.mark.slow(seconds=2)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_end_of_a_worker_leaves_nothing_behind(
+    tmp_path: Path, boards: Boards, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its folder nor the program that it runs, which never ends."""
+    monkeypatch.setattr(connection, "WORKER_SECONDS", 1.0)
+    (temporary := tmp_path / "tmp").mkdir()
+    with SimulatedBoard(tmp_path / "board", SPECS["fast"]) as board:
+        boards.boards["third"] = board
+        process = boards.serve("third", TMPDIR=str(temporary))
+        board.faults.append("hang")
+        asked = threading.Thread(target=_measured, args=(tmp_path, boards))
+        asked.start()
+        end = time.monotonic() + 60
+        while not board.held:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        (program,) = psutil.Process(process.pid).children(recursive=True)
+        assert [path.name[:17] for path in temporary.iterdir()] == ["tilewright-board-"]
+        process.send_signal(number)
+        assert process.wait(30) == 0, boards.cluster.said("board-third")
+        assert "Traceback" not in boards.cluster.said("board-third")
+        assert list(temporary.iterdir()) == []
+        assert not program.is_running() or program.status() == psutil.STATUS_ZOMBIE
+        asked.join(60)
+        del boards.boards["third"]
+
+
+def _measured(folder: Path, boards: Boards) -> None:
+    """A program, on a board that is about to go."""
+    cluster = connect(f"127.0.0.1:{boards.cluster.ports['third']}")
+    target = board_on(cluster.address, "third", "extended")
+    space = target.space(DENSE)
+    lowered = target.lower(DENSE, space.unravel(np.arange(space.size)))
+    with pytest.raises(ClusterError, match=r"cannot be used|has no worker"):
+        target.measure(lowered.rows(np.flatnonzero(lowered.ok)[:1]))

@@ -3,11 +3,9 @@ runs."""
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from types import FrameType
 
 from tilewright.services.addresses import MLFLOW
 from tilewright.services.credentials import Credentials
@@ -27,7 +25,7 @@ class ServiceUrls(dict[str, str]):
         self._servers = servers
 
     def wait(self) -> None:
-        """Until Ctrl-C or SIGTERM. Raises `ServerError` if a server ends by itself."""
+        """Until a `KeyboardInterrupt`. Raises `ServerError` if a server ends by itself."""
         while True:
             for process in self._servers:
                 if process.process.poll() is not None:
@@ -37,7 +35,7 @@ class ServiceUrls(dict[str, str]):
 
 @contextmanager
 def show_pages(host: str, prefect_port: int, mlflow_port: int) -> Iterator[ServiceUrls]:
-    """Both servers, up. Ctrl-C and SIGTERM end the block quietly, and the servers with it."""
+    """Both servers, up. A `KeyboardInterrupt` ends the block quietly, and the servers with it."""
     home = use_home()
     credentials = Credentials.of(home)  # for both: one click opens the two
     with ExitStack() as stack:
@@ -47,27 +45,11 @@ def show_pages(host: str, prefect_port: int, mlflow_port: int) -> Iterator[Servi
         stack.callback(mlflow.stop)
         servers = [prefect.process, mlflow]
         try:
-            with ending_on_sigterm():
-                for process in servers:
-                    process.wait()
-                others = {MLFLOW: mlflow_pages(mlflow)}
-                stack.enter_context(announcing(home, prefect, **others))
-                addresses = {"Prefect": prefect.pages, "MLflow": mlflow_runs_page(mlflow)}
-                links = {name: credentials.link(address) for name, address in addresses.items()}
-                yield ServiceUrls(links, servers)
+            for process in servers:
+                process.wait()
+            stack.enter_context(announcing(home, prefect, **{MLFLOW: mlflow_pages(mlflow)}))
+            addresses = {"Prefect": prefect.pages, "MLflow": mlflow_runs_page(mlflow)}
+            links = {name: credentials.link(address) for name, address in addresses.items()}
+            yield ServiceUrls(links, servers)
         except KeyboardInterrupt:
             return
-
-
-@contextmanager
-def ending_on_sigterm() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C within the block."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -69,8 +70,10 @@ def serve(
     worker_keys(host)  # a mistake costs no minutes
     spec = machine_named(target)
     options = BenchOptions(spec, driver, reset, repeats, seconds, patience, cflags)
-    with TemporaryDirectory(prefix="tilewright-board-") as folder:
-        bench = BoardBench(options, Path(folder))
+    with (
+        TemporaryDirectory(prefix="tilewright-board-") as folder,
+        closing(BoardBench(options, Path(folder))) as bench,
+    ):
         answer_calls(
             BoardService(name, bench), host, port,
             lambda address: typer.echo(f"board:{name} ({spec.name}) at {address}; Ctrl-C ends it"),

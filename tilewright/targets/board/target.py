@@ -117,7 +117,9 @@ class BoardTarget:
 def board_on(cluster: str, name: str, space: str) -> BoardTarget:
     """The board of that name, as its worker describes it. Raises `TargetError` if no worker of the
     cluster offers it, or several do, and `ClusterError`."""
-    offered = connect(cluster).offered(BOARD)
+    workers = connect(cluster)
+    workers.look()  # one that was away may be back
+    offered = workers.offered(BOARD)
     found = offered.get(BOARD + name, [])
     if not found:
         known = ", ".join(sorted(offered)) or "none"

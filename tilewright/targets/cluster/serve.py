@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -50,8 +51,8 @@ _Call = tuple["Future[tuple[Header, Arrays]]", Header, dict[str, NDArray[Any]]]
 
 
 def serve(service: Service, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Listen there, 0 for any free port, until an exception ends it, Ctrl-C say; `ready` is told
-    the address. Only holders of a command's key are answered. Raises `ClusterError`."""
+    """Listen there, 0 for any free port, until a `KeyboardInterrupt`; `ready` is told the address.
+    Only holders of a command's key are answered. Raises `ClusterError`."""
     context = worker_context(worker_keys(host))
     calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
     for _ in range(service.slots):
@@ -69,7 +70,7 @@ def serve(service: Service, host: str, port: int, ready: Callable[[str], None]) 
         finally:
             room.release()
 
-    with _listening(host, port) as listener:
+    with suppress(KeyboardInterrupt), _listening(host, port) as listener:
         ready(f"{host}:{listener.getsockname()[1]}")
         while True:
             try:
