@@ -46,9 +46,11 @@ the other servers' pages, where its links are to lead there."""
 
 
 @contextmanager
-def show_pages(host: str, ports: Mapping[str, int], start_page: StartPage) -> Iterator[ServiceUrls]:
-    """All three servers, up. A `KeyboardInterrupt` ends the block quietly, and the
-    servers with it."""
+def show_pages(
+    host: str, ports: Mapping[str, int], start_page: StartPage, tell: Callable[[str], None]
+) -> Iterator[ServiceUrls]:
+    """All three servers, up; `tell` hears how long that takes. A `KeyboardInterrupt` ends the block
+    quietly, and the servers with it."""
     workspace = use_workspace()
     credentials = Credentials.of(workspace)  # for all: one click opens the three
     with ExitStack() as stack:
@@ -62,7 +64,7 @@ def show_pages(host: str, ports: Mapping[str, int], start_page: StartPage) -> It
         servers = [runs, prefect.process, mlflow]
         try:
             for process in servers:
-                process.wait()
+                process.wait(tell)
             start = runs.health.removesuffix("/health")
             others = {MLFLOW: mlflow_pages(mlflow), RUNS: start}
             stack.enter_context(announcing(workspace, prefect, **others))

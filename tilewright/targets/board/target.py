@@ -39,8 +39,8 @@ _NOBODYS = (Enumerates, MeasuresInOnePass, Builds, HasArea, HasDesigns)
 
 
 class BoardTarget:
-    """Implements the `Target` contract for a board of the cluster at an address. `machine` is the same
-    VTA simulated: spaces, programs and estimates are its, no measurement is. Measuring raises
+    """Implements the `Target` contract for a board of the cluster at an address. `machine` is the
+    same VTA simulated: spaces, programs and estimates are its, no measurement is. Measuring raises
     `ClusterError` where the board is lost."""
 
     deterministic = False
