@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_list, as_object, as_text
 from tilewright.networks.errors import (
     DynamicShapeError,
@@ -81,7 +82,7 @@ def _rebuilt(path: Path) -> io.BytesIO:
             target.writestr(root + MODEL, json.dumps(model))
     except OSError as error:
         raise ModelFileError(f"cannot read '{path}': {error.strerror}") from error
-    except ModelFileError:
+    except TilewrightError:
         raise
     except Exception as error:  # ZIP, zlib and JSON fail in ways of their own
         raise ModelFileError(
