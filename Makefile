@@ -12,8 +12,9 @@ PYTHON ?= $(shell for p in $(CANDIDATES); do \
 OTHER_PYTHONS = $(shell for p in python3.11 python3.12 python3.13; do \
 	command -v "$$p" >/dev/null && "$$p" -c 'import sys; sys.exit(0)' 2>/dev/null \
 	&& ! cmp -s <("$$p" -V) <($(BIN)/python -V) && echo "$$p"; done)
-# The lock is complete, so pip has nothing to resolve; hashes are checked for every file.
-INSTALL := --no-deps --disable-pip-version-check --no-input --quiet
+# The lock is complete, so pip has nothing to resolve; hashes are checked for every file. Python
+# compiles a module when it is first imported: most of what is installed never is.
+INSTALL := --no-deps --no-compile --disable-pip-version-check --no-input --quiet
 
 NETWORK ?= resnet18
 TARGET ?= vta-pynq

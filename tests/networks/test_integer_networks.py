@@ -20,6 +20,7 @@ from tilewright.networks.errors import ImportFailedError, InputError
 from tilewright.networks.integer import library
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.integer.graph import IntegerGraph
+from tilewright.networks.integer.reference import layer_reference
 from tilewright.networks.quantise import Samples, quantise
 from tilewright.networks.zoo import digits
 from tilewright.targets.capabilities import Blocks
@@ -28,7 +29,7 @@ from tilewright.targets.host_numbers import to_int8
 from tilewright.targets.im2col import Unfold
 from tilewright.targets.integer_average import average_weights
 from tilewright.targets.layer import Layer, Scale
-from tilewright.targets.workload import Workload
+from tilewright.targets.workload import Workload, parse_workload
 
 ONE_TIE = 1
 
@@ -353,13 +354,21 @@ def test_what_multiplies_by_constants_takes_any_scale(kind: str) -> None:
         assert np.abs(ours["z2"].astype(int) - theirs).max() <= 1
 
 
-def test_sums_that_could_leave_32_bits_are_left_to_the_cpu() -> None:
+@pytest.mark.parametrize("data", [False, True])
+@pytest.mark.parametrize(("length", "fits"), [(1 << 16, True), (1 << 18, False)])
+def test_sums_that_could_leave_32_bits_are_left_to_the_cpu(
+    length: int, fits: bool, data: bool
+) -> None:
     g = Graph()
-    x = g.quantise(g.input("x", (1, 1 << 18)), -5)
-    weight = g.constant("w", np.full((1 << 18, 1), 127, np.int8))
-    product = g.op("MatMul", "fc", [x, g.dequantise(weight, -7)])
+    x = g.quantise(g.input("x", (1, length)), -5)
+    if data:
+        weight = g.quantise(g.input("w", (length, 1)), -7)
+    else:
+        weight = g.dequantise(g.constant("w", np.full((length, 1), 127, np.int8)), -7)
+    product = g.op("MatMul", "fc", [x, weight])
     graph = integer_graph(g.model((g.quantise(product, 3), (1, 1))), BLOCKS)
-    assert "32 bits" in graph.left["fc"]
+    assert len(graph.layers) == fits
+    assert fits or "32 bits" in graph.left["fc"]
 
 
 def test_what_is_kept_in_float_runs_on_the_cpu() -> None:
@@ -541,3 +550,12 @@ def test_a_large_shift_rounds_in_the_bias() -> None:
     assert layer.workload.epilogue[:2] == (EpilogueOp("bias"), EpilogueOp("shr", 17))
     assert layer.bias is not None
     assert set(layer.bias) == {1 << 16}
+
+
+def test_the_reference_of_a_layer_wraps_no_sum() -> None:
+    workload = parse_workload(f"dense:n=1,c={1 << 18},o=1")
+    weight = np.full((1, 1 << 18, 1, 1), 127, np.int8)
+    layer = Layer("fc", ("fc",), "MatMul", workload, "x", "y", weight=weight)
+    data = np.full((1, 1 << 18), 127, np.int8)
+    with pytest.raises(OverflowError, match="leave 32 bits"):
+        layer_reference(layer, {"x": data}, 16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -56,6 +57,30 @@ def test_quantising_rounds_half_to_even_and_cuts_off() -> None:
 def test_tensors_of_zeros_have_an_exponent() -> None:
     assert covering(0.0) == -7
     assert least_error(np.zeros(4), -7) == -7
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("place", ["weights", "bias"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -3e38, 1e30])
+def test_constants_that_no_scale_covers_are_refused_by_layer(place: str, value: float) -> None:
+    tensors = {"w": normal(16, 16, 3, 3), "b": normal(16)}
+    tensors["w" if place == "weights" else "b"].flat[3] = value
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["y"], name="conv")]
+    with pytest.raises(QuantisationError, match=rf"layer 'conv' has .* in its {place} \(tensor"):
+        quantise(with_typed_output(model(nodes, tensors, (1, 16, 6, 6), "y")))
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("factor", [1e10, 1e18])
+def test_activations_that_no_scale_covers_are_refused_by_tensor(factor: float) -> None:
+    names = ["x", "a", "b", "c", "y"]
+    nodes = [
+        helper.make_node("Conv", [x, "w"], [y], name=f"conv_{y}", pads=[1] * 4)
+        for x, y in itertools.pairwise(names)
+    ]
+    source = model(nodes, {"w": factor * normal(16, 16, 3, 3)}, (1, 16, 6, 6), "y")
+    with pytest.raises(QuantisationError, match=r"tensor '\w' reaches .* int8 scales cover"):
+        quantise(with_typed_output(source))
 
 
 def _made(nodes: list[onnx.NodeProto], tensors: dict[str, NDArray[Any]], output: str) -> Any:

@@ -177,10 +177,14 @@ def finish(
 _AS_IMAGE = (None, slice(None), None, None)
 
 
-def check_sums(weight: NDArray[np.int8], finished: Finished) -> None:
+def check_sums(weight: NDArray[np.int8] | None, products: int, finished: Finished) -> None:
     """Raises `SumsOverflow` where int8 data could bring the sums of a layer with weights (o, c, kh,
-    kw), what is added to them included, out of 32 bits."""
-    most = 128 * np.abs(weight.astype(np.int64)).sum(axis=(1, 2, 3))
+    kw), what is added to them included, out of 32 bits. Weights that are data themselves, None,
+    may have any value: a sum has that many `products`."""
+    if weight is None:
+        most = np.array([products << 14])
+    else:
+        most = 128 * np.abs(weight.astype(np.int64)).sum(axis=(1, 2, 3))
     if finished.bias is not None:
         most = most + np.abs(finished.bias.astype(np.int64))
     if finished.add is not None:

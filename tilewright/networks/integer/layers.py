@@ -248,8 +248,9 @@ class Layers:
             zero=int(zeros[0]) if activates else 0,
         )
         made = None if weight is None else weight.astype(np.int8)
-        if made is not None:
-            check_sums(made, finished)
+        w = call.product.workload
+        products = w.in_channels // w.groups * w.kernel_h * w.kernel_w
+        check_sums(made, products, finished)
         value = self._t.add(call.value_name, call.product.shape, call.output)
         own = None if call.residual is None else call.residual.value
         self._append(call, made, finished, value, residual or own)

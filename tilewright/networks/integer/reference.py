@@ -20,7 +20,8 @@ Array = NDArray[Any]
 
 def layer_reference(layer: Layer, values: Mapping[str, Array], block: int) -> Array:
     """The int8 output of one layer: (n, o, oh, ow), or rows × channels where it reads those. Of
-    a packed image `block` channels lie together."""
+    a packed image `block` channels lie together. Raises `OverflowError` where its sums wrap, which
+    `check_sums` leaves no layer."""
     data = values[layer.data]
     tensors: dict[str, Array] = {"data": packed(layer, data, block)}
     if layer.weight is not None:
@@ -38,7 +39,7 @@ def layer_reference(layer: Layer, values: Mapping[str, Array], block: int) -> Ar
         tensors["residual"] = _as_image(values[layer.residual], results_shape(layer))
     if layer.shortcut is not None:
         tensors |= of_shortcut(layer, layer.shortcut, values)
-    out = reference(layer.workload, tensors).astype(np.int8)
+    out = reference(layer.workload, tensors, exact=True).astype(np.int8)
     if is_image(layer, data):
         return out
     rows = math.prod(data.shape[:-1]) if layer.workload.operator == "conv2d" else len(out)

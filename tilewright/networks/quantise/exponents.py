@@ -46,8 +46,13 @@ class Exponents:
         return int(self.of_weights(name).min()) if name in self.weights else None
 
 
+MOST = math.ldexp(INT8_MAX, LIMIT)
+"""The largest magnitude that int8 at a scale of 2 ** `LIMIT` does not cut off."""
+
+
 def covering(magnitude: float) -> int:
-    """The smallest exponent at which ± `magnitude` is not cut off: ceil(log2(magnitude / 127))."""
+    """The smallest exponent at which ± `magnitude` is not cut off: ceil(log2(magnitude / 127));
+    `LIMIT` for one beyond `MOST`, which must be finite."""
     if not magnitude > 0:
         return OF_ZEROS
     return min(max(math.ceil(math.log2(magnitude / INT8_MAX)), -LIMIT), LIMIT)

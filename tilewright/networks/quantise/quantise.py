@@ -6,17 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from tilewright.networks.errors import QuantisationError
+from tilewright.networks.graph import NormalGraph
 from tilewright.networks.normalise import normalise
 from tilewright.networks.onnx_source import OnnxSource
 from tilewright.networks.quantise.bn_folding import folded
 from tilewright.networks.quantise.channels import by_channel
-from tilewright.networks.quantise.exponents import choose
+from tilewright.networks.quantise.exponents import MOST, choose
 from tilewright.networks.quantise.insert_qdq import insert
 from tilewright.networks.quantise.is_quantized import is_quantised
-from tilewright.networks.quantise.plan import plan
+from tilewright.networks.quantise.plan import QuantisationPlan, plan
 from tilewright.networks.quantise.ranges import (
     Method,
     covering_exponents,
@@ -83,7 +86,8 @@ def quantise(
 
     Without samples, the network's own are taken or seeded ones, with a warning in the report.
     Raises `QuantisationError` for a model that is quantised already, has no weights or nothing to
-    quantise; `UnknownName` for a layer to keep that there is not; `InputError` for samples the
+    quantise, and for weights or activations that are not finite or that no scale covers;
+    `UnknownName` for a layer to keep that there is not; `InputError` for samples the
     model does not run on; and as reading a model does: `ModelFileError`, `DynamicShapeError`,
     `ImportFailedError`.
     """
@@ -105,6 +109,7 @@ def quantise(
             f"nothing of '{name}' can run in int8: it has no convolution or product with constant "
             "weights that is not kept in float"
         )
+    _check_constants(normal, found)
     operators = {node.op_type for node in normal.graph.node if node.name in found.nodes}
     largest = largest_values(
         normal.model, operators, samples.feeds, options.method, options.percentile
@@ -128,6 +133,24 @@ def quantise(
         (samples.warning,) if samples.warning else (),
     )  # fmt: skip
     return Quantised(integer, exponents.activations, report)
+
+
+def _check_constants(normal: NormalGraph, found: QuantisationPlan) -> None:
+    """Raises `QuantisationError` for weights or a bias that no int8 scale covers."""
+    tensors, nodes = normal.tensors(), {node.name: node for node in normal.graph.node}
+    for group in found.groups:
+        biases = [("bias", nodes[name].input[place]) for name, place in group.biases]
+        for kind, name in [("weights", group.weight), *biases]:
+            if name is None:
+                continue
+            values = numpy_helper.to_array(tensors[name])
+            worst = float(values.ravel()[np.abs(values).argmax()]) if values.size else 0.0
+            if not abs(worst) <= MOST:
+                raise QuantisationError(
+                    f"layer '{group.nodes[0]}' has {worst:.3g} in its {kind} (tensor '{name}'), "
+                    f"beyond the {MOST:.3g} that int8 scales cover; train or export the model "
+                    "again, or keep the layer in float (--keep-float)"
+                )
 
 
 def calibration_inputs(

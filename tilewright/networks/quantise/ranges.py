@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import tempfile
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -15,8 +16,8 @@ import onnx
 from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
-from tilewright.networks.errors import InputError, first_line
-from tilewright.networks.quantise.exponents import INT8_MAX, covering, squared_error
+from tilewright.networks.errors import InputError, QuantisationError, first_line
+from tilewright.networks.quantise.exponents import INT8_MAX, MOST, covering, squared_error
 from tilewright.networks.quantise.session import Feed, failures, quiet_options, runs
 from tilewright.networks.quantise.tails import Tail
 
@@ -50,7 +51,13 @@ def largest_values(
     chosen, extra = methods[method]
     options = quiet_options()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        redirect_stdout(io.StringIO()),
+        warnings.catch_warnings(),
+    ):
+        # Of NaN, which `covering_exponents` refuses.
+        warnings.simplefilter("ignore", RuntimeWarning)
         source = Path(folder) / "float.onnx"
         watched = Path(folder) / "watched.onnx"
         onnx.save(model, source)
@@ -77,7 +84,15 @@ def largest_values(
 
 
 def covering_exponents(largest: Mapping[str, float]) -> dict[str, int]:
-    """By tensor the smallest exponent that cuts nothing off."""
+    """By tensor the smallest exponent that cuts nothing off. Raises `QuantisationError` for a
+    magnitude that no scale covers, NaN and infinity among them."""
+    for name, value in largest.items():
+        if not value <= MOST:
+            raise QuantisationError(
+                f"tensor '{name}' reaches {value:.3g} on the calibration samples, beyond the "
+                f"{MOST:.3g} that int8 scales cover; check the samples and the weights before it, "
+                "or keep its layer in float (--keep-float)"
+            )
     return {name: covering(value) for name, value in largest.items()}
 
 
@@ -114,7 +129,8 @@ def _thinned(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _magnitude(bounds: tuple[Any, Any]) -> float:
-    return max(float(np.abs(bound).max(initial=0.0)) for bound in map(np.asarray, bounds))
+    """The larger one of two bounds of any shape; NaN if there is one in either."""
+    return float(np.max([np.abs(np.asarray(bound)).max(initial=0.0) for bound in bounds]))
 
 
 def _reader(feed: Feed) -> Any:

@@ -137,9 +137,9 @@ class _Power:
         self._signal = self._noise = 0.0
 
     def add(self, real: NDArray[Any], integer: NDArray[Any]) -> None:
-        noise = real.ravel() - integer.ravel()
-        self._signal += float(real.ravel() @ real.ravel())
-        self._noise += float(noise @ noise)
+        x, y = (value.ravel().astype(np.float64) for value in (real, integer))
+        self._signal += float(x @ x)
+        self._noise += float((x - y) @ (x - y))
 
     def decibels(self) -> float | None:
         if self._signal <= 0 or self._noise <= 0:
