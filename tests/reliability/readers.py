@@ -29,7 +29,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.core.safe_files:opened_folder", "tilewright.core.safe_files:read_plain",
         "tilewright.services.local_services:_OwnFileHandler._open",
         "tilewright.services.secret_file:_alone", "tilewright.services.secret_file:_write",
-        "tilewright.services.server_process:start",
+        "tilewright.services.server_process:start", "tilewright.targets.cluster.keys:_write",
     ),
     "its files are the installation's own": (
         "tilewright.dashboard.server:application.file",
