@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from tilewright.targets.capabilities import Blocks
@@ -67,12 +68,12 @@ class IntegerGraph:
     """Layers with weights that were rounded anew, by name: the power of the exact weights over that
     of what rounding took, in decibels."""
 
-    @property
+    @cached_property
     def layers(self) -> tuple[Layer, ...]:
         """What the accelerator runs, in order."""
         return tuple(step for step in self.steps if isinstance(step, Layer))
 
-    @property
+    @cached_property
     def islands(self) -> tuple[CpuIsland, ...]:
         """What the CPU runs, in order."""
         return tuple(step for step in self.steps if isinstance(step, CpuIsland))

@@ -4,6 +4,7 @@ build.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -132,11 +133,13 @@ def reported(report: ModelReport, graph: IntegerGraph) -> ModelReport:
     owners: dict[str, Layer] = {}
     for layer in graph.layers:
         owners |= dict.fromkeys(layer.names, layer)  # a second pass comes after its first
+    passes = Counter(layer.names for layer in graph.layers)
     on_cpu = {name for island in graph.islands for name, _ in island.nodes}
     return replace(
         report,
         operators=tuple(
-            _operator(each, graph, owners, on_cpu, report.quantised) for each in report.operators
+            _operator(each, graph, owners, passes, on_cpu, report.quantised)
+            for each in report.operators
         ),
         workloads=tuple(
             WorkloadReport(w.id, str(w), epilogue_text(w), calls, w.macs, names)
@@ -163,6 +166,7 @@ def _operator(
     own: OperatorReport,
     graph: IntegerGraph,
     owners: Mapping[str, Layer],
+    passes: Mapping[tuple[str, ...], int],
     on_cpu: set[str],
     quantised: bool,
 ) -> OperatorReport:
@@ -174,10 +178,9 @@ def _operator(
             return replace(_bare(own), status="offloaded", reason=reason)
         workload = canonical(layer.workload)
         remark = "" if quantised else own.reason  # of a quantised model it foretells its scales
-        passes = sum(each.names == layer.names for each in graph.layers)
         return replace(
-            own, status="offloaded", reason=remark or _passes(layer, passes), next_step="",
-            workload=str(workload), workload_id=workload.id,
+            own, status="offloaded", next_step="", workload=str(workload), workload_id=workload.id,
+            reason=remark or _passes(layer, passes[layer.names]),
         )  # fmt: skip
     if own.name in on_cpu:
         if own.status == "cpu" and graph.left.get(own.name, AS_ASKED) == AS_ASKED:

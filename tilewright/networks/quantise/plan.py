@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import onnx
 from onnx import TensorProto
@@ -73,7 +74,7 @@ class QuantisationPlan:
     tensors: frozenset[str]
     kept: Mapping[str, str]
 
-    @property
+    @cached_property
     def nodes(self) -> frozenset[str]:
         """The operators that read and write int8."""
         return frozenset((*self.moves, *(name for group in self.groups for name in group.nodes)))

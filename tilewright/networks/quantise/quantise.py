@@ -37,8 +37,8 @@ METHODS, RULES = ("minmax", "entropy", "percentile"), ("cover", "least_error")
 class QuantiseOptions:
     """How scales are chosen.
 
-    `method` is onnxruntime's calibrator, that says which magnitude of an activation is worth
-    representing: the largest seen, the one of least relative entropy, or a `percentile` of all.
+    `method` says which magnitude of an activation is worth representing, as onnxruntime's
+    calibrators do: the largest seen, the one of least relative entropy, or a `percentile` of all.
     `rule` turns it into a power of two: `cover` takes the smallest that cuts nothing off,
     `least_error` the one of least squared error, on these samples and what `Tail` expects of
     others, among that, the two below and, of the largest seen, the one above. `keep_float` names
@@ -111,10 +111,12 @@ def quantise(
         )
     _check_constants(normal, found)
     operators = {node.op_type for node in normal.graph.node if node.name in found.nodes}
-    largest = largest_values(
-        normal.model, operators, samples.feeds, options.method, options.percentile
-    )
-    measured = covering_exponents({tensor: largest[tensor] for tensor in sorted(found.tensors)})
+    measured = covering_exponents(
+        largest_values(
+            normal.model, found.tensors, operators, samples.feeds, options.method,
+            options.percentile,
+        )
+    )  # fmt: skip
     if options.rule == "least_error":
         measured = least_error_exponents(
             normal.model, measured, samples.feeds, above=options.method == "minmax"
