@@ -3,14 +3,14 @@
     .venv/bin/python -m benchmarks.scaling --json FILE            # some minutes
     .venv/bin/python -m benchmarks.scaling --json FILE --quick    # a minute
 
-A scheduler and workers of one thread are processes of this machine. Measured are
+Workers that answer a call at a time are processes of this machine. Measured are
 
 * rows a second of a target that takes a while for each and needs no processor, as a board does,
   by 1, 2 and 4 workers and by as many threads: that is what spreading itself loses;
 * rows a second of the VTA's simulator on batches of ResNet-18's layers, likewise: that ends at the
   processors there are;
-* what a batch of the simulator takes longer by a worker than here, the bytes that travel with it,
-  and the processor seconds that a call costs the command and the scheduler;
+* what a batch of the simulator takes longer by a worker than here, the bytes that travel for it,
+  and the processor seconds that a call costs the command;
 * what a round costs the command itself: propose, veto, choose, learn.
 
 From these figures follows, on paper, how long a call must take a worker so that N workers are at
@@ -25,12 +25,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import psutil
@@ -39,16 +39,18 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.layers import RESNET18
-from tilewright.core.child_process import plain
 from tilewright.core.files import Json, write_atomically
 from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
 from tilewright.targets import make_target
 from tilewright.targets.base import Configs, Target
+from tilewright.targets.cluster.channel import ABOUT, CALL
 from tilewright.targets.cluster.connection import connect
+from tilewright.targets.cluster.keys import VARIABLE, make_keys
 from tilewright.targets.cluster.target import ClusterTarget, recipe_of
 from tilewright.targets.fault_injection import FaultyTarget
-from tilewright.targets.worker import write_programs
+from tilewright.targets.fault_injection import make_target as make_faulty
+from tilewright.targets.registry import ENTRY_POINTS, TargetKind
 from tilewright.targets.workload import Workload, parse_workload
 
 ROOT = Path(__file__).parents[1]
@@ -75,14 +77,13 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Overhead:
-    """Of a call by a worker. Seconds of wall clock beyond those here; processor seconds of the
-    command and of the scheduler; bytes of its programs and results."""
+    """Of a call by a worker: seconds of wall clock here and there, processor seconds of the
+    command, bytes of arguments and results."""
 
     call: str
     here: float
     cluster: float
     command_cpu: float
-    scheduler_cpu: float
     bytes: int
 
 
@@ -97,62 +98,43 @@ class Figures:
     calls: float
     call_latency: float
     call_command_cpu: float
-    call_scheduler_cpu: float
     round_seconds: dict[str, float]
 
 
-class Processes:
-    """A scheduler and workers, which end with this."""
+def _waiting(specification: Mapping[str, Any], space: str) -> Target:
+    return make_faulty(**specification)
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.started: list[subprocess.Popen[bytes]] = []
-        scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", "0")
-        self.scheduler = psutil.Process(scheduler.pid)
-        self.address = self._said("scheduler", "Scheduler at:").split()[-1]
 
-    def add_worker(self) -> None:
-        """Returns when the scheduler knows it."""
-        name = f"worker{len(self.started)}"
-        self._start(name, self.address, "--nthreads", "1", "--no-nanny", "--host", "127.0.0.1")
-        self._said(name, "Registered to:")
-
-    def end(self) -> None:
-        """Kill them all."""
-        for process in reversed(self.started):
-            process.kill()
-            process.wait()
-
-    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        module = f"distributed.cli.dask_{name.rstrip('0123456789')}"
-        with (self.folder / name).open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, *arguments, "--no-dashboard"],
-                cwd=self.folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=log, stderr=log,
-            )  # fmt: skip
-        self.started.append(process)
-        return process
-
-    def _said(self, name: str, text: str) -> str:
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            for line in (self.folder / name).read_text().splitlines():
-                if text in line:
-                    return line
-            time.sleep(0.05)
-        raise RuntimeError((self.folder / name).read_text())
+WAITING = TargetKind("waiting", "waits for each row", lambda text, space: FaultyTarget({}),
+                     rebuild=_waiting)  # fmt: skip
+"""What workers here know beside the usual kinds."""
 
 
 @contextmanager
-def cluster_of(workers: int) -> Iterator[Processes]:
-    """A cluster that ends with the block."""
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        found = Processes(Path(folder))
-        stack.callback(found.end)
-        for _ in range(workers):
-            found.add_worker()
-        yield found
-        connect(found.address).client.close()
+def cluster_of(workers: int) -> Iterator[str]:
+    """The address of so many workers, which end with the block."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        make_keys(folder / "keys")
+        os.environ[VARIABLE] = str(folder / "keys")
+        (plugin := folder / "waiting-1.dist-info").mkdir()
+        (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: waiting\nVersion: 1\n")
+        entry = f"[{ENTRY_POINTS}]\nwaiting = {__spec__.name}:WAITING\n"
+        (plugin / "entry_points.txt").write_text(entry)
+        yield ",".join(_worker(folder, stack) for _ in range(workers))
+
+
+def _worker(folder: Path, stack: ExitStack) -> str:
+    """The address of a worker."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "tilewright", "cluster", "serve", "--port", "0"], text=True,
+        cwd=folder, env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"},
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    stack.callback(process.wait)
+    stack.callback(process.kill)
+    assert process.stdout is not None
+    return process.stdout.readline().partition(" at a time at ")[2].partition(";")[0]
 
 
 def main(
@@ -163,12 +145,12 @@ def main(
     scale = 1 if quick else 4
     throughputs = []
     for count in COUNTS:
-        with cluster_of(count) as processes:
-            throughputs.append(waiting(processes, count, 0.1, 16 * scale))
-            throughputs.append(simulating(processes, count, scale))
-    with cluster_of(2) as processes:
-        overheads = [overhead(processes, call, 5 * scale) for call in ("lower", "measure")]
-        empty = empty_calls(processes, 200 * scale)
+        with cluster_of(count) as address:
+            throughputs.append(waiting(address, count, 0.1, 16 * scale))
+            throughputs.append(simulating(address, count, scale))
+    with cluster_of(2) as address:
+        overheads = [overhead(address, call, 5 * scale) for call in ("lower", "measure")]
+        empty = empty_calls(address, 200 * scale)
     rounds = {name: round_seconds(name, 4 * 16) for name in ("default", "ml2tuner", "random")}
     found = Figures(psutil.cpu_count() or 1, throughputs, overheads, *empty, rounds)
     show(found, Console(width=120))
@@ -180,7 +162,7 @@ def main(
 # -- measuring ----------------------------------------------------------------------------------
 
 
-def waiting(processes: Processes, count: int, seconds: float, rows: int) -> Throughput:
+def waiting(address: str, count: int, seconds: float, rows: int) -> Throughput:
     """Of a target that waits so long for each row."""
     space = FaultyTarget({}).space(CONV)
     flats = range(rows)
@@ -189,11 +171,9 @@ def waiting(processes: Processes, count: int, seconds: float, rows: int) -> Thro
     }  # fmt: skip
     here = FaultyTarget(dict.fromkeys(flats, "late"), seconds)
     recipe: dict[str, Json] = {
-        "factory": "tilewright.targets.fault_injection:make_target",
-        "arguments": arguments,
-        "isolate": 0,
-    }
-    away = ClusterTarget(here, recipe, processes.address)
+        "kind": "waiting", "preset": "", "space": "", "specification": arguments, "isolate": 0,
+    }  # fmt: skip
+    away = ClusterTarget(here, recipe, address)
     configs = space.unravel(np.arange(rows))
     lowered = here.lower(CONV, configs)
     runnable = int(lowered.ok.sum())
@@ -208,10 +188,10 @@ def waiting(processes: Processes, count: int, seconds: float, rows: int) -> Thro
     return Throughput(f"waits {seconds:g} s a row", count, cluster, runnable / timed(by_threads))
 
 
-def simulating(processes: Processes, count: int, scale: int) -> Throughput:
+def simulating(address: str, count: int, scale: int) -> Throughput:
     """Of the simulator, on a batch of each of ResNet-18's convolutions, several at a time."""
     here = make_target(VTA)
-    away = ClusterTarget(here, recipe_of(here, VTA, "extended", 0), processes.address)
+    away = ClusterTarget(here, recipe_of(here, VTA, "extended", 0), address)
     work = [workload for workload, _ in RESNET18.values()] * scale
 
     def batch(target: Target, workload: Workload) -> None:
@@ -227,47 +207,50 @@ def simulating(processes: Processes, count: int, scale: int) -> Throughput:
     return Throughput("VTA simulator", count, by(away, 2 * count), by(here, count))
 
 
-def overhead(processes: Processes, call: str, repeats: int) -> Overhead:
+def overhead(address: str, call: str, repeats: int) -> Overhead:
     """Of the simulator's batches, a round's worth a call; medians over layers and repeats."""
     here = make_target(VTA)
-    away = ClusterTarget(here, recipe_of(here, VTA, "extended", 0), processes.address)
+    away = ClusterTarget(here, recipe_of(here, VTA, "extended", 0), address)
     walls: dict[bool, list[float]] = {False: [], True: []}
-    sizes, command, scheduler, calls = [], 0.0, 0.0, 0
+    sizes, command, calls = [], 0.0, 0
     for workload, _ in RESNET18.values():
         configs = drawn(here, workload, LOWERED)
-        lowered = here.lower(workload, configs)
-        few = lowered.rows(np.flatnonzero(lowered.ok)[:MEASURED])
-        sent = write_programs((lowered if call == "lower" else few).programs)
-        sizes.append(sum(plain(array).nbytes for array in sent.values()))
+        if call == "measure":
+            configs = configs[np.flatnonzero(here.lower(workload, configs).ok)[:MEASURED]]
+        _, results = away.ask(call, workload, configs)
+        sizes.append(configs.nbytes + sum(array.nbytes for array in results.values()))
         for target in (here, away):
+            lowered = target.lower(workload, configs)
             work: Callable[[], object] = (
                 (lambda t=target, w=workload, c=configs: t.lower(w, c))  # type: ignore[misc]
                 if call == "lower"
-                else (lambda t=target, f=few: t.measure(f))  # type: ignore[misc]
+                else (lambda t=target, f=lowered: t.measure(f))  # type: ignore[misc]
             )
             work()
-            before = cpu(psutil.Process()), cpu(processes.scheduler)
+            before = cpu(psutil.Process())
             walls[target is away] += [timed(work) for _ in range(repeats)]
             if target is away:
-                command += cpu(psutil.Process()) - before[0]
-                scheduler += cpu(processes.scheduler) - before[1]
+                command += cpu(psutil.Process()) - before
                 calls += repeats
     return Overhead(
         call, float(np.median(walls[False])), float(np.median(walls[True])), command / calls,
-        scheduler / calls, int(np.median(sizes)),
+        int(np.median(sizes)),
     )  # fmt: skip
 
 
-def empty_calls(processes: Processes, calls: int) -> tuple[float, float, float, float]:
-    """How many calls that do nothing the cluster takes a second, many at a time; what one takes
-    alone; and processor seconds of the command and the scheduler for each."""
-    cluster = connect(processes.address)
-    alone = float(np.median([timed(lambda: cluster.call(abs, -1)) for _ in range(50)]))
-    before = cpu(psutil.Process()), cpu(processes.scheduler)
+def empty_calls(address: str, calls: int) -> tuple[float, float, float]:
+    """How many calls that do nothing two workers take a second, many at a time; what one takes
+    alone; and processor seconds of the command for each."""
+    cluster = connect(address)
+
+    def ask(_: int = 0) -> object:
+        return cluster.call({CALL: ABOUT}, {})
+
+    alone = float(np.median([timed(ask) for _ in range(50)]))
+    before = cpu(psutil.Process())
     with ThreadPoolExecutor(16) as pool:
-        wall = timed(lambda: list(pool.map(lambda n: cluster.call(abs, n), range(calls))))
-    after = cpu(psutil.Process()), cpu(processes.scheduler)
-    return calls / wall, alone, (after[0] - before[0]) / calls, (after[1] - before[1]) / calls
+        wall = timed(lambda: list(pool.map(ask, range(calls))))
+    return calls / wall, alone, (cpu(psutil.Process()) - before) / calls
 
 
 def round_seconds(tuner: str, trials: int) -> float:
@@ -311,17 +294,16 @@ def limits(found: Figures, workers: int, tuner: str = "default") -> dict[str, fl
     it.
 
     A worker that has one call at a time is idle for what a call takes beyond its work: e = T / (T
-    + latency). What only one can do at a time, the scheduler's and the command's processor seconds
-    c a call, its share of a round, and the link's bytes, gives at most 1 / c calls a second: e = T
-    / (c N). A round is two calls here, one that lowers and one that measures.
+    + latency). What only one can do at a time, the command's processor seconds c a call, its share
+    of a round, and the link's bytes, gives at most 1 / c calls a second: e = T / (c N). A round is
+    two calls here, one that lowers and one that measures.
     """
     lower, measure = found.overheads
     latency = float(np.mean([max(0.0, each.cluster - each.here) for each in found.overheads]))
     shared = {
-        "scheduler": (lower.scheduler_cpu + measure.scheduler_cpu) / 2,
         "command: carrying": (lower.command_cpu + measure.command_cpu) / 2,
         f"command: tuner '{tuner}'": found.round_seconds[tuner] / 2,
-        "link of 1 Gbit/s": (lower.bytes + 2 * measure.bytes) / 2 / LINK_BYTES,
+        "link of 1 Gbit/s": (lower.bytes + measure.bytes) / 2 / LINK_BYTES,
     }
     share = GOAL / (1 - GOAL)
     return {"latency of a call": share * latency} | {
@@ -354,16 +336,15 @@ def show(found: Figures, console: Console) -> None:
         )  # fmt: skip
     console.print(table)
     table = Table(title=f"a round's batch of ResNet-18's convolutions on {VTA}, milliseconds")
-    for name in ("call", "here", "by a worker", "command CPU", "scheduler CPU", "kB of programs"):
+    for name in ("call", "here", "by a worker", "command CPU", "kB"):
         table.add_column(name, justify="right")
     for call in found.overheads:
-        times = (call.here, call.cluster, call.command_cpu, call.scheduler_cpu)
+        times = (call.here, call.cluster, call.command_cpu)
         table.add_row(call.call, *(f"{1e3 * s:.1f}" for s in times), f"{call.bytes / 1e3:,.0f}")
     console.print(table)
     console.print(
         f"an empty call: {1e3 * found.call_latency:.1f} ms alone; {found.calls:,.0f} a second, 16 "
-        f"at a time, each {1e3 * found.call_command_cpu:.2f} ms of the command's processor and "
-        f"{1e3 * found.call_scheduler_cpu:.2f} ms of the scheduler's"
+        f"at a time, each {1e3 * found.call_command_cpu:.2f} ms of the command's processor"
     )
     for name, seconds in found.round_seconds.items():
         console.print(f"a round of tuner {name}: {1e3 * seconds:.0f} ms in the command")

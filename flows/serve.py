@@ -66,7 +66,7 @@ def serve_tuning(
         if not address:
             server = start_prefect_pages(workspace, LOOPBACK, port)
             stack.callback(server.process.stop)
-            server.process.wait()
+            server.process.wait(emit)
             stack.enter_context(announcing(workspace, server))
             login, address = server.login, server.api_url
             pages = server.credentials.link(server.pages)

@@ -136,8 +136,10 @@ class Store:
 
     def save(self, manifest: Manifest) -> None:
         body = asdict(manifest)
-        text = canonical({"manifest": body, "check": digest(canonical(body))})
-        self._write(self._manifest(manifest.stage, manifest.key), text)
+        # Keys stay in order: results are written in it, whether computed or found here.
+        whole = {"manifest": body, "check": digest(canonical(body))}
+        text = json.dumps(whole, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        self._write(self._manifest(manifest.stage, manifest.key), text.encode())
 
     def find(self, stage: str, key: str, *, with_data: bool = True) -> Manifest | None:
         """The manifest saved under this key, if it and all its data files are intact."""

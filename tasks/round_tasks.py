@@ -99,6 +99,8 @@ def lower_candidates(
         )
 
     inputs: dict[str, Json] = {"study": study.describe(), "kept": kept.key, "n": n}
+    if study.cluster:  # the workers have the programs
+        inputs["programs"] = "elsewhere"
     key = Key("lower_candidates", 3, study.target.fingerprint, inputs)
     return reuse_or_do(cache, key, work, round_log.lowered)
 

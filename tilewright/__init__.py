@@ -14,6 +14,7 @@ when they are first used: importing this package loads neither TVM nor Prefect.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from tilewright.tuning.outputs import Summary
 
     __version__: str
+
+# onnxruntime sends its vendor events of every model it loads, unless this is set before it loads.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _MODULES = {
     "build": "tilewright.api:build",

@@ -58,12 +58,15 @@ def stop(process: subprocess.Popen[str]) -> int:
     return process.returncode
 
 
-def test_ui_shows_both_pages_on_loopback_until_ctrl_c(place: Place) -> None:
-    prefect, mlflow = free_port(), free_port()
-    pages = place.start("ui", "--prefect-port", str(prefect), "--mlflow-port", str(mlflow))
+def test_ui_shows_all_pages_on_loopback_until_ctrl_c(place: Place) -> None:
+    runs, prefect, mlflow = free_port(), free_port(), free_port()
+    pages = place.start(
+        "ui", "--port", str(runs), "--prefect-port", str(prefect), "--mlflow-port", str(mlflow)
+    )
     try:
         printed = read_until(pages, "Ctrl-C")
         links = printed_links(printed)
+        assert links["Runs"].startswith(f"http://{LOOPBACK}:{runs}/?key=")
         assert links["Prefect"].startswith(f"http://{LOOPBACK}:{prefect}/?key=")
         assert links["MLflow"].startswith(f"http://{LOOPBACK}:{mlflow}/?key=")
         assert links["MLflow"].endswith("#/experiments?workflowType=machine_learning")
@@ -77,25 +80,29 @@ def test_ui_shows_both_pages_on_loopback_until_ctrl_c(place: Place) -> None:
     assert not answers(f"http://{LOOPBACK}:{mlflow}/")
     kept = place.json("home/pages.json")
     assert kept == {
+        "runs": f"http://{LOOPBACK}:{runs}",
         "prefect": f"http://{LOOPBACK}:{prefect}", "mlflow": f"http://{LOOPBACK}:{mlflow}",
     }  # fmt: skip
 
 
 def _open_in_a_browser(links: dict[str, str]) -> None:
-    """One click opens both: pages, what they are made of, and what they ask for."""
+    """One click opens all: pages, what they are made of, and what they ask for."""
     with httpx.Client(timeout=ANSWER_SECONDS) as browser:
         opened = browser.get(links["Prefect"])
         assert opened.status_code == 303
         assert opened.headers["Location"] == "/"
-        prefect, mlflow = (links[name].partition("?")[0] for name in ("Prefect", "MLflow"))
+        names = ("Runs", "Prefect", "MLflow")
+        runs, prefect, mlflow = (links[name].partition("?")[0] for name in names)
         browser.headers["Accept"] = "text/html"
-        for pages in prefect, mlflow:
+        for pages in runs, prefect, mlflow:
             page = browser.get(pages, follow_redirects=True)
             assert page.status_code == 200
             script = re.search(r'src="([^"]+\.js)"', page.text)
             assert script is not None
             assert browser.get(page.url.join(script[1])).status_code == 200
         browser.headers["Accept"] = "application/json"
+        listed = browser.get(f"{runs}api/runs").json()
+        assert (listed["runs"], listed["pages"]["Prefect"]) == ([], prefect.rstrip("/"))
         settings = browser.get(f"{prefect}ui-settings").json()
         assert (settings["api_url"], settings["auth"]) == ("/api", None)
         assert browser.post(f"{prefect}api/flow_runs/filter", json={}).json() == []

@@ -49,7 +49,7 @@ class SimulatedBoard:
         self.streams = 0
         with (folder / "memory").open("wb") as file:
             file.truncate(MEMORY_BYTES)
-        self._held: list[socket.socket] = []
+        self.held: list[socket.socket] = []
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / "socket"))
         self._listener.listen()
@@ -61,7 +61,7 @@ class SimulatedBoard:
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        for each in self._held:
+        for each in self.held:
             each.close()
 
     @property
@@ -90,7 +90,7 @@ class SimulatedBoard:
             self.streams += 1
             fault = self.faults.popleft() if self.faults else ""
             if fault == "hang":
-                self._held.append(link)
+                self.held.append(link)
                 continue
             cycles = 0 if fault == "time-out" else self._execute(address, count, fault)
             link.sendall(np.array([fault == "time-out", cycles], np.uint64).tobytes())

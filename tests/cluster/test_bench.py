@@ -146,7 +146,7 @@ def test_a_board_that_cannot_be_used(driver: Path, tmp_path: Path) -> None:
 
 
 def test_what_no_artifact_holds() -> None:
-    board = BoardTarget(VtaTarget(PYNQ), "one", "tcp://127.0.0.1:1", "")
+    board = BoardTarget(VtaTarget(PYNQ), "one", "127.0.0.1:1", "")
     with pytest.raises(WorkloadError, match="write 'residual N' in the epilogue"):
         board.space(parse_workload("dense:n=1,c=16,o=16", "add, >> 8"))
 

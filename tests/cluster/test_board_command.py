@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,18 +18,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
 import pytest
 
 from tests.cli.conftest import Place
 from tests.cli.test_servers import post
 from tests.cluster.boards import SimulatedBoard, compiled_driver
-from tests.cluster.clusters import Cluster
+from tests.cluster.clusters import COMMAND, Cluster
+from tests.processes import listening
 from tilewright.search import read
 from tilewright.services.prefect_server import Login
-from tilewright.targets.cluster import connection
-from tilewright.targets.cluster.connection import BOARD, ClusterError, connect
+from tilewright.targets.board.target import board_on
+from tilewright.targets.cluster import ClusterError, connection
+from tilewright.targets.cluster.connection import BOARD, connect
 from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.workload import parse_workload
 
+DENSE = parse_workload("dense:n=1,c=48,o=32", "bias, >> 8, min 127, max -128")
 WORKLOAD = ("--workload", "dense:n=1,c=256,o=128", "--epilogue", "bias, >> 8, min 127, max -128")
 TRIALS = 16
 SPECS = {
@@ -39,39 +46,23 @@ SPECS = {
 
 @dataclass(frozen=True)
 class Boards:
-    """A cluster with a worker beside each board, by name."""
+    """A worker beside each board, by name."""
 
     cluster: Cluster
     boards: dict[str, SimulatedBoard]
     driver: Path
 
-    def serve(self, name: str) -> subprocess.Popen[bytes]:
+    def serve(self, name: str, **more: str) -> subprocess.Popen[bytes]:
         """`tilewright board serve`, once it is ready."""
         cluster, board = self.cluster, self.boards[name]
         (file := cluster.folder / f"{name}.json").write_text(
             board.spec.model_dump_json(by_alias=True, exclude={"source"}, exclude_none=True)
         )
         process = cluster.run(
-            f"board-{name}",
-            "-c",
-            "from tilewright.cli import command; command()",
-            "board",
-            "serve",
-            name,
-            "--cluster",
-            cluster.address,
-            "--driver",
-            str(self.driver),
-            "--reset",
-            board.reset_command,
-            "--target",
-            str(file),
-            "--repeats",
-            "1",
-            "--seconds",
-            "3",
-            more=board.environment,
-        )
+            f"board-{name}", *COMMAND, "board", "serve", name, "--port", str(cluster.ports[name]),
+            "--driver", str(self.driver), "--reset", board.reset_command, "--target", str(file),
+            "--repeats", "1", "--seconds", "3", more=board.environment | more,
+        )  # fmt: skip
         cluster.wait_for(f"board-{name}", f"board:{name} (")
         return process
 
@@ -81,7 +72,7 @@ def boards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boards]:
     folder = tmp_path_factory.mktemp("boards")
     driver = compiled_driver(folder / "driver")
     with ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(folder))
+        cluster = stack.enter_context(Cluster(folder, *SPECS, "third", "beside"))
         devices = {
             name: stack.enter_context(SimulatedBoard(folder / name, spec))
             for name, spec in SPECS.items()
@@ -199,17 +190,31 @@ def test_workers_with_a_board_do_nothing_else(
     assert set(cluster.offered(BOARD)) >= {"board:fast", "board:slow"}
     assert (cluster.slots(), cluster.slots("board:fast")) == (0, 1)
     with pytest.raises(ClusterError, match="has no worker for 1 s"):
-        cluster.call(os.getpid)
+        cluster.call({"call": "lower"}, {})
+    with pytest.raises(ClusterError, match="there is no call 'lower'"):
+        cluster.call({"call": "lower"}, {}, "board:fast")
     worker = boards.cluster.worker("beside")
-    assert {cluster.call(os.getpid) for _ in range(6)} == {worker.pid}
+    with pytest.raises(ClusterError, match="cannot be used: KeyError: 'recipe'"):
+        cluster.call({"call": "lower"}, {})
     worker.kill()
+
+
+@pytest.mark.attack
+def test_a_board_is_offered_on_loopback_alone(boards: Boards) -> None:
+    for name in SPECS:
+        (process,) = (
+            each for each in boards.cluster.processes
+            if name in each.args and "serve" in each.args and each.poll() is None
+        )  # fmt: skip
+        (address,) = listening(process.pid)
+        assert address == ("127.0.0.1", boards.cluster.ports[name])
 
 
 @pytest.mark.nightly(seconds=8)
 def test_what_is_wrong_is_one_sentence(tmp_path: Path, boards: Boards) -> None:
     place, address = Place(tmp_path), boards.cluster.address
     for more, message in [
-        (("--target", "board:fast"), "say which, --cluster tcp://HOST:PORT"),
+        (("--target", "board:fast"), "say where, --cluster HOST:PORT"),
         (("--target", "board:f a", "--cluster", address), "a board's name has 1 to 60 letters"),
         (("--target", "board:none", "--cluster", address), "boards there: board:fast, board:slow"),
         (("--target", "board:fast", "--cluster", address, "--isolate", "3"), "leave it out"),
@@ -217,8 +222,50 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path, boards: Boards) -> None:
         done = place.run("tune", *WORKLOAD, "--bare", *more)
         assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
         assert message in done.stderr
-    done = place.run(
-        "board", "serve", "fast", "--cluster", address, "--driver", "/nowhere.o", "--reset", "true"
-    )
+    done = place.run("board", "serve", "fast", "--driver", "/nowhere.o", "--reset", "true")
     assert done.returncode == 2
     assert "the runtime cannot be built with --driver '/nowhere.o'" in done.stderr
+    done = place.run(
+        "board", "serve", "fast", "--driver", "/nowhere.o", "--reset", "true", "--host", "0.0.0.0"
+    )
+    assert done.returncode == 2
+    assert "--host 0.0.0.0 lets other machines in, by keys that they have, too" in done.stderr
+
+
+@pytest.mark.slow(seconds=2)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_end_of_a_worker_leaves_nothing_behind(
+    tmp_path: Path, boards: Boards, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its folder nor the program that it runs, which never ends."""
+    monkeypatch.setattr(connection, "WORKER_SECONDS", 1.0)
+    (temporary := tmp_path / "tmp").mkdir()
+    with SimulatedBoard(tmp_path / "board", SPECS["fast"]) as board:
+        boards.boards["third"] = board
+        process = boards.serve("third", TMPDIR=str(temporary))
+        board.faults.append("hang")
+        asked = threading.Thread(target=_measured, args=(tmp_path, boards))
+        asked.start()
+        end = time.monotonic() + 60
+        while not board.held:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        (program,) = psutil.Process(process.pid).children(recursive=True)
+        assert [path.name[:17] for path in temporary.iterdir()] == ["tilewright-board-"]
+        process.send_signal(number)
+        assert process.wait(30) == 0, boards.cluster.said("board-third")
+        assert "Traceback" not in boards.cluster.said("board-third")
+        assert list(temporary.iterdir()) == []
+        assert not program.is_running() or program.status() == psutil.STATUS_ZOMBIE
+        asked.join(60)
+        del boards.boards["third"]
+
+
+def _measured(folder: Path, boards: Boards) -> None:
+    """A program, on a board that is about to go."""
+    cluster = connect(f"127.0.0.1:{boards.cluster.ports['third']}")
+    target = board_on(cluster.address, "third", "extended")
+    space = target.space(DENSE)
+    lowered = target.lower(DENSE, space.unravel(np.arange(space.size)))
+    with pytest.raises(ClusterError, match=r"cannot be used|has no worker"):
+        target.measure(lowered.rows(np.flatnonzero(lowered.ok)[:1]))

@@ -1,4 +1,4 @@
-"""Checks that `tilewright tune --runner dask` writes the files of one machine, byte for byte."""
+"""Checks that `tilewright tune --cluster` writes the files of one machine, byte for byte."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import warm
 from tests.cli.conftest import TUNE, Place, Tuned
 from tests.cluster.clusters import Cluster
 from tilewright.core.errors import TilewrightError
@@ -21,10 +20,10 @@ FILES = ("ledger.jsonl", "schedules.json", "trials.parquet")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A scheduler with two workers."""
-    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+    """Two workers, one of which answers two calls at a time."""
+    with Cluster(tmp_path_factory.mktemp("cluster"), "one", "two") as cluster:
         cluster.worker("one")
-        cluster.worker("two")
+        cluster.worker("two", "--slots", "2")
         yield cluster
 
 
@@ -34,7 +33,7 @@ def test_a_tracked_run_leaves_the_bytes_of_one_machine(
 ) -> None:
     """Bare ones are compared below, and by the page's own commands."""
     place = Place(tmp_path, prefect_server)
-    done = place.run(*TUNE, "--out", "out", "--runner", "dask", "--cluster", cluster.address)
+    done = place.run(*TUNE, "--out", "out", "--cluster", cluster.address)
     assert done.returncode == 0, done.stderr
     for name in FILES:
         assert (tmp_path / "out" / name).read_bytes() == (tuned.out / name).read_bytes(), name
@@ -53,7 +52,7 @@ def test_workloads_beside_each_other_leave_the_bytes_of_one_after_the_other(
 @pytest.mark.slow(seconds=4)
 def test_a_worker_killed_in_the_middle_changes_no_byte(tmp_path: Path, tuned: Tuned) -> None:
     place = Place(tmp_path)
-    with Cluster(tmp_path) as own:
+    with Cluster(tmp_path, "victim", "other") as own:
         victim = own.worker("victim")
         own.worker("other")
         command = place.fork(*TUNE, "--out", "out", "--bare", "--cluster", own.address)
@@ -65,7 +64,6 @@ def test_a_worker_killed_in_the_middle_changes_no_byte(tmp_path: Path, tuned: Tu
         victim.kill()
         _, said = command.communicate(timeout=300)
         assert command.returncode == 0, said
-        assert "Remov" in own.said("scheduler")
     for name in FILES:
         assert (tmp_path / "out" / name).read_bytes() == (tuned.out / name).read_bytes(), name
 
@@ -73,32 +71,12 @@ def test_a_worker_killed_in_the_middle_changes_no_byte(tmp_path: Path, tuned: Tu
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"runner": "dask"}, "name its scheduler with --cluster tcp://HOST:PORT"),
-        ({"runner": "local", "cluster": "tcp://h:1"}, "and only that does"),
-        ({"runner": "dask", "cluster": "tcp://h:1", "workers": 2}, "leave one of the two out"),
-        ({"runner": "dask", "cluster": "h:1"}, "--cluster h:1: write tcp://HOST:PORT"),
-        ({"runner": "ray"}, "--runner ray:"),
+        ({"cluster": "h:1", "workers": 2}, "leave one of the two out"),
+        ({"cluster": "tcp://h:1"}, "--cluster tcp://h:1: write HOST:PORT"),
+        ({"target": "board:lab"}, "say where, --cluster HOST:PORT"),
     ],
 )
 def test_what_cannot_work_together_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(TilewrightError) as caught:
         check(parse_options(model="digits_cnn", **options))
     assert message in str(caught.value)
-
-
-@pytest.mark.slow(seconds=5)
-def test_a_run_without_a_cluster_loads_no_dask(place: Place) -> None:
-    program = (
-        "import sys\n"
-        "from tilewright.cli import main\n"
-        "sys.argv[0] = 'tilewright'\n"
-        "try:\n"
-        "    main()\n"
-        "finally:\n"
-        "    print('loaded', [name for name in ('dask', 'distributed') if name in sys.modules])\n"
-    )
-    done = warm.run(
-        [*TUNE, "--bare", "--out", "out"], place.folder, place.environment, 120, program=program
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("loaded []\n"), done.stdout[-400:]

@@ -17,40 +17,33 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 import numpy as np
 
+from tests.reliability import (
+    artifact_formats,
+    folder_formats,
+    model_formats,
+    service_formats,
+    trial_formats,
+)
+from tests.reliability.format_types import HANG_SECONDS, Draw, Format, Read
 from tests.reliability.mutants import (
     archive_mutant,
     checked_line,
     json_mutant,
     mutant,
-    onnx_mutant,
 )
 from tests.tune_bare import tune_bare, tune_options
 from tilewright.core.errors import TilewrightError
 from tilewright.flows.tuning import learn, tune_round
 
-HANG_SECONDS = 60
 MORE_BYTES = 4 << 30
 """Of address space, beyond what the process has once it is warm."""
 LAYER = "conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1"
 DATA = Path(__file__).parents[1] / "data"
-
-Draw = Callable[[random.Random], bytes]
-Read = Callable[[bytes], object]
-
-
-@dataclass(frozen=True)
-class Format:
-    """`draw` makes an input, `read` reads it; `share` is how many inputs it gets for each of a
-    format that is cheap to read."""
-
-    make: Callable[[Path], tuple[Draw, Read]]
-    share: float = 1.0
 
 
 class Hang(BaseException):
@@ -66,6 +59,7 @@ def _ledgers(folder: Path) -> tuple[Draw, Read]:
     from tilewright.search import LeaseHeld, Ledger, read
     from tilewright.targets.fault_injection import FaultyTarget
     from tilewright.targets.workload import parse_workload
+    from tilewright.tuning.run_trials import LedgerTail
 
     path, target, work = folder / "ledger.jsonl", FaultyTarget({}), parse_workload(LAYER)
     explorer, space = make_explorer("random", {}), target.space(work)
@@ -94,6 +88,7 @@ def _ledgers(folder: Path) -> tuple[Draw, Read]:
 
     def read_it(data: bytes) -> object:
         path.write_bytes(data)
+        LedgerTail(folder).read()
         contents = read(path)
         contents.frame()
         contents.run(key).unfit(space)
@@ -140,7 +135,7 @@ def _run_files(folder: Path) -> tuple[Draw, Read]:
     from tilewright import tuning
     from tilewright.cli.views.trials import show_trials
     from tilewright.search import read
-    from tilewright.tuning.run_metadata import check_vacant, read_run, replaced
+    from tilewright.tuning.run_metadata import check_vacant, read_run, replaced, trials_made
 
     out = folder / "out"
     options = tuning.parse_options(
@@ -157,13 +152,14 @@ def _run_files(folder: Path) -> tuple[Draw, Read]:
         run = read_run(out)
         names = {} if run is None else {each["id"]: each for each in run["workloads"]}
         show_trials(frame, names, None, Console(file=io.StringIO()))
-        replaced(options), check_vacant(options)
+        replaced(options), check_vacant(options), trials_made(out)
         return run
 
     return lambda rng: json_mutant(document, rng), read_it
 
 
 def _comparisons(folder: Path) -> tuple[Draw, Read]:
+    from tilewright.cli.commands.compare import _kept
     from tilewright.evaluation.compare.benchmark_suite import recorded_test_bed
     from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
     from tilewright.evaluation.compare.process_pool import run_jobs
@@ -178,7 +174,7 @@ def _comparisons(folder: Path) -> tuple[Draw, Read]:
 
     def read_it(data: bytes) -> object:
         kept.path.write_bytes(data)
-        _read(kept.path)
+        _read(kept.path), _kept(folder)
         return [KeptRuns(folder, what).find(job) for job in what.jobs]
 
     return lambda rng: json_mutant(document, rng), read_it
@@ -408,37 +404,15 @@ def _tables(folder: Path) -> tuple[Draw, Read]:
     return draw, read_it
 
 
-def _models(folder: Path) -> tuple[Draw, Read]:
-    """As a command reads them: in a child, whose death is an answer, too."""
-    from tilewright.core.child_process import RpcDied, RpcProcess
-    from tilewright.networks import zoo
-    from tilewright.networks.errors import ModelFileError
-    from tilewright.networks.sandbox import READING
-
-    model = zoo.build("digits_cnn", weights=True)
-    path, child = folder / "model.onnx", RpcProcess("tilewright.networks.sandbox", [], READING)
-
-    def read_it(data: bytes) -> object:
-        path.write_bytes(data)
-        try:
-            reply, _ = child.call({"path": str(path), "shapes": {}}, seconds=HANG_SECONDS)
-        except RpcDied as error:
-            raise ModelFileError(str(error)) from None
-        if "error" in reply:
-            raise ModelFileError(str(reply["message"]))
-        return reply["examined"]
-
-    return lambda rng: onnx_mutant(model, rng), read_it
-
-
 def _streams(folder: Path) -> tuple[Draw, Read]:
+    from tilewright.cli.commands.vta import _read
     from tilewright.targets.vta.disassembler import assemble, disassemble
     from tilewright.targets.vta.lint import lint
     from tilewright.targets.vta.program import Program, words_of
     from tilewright.targets.vta.spec import VtaSpec
     from tilewright.targets.vta.timing import simulate_program
 
-    spec = VtaSpec.load("vta-pynq")
+    spec, path = VtaSpec.load("vta-pynq"), folder / "stream.bin"
 
     def draw(rng: random.Random) -> bytes:
         rows = []
@@ -449,7 +423,8 @@ def _streams(folder: Path) -> tuple[Draw, Read]:
         return b"".join(rows)
 
     def read_it(data: bytes) -> object:
-        words = words_of(data)
+        path.write_bytes(data)
+        words = words_of(_read(path))
         assert assemble(disassemble(words, spec), spec) is not None
         lint(Program.from_bytes(data, bytes(4096), 0x1000), spec)
         return simulate_program(words, spec)
@@ -457,28 +432,44 @@ def _streams(folder: Path) -> tuple[Draw, Read]:
     return draw, read_it
 
 
+TUNING, LEARNED = "tilewright.tuning.run_metadata", "tilewright.models"
+SAVED = (f"{LEARNED}.saved_state:_digest", f"{LEARNED}.saved_state:load_state")
+STORED = ("tilewright.tasks.artifact_store:Store._bytes",)
+TREES, BOOSTED = (f"{LEARNED}.trees:XGBoost.load",), (f"{LEARNED}.trees:LightGBM.load",)
+TABLE = "tilewright.targets.vta.tvm_table"
 FORMATS = {
-    "ledgers": Format(_ledgers),
-    "run folders": Format(_summaries),
-    "run.json": Format(_run_files),
-    "comparison records": Format(_comparisons),
-    "pages.json": Format(_pages),
-    "cached stages": Format(_stages),
-    **{f"cached {name}": Format(_cached(name)) for name in
-       ("candidates", "batches", "measurements", "histories", "states")},
-    "ground truth": Format(_ground_truths),
-    "XGBoost models": Format(_learned("xgboost")),
-    "XGBoost classifiers": Format(_learned("validity", True)),
-    "XGBoost rankers": Format(_learned("autotvm-ranker")),
-    "XGBoost forests": Format(_learned("forest")),
-    "LightGBM models": Format(_learned("lightgbm")),
-    "Gaussian processes": Format(_learned("gaussian")),
+    "ledgers": Format(
+        _ledgers,
+        ("tilewright.search.ledger:read", "tilewright.tuning.run_trials:LedgerTail.read"),
+    ),
+    "run folders": Format(_summaries, ("tilewright.tuning.read_run:read_written",)),
+    "run.json": Format(_run_files, (f"{TUNING}:read_run", f"{TUNING}:_own_summary")),
+    "comparison records": Format(
+        _comparisons,
+        ("tilewright.cli.commands.compare:_kept", "tilewright.evaluation.compare.run_cache:_read"),
+    ),
+    "pages.json": Format(_pages, ("tilewright.services.addresses:_read",)),
+    "cached stages": Format(_stages, STORED),
+    **{f"cached {name}": Format(_cached(name), STORED) for name in
+       ("candidates", "batches", "measurements", "histories")},
+    "cached states": Format(_cached("states"), (*STORED, *SAVED)),
+    "ground truth": Format(_ground_truths, ("tilewright.targets.ground_truth:read_ground_truth",)),
+    "XGBoost models": Format(_learned("xgboost"), TREES),
+    "XGBoost classifiers": Format(_learned("validity", True), TREES),
+    "XGBoost rankers": Format(_learned("autotvm-ranker"), TREES),
+    "XGBoost forests": Format(_learned("forest"), TREES),
+    "LightGBM models": Format(_learned("lightgbm"), BOOSTED),
+    "Gaussian processes": Format(_learned("gaussian"), (f"{LEARNED}.npz_file:read_numbers",)),
     "drafts": Format(_learned("draft")),
-    "champions": Format(_champions),
-    "specifications": Format(_specifications),
-    "replay tables": Format(_tables),
-    "ONNX models": Format(_models, share=0.5),
-    "instruction streams": Format(_streams),
+    "champions": Format(_champions, ("tilewright.tasks.champion_registry:champion_file",)),
+    "specifications": Format(_specifications, ("tilewright.targets.vta.spec:VtaSpec.load",)),
+    "replay tables": Format(_tables, (f"{TABLE}:_reference_workload", f"{TABLE}:_text")),
+    "instruction streams": Format(_streams, ("tilewright.cli.commands.vta:_read",)),
+    **artifact_formats.FORMATS,
+    **folder_formats.FORMATS,
+    **model_formats.FORMATS,
+    **service_formats.FORMATS,
+    **trial_formats.FORMATS,
 }  # fmt: skip
 
 
@@ -490,6 +481,7 @@ def fuzz(kind: str, count: int, seed: int) -> dict[str, object]:
         for _ in range(10):  # what is compiled or imported at first use
             with contextlib.suppress(TilewrightError):
                 read(draw(rng))
+        unread = _unread(FORMATS[kind], draw, read, rng)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         _limit_memory()
         signal.signal(signal.SIGALRM, _late)
@@ -515,7 +507,29 @@ def fuzz(kind: str, count: int, seed: int) -> dict[str, object]:
         return {
             "kind": kind, "inputs": count, "answers": answers, "slowest": round(slowest, 3),
             "seconds": round(time.monotonic() - begin, 1), "more_mib": more >> 10,
+            "unread": unread,
         }  # fmt: skip
+
+
+def _unread(of: Format, draw: Draw, read: Read, rng: random.Random) -> list[str]:
+    """Which of a format's readers do not run when its inputs are read."""
+    left = set(of.readers)
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            left.discard(f"{frame.f_globals.get('__name__')}:{frame.f_code.co_qualname}")
+
+    for _ in range(40):
+        if not left:
+            break
+        data = draw(rng)
+        sys.setprofile(called)
+        try:
+            with contextlib.suppress(TilewrightError):
+                read(data)
+        finally:
+            sys.setprofile(None)
+    return sorted(left)
 
 
 def _limit_memory() -> None:

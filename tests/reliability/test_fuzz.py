@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.reliability.formats import FORMATS
+from tests.reliability.readers import TRUSTED, readers
 from tilewright import networks
 from tilewright.core.errors import TilewrightError
 from tilewright.networks import zoo
@@ -95,6 +96,14 @@ FEW = "FUZZ_EXAMPLES" not in os.environ
 SEED = os.environ.get("FUZZ_SEED", "0")
 
 
+def test_every_function_that_reads_a_file_is_fuzzed() -> None:
+    """A new one is in a format, or has a reason not to be."""
+    fuzzed = {name for each in FORMATS.values() for name in (*each.readers, *each.in_child)}
+    trusted = {name for names in TRUSTED.values() for name in names}
+    assert readers() == fuzzed | trusted
+    assert not fuzzed & trusted
+
+
 @pytest.mark.attack
 @pytest.mark.slow(seconds=13)
 @pytest.mark.parametrize("kind", ["all"] if FEW else sorted(FORMATS))
@@ -113,6 +122,7 @@ def test_files_of_every_format(kind: str) -> None:
             f"slowest {found['slowest']:.1f} s, {found['more_mib']} MiB more", end="",
         )  # fmt: skip
         assert found["more_mib"] < MORE_MIB
+        assert not found["unread"], f"{found['kind']} does not reach what it says it reads"
 
 
 JSON = st.recursive(

@@ -1,4 +1,5 @@
-"""Tests Ctrl-C at any moment: one sentence says what is kept and what to do; a second one ends."""
+"""Tests Ctrl-C and SIGTERM at any moment: one sentence says what is kept and what to do; a second
+ends."""
 
 from __future__ import annotations
 
@@ -84,8 +85,8 @@ def test_a_second_one_ends_at_once(tmp_path: Path) -> None:
     """Of a command whose end in order takes for ever."""
     program = (
         "import time\n"
-        "from tilewright.cli.signals import heed_ctrl_c\n"
-        "heed_ctrl_c()\n"
+        "from tilewright.cli.signals import heed_signals\n"
+        "heed_signals()\n"
         "try: print('ready', flush=True); time.sleep(60)\n"
         "finally: print('ending', flush=True); time.sleep(60)\n"
     )
@@ -98,6 +99,31 @@ def test_a_second_one_ends_at_once(tmp_path: Path) -> None:
             assert command.stdout.readline() == f"{line}\n"
             command.send_signal(signal.SIGINT)
         assert command.wait(10) == 130
+
+
+@pytest.mark.slow(seconds=0.5)
+def test_sigterm_ends_in_order_too(tmp_path: Path) -> None:
+    """As a service manager ends a command: temporary folders go with it."""
+    program = (
+        "import tempfile, time, typer\n"
+        "from tilewright.cli import app, command\n"
+        "def wait():\n"
+        "    with tempfile.TemporaryDirectory(): print('ready', flush=True); time.sleep(60)\n"
+        "app.app = wait\n"
+        "command()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env=Place(tmp_path).environment | {"TMPDIR": str(tmp_path)},
+    ) as command:  # fmt: skip
+        assert command.stdout is not None
+        assert command.stderr is not None
+        assert command.stdout.readline() == "ready\n"
+        assert len(list(tmp_path.iterdir())) == 1
+        command.send_signal(signal.SIGTERM)
+        assert command.wait(30) == 143
+        assert command.stderr.read() == "error: stopped; start the same command again\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 LOSING = {
@@ -115,8 +141,8 @@ def test_one_that_python_cannot_raise_comes_again(tmp_path: Path, where: str) ->
     Other errors there are reported as ever."""
     program = (
         "import ctypes, os, time\n"
-        "from tilewright.cli.signals import heed_ctrl_c\n"
-        "heed_ctrl_c()\n"
+        "from tilewright.cli.signals import heed_signals\n"
+        "heed_signals()\n"
         "def spin(): sum(range(1000))\n"
         "class Failing:\n    def __del__(self): raise ValueError('as ever')\n"
         f"{LOSING[where]}"

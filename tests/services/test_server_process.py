@@ -66,6 +66,45 @@ def test_a_server_that_does_not_start_is_one_message_with_its_log(tmp_path: Path
     assert "why" in log.read_text()
 
 
+def _slow(port: int, begin: str) -> list[str]:
+    """A server that does something first."""
+    serve = "import runpy; runpy.run_module('http.server', run_name='__main__')"
+    code = f"import sys, time; sys.argv[1:] = ['--bind', '{LOOPBACK}', '{port}']; {begin}; {serve}"
+    return [sys.executable, "-c", code]
+
+
+@pytest.mark.slow(seconds=3)
+def test_a_server_that_works_is_waited_for_longer_than_one_that_does_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time by the clock does not count: a busy machine gives little of it to everybody."""
+    monkeypatch.setattr("tilewright.services.server_process.IDLE_LIMIT_SECONDS", 1.0)
+    monkeypatch.setattr("tilewright.services.server_process.LOOK_SECONDS", 0.1)
+    url = f"http://{LOOPBACK}:{(port := free_port())}/"
+    work = "end = time.monotonic() + 2\nwhile time.monotonic() < end: pass\n0"
+    process = start("busy", _slow(port, f"exec({work!r})"), health=url, log=tmp_path / "log")
+    monkeypatch.setattr("tilewright.services.server_process.TELL_SECONDS", 0.5)
+    said: list[str] = []
+    process.wait(said.append)
+    assert any(line.startswith("… starting the busy server, for ") for line in said)
+    process.stop()
+    idle = start("idle", _slow(port, "time.sleep(60)"), health=url, log=tmp_path / "log")
+    with pytest.raises(ServerError, match="did not start"):
+        idle.wait()
+
+
+def test_a_server_that_works_without_end_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tilewright.services.server_process.WORK_LIMIT_SECONDS", 0.5)
+    monkeypatch.setattr("tilewright.services.server_process.LOOK_SECONDS", 0.1)
+    command = [sys.executable, "-c", "while True: pass"]
+    process = start("endless", command, health=f"http://{LOOPBACK}:{free_port()}/",
+                    log=tmp_path / "log")  # fmt: skip
+    with pytest.raises(ServerError, match="did not start"):
+        process.wait()
+
+
 def test_a_port_that_is_taken_is_named() -> None:
     with listening_socket(LOOPBACK, 0) as taken:
         taken.listen()

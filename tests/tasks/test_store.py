@@ -36,6 +36,15 @@ def test_nothing_is_found_under_another_key_or_stage(tmp_path: Path) -> None:
     assert Store(tmp_path).find("retrain_models", KEY) is None
 
 
+def test_what_is_found_has_the_order_of_what_was_computed(tmp_path: Path) -> None:
+    """Knobs of a schedule are written in it."""
+    computed = {"knobs": {"tile_w": 1, "tile_h": 2, "order": 0}}
+    Store(tmp_path).save(Manifest("measure_baseline", KEY, computed, {}))
+    found = Store(tmp_path).find("measure_baseline", KEY)
+    assert found is not None
+    assert json.dumps(found.values) == json.dumps(computed)
+
+
 def test_every_edited_byte_of_data_is_noticed(tmp_path: Path) -> None:
     manifest = put_something(tmp_path)
     path = tmp_path / "data" / manifest.files["batch"]

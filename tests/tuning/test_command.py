@@ -21,7 +21,7 @@ OPTIONS = (
     ),
     TuningOptions(model="resnet18", layers=("layer1.0.conv1", "layer4.1.conv2")),
     TuningOptions(trials=32, stop_gain=0.001),
-    TuningOptions(runner="dask", cluster="tcp://host:8786"),
+    TuningOptions(cluster="host:8786,other:8786"),
     TuningOptions(workload="dense:n=1,c=512,o=1000", epilogue=">> 8, relu"),
 )  # fmt: skip
 

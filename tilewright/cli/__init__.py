@@ -9,7 +9,7 @@ its processes start in `/`, too (`core.working_folder`).
 
 from __future__ import annotations
 
-from tilewright.cli.signals import end_stopped, heed_ctrl_c, was_stopped
+from tilewright.cli.signals import end_stopped, heed_signals, was_stopped
 from tilewright.core.working_folder import leave_working_folder
 
 __all__ = ["command", "main"]
@@ -24,8 +24,9 @@ def main() -> None:
 
 
 def command() -> None:
-    """The `tilewright` command. Ctrl-C is heeded before the first import that takes time."""
-    heed_ctrl_c()
+    """The `tilewright` command. Ctrl-C and SIGTERM are heeded before the first import that takes
+    time."""
+    heed_signals()
     try:
         leave_working_folder()
         from tilewright.cli.app import run

@@ -16,6 +16,7 @@ from tilewright.cli.commands import (
     artifact,
     board,
     clean,
+    cluster,
     codesign,
     compare,
     dataset,
@@ -34,7 +35,7 @@ from tilewright.cli.commands import (
     vta,
 )
 from tilewright.cli.paths import count_paths_from_start
-from tilewright.cli.signals import INTERRUPTED, sentence, was_stopped
+from tilewright.cli.signals import INTERRUPTED, sentence, stopped_status, was_stopped
 from tilewright.cli.stdio import check_words, prepare_streams
 from tilewright.core.errors import TilewrightError
 from tilewright.core.sanitize import printable
@@ -74,7 +75,7 @@ def _options(
 
 for _group in (
     tune, sweep, artifact, codesign, compare, diff, explain, trials, export, networks, targets,
-    servers, set_up, vta, enumerate, dataset, model, board, clean,
+    servers, set_up, vta, enumerate, dataset, model, cluster, board, clean,
 ):  # fmt: skip
     _group.register(app)
 count_paths_from_start(app)
@@ -106,7 +107,7 @@ def _flush(stream: TextIO) -> None:
 
 def main() -> None:
     """Run a command. Exit code 2 for a mistake in the input and for whatever stopped the command
-    from outside (a full disk, a locked database), 130 after Ctrl-C."""
+    from outside (a full disk, a locked database), 130 after Ctrl-C, 143 after SIGTERM."""
     logging.raiseExceptions = False  # a log that cannot be written is no news of its own
     prepare_streams()
     leave_working_folder()
@@ -114,10 +115,10 @@ def main() -> None:
         check_words(sys.argv[1:])
         _call()
     except KeyboardInterrupt:
-        _fail(sentence(), INTERRUPTED)
+        _fail(sentence(), stopped_status())
     except Exception as error:
         if was_stopped():
-            _fail(sentence(), INTERRUPTED)
+            _fail(sentence(), stopped_status())
         _explain(error)
 
 

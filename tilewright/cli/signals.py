@@ -1,4 +1,5 @@
-"""Handles Ctrl-C: the first ends a command in order and says what is kept, the second at once.
+"""Handles Ctrl-C and SIGTERM: the first ends a command in order and says what is kept, the second
+ends it at once.
 
 Nothing heavy is imported here: this is in force before anything that takes time.
 """
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
+"""The status of a command that Ctrl-C, or SIGTERM, ended."""
 END_SECONDS = 20.0
 """What a run has for its end in order; whatever still runs then is cut off: what counts is on
 disk at any time."""
@@ -29,28 +31,35 @@ T = TypeVar("T")
 
 
 class _State:
-    stopped = False
+    status = 0  # what a signal has it end with, once one came
     lost = False
     kept: tuple[str, Callable[[], int]] | None = None
 
 
-def heed_ctrl_c() -> None:
-    """Take Ctrl-C from now on, unless the process's parent has it ignored (`nohup`, `&` in
-    a script).
+def heed_signals() -> None:
+    """Take Ctrl-C and SIGTERM from now on, unless the process's parent has them ignored (`nohup`,
+    `&` in a script).
 
     Python runs the handler between any two steps of the main thread. Where those belong to
     a `__del__` or to a callback from compiled code, which cannot raise, Python only reports the
     `KeyboardInterrupt` as unraisable; `_deliver_again` takes the report and sends the signal anew.
     """
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
         sys.unraisablehook = partial(_deliver_again, sys.unraisablehook)
 
 
 def was_stopped() -> bool:
-    """Whether Ctrl-C came. Whatever is raised then comes of it: compiled code makes errors of its
+    """Whether a signal came. Whatever is raised then comes of it: compiled code makes errors of its
     own of a `KeyboardInterrupt`."""
-    return _State.stopped
+    return bool(_State.status)
+
+
+def stopped_status() -> int:
+    """What a command ends with that was stopped."""
+    return _State.status or INTERRUPTED
 
 
 def keep_count(noun: str, count: Callable[[], int]) -> None:
@@ -75,7 +84,7 @@ def end_stopped() -> NoReturn:
     """Say that a command was stopped, and end the process."""
     text = sentence()
     _write(f"error: {text}\n")
-    os._exit(INTERRUPTED)
+    os._exit(stopped_status())
 
 
 def interruptible(work: Callable[[], T]) -> T:
@@ -102,10 +111,10 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     if _State.lost:
         _State.lost = False
         raise KeyboardInterrupt
-    if _State.stopped:
+    if _State.status:
         _write("\x1b[?25h" if sys.stderr is not None and sys.stderr.isatty() else "")  # cursor
-        os._exit(INTERRUPTED)
-    _State.stopped = True
+        os._exit(_State.status)
+    _State.status = TERMINATED if number == signal.SIGTERM else INTERRUPTED
     if _State.kept is not None:
         _call_later(END_SECONDS, end_stopped)
     raise KeyboardInterrupt

@@ -17,7 +17,6 @@ import socket
 import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.files import Json, read_json
+from tilewright.core.files import MAX_JSON_BYTES, Json, unpack_arrays
 from tilewright.core.python_path import module_path
 
 Header = dict[str, Json]
@@ -92,8 +91,8 @@ class RpcProcess:
         try:
             self._start()
             assert self._socket is not None
-            self._send(_encode(header, arrays or {}), deadline)
-            return _decode(lambda count: self._receive(count, deadline))
+            self._send(encode(header, arrays or {}), deadline)
+            return decode(lambda count: self._receive(count, deadline))
         except TimeoutError:
             self.stop()
             raise RpcTimeout(
@@ -190,14 +189,14 @@ def serve(answer: Callable[[Header, dict[str, NDArray[Any]]], tuple[Header, Arra
 
         while True:
             try:
-                header, arrays = _decode(receive)
+                header, arrays = decode(receive)
             except (EOFError, ConnectionError):
                 return
             try:
                 reply, results = answer(header, arrays)
             except Exception as error:
                 reply, results = {"error": type(error).__name__, "message": str(error)}, {}
-            channel.sendall(_encode(reply, results))
+            channel.sendall(encode(reply, results))
 
 
 def arguments() -> list[str]:
@@ -234,7 +233,9 @@ def die_with_parent(reader: int) -> None:
         pass
 
 
-def _encode(header: Header, arrays: Arrays) -> bytes:
+def encode(header: Header, arrays: Arrays) -> bytes:
+    """A frame: two lengths, the header as JSON, the arrays, in any shape, as NPZ, text in place of
+    objects."""
     head = json.dumps(header).encode()
     payload = b""
     if arrays:
@@ -246,18 +247,18 @@ def _encode(header: Header, arrays: Arrays) -> bytes:
     return lengths + head + payload
 
 
-def _decode(receive: Callable[[int], bytes]) -> Frame:
+def decode(receive: Callable[[int], bytes], parse: Callable[[bytes], Json] = json.loads) -> Frame:
+    """The frame that `receive` gives, so many bytes a call, its header parsed by `parse`; arrays in
+    any shape. Raises `RpcNonsense` for any other bytes, arrays of objects (pickles) among them, and
+    what `receive` raises."""
     prologue = receive(_PROLOGUE)
     head, payload = (int.from_bytes(part, "little") for part in (prologue[:8], prologue[8:]))
-    if head > MAX_FRAME_BYTES or payload > MAX_FRAME_BYTES:
+    if head > MAX_JSON_BYTES or payload > MAX_FRAME_BYTES:
         raise RpcNonsense("the process answered with an impossible length")
     try:
-        header = read_json(receive(head))
-        arrays = {}
-        if payload:
-            with np.load(io.BytesIO(receive(payload)), allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, KeyError, zipfile.BadZipFile):
+        header = parse(receive(head))
+        arrays = unpack_arrays(receive(payload)) if payload else {}
+    except (ValueError, RecursionError):
         raise RpcNonsense("the process answered with bytes that are not an answer") from None
     if not isinstance(header, dict):
         raise RpcNonsense("the process answered with bytes that are not an answer")

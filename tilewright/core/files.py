@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import re
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,6 +41,8 @@ Json: TypeAlias = "JsonScalar | Sequence[Json] | Mapping[str, Json]"
 Arrays: TypeAlias = "Mapping[str, NDArray[np.generic]]"
 MAX_UNPACKED_BYTES = 1 << 30
 MAX_JSON_BYTES = 1 << 25
+_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
+"""A surrogate, which may lack its other half."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -48,11 +51,30 @@ class FileChanged(TilewrightError):
 
 
 def read_json(text: str | bytes) -> Json:
-    """The value of a JSON text: objects are dicts, arrays lists. Raises `ValueError`."""
+    """The value of a JSON text: objects are dicts, arrays lists; numbers are finite, whole ones
+    have at most 64 bits, and texts hold characters alone. Raises `ValueError`."""
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text))
     try:
-        value: Json = json.loads(text)
+        value: Json = json.loads(
+            text, parse_constant=_finite, parse_float=_finite, parse_int=_whole
+        )
+        if _HALF_CHARACTER.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+    return value
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text:.20} is not a number that is stored")
+    return value
+
+
+def _whole(text: str) -> int:
+    if not -(1 << 63) <= (value := int(text)) < 1 << 64:
+        raise ValueError(f"{text:.20}… has more than 64 bits")
     return value
 
 

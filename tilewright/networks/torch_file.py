@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilewright.core.files import Json, as_list, as_object, as_text, read_json
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import Json, as_list, as_object, as_text
 from tilewright.networks.errors import (
     DynamicShapeError,
     ModelFileError,
@@ -72,16 +73,18 @@ def _rebuilt(path: Path) -> io.BytesIO:
                     "torch.export.save(torch.export.export(model.eval(), inputs), path)"
                 )
             root = parts[MODEL].removesuffix(MODEL)
-            _refuse_pickled([read_json(source.read(parts[name])) for name in CONFIGS], path)
+            _refuse_pickled([json.loads(source.read(parts[name])) for name in CONFIGS], path)
             for part, name in parts.items():
                 if part.startswith(KEPT):
                     target.writestr(name, source.read(name))
             target.writestr(root + SAMPLES, b"")
-            model = _checked_program(as_object(read_json(source.read(parts[MODEL]))), path)
+            model = _checked_program(as_object(json.loads(source.read(parts[MODEL]))), path)
             target.writestr(root + MODEL, json.dumps(model))
     except OSError as error:
         raise ModelFileError(f"cannot read '{path}': {error.strerror}") from error
-    except (zipfile.BadZipFile, ValueError, KeyError) as error:
+    except TilewrightError:
+        raise
+    except Exception as error:  # ZIP, zlib and JSON fail in ways of their own
         raise ModelFileError(
             f"'{path}' is not a torch.export file, or is cut off; export or copy it again"
         ) from error

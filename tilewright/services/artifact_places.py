@@ -51,14 +51,19 @@ def check_places(database: Path, artifacts: Path) -> None:
 
 
 def _is_below(address: str, root: Path) -> bool:
-    parts = urlsplit(address)
-    if parts.scheme in _RESOLVED_FIRST or (parts.scheme == "mlflow-artifacts" and not parts.netloc):
-        return True
-    if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
+    try:
+        parts = urlsplit(address)
+        if parts.scheme in _RESOLVED_FIRST:
+            return True
+        if parts.scheme == "mlflow-artifacts" and not parts.netloc:
+            return True
+        if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
+            return False
+        # as MLflow reads it, `%2e` and all
+        place = Path(unquote(parts.path if parts.scheme else address))
+        return place.is_absolute() and place.resolve().is_relative_to(root)
+    except ValueError:  # no address, or no path
         return False
-    # as MLflow reads it, `%2e` and all
-    place = Path(unquote(parts.path if parts.scheme else address))
-    return place.is_absolute() and place.resolve().is_relative_to(root)
 
 
 def _shown(address: str) -> str:

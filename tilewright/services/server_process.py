@@ -17,16 +17,29 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.lazy_module import lazy_module
 from tilewright.core.python_path import module_path
 from tilewright.core.safe_files import UnsafeFile, open_own, read_plain
 
+psutil = lazy_module("psutil")
+
 LOOPBACK = "127.0.0.1"
-START_LIMIT_SECONDS = 180.0
+IDLE_LIMIT_SECONDS = 120.0
+"""How long a server on its way up may be without any processor time."""
+WORK_LIMIT_SECONDS = 300.0
+"""Processor time that a server may take to come up: some ten are usual. A machine with much else to
+do takes longer for them, so there is no limit on the time by the clock."""
+ASK_SECONDS, ASK_AT_MOST_SECONDS = 5.0, 60.0
+"""How long an answer may take, at first and when it did not come."""
+LOOK_SECONDS = 1.0
+"""Between looks at what a server got: each goes through all processes of the machine."""
+TELL_SECONDS = 10.0
 STOP_LIMIT_SECONDS = 10.0
 RESTARTS = 3
 
@@ -46,14 +59,24 @@ class ServerProcess:
     log: Path
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def wait(self) -> None:
-        """Block until the server answers. Raises `ServerError` if it does not."""
-        deadline = time.monotonic() + START_LIMIT_SECONDS
-        while not answers(self.health, self.headers):
-            if self.process.poll() is not None or time.monotonic() > deadline:
+    def wait(self, tell: Callable[[str], None] = lambda _: None) -> None:
+        """Block until the server answers, as long as it works on that; `tell` hears now and then
+        that it does. Raises `ServerError` if it has ended, does nothing, or works without end."""
+        patience, ask_seconds = _Patience(self.process.pid), ASK_SECONDS
+        started = told = time.monotonic()
+        while True:
+            begin = time.monotonic()
+            if answers(self.health, self.headers, ask_seconds):
+                return
+            if time.monotonic() - begin > ask_seconds:
+                ask_seconds = min(2 * ask_seconds, ASK_AT_MOST_SECONDS)
+            if self.process.poll() is not None or patience.is_over():
                 self.stop()
                 said = self._last_words()
                 raise ServerError(f"the {self.name} server did not start{said}; see {self.log}")
+            if (now := time.monotonic()) - told > TELL_SECONDS:
+                told = now
+                tell(f"… starting the {self.name} server, for {now - started:.0f} s now")
             time.sleep(0.05)
 
     def _last_words(self) -> str:
@@ -72,6 +95,35 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+class _Patience:
+    """With a process and those it started, by the processor time that they get."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._used, self._since = 0.0, time.monotonic()
+        self._looked = self._since
+
+    def is_over(self) -> bool:
+        """Whether they had enough of it, or none for long."""
+        if (now := time.monotonic()) - self._looked < LOOK_SECONDS:
+            return False
+        self._looked, used = now, _processor_seconds(self._pid)
+        if used != self._used:
+            self._used, self._since = used, now
+        return used > WORK_LIMIT_SECONDS or now - self._since > IDLE_LIMIT_SECONDS
+
+
+def _processor_seconds(pid: int) -> float:
+    """Of a process and what it started, as far as these live or were waited for."""
+    total = 0.0
+    with suppress(psutil.NoSuchProcess):
+        own = psutil.Process(pid)
+        for each in (own, *own.children(recursive=True)):
+            with suppress(psutil.Error):
+                total += sum(each.cpu_times()[:4])
+    return total
 
 
 def start(
@@ -118,11 +170,13 @@ def listening_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
-def answers(url: str, headers: Mapping[str, str] | None = None) -> bool:
-    """Whether something healthy answers at this address."""
+def answers(
+    url: str, headers: Mapping[str, str] | None = None, seconds: float = ASK_SECONDS
+) -> bool:
+    """Whether something healthy answers at this address, within a time."""
     try:
         request = urllib.request.Request(url, headers=dict(headers or {}))
-        with urllib.request.urlopen(request, timeout=5) as reply:
+        with urllib.request.urlopen(request, timeout=seconds) as reply:
             return bool(reply.status == 200)
     except (OSError, urllib.error.URLError):
         return False

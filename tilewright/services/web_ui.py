@@ -4,11 +4,9 @@ the command runs."""
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from types import FrameType
 
 from tilewright.services.addresses import MLFLOW, PREFECT, RUNS
 from tilewright.services.credentials import Credentials
@@ -34,7 +32,7 @@ class ServiceUrls(dict[str, str]):
         self._servers = servers
 
     def wait(self) -> None:
-        """Until Ctrl-C or SIGTERM. Raises `ServerError` if a server ends by itself."""
+        """Until a `KeyboardInterrupt`. Raises `ServerError` if a server ends by itself."""
         while True:
             for process in self._servers:
                 if process.process.poll() is not None:
@@ -48,8 +46,11 @@ the other servers' pages, where its links are to lead there."""
 
 
 @contextmanager
-def show_pages(host: str, ports: Mapping[str, int], start_page: StartPage) -> Iterator[ServiceUrls]:
-    """All three servers, up. Ctrl-C and SIGTERM end the block quietly, and the servers with it."""
+def show_pages(
+    host: str, ports: Mapping[str, int], start_page: StartPage, tell: Callable[[str], None]
+) -> Iterator[ServiceUrls]:
+    """All three servers, up; `tell` hears how long that takes. A `KeyboardInterrupt` ends the block
+    quietly, and the servers with it."""
     workspace = use_workspace()
     credentials = Credentials.of(workspace)  # for all: one click opens the three
     with ExitStack() as stack:
@@ -62,17 +63,16 @@ def show_pages(host: str, ports: Mapping[str, int], start_page: StartPage) -> It
         stack.callback(runs.stop)
         servers = [runs, prefect.process, mlflow]
         try:
-            with ending_on_sigterm():
-                for process in servers:
-                    process.wait()
-                start = runs.health.removesuffix("/health")
-                others = {MLFLOW: mlflow_pages(mlflow), RUNS: start}
-                stack.enter_context(announcing(workspace, prefect, **others))
-                addresses = {
-                    "Runs": start, "Prefect": prefect.pages, "MLflow": mlflow_runs_page(mlflow),
-                }  # fmt: skip
-                links = {name: credentials.link(address) for name, address in addresses.items()}
-                yield ServiceUrls(links, servers)
+            for process in servers:
+                process.wait(tell)
+            start = runs.health.removesuffix("/health")
+            others = {MLFLOW: mlflow_pages(mlflow), RUNS: start}
+            stack.enter_context(announcing(workspace, prefect, **others))
+            addresses = {
+                "Runs": start, "Prefect": prefect.pages, "MLflow": mlflow_runs_page(mlflow),
+            }  # fmt: skip
+            links = {name: credentials.link(address) for name, address in addresses.items()}
+            yield ServiceUrls(links, servers)
         except KeyboardInterrupt:
             return
 
@@ -86,17 +86,3 @@ def _names_of(workspace: Workspace, prefect: str, mlflow: str) -> dict[str, str]
     if os.environ.get(TRACKING_URI) == workspace.mlflow_address:
         named[MLFLOW_PAGES] = mlflow
     return {name: address for name, address in named.items() if not os.environ.get(name)}
-
-
-@contextmanager
-def ending_on_sigterm() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C within the block."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

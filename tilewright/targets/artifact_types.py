@@ -132,6 +132,11 @@ class LayerCheck:
 class BuiltProgram(Protocol):
     """A program in memory."""
 
+    @property
+    def ports(self) -> Sequence[tuple[Sequence[Value], Sequence[Value]]]:
+        """Of each segment the tensors that it takes from the host, and those that it gives to it,
+        in the shapes and types that the host has them in."""
+
     def run(self, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
         """Run a segment on what its ports take; gives what they give, arrays by name in the shape
         of the port."""

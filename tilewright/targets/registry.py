@@ -63,7 +63,7 @@ class TargetKind:
     most so many different pieces of hardware of this kind, for models that shall know more than
     one; none of them is a preset. `warm_up()` compiles what would otherwise be compiled by the
     first run. `make_on(text, space, cluster)` is of a kind whose targets the workers of a cluster
-    offer, at the address of its scheduler: its `make` only says that one has to be named.
+    offer, at their addresses: its `make` only says that these have to be named.
     """
 
     name: str

@@ -73,7 +73,7 @@ class RemoteTarget:
             return _not_lowered(workload, configs[rows], loss)
 
         done = self.answers("lower", workload, ask, failed, np.arange(len(configs)))
-        return _joined_lowered(workload, configs, done)
+        return joined_lowered(workload, configs, done)
 
     def measure(self, lowered: Lowered) -> Measurements:
         def ask(rows: NDArray[np.int64]) -> Measurements:
@@ -192,10 +192,11 @@ def _not_lowered(workload: Workload, configs: Configs, loss: Loss) -> Lowered:
     )
 
 
-def _joined_lowered(
+def joined_lowered(
     workload: Workload, configs: Configs, parts: list[tuple[NDArray[np.int64], Lowered]]
 ) -> Lowered:
-    """Parts follow each other in the order of the configs."""
+    """That of configs (n, knobs) out of parts, each with the rows (rows,) it is for, which follow
+    each other in the order of the configs."""
     columns = max((part.hidden.columns for _, part in parts), key=len, default=())
     n = len(configs)
     failures, reasons = np.full(n, "", dtype=object), np.full(n, "", dtype=object)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tilewright.core.child_process import Arrays, Header, arguments, serve
 from tilewright.core.errors import WorkloadError
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json
-from tilewright.targets.base import Knob, Lowered, Programs, Ragged, Space, Target
+from tilewright.targets.base import Knob, Lowered, Measurements, Programs, Ragged, Space, Target
 from tilewright.targets.capabilities import Estimates, capability
 from tilewright.targets.features import Features, write_columns
 from tilewright.targets.registry import make_target
@@ -63,11 +63,8 @@ class Worker:
             return {"columns": write_columns(table.columns)}, {"table": table.matrix}
         if call == "lower":
             lowered = self.target.lower(workload, configs)
-            return {"columns": write_columns(lowered.hidden.columns)}, {
-                "failures": lowered.failures,
-                "reasons": lowered.reasons,
-                "hidden": lowered.hidden.matrix,
-            } | write_programs(lowered.programs)
+            reply, results = lowered_reply(lowered)
+            return reply, results | write_programs(lowered.programs)
         return self._measured(workload, configs, arrays)
 
     def _measured(
@@ -78,23 +75,17 @@ class Worker:
         texts = np.full(n, "", dtype=object)
         programs = read_programs(arrays)
         lowered = Lowered(workload, configs, texts, texts, Features.none(n), programs)
-        measured = self.target.measure(lowered)
-        reply = {
-            "status": measured.status,
-            "reason": measured.reason,
-            "cycles": measured.cycles,
-            "seconds": measured.seconds,
-        }
-        reply |= {f"counter_{name}": values for name, values in measured.counters.items()}
-        if measured.repeats is not None:
-            reply |= write_programs({"repeats": measured.repeats})
-        return {}, reply
+        return {}, measured_reply(self.target.measure(lowered))
 
 
 def make_warm(text: str, space: str = "") -> Target:
-    """The target of that name, with what it compiles once compiled, so that the limit on a batch is
-    for its work alone. Raises what `make_target` raises."""
-    target = make_target(text, space)
+    """The target of that name, `warmed_up`. Raises what `make_target` raises."""
+    return warmed_up(make_target(text, space))
+
+
+def warmed_up(target: Target) -> Target:
+    """The target, with what it compiles once compiled, so that the limit on a batch is for its work
+    alone."""
     with suppress(WorkloadError):  # not every target has a schedule for it
         configs = np.zeros((1, len(target.space(SMALL).knobs)), np.int32)
         target.measure(target.lower(SMALL, configs))
@@ -102,6 +93,30 @@ def make_warm(text: str, space: str = "") -> Target:
 
 
 # -- what travels ------------------------------------------------------------------------------
+
+
+def lowered_reply(lowered: Lowered) -> tuple[Header, dict[str, NDArray[Any]]]:
+    """A batch that was lowered, as header and arrays of shape (configs, …), without its
+    programs."""
+    return {"columns": write_columns(lowered.hidden.columns)}, {
+        "failures": lowered.failures,
+        "reasons": lowered.reasons,
+        "hidden": lowered.hidden.matrix,
+    }
+
+
+def measured_reply(measured: Measurements) -> dict[str, NDArray[Any]]:
+    """What was measured, as arrays of shape (configs,), and repetitions as programs are."""
+    reply = {
+        "status": measured.status,
+        "reason": measured.reason,
+        "cycles": measured.cycles,
+        "seconds": measured.seconds,
+    }
+    reply |= {f"counter_{name}": values for name, values in measured.counters.items()}
+    if measured.repeats is not None:
+        reply |= write_programs({"repeats": measured.repeats})
+    return reply
 
 
 def write_programs(programs: Programs) -> dict[str, NDArray[Any]]:

@@ -115,12 +115,10 @@ class TuningOptions(BaseModel):
     )
     jobs: int = Field(default=1, ge=1, le=256, description="workloads at a time")
     workers: int = Field(default=1, ge=1, le=256, description="processes that share the workloads")
-    runner: Literal["local", "dask"] = Field(
-        default="local",
-        description="who lowers and measures: this machine, or the workers of a Dask cluster",
-    )
     cluster: str = Field(
-        default="", description="the cluster's scheduler, tcp://HOST:PORT or tls://HOST:PORT"
+        default="",
+        description="the workers that lower and measure, HOST:PORT, several with commas; empty: "
+        "this machine",
     )
 
     @model_validator(mode="before")
@@ -144,7 +142,11 @@ class TuningOptions(BaseModel):
                 "next round is decided in one process, and workers take rounds of any; leave one "
                 "of the two out (--jobs tunes workloads side by side)"
             )
-        self._check_cluster()
+        if self.cluster and self.workers > 1:
+            raise ValueError(
+                f"--workers {self.workers} are processes of this machine, --cluster {self.cluster} "
+                "has its own; leave one of the two out"
+            )
         if self.fusion and (self.workload or self.layers or self.epilogue == PLAIN):
             other = (
                 "--workload" if self.workload else "--layers" if self.layers else "--epilogue plain"
@@ -159,18 +161,6 @@ class TuningOptions(BaseModel):
                 "'per-channel' or 'plain'; steps are those of a --workload"
             )
         return self
-
-    def _check_cluster(self) -> None:
-        if (self.runner == "dask") != bool(self.cluster):
-            raise ValueError(
-                "--runner dask measures on a cluster, and only that does: name its scheduler with "
-                "--cluster tcp://HOST:PORT, or leave both out"
-            )
-        if self.cluster and self.workers > 1:
-            raise ValueError(
-                f"--workers {self.workers} are processes of this machine, --cluster {self.cluster} "
-                "has its own; leave one of the two out"
-            )
 
     @property
     def subject(self) -> str:

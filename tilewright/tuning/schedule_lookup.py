@@ -3,7 +3,8 @@ baselines, or by the closed-form estimate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,8 @@ from tilewright.tuning.outputs import SCHEDULES_VERSION
 
 SAMPLED = 4096
 """Schedules that the estimate is asked about."""
+MOST_VALUES = 1 << 31
+"""Of a knob: configs are rows of int32."""
 LOWERED = 64
 """Of those the best, of which the first that compiles is taken."""
 
@@ -44,20 +47,15 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
     path = _path(folder)
     found = _read(path)
     spec = specification_of(target)
-    row = as_object(found["target"])
-    if "spec" in row and spec is not None and _machine(row["spec"]) != _machine(spec):
+    if found.machine is not None and spec is not None and found.machine != _machine(spec):
         raise PickError(
-            f"{path} holds schedules for {printable(as_text(row['name']))}, which is another "
+            f"{path} holds schedules for {printable(found.target)}, which is another "
             f"machine than {target.name}; tune for this target, or build for that"
         )
     table = PickTable(blocks_of(target))
-    for entry in as_list(found["schedules"]):
-        schedule = as_object(entry)
-        if schedule["config"] is None:
-            continue
-        workload = parse_workload(as_text(schedule["workload"]), as_text(schedule["epilogue"]))
-        config = tuple(map(as_int, as_list(schedule["config"])))
-        table.add(workload, Pick(as_text(schedule["space"]), config))
+    for workload, pick in found.schedules:
+        if pick is not None:
+            table.add(workload, pick)
     known: dict[Workload, Pick] = {}
     for workload in dict.fromkeys(workloads):
         closest_match = table.closest_match(workload)
@@ -67,7 +65,7 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
     if missing:
         whole = len(set(workloads))
         raise PickError(
-            f"{path} is of {printable(as_text(found['network']))} and lacks {len(missing)} of the "
+            f"{path} is of {printable(found.network)} and lacks {len(missing)} of the "
             f"{whole} workloads that are built, first {missing[0]} (epilogue "
             f"{missing[0].epilogue_text or 'none'}); tune this network with its "
             f"real epilogues{_hint(missing)}, or build with --trials"
@@ -105,10 +103,7 @@ def pool_rule(folder: Path, target: Target) -> Callable[[Workload, Workload], Wo
     """Which max-pools are part of the convolution before them where a tuned folder says how layers
     run: those that were tuned so. Raises `PickError` where it holds no schedules."""
     blocks = blocks_of(target)
-    tuned = {
-        _same_kinds(parse_workload(as_text(each["workload"]), as_text(each["epilogue"])), blocks)
-        for each in map(as_object, as_list(_read(_path(folder))["schedules"]))
-    }
+    tuned = {_same_kinds(workload, blocks) for workload, _ in _read(_path(folder)).schedules}
 
     def rule(convolution: Workload, pool: Workload) -> Workload | None:
         both = together(convolution, pool)
@@ -198,24 +193,54 @@ def _estimated(workload: Workload, target: Target, seed: int) -> tuple[float, Pi
     return None
 
 
-def _read(path: Path) -> dict[str, Json]:
+@dataclass(frozen=True)
+class _TunedSchedules:
+    """What a file of schedules holds. `machine` is what of its specification changes programs, None
+    where the file says nothing of it; a workload for which nothing runs has no schedule."""
+
+    network: str
+    target: str
+    machine: dict[str, Json] | None
+    schedules: list[tuple[Workload, Pick | None]]
+
+
+def _read(path: Path) -> _TunedSchedules:
+    """Raises `PickError`."""
     try:
         found = as_object(read_json_file(path))
-        version = found["version"]
-        as_text(found["network"]), as_object(found["target"]), as_list(found["schedules"])
+        if found["version"] != SCHEDULES_VERSION:
+            raise PickError(
+                f"{path} is of version {printable(str(found['version']))[:40]}; tune again with "
+                "this program"
+            )
+        target = as_object(found["target"])
+        return _TunedSchedules(
+            as_text(found["network"]),
+            as_text(target["name"]),
+            _machine(target["spec"]) if "spec" in target else None,
+            [_schedule(as_object(row)) for row in as_list(found["schedules"])],
+        )
     except FileNotFoundError:
         raise PickError(
             f"there is no {path}; name a folder that 'tilewright tune' wrote (--schedules)"
         ) from None
     except OSError as error:
         raise PickError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, WorkloadError):
         raise PickError(
             f"{path} holds no schedules; name a folder that 'tilewright tune' wrote (--schedules)"
         ) from None
-    if version != SCHEDULES_VERSION:
-        raise PickError(f"{path} is of version {version}; tune again with this program")
-    return found
+
+
+def _schedule(row: Mapping[str, Json]) -> tuple[Workload, Pick | None]:
+    """Raises `KeyError`, `ValueError` and `WorkloadError`."""
+    workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
+    if row["config"] is None:
+        return workload, None
+    config = tuple(map(as_int, as_list(row["config"])))
+    if any(not 0 <= index < MOST_VALUES for index in config):
+        raise ValueError("no knob has that many values")
+    return workload, Pick(as_text(row["space"]), config)
 
 
 def _machine(spec: Json) -> dict[str, Json]:

@@ -39,7 +39,7 @@ class TuningTask:
     """One workload on one target with one tuner and seed. `options` are sorted pairs; `start`
     identifies the state the tuner begins with, if it is not empty; `isolate` is how many seconds
     a target in a process of its own has for a batch, 0 for one in this process; `shared` says
-    whether several processes make the trials; `cluster` is the address of the one whose workers
+    whether several processes make the trials; `cluster` is where the workers are that
     lower and measure, if any; `transferred` is the folder of a model that learned
     elsewhere, if there is one, which `start` then identifies."""
 
@@ -145,7 +145,7 @@ def target_of(options: TuningOptions) -> Target:
 
 def target_named(name: str, space: str, isolate: float, cluster: str = "") -> Target:
     """A target, kept for the next time. A thread has its own where a process goes with it, or a
-    workload (`own_targets`). With the address of a `cluster`, its workers lower and
+    workload (`own_targets`). With the addresses of a `cluster`, its workers lower and
     measure. Raises `ClusterError`, too."""
     if cluster:
         return _target_on(cluster, name, space, isolate, state_of(name))

@@ -1,22 +1,18 @@
-"""Implements `tilewright board`: offers a machine's board to a cluster, and lists a cluster's
-boards.
-"""
+"""Implements `tilewright board`: offers a machine's board to others, and lists those offered."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
+from tilewright.cli.commands.cluster import DEFAULT_PORT, LOOPBACK, Host, Port
 from tilewright.cli.paths import target_text
 from tilewright.cli.views.boards import boards_text
 from tilewright.core.working_folder import as_typed
-
-Cluster = Annotated[
-    str, typer.Option(help="The scheduler of a Dask cluster.", metavar="tcp://HOST:PORT")
-]
 
 Bitstream = Annotated[
     str,
@@ -25,7 +21,7 @@ Bitstream = Annotated[
     ),
 ]
 
-commands = typer.Typer(help="Offer VTA boards to a cluster.", no_args_is_help=True)
+commands = typer.Typer(help="Offer VTA boards to other machines.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +31,6 @@ def register(app: typer.Typer) -> None:
 @commands.command("serve")
 def serve(
     name: Annotated[str, typer.Argument(help="What 'tune --target board:NAME' calls it.")],
-    cluster: Cluster,
     driver: Annotated[
         str,
         typer.Option(
@@ -63,18 +58,28 @@ def serve(
         ),
     ] = 1 << 31,
     cflags: Annotated[str, typer.Option(help="Of the C compiler: -DUSE_VTA64, say.")] = "",
+    host: Host = LOOPBACK,
+    port: Port = DEFAULT_PORT,
 ) -> None:
-    """Build the C runtime for this board's driver, and measure for the commands of a cluster."""
+    """Build the C runtime for this board's driver, and measure for commands with the same keys."""
     from tilewright.targets.board.board_runner import BenchOptions, BoardBench, machine_named
-    from tilewright.targets.board.board_worker import serve as offer
+    from tilewright.targets.board.board_worker import BoardService
     from tilewright.targets.board.factory import check_name
+    from tilewright.targets.cluster.keys import worker_keys
+    from tilewright.targets.cluster.serve import serve as answer_calls
 
     check_name(name)
+    worker_keys(host)  # a mistake costs no minutes
     spec = machine_named(target)
     options = BenchOptions(spec, driver, reset, repeats, seconds, patience, cflags)
-    with TemporaryDirectory(prefix="tilewright-board-") as folder:
-        bench = BoardBench(options, Path(folder))
-        offer(cluster, name, bench, lambda: typer.echo(f"board:{name} ({spec.name}) at {cluster}"))
+    with (
+        TemporaryDirectory(prefix="tilewright-board-") as folder,
+        closing(BoardBench(options, Path(folder))) as bench,
+    ):
+        answer_calls(
+            BoardService(name, bench), host, port,
+            lambda address: typer.echo(f"board:{name} ({spec.name}) at {address}; Ctrl-C ends it"),
+        )  # fmt: skip
 
 
 @commands.command("runtime")
@@ -106,9 +111,10 @@ def runtime(
 
 @commands.command("list")
 def list_boards(
-    cluster: Cluster, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+    cluster: Annotated[str, typer.Option(help="Where boards are offered.", metavar="HOST:PORT,…")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """The boards of a cluster, and what became of the programs they ran."""
+    """The boards that are offered, and what became of the programs they ran."""
     from tilewright.targets.board.board_worker import boards
 
     typer.echo(boards_text(boards(cluster), as_json), nl=False)

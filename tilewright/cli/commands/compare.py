@@ -122,10 +122,11 @@ def compare(
 
 def _kept(folder: Path) -> int:
     """The finished runs of a comparison."""
+    from tilewright.core.safe_files import read_plain
     from tilewright.evaluation.compare.run_cache import RUNS
 
     path = folder / RUNS
-    return len(path.read_bytes().splitlines()) if path.is_file() else 0
+    return len(read_plain(path).splitlines()) if path.is_file() else 0
 
 
 def _enumerated(

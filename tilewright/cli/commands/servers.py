@@ -50,7 +50,8 @@ def ui(
     options = {RUNS: "--port", PREFECT: "--prefect-port", MLFLOW: "--mlflow-port"}
     check_ports({options[server]: each for server, each in ports.items()})
     _warn_if_open(host)
-    with show_pages(host, ports, partial(start_dashboard, folder=started_in())) as addresses:
+    start, tell = partial(start_dashboard, folder=started_in()), partial(typer.echo, err=True)
+    with show_pages(host, ports, start, tell) as addresses:
         for name, address in addresses.items():
             typer.echo(f"{name:8} {address}")
         typer.echo("Ctrl-C stops all three.")

@@ -128,16 +128,12 @@ def tune(
             "measure. Which trials they make depends on who is faster: no run repeats another."
         ),
     ] = DEFAULTS.workers,
-    runner: Annotated[
+    cluster: Annotated[
         str,
         typer.Option(
-            help="Who lowers and measures: this machine, or the workers of a Dask cluster, which "
-            "--cluster implies.",
-            metavar="local|dask",
+            help="The workers that lower and measure ('tilewright cluster serve', 'board serve').",
+            metavar="HOST:PORT,…",
         ),
-    ] = DEFAULTS.runner,
-    cluster: Annotated[
-        str, typer.Option(help="The scheduler of a Dask cluster.", metavar="tcp://HOST:PORT")
     ] = DEFAULTS.cluster,
     bare: Annotated[
         bool,
@@ -159,7 +155,7 @@ def tune(
         input_shapes=read_input_shapes(shape), max_waste=max_waste,
         calibration="" if calibration is None else str(calibration),
         warm_start=warm_start, isolate=isolate, jobs=jobs, workers=workers, fusion=fusion,
-        runner="dask" if cluster else runner, cluster=cluster,
+        cluster=cluster,
     )  # fmt: skip
     _run(options.model_copy(update={"out": str(from_start(options.folder))}), bare)
 

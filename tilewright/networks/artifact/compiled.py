@@ -116,27 +116,19 @@ def compiles_kernels(target: Target) -> CompilesKernels:
 
 
 class CompiledArtifact:
-    """A network in memory, as it was built. `manifest` is what the folder says of it."""
+    """A network in memory, as it was built. `manifest` is what the folder says of it; `name` is the
+    network's, `target` what it was built for."""
 
     def __init__(
         self, manifest: Mapping[str, Json], target: Target, files: Mapping[str, bytes]
     ) -> None:
         self.manifest = manifest
+        self.name, self.target = as_text(manifest["network"]), as_text(manifest["target"])
         self._target = target
         self._compiles = compiles_kernels(target)
         self._library, self._check = files[LIBRARY], files[CHECK]
         self.inputs, self.outputs = _values(manifest["inputs"]), _values(manifest["outputs"])
         self.rows = tuple(as_object(row) for row in as_list(manifest["layers"]))
-
-    @property
-    def name(self) -> str:
-        """Of the network."""
-        return as_text(self.manifest["network"])
-
-    @property
-    def target(self) -> str:
-        """The name of what it was built for."""
-        return as_text(self.manifest["target"])
 
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One inference: arrays of the shape of each of `inputs`, by name, in; of each of

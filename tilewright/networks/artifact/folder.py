@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,6 +37,8 @@ FORMATS = (FORMAT, "tilewright artefact")
 MOST_BYTES = 1 << 30
 """Of all files of an artifact together."""
 _BLANK = "0" * 64
+_IN_PROGRESS = re.compile(r"\.([A-Za-z0-9_][A-Za-z0-9_.-]{0,39})\.[0-9a-f]{16}\.tmp")
+"""What `core.files.write_atomically` calls a file of that name until it is whole."""
 _PLAIN = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}/){0,3}[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 """The names that files of an artifact may have: none leads out of its folder."""
 AGAIN = "copy the artifact again, or build it again from its model"
@@ -48,13 +50,13 @@ def in_the_way(folder: Path) -> str | None:
         return None
     if not folder.is_dir():
         return "it is not a folder"
-    if not any(folder.iterdir()) or is_artifact(folder):
+    if is_artifact(folder) or all(_IN_PROGRESS.fullmatch(each.name) for each in folder.iterdir()):
         return None
     return "it holds other files"
 
 
 def is_artifact(folder: Path) -> bool:
-    """Whether a folder holds an artifact, whole or not."""
+    """Whether a folder holds an artifact: whole, damaged, or one whose build was stopped."""
     try:
         found = as_object(read_json_file(folder / MANIFEST))
     except (OSError, ValueError, TilewrightError):
@@ -70,15 +72,21 @@ def write_folder(folder: Path, files: Mapping[str, bytes], manifest: Mapping[str
         raise ArtifactError(
             f"{folder} is not written to: {problem}; choose another folder with --out"
         )
-    if folder.is_dir():
-        _forget(folder)
-    for name, data in files.items():
-        write_atomically(folder / name, data, within=folder)
     listed: dict[str, Json] = {
         name: {"bytes": len(data), "sha256": digest(data)} for name, data in sorted(files.items())
     }
-    whole: dict[str, Json] = {"format": FORMAT, "version": VERSION, **manifest, "files": listed}
-    write_atomically(folder / MANIFEST, sealed(whole), within=folder)
+    head: dict[str, Json] = {"format": FORMAT, "version": VERSION}
+    earlier = _files_of(folder)
+    # From here on a build that is stopped leaves what says so, and what a next one may remove.
+    begun = {**head, "unfinished": True, "files": listed, "earlier": earlier}
+    write_atomically(folder / MANIFEST, sealed(begun), within=folder)
+    _remove_interrupted(folder, [MANIFEST, *earlier, *listed])
+    _remove(folder, earlier)
+    for name, data in files.items():
+        write_atomically(folder / name, data, within=folder)
+    write_atomically(
+        folder / MANIFEST, sealed({**head, **manifest, "files": listed}), within=folder
+    )
 
 
 def sealed(manifest: Mapping[str, Json]) -> bytes:
@@ -96,7 +104,17 @@ def specification(target: Target, kind: str) -> dict[str, Json]:
 
 
 def read_manifest(folder: Path) -> dict[str, Json]:
-    """Raises `ArtifactError`."""
+    """What a finished artifact says of itself. Raises `ArtifactError`."""
+    manifest = _read_manifest(folder)
+    if "unfinished" in manifest:
+        raise ArtifactError(
+            f"{folder} holds an artifact whose build was stopped; repeat 'tilewright build'"
+        )
+    return manifest
+
+
+def _read_manifest(folder: Path) -> dict[str, Json]:
+    """Also that of one whose build was stopped. Raises `ArtifactError`."""
     if not folder.is_dir():
         raise ArtifactError(
             f"{folder} is not an artifact: there is no such folder; make one with "
@@ -120,8 +138,8 @@ def read_manifest(folder: Path) -> dict[str, Json]:
         )
     if manifest.get("version") != VERSION:
         raise ArtifactError(
-            f"{folder} is an artifact of version {manifest.get('version')}, this program reads "
-            f"{VERSION}; build it again, or install the program that built it"
+            f"{folder} is an artifact of version {manifest.get('version')!s:.40}, this program "
+            f"reads {VERSION}; build it again, or install the program that built it"
         )
     said = manifest.pop("sha256", None)
     before, _, after = raw.rpartition(str(said).encode())
@@ -129,10 +147,10 @@ def read_manifest(folder: Path) -> dict[str, Json]:
         raise ArtifactError(
             f"{folder / MANIFEST} has other content than when it was built; {AGAIN}"
         )
-    names = manifest.get("files")
-    if not isinstance(names, dict):
+    names, earlier = manifest.get("files"), manifest.get("earlier", {})
+    if not isinstance(names, dict) or not isinstance(earlier, dict):
         raise ArtifactError(f"{folder / MANIFEST} does not list the artifact's files; {AGAIN}")
-    for name in names:
+    for name in (*names, *earlier):
         if not _PLAIN.fullmatch(name):
             raise ArtifactError(
                 f"{folder / MANIFEST} lists {name!r:.80}, which is no name of a file in an "
@@ -169,14 +187,30 @@ def read_files(
     return files
 
 
-def _forget(folder: Path) -> None:
-    """Remove an earlier artifact, first what says that it is one. A file with other bytes than the
-    manifest states is the user's, and stays."""
-    with suppress(OSError, ValueError, KeyError, ArtifactError):
-        manifest = read_manifest(folder)
-        remove(folder / MANIFEST, within=folder)
-        for name, said in as_object(manifest["files"]).items():
-            with suppress(ArtifactError):
-                read_files(folder, {"files": {name: said}})
-                remove(folder / name, within=folder)
-    remove(folder / MANIFEST, within=folder)
+def _files_of(folder: Path) -> dict[str, Json]:
+    """The files of an artifact that is there, with what it says of them; none where it cannot be
+    read."""
+    try:
+        manifest = _read_manifest(folder)
+        return {**as_object(manifest.get("earlier", {})), **as_object(manifest["files"])}
+    except (OSError, ValueError, ArtifactError):
+        return {}
+
+
+def _remove(folder: Path, files: Mapping[str, Json]) -> None:
+    """Remove files of an earlier artifact. One with other bytes than it states is the user's, and
+    stays."""
+    for name, said in files.items():
+        with suppress(ArtifactError, ValueError, KeyError):
+            read_files(folder, {"files": {name: said}})
+            remove(folder / name, within=folder)
+
+
+def _remove_interrupted(folder: Path, names: Sequence[str]) -> None:
+    """Remove what an interrupted write of these files left beside them."""
+    for place in {(folder / name).parent for name in names}:
+        own = {(folder / name).name for name in names if (folder / name).parent == place}
+        for path in list(place.iterdir()) if place.is_dir() else []:
+            found = _IN_PROGRESS.fullmatch(path.name)
+            if found and found[1] in own:
+                remove(path, within=folder)

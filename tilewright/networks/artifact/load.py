@@ -5,12 +5,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from math import prod
 from pathlib import Path
-from typing import Any
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
 from tilewright.networks.artifact.accuracy import CHECK_FILE, NetworkAccuracy, accuracy, unpacked
+from tilewright.networks.artifact.check_order import check_order
 from tilewright.networks.artifact.compiled import KIND as LIBRARY_KIND
 from tilewright.networks.artifact.compiled import LIBRARY, CompiledArtifact
 from tilewright.networks.artifact.errors import ArtifactError
@@ -31,34 +32,35 @@ from tilewright.targets.layer import Scale, Value
 from tilewright.targets.registry import rebuild
 
 CPU_LIBRARY = "cpu/islands.so"
+DTYPES = (
+    "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32",
+    "float64", "bool",
+)  # fmt: skip
+"""Of tensors of a network."""
+MOST_AXES, MOST_ELEMENTS, MOST_COUNT = 32, 1 << 40, 1 << 60
+TINIEST, LARGEST = 2.0**-126, 2.0**127
+"""Of steps: normal numbers in float32."""
 LIBRARY_BYTES = 1 << 31
 """Of an artifact with a library: weights are in float32 there."""
 
 
 class Artifact:
-    """A network in memory, as it was built. `manifest` is what the folder says of it."""
+    """A network in memory, as it was built. `manifest` is what the folder says of it; `name` is the
+    network's, `target` what it was built for."""
 
     def __init__(
         self, manifest: Mapping[str, Json], program: BuiltProgram, library: bytes | None,
         check: bytes | None = None,
     ) -> None:  # fmt: skip
         self.manifest = manifest
+        self.name, self.target = as_text(manifest["network"]), as_text(manifest["target"])
         self.program = program
         self._library = library
         self._check = check
         self._order = _order(manifest)
+        check_order(self._order, program.ports)
         self.rows = tuple(_row(as_object(row)) for row in as_list(manifest["layers"]))
         self.clock_hz = _clock(manifest)
-
-    @property
-    def name(self) -> str:
-        """Of the network."""
-        return as_text(self.manifest["network"])
-
-    @property
-    def target(self) -> str:
-        """The name of what it was built for."""
-        return as_text(self.manifest["target"])
 
     @property
     def inputs(self) -> tuple[Value, ...]:
@@ -222,19 +224,34 @@ def _values(rows: Json) -> tuple[Value, ...]:
     return tuple(_value(as_text(as_object(row)["name"]), as_object(row)) for row in as_list(rows))
 
 
-def _value(name: str, row: Mapping[str, Any]) -> Value:
+def _value(name: str, row: Mapping[str, Json]) -> Value:
+    shape, dtype = tuple(map(as_int, as_list(row["shape"]))), as_text(row["dtype"])
+    if len(shape) > MOST_AXES or min(shape, default=0) < 0 or prod(shape) > MOST_ELEMENTS:
+        raise ValueError(f"'{name:.60}' has a shape that cannot be")
+    if dtype not in DTYPES:
+        raise ValueError(f"'{name:.60}' is of type {dtype:.20}")
     step, zero = row["scale"], row["zero_point"]
-    shape = tuple(map(as_int, as_list(row["shape"])))
-    scale = None if step is None else Scale(as_number(step), as_int(zero))
-    return Value(name, shape, as_text(row["dtype"]), scale)
+    if step is None:
+        return Value(name, shape, dtype)
+    scale = Scale(as_number(step), as_int(zero))
+    if not (TINIEST <= scale.step <= LARGEST and -128 <= scale.zero_point <= 127):
+        raise ValueError(f"'{name:.60}' has a scale that cannot be")
+    return Value(name, shape, dtype, scale)
 
 
 def _row(row: Mapping[str, Json]) -> LayerTime:
     return LayerTime(
-        as_text(row["name"]), _texts(row["names"]), as_text(row["operator"]), as_int(row["macs"]),
-        as_int(row["stream_cycles"]), as_int(row["cycles"]), as_int(row["roofline_cycles"]),
-        as_int(row["segment"]),
+        as_text(row["name"]), _texts(row["names"]), as_text(row["operator"]), _count(row["macs"]),
+        _count(row["stream_cycles"]), _count(row["cycles"]), _count(row["roofline_cycles"]),
+        _count(row["segment"]),
     )  # fmt: skip
+
+
+def _count(value: Json) -> int:
+    found = as_int(value)
+    if not 0 <= found <= MOST_COUNT:
+        raise ValueError("a count is negative, or larger than counts are")
+    return found
 
 
 def _clock(manifest: Mapping[str, Json]) -> float:

@@ -9,6 +9,7 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from numpy.typing import NDArray
@@ -18,11 +19,15 @@ from tilewright.core.files import (
     Json,
     as_int,
     as_list,
+    as_number,
     as_object,
     as_text,
     pack_files,
+    read_json,
     unpack_files,
 )
+from tilewright.networks.artifact.check_order import check_order
+from tilewright.networks.artifact.run import Order
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.targets.artifact_types import BuiltProgram, LayerGraph, Pick
 from tilewright.targets.base import Target
@@ -80,9 +85,8 @@ def written(
         "outputs": [{"name": name, "shape": list(graph.values[name].shape)} for name in outputs],
         "values": {layer.output: list(graph.values[layer.output].shape) for layer in layers},
     }
-    files = {n: data for n, data in made.files.items() if not n.startswith("runtime/")}
     text = json.dumps(description, ensure_ascii=False, sort_keys=True)
-    return pack_files({**files, DESCRIPTION: text.encode()})
+    return pack_files({**made.files, DESCRIPTION: text.encode()})
 
 
 def inputs_of(layers: Sequence[Layer]) -> tuple[str, ...]:
@@ -94,22 +98,36 @@ def inputs_of(layers: Sequence[Layer]) -> tuple[str, ...]:
 
 def layer_cycles(content: bytes) -> tuple[LayerCycles, ...]:
     """The layers of a program, in order. Raises `OffloadError`."""
-    rows = as_list(_description(_files(content))["layers"])
-    return tuple(_cycles(as_object(row)) for row in rows)
+    try:
+        rows = as_list(_description(_files(content))["layers"])
+        return tuple(_cycles(as_object(row)) for row in rows)
+    except (KeyError, ValueError) as error:
+        raise OffloadError(f"the module's layers cannot be read ({error})") from None
 
 
 def clock_hz(content: bytes) -> float:
     """Of the accelerator that a program is for. Raises `OffloadError`."""
-    return float(str(as_object(_description(_files(content))["keys"])["clock_mhz"])) * 1e6
+    try:
+        return as_number(as_object(_description(_files(content))["keys"])["clock_mhz"]) * 1e6
+    except (KeyError, ValueError) as error:
+        raise OffloadError(f"the module does not name a clock ({error})") from None
 
 
 class HostProgram:
     """A program on a simulated accelerator. One thread runs it at a time, others wait."""
 
     def __init__(self, content: bytes) -> None:
-        """Raises `OffloadError`."""
+        """Raises `OffloadError`, and what `Builds.open` raises."""
         files = _files(content)
-        said = _description(files)
+        try:
+            self._open(files, _description(files))
+        except (KeyError, ValueError, TypeError) as error:
+            raise OffloadError(
+                f"the module holds no valid program ({error}); partition it again"
+            ) from None
+        self._lock = threading.Lock()
+
+    def _open(self, files: Mapping[str, bytes], said: Mapping[str, Json]) -> None:
         self.inputs = tuple(map(as_text, as_list(said["inputs"])))
         self.outputs = tuple(
             Value(as_text(row["name"]), tuple(map(as_int, as_list(row["shape"]))))
@@ -126,11 +144,33 @@ class HostProgram:
             raise OffloadError(f"{target.name} runs no programs; partition the module again")
         layers = [as_object(row) for row in as_list(said["layers"])]
         self._program: BuiltProgram = builds.open(files, layers)
-        self._lock = threading.Lock()
+        self._sizes = self._checked_sizes()
+
+    def _checked_sizes(self) -> list[int]:
+        """The elements of each of `inputs`. Raises `ValueError` where a segment would lack a tensor
+        or get one of another size."""
+        loaded = {port.name: port for loads, _ in self._program.ports for port in loads}
+        given = [Value(name, loaded[name].shape if name in loaded else ()) for name in self.inputs]
+        made = {name: Value(name, shape) for name, shape in self._shapes.items()}
+        check_order(
+            Order(
+                steps=tuple(("segment", number) for number in range(len(self._loads))),
+                loads=self._loads, islands=(), inputs=tuple(given), outputs=self.outputs,
+                values=made, quantised={}, results={},
+            ),
+            self._program.ports,
+        )  # fmt: skip
+        if not all(port.name in made for _, stores in self._program.ports for port in stores):
+            raise ValueError("a segment gives a tensor that is not described")
+        return [prod(value.shape) for value in given]
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """Int8 arrays in the order of `inputs`, in the shapes of their values; gives those of
-        `outputs`."""
+        `outputs`. Raises `OffloadError` for arrays of another size."""
+        if [array.size for array in arrays] != self._sizes:
+            raise OffloadError(
+                "the module gives its program tensors of other sizes; partition it again"
+            )
         tensors = dict(zip(self.inputs, arrays, strict=True))
         with self._lock:
             for segment, loads in enumerate(self._loads):
@@ -151,12 +191,13 @@ def _files(content: bytes) -> dict[str, bytes]:
 
 def _description(files: Mapping[str, bytes]) -> dict[str, Json]:
     try:
-        said = as_object(json.loads(files[DESCRIPTION]))
+        said = as_object(read_json(files[DESCRIPTION]))
+        version = said["version"]
     except (KeyError, ValueError):
         raise OffloadError("the module holds no valid program; partition it again") from None
-    if said["version"] != VERSION:
+    if version != VERSION:
         raise OffloadError(
-            f"the program in the module is of version {said['version']}, this package reads "
+            f"the program in the module is of version {str(version)[:40]!r}, this package reads "
             f"{VERSION}; partition the module again"
         )
     return said

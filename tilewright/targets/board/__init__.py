@@ -1,9 +1,12 @@
-"""Measures on VTAs on boards elsewhere, by a worker of a Dask cluster beside each.
+"""Measures on VTAs on boards elsewhere, by a worker beside each (`targets.cluster`).
 
 `target` is the side of the command, `single_layer_programs` what travels, `board_runner` what runs
 beside the board, through the C runtime (`targets.vta.board.runtime`) and `measure.c`.
-`board_worker` makes a worker of that. What runs there loads no numba.
+`board_worker` offers that. What runs there loads no numba.
 """
 
 INPUT, EXPECTED = "input.bin", "expected.bin"
 """Beside the files of the artifact (`targets.vta.board.files.FILES`)."""
+MEASURE, ROWS, STATUS = "measure", "rows", "status"
+"""Of a call's header: its name, and its programs; of what a worker says of itself: what became of
+programs."""

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -104,6 +105,8 @@ class BoardBench:
 
     def __post_init__(self) -> None:
         self._one_at_a_time = threading.Lock()
+        self._running: subprocess.Popen[str] | None = None
+        self._closed = False
         self._build()
         self.reset()
 
@@ -123,6 +126,14 @@ class BoardBench:
         with self._one_at_a_time:
             done = [self._run(row, blobs) for row in rows]
         return self._told(done)
+
+    def close(self) -> None:
+        """End the program that runs, and run no further one."""
+        self._closed = True
+        if self._running is not None:
+            _kill(self._running)
+        with self._one_at_a_time:
+            pass
 
     def reset(self) -> None:
         """Program the FPGA. Raises `BoardDown`."""
@@ -180,12 +191,19 @@ class BoardBench:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True, errors="replace", start_new_session=True,
         ) as process:  # fmt: skip
+            self._running = process
+            if self._closed:
+                _kill(process)
             try:
                 printed, said = process.communicate(timeout=self.options.seconds)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
+                _kill(process)
                 process.communicate()
                 return self._broken("timeout", f"no end within {self.options.seconds:g} s")
+            finally:
+                self._running = None
+        if self._closed:
+            raise BoardDown("its worker was ended")
         cause = (said.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
         if process.returncode == _TIMED_OUT:
             return self._broken("timeout", cause)
@@ -240,3 +258,9 @@ class BoardBench:
             "counter_wrong": np.array([ran.wrong for ran in done], np.int64),
             **write_programs({"repeats": Ragged.of(repeats)}),
         }
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """With all that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

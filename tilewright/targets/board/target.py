@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.child_process import Header
-from tilewright.core.files import Json, as_object
+from tilewright.core.files import Json, as_object, as_text
 from tilewright.targets.base import Configs, Lowered, Measurements, Space
-from tilewright.targets.board.board_worker import answer
+from tilewright.targets.board import MEASURE, ROWS
 from tilewright.targets.board.single_layer_programs import check_loadable, loadable
 from tilewright.targets.capabilities import (
     Baseline,
@@ -28,8 +26,8 @@ from tilewright.targets.capabilities import (
     offers,
     without,
 )
-from tilewright.targets.cluster.connection import BOARD, ClusterError, connect
-from tilewright.targets.cluster.remote_worker import UNUSABLE
+from tilewright.targets.cluster.channel import CALL
+from tilewright.targets.cluster.connection import BOARD, connect
 from tilewright.targets.registry import TargetError, rebuild
 from tilewright.targets.remote_target import checked_measurements, joined_measurements
 from tilewright.targets.vta.target import VtaTarget
@@ -41,8 +39,8 @@ _NOBODYS = (Enumerates, MeasuresInOnePass, Builds, HasArea, HasDesigns)
 
 
 class BoardTarget:
-    """Keeps the `Target` contract for a board of the cluster at an address. `machine` is the same
-    VTA simulated: spaces, programs and estimates are its, no measurement is. Measuring raises
+    """Implements the `Target` contract for a board of the cluster at an address. `machine` is the
+    same VTA simulated: spaces, programs and estimates are its, no measurement is. Measuring raises
     `ClusterError` where the board is lost."""
 
     deterministic = False
@@ -104,8 +102,8 @@ class BoardTarget:
             loads = np.array([files is not None for files in found.rows])
             sent = [dict(files) for files in found.rows if files is not None]
             if sent:
-                header: Header = {"call": "measure", "rows": list[Json](sent)}
-                _, arrays = asked(self.cluster, self.name, header, found.blobs)
+                header: Header = {CALL: MEASURE, ROWS: list[Json](sent)}
+                _, arrays = connect(self.cluster).call(header, found.blobs, self.name)
                 parts.append((rows[loads], checked_measurements(len(sent), arrays)))
             if not loads.all():
                 none = Measurements.nothing(int((~loads).sum()), "run_error")
@@ -114,28 +112,24 @@ class BoardTarget:
         return joined_measurements(lowered, parts)
 
 
-def asked(
-    cluster: str, name: str, header: Header, arrays: Mapping[str, NDArray[Any]]
-) -> tuple[Header, dict[str, NDArray[Any]]]:
-    """A call on the board `board:NAME` (`targets.board.board_worker.answer`), arrays in any shape.
-    Raises `ClusterError` if it is not there or cannot be used."""
-    reply, found = connect(cluster).call(answer, name, header, dict(arrays), resource=name)
-    if UNUSABLE in reply:
-        raise ClusterError(f"{name}: {reply[UNUSABLE]}")
-    return reply, {key: np.require(array, None, "W") for key, array in found.items()}
-
-
 def board_on(cluster: str, name: str, space: str) -> BoardTarget:
     """The board of that name, as its worker describes it. Raises `TargetError` if no worker of the
-    cluster offers it, and `ClusterError`."""
-    offered = connect(cluster).offered(BOARD)
-    if BOARD + name not in offered:
+    cluster offers it, or several do, and `ClusterError`."""
+    workers = connect(cluster)
+    workers.look()  # one that was away may be back
+    offered = workers.offered(BOARD)
+    found = offered.get(BOARD + name, [])
+    if not found:
         known = ", ".join(sorted(offered)) or "none"
         raise TargetError(
             f"no worker of {cluster} offers {BOARD}{name} (boards there: {known}); start one "
-            f"beside the board: tilewright board serve {name} --cluster {cluster}"
+            f"beside the board ('tilewright board serve {name}') and name its address"
         )
-    about, _ = asked(cluster, BOARD + name, {"call": "describe"}, {})
-    machine = rebuild("vta", as_object(about["spec"]), space)
+    if len(found) > 1:
+        raise TargetError(
+            f"{len(found)} workers of {cluster} offer {BOARD}{name}; give each board a name of its "
+            "own, or name one address only"
+        )
+    machine = rebuild("vta", as_object(found[0]["spec"]), space)
     assert isinstance(machine, VtaTarget), "that kind makes no other"
-    return BoardTarget(machine, name, cluster, str(about["bench"]))
+    return BoardTarget(machine, name, cluster, as_text(found[0]["bench"]))

@@ -1,225 +1,253 @@
-"""Connects to a Dask cluster within a time limit, and gives up one that stays unreachable."""
+"""Connects to workers within a time limit, and gives up those that stay unreachable.
+
+Which of them answers a call does not matter: it depends on its arguments alone.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import os
 import re
+import ssl
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import CancelledError, wait
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-from tilewright.core.child_process import RpcDied
-from tilewright.core.errors import TilewrightError
-
-if TYPE_CHECKING:
-    from distributed import Client, Future
+from tilewright.core.child_process import Arrays, Frame, Header, RpcNonsense
+from tilewright.core.files import as_int, as_text
+from tilewright.targets.cluster import ClusterError
+from tilewright.targets.cluster.channel import (
+    ABOUT,
+    CALL,
+    OFFERS,
+    SLOTS,
+    UNUSABLE,
+    Channel,
+    dial,
+)
+from tilewright.targets.cluster.keys import VARIABLE, command_context, keys_folder
 
 REACH_SECONDS = 10.0
-"""For a scheduler to answer."""
+"""For a worker to answer at first."""
 WORKER_SECONDS = 60.0
-"""For a worker to be there: at first, and again once all are gone."""
-BOARD = "board:"
-"""How the names of resources begin that are boards. What needs none is not done beside one."""
+"""For one to be there again once all are gone."""
 LOOK_SECONDS = 2.0
-"""How often a call that takes longer looks whether the cluster is still there."""
-_FRESH_SECONDS = 5.0  # so long it is believed who the workers are
-_ADDRESS = re.compile(r"(tcp|tls)://[^\s/@]+:\d{1,5}")
-_GONE = "start it and the same command again: the ledger has all that was measured"
+"""How often those that are away are looked for."""
+MOST_LOSSES = 3
+"""Workers that may be lost with the same call in hand."""
+BOARD = "board:"
+"""How the names of what is offered begin that are boards. What needs none is not done there."""
+_ADDRESS = re.compile(r"(?:tls://)?([^\s/@,:]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})")
 
 
-W = TypeVar("W")
-
-
-class ClusterError(TilewrightError):
-    """A cluster that cannot be used: no Dask here, no scheduler or worker there, or workers with
-    something else than the command."""
-
-
-class _Stranded(Exception):
-    """A call that only workers may answer which are all gone, while others came."""
-
-
-def check_address(address: str) -> None:
-    """Raises `ClusterError` for anything but `tcp://HOST:PORT` and `tls://HOST:PORT`."""
-    if not _ADDRESS.fullmatch(address):
+def check_address(address: str) -> list[tuple[str, int]]:
+    """Host and port of each worker. Raises `ClusterError` for anything but `HOST:PORT`, several
+    with commas."""
+    found = [_ADDRESS.fullmatch(part.strip()) for part in address.split(",")]
+    if not all(found):
         raise ClusterError(
-            f"--cluster {address}: write tcp://HOST:PORT, as 'dask scheduler' prints it, or "
-            "tls://HOST:PORT"
+            f"--cluster {address}: write HOST:PORT, as 'tilewright cluster serve' prints it, of "
+            "several workers with commas"
         )
+    return [(each[1].strip("[]"), int(each[2])) for each in found if each is not None]
+
+
+@dataclass
+class _Worker:
+    """A worker by its address. `about` is what it says of itself, empty while it is away; `cause`
+    why it is; `calls` are ours that it has in hand, `idle` connections that nothing is asked on."""
+
+    host: str
+    port: int
+    about: Header = field(default_factory=dict)
+    cause: str = ""
+    calls: int = 0
+    idle: list[Channel] = field(default_factory=list)
+
+    @property
+    def offers(self) -> str:
+        return as_text(self.about[OFFERS])
+
+    @property
+    def slots(self) -> int:
+        return as_int(self.about[SLOTS])
+
+    def leave(self, cause: str) -> None:
+        """It is away: connections to it are dead."""
+        self.about, self.cause = {}, cause
+        while self.idle:
+            self.idle.pop().close()
 
 
 class Cluster:
-    """A connection to a scheduler, for all threads of this process."""
+    """The workers at an address, for all threads of this process."""
 
-    def __init__(self, address: str, client: Client) -> None:
+    def __init__(self, address: str) -> None:
         self.address = address
-        self.client = client
-        self._looking = threading.Lock()
-        self._looked = 0.0  # when
-        self._workers: dict[str, dict[str, Any]] = {}
+        self._keys = keys_folder()
+        self._context = command_context(self._keys)
+        self._workers = [_Worker(host, port) for host, port in check_address(address)]
+        self._changed = threading.Condition()
 
-    def workers(self) -> dict[str, dict[str, Any]]:
-        """What the scheduler knows of each worker, by its address, as of some seconds ago at most.
-        Raises `ClusterError`."""
-        with self._looking:
-            if time.monotonic() - self._looked > _FRESH_SECONDS:
-                self._workers = self._identity()
-                self._looked = time.monotonic()
-            return self._workers
-
-    def offered(self, prefix: str) -> dict[str, list[str]]:
-        """The resources whose names begin so, with the addresses of the workers that offer each.
-        Raises `ClusterError`."""
-        found: dict[str, list[str]] = {}
-        for address, about in self.workers().items():
-            for name in about["resources"]:
-                if name.startswith(prefix):
-                    found.setdefault(name, []).append(address)
+    def offered(self, prefix: str) -> dict[str, list[Header]]:
+        """By the name of what is offered, of those that begin so, what each worker says of itself
+        that offers it."""
+        found: dict[str, list[Header]] = {}
+        for each in self._present():
+            if each.offers.startswith(prefix):
+                found.setdefault(each.offers, []).append(each.about)
         return found
 
-    def slots(self, resource: str = "") -> int:
-        """How many calls can run at a time: threads of the workers that have no board, or of a
-        resource how many there are. Raises `ClusterError`."""
-        workers = self.workers()
-        if resource:
-            return sum(int(each["resources"].get(resource, 0)) for each in workers.values())
-        return sum(int(workers[address]["nthreads"]) for address in self._free())
+    def slots(self, offer: str = "") -> int:
+        """How many calls can be answered at a time: by the workers without a board, or by what is
+        offered under a name."""
+        return sum(each.slots for each in self._present() if each.offers == offer)
 
-    def call(self, function: Callable[..., Any], *arguments: Any, resource: str = "") -> Any:
-        """What a function of this package, known to the workers by its name, gives on one of them
-        that is free, or has a `resource` that is. If its worker dies it is called again elsewhere:
-        it must depend on its arguments alone. Raises `RpcDied` where several workers died of it,
-        `ClusterError`, and what the function raises."""
-        from distributed.scheduler import KilledWorker
-
-        resources = {resource: 1} if resource else None
-        while True:
-            free = None if resource or not self.offered(BOARD) else self._wait_for(self._free)
-            future = self.client.submit(
-                function, *arguments, pure=False, resources=resources, workers=free
-            )
-            try:
-                return self._result(future, resource, free)
-            except _Stranded:
-                continue
-            except KilledWorker as error:
-                raise RpcDied(f"the workers ended that did it: {error}") from None
-            finally:
-                future.release()
-
-    def _free(self) -> list[str]:
-        """The workers without a board."""
-        return [
-            address for address, about in self.workers().items()
-            if not any(name.startswith(BOARD) for name in about["resources"])
-        ]  # fmt: skip
-
-    def wait_for_worker(self) -> None:
-        """Raises `ClusterError` if for `WORKER_SECONDS` there is none."""
-        self._wait_for(self.workers)
-
-    def _wait_for(self, look: Callable[[], W]) -> W:
-        end = time.monotonic() + WORKER_SECONDS
-        while not (found := look()):
-            if time.monotonic() > end:
-                raise ClusterError(self._nobody(""))
-            time.sleep(0.1)
-            self._looked = 0.0
-        return found
-
-    def _result(self, future: Future, resource: str, free: list[str] | None) -> Any:
-        # Dask's own way to wait for a time is a race that ends in an `UnboundLocalError`.
-        waiting = asyncio.run_coroutine_threadsafe(_value(future), self.client.loop.asyncio_loop)
-        seen = time.monotonic()
-        try:
-            while not wait([waiting], LOOK_SECONDS).done:
-                if self._looks_alive(resource):
-                    seen = time.monotonic()
-                    if free is not None and not set(free) & set(self._free()):
-                        raise _Stranded
-                elif time.monotonic() - seen > WORKER_SECONDS:
-                    raise ClusterError(self._nobody(resource))
-            return waiting.result()
-        except CancelledError:
-            raise ClusterError(f"the scheduler at {self.address} was lost; {_GONE}") from None
-        finally:
-            waiting.cancel()
-
-    def _looks_alive(self, resource: str) -> bool:
-        try:
-            self._looked = 0.0
-            return bool(self.slots(resource))
-        except ClusterError:
-            return False
-
-    def _nobody(self, resource: str) -> str:
-        what = f"worker that offers {resource}" if resource else "worker"
-        return (
-            f"the cluster at {self.address} has no {what} for {WORKER_SECONDS:g} s; start one "
-            f"({'tilewright board serve' if resource else f'dask worker {self.address}'}) and the "
-            "same command again: it resumes from the ledger"
+    def call(self, header: Header, arrays: Arrays, offer: str = "") -> Frame:
+        """What a worker answers that is free, or that offers what is wanted; arrays in any shape.
+        If it is lost with the call in hand, another is asked. Raises `ClusterError`, also for what
+        the worker calls `UNUSABLE`, and `RpcNonsense`."""
+        losses = 0
+        while losses < MOST_LOSSES:
+            with self._held(offer) as worker:
+                try:
+                    channel = self._channel(worker)
+                except OSError as error:
+                    self._lose(worker, error)
+                    continue
+                try:
+                    reply, results = self._ask(worker, channel, header, arrays)
+                except (OSError, EOFError) as error:
+                    self._lose(worker, error)
+                    losses += 1
+                    continue
+            if UNUSABLE in reply:
+                raise ClusterError(
+                    f"the worker at {worker.host}:{worker.port} cannot be used: {reply[UNUSABLE]}"
+                )
+            return reply, results
+        raise ClusterError(
+            f"{MOST_LOSSES} workers of {self.address} were lost with the same call in hand; see "
+            "what they said, and start the same command again: the ledger has all that was measured"
         )
 
-    def _identity(self) -> dict[str, dict[str, Any]]:
+    def look(self) -> None:
+        """Ask all workers what they are, those that are there already, too."""
+        with ThreadPoolExecutor(len(self._workers)) as pool:
+            list(pool.map(self._look_at, self._workers))
+
+    def wait_for_worker(self) -> None:
+        """Raises `ClusterError` if none answers for `REACH_SECONDS`, or none takes our keys."""
+        end = time.monotonic() + REACH_SECONDS
+        while True:
+            self.look()
+            if self._present():
+                break
+            refused = all(each.cause.startswith("the keys") for each in self._workers)
+            if refused or time.monotonic() > end:
+                raise ClusterError(self._nobody())
+            time.sleep(0.2)
+        threading.Thread(target=self._look_again, daemon=True).start()
+
+    def _present(self) -> list[_Worker]:
+        with self._changed:
+            return [each for each in self._workers if each.about]
+
+    @contextmanager
+    def _held(self, offer: str) -> Iterator[_Worker]:
+        """A slot of a worker. Raises `ClusterError` if for `WORKER_SECONDS` there is none."""
+        end = time.monotonic() + WORKER_SECONDS
+        with self._changed:
+            while True:
+                there = [each for each in self._workers if each.about and each.offers == offer]
+                free = [each for each in there if each.calls < each.slots]
+                if free:
+                    break
+                if there:
+                    end = time.monotonic() + WORKER_SECONDS
+                elif time.monotonic() > end:
+                    raise ClusterError(
+                        f"the cluster at {self.address} has no worker "
+                        f"{f'that offers {offer} ' if offer else ''}for {WORKER_SECONDS:g} s; "
+                        f"start it ({'tilewright board serve' if offer else _START}) and the same "
+                        "command again: it resumes from the ledger"
+                    )
+                self._changed.wait(LOOK_SECONDS)
+            worker = min(free, key=lambda each: each.calls / each.slots)
+            worker.calls += 1
         try:
-            about = self.client.sync(self.client.scheduler.identity, n_workers=-1)
-        except Exception as error:  # of the connection; Dask has no class for them
-            raise ClusterError(
-                f"the scheduler at {self.address} does not answer ({error}); {_GONE}"
-            ) from None
-        return dict(about["workers"])
+            yield worker
+        finally:
+            with self._changed:
+                worker.calls -= 1
+                self._changed.notify_all()
+
+    def _channel(self, worker: _Worker) -> Channel:
+        """A connection that nobody else uses. Raises `OSError`."""
+        with self._changed:
+            while worker.idle:
+                channel = worker.idle.pop()
+                if not channel.is_stale:
+                    return channel
+                channel.close()
+        return dial(worker.host, worker.port, self._context, REACH_SECONDS)
+
+    def _ask(self, worker: _Worker, channel: Channel, header: Header, arrays: Arrays) -> Frame:
+        try:
+            answer = channel.ask(header, arrays)
+        except BaseException:  # what came on it later would be the answer to this
+            channel.close()
+            raise
+        with self._changed:
+            worker.idle.append(channel)
+        return answer
+
+    def _look_at(self, worker: _Worker) -> None:
+        try:
+            about, _ = self._ask(worker, self._channel(worker), {CALL: ABOUT}, {})
+            as_text(about[OFFERS]), as_int(about[SLOTS])
+        except (OSError, EOFError, RpcNonsense, ValueError, KeyError) as error:
+            self._lose(worker, error)
+        else:
+            with self._changed:
+                worker.about, worker.cause = about, ""
+                self._changed.notify_all()
+
+    def _look_again(self) -> None:
+        while True:
+            time.sleep(LOOK_SECONDS)
+            for each in self._workers:
+                if not each.about:
+                    self._look_at(each)
+
+    def _lose(self, worker: _Worker, error: Exception) -> None:
+        refused = isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
+        with self._changed:
+            said = f"{type(error).__name__}: {error}".rstrip(": ")
+            worker.leave(f"the keys of {self._keys} do not fit: {said}" if refused else said)
+
+    def _nobody(self) -> str:
+        causes = "; ".join(f"{e.host}:{e.port}: {e.cause}" for e in self._workers)
+        return (
+            f"no worker answers at {self.address} within {REACH_SECONDS:g} s ({causes}); start one "
+            f"with '{_START}', let this machine reach it, and give both the same keys ({VARIABLE})"
+        )
 
 
-async def _value(future: Future) -> Any:
-    try:
-        return await future
-    except asyncio.CancelledError as error:  # in no thread's way
-        raise CancelledError(str(error)) from None
-
-
+_START = "tilewright cluster serve"
 _connecting = threading.Lock()
-_connected: dict[str, Cluster] = {}
+_connected: dict[tuple[int, str], Cluster] = {}
 
 
 def connect(address: str) -> Cluster:
-    """The connection of this process to a scheduler that has a worker; made once, and again when it
-    is lost. Raises `ClusterError`."""
-    check_address(address)
+    """The connection of this process to the workers at an address, made once. Raises
+    `ClusterError`."""
     with _connecting:
-        found = _connected.get(address)
-        if found is None or found.client.status != "running":
-            try:
-                client = _client(address)
-            except ClusterError:
-                if found is None:
-                    raise
-                raise ClusterError(f"the scheduler at {address} was lost; {_GONE}") from None
-            found = _connected[address] = Cluster(address, client)
+        key = (os.getpid(), address)  # a fork has none of the connections
+        if (found := _connected.get(key)) is None:
+            found = Cluster(address)
             found.wait_for_worker()
+            _connected[key] = found
         return found
-
-
-def _client(address: str) -> Client:
-    try:
-        import dask
-        from distributed import Client
-    except ImportError as error:
-        raise ClusterError(
-            f"--cluster {address} needs Dask ({error}): pip install 'tilewright[cluster]', here "
-            "and on the workers"
-        ) from None
-    # Programs travel with the calls that run them.
-    dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GiB"})
-    try:
-        return Client(address, timeout=REACH_SECONDS, set_as_default=False, name="tilewright")
-    except (OSError, TimeoutError, ValueError, TypeError) as error:
-        raise ClusterError(
-            f"no Dask scheduler answers at {address} within {REACH_SECONDS:g} s "
-            f"({_cause(error)}); start one with 'dask scheduler', and let this machine reach it"
-        ) from None
-
-
-def _cause(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".split("\n", 1)[0]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from math import ceil
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -17,14 +15,17 @@ from tilewright.targets.base import Capabilities, Configs, Lowered, Measurements
 from tilewright.targets.capabilities import (
     Enumerates,
     MeasuresInOnePass,
+    Verifies,
+    capability,
+    offers,
     specification_of,
     without,
 )
-from tilewright.targets.cluster.connection import ClusterError, connect
-from tilewright.targets.cluster.remote_worker import SECONDS, UNUSABLE, answer
+from tilewright.targets.cluster.channel import CALL
+from tilewright.targets.cluster.connection import connect
+from tilewright.targets.cluster.remote_worker import FINGERPRINT, RECIPE, SECONDS, WORKLOAD
 from tilewright.targets.registry import kind_of
-from tilewright.targets.remote_target import Ask, Failed, RemoteTarget, TargetRaised, in_parts
-from tilewright.targets.subprocess_target import NAMED
+from tilewright.targets.remote_target import Ask, Failed, RemoteTarget, in_parts
 from tilewright.targets.workload import Workload
 
 CALL_SECONDS = 0.1
@@ -35,18 +36,19 @@ T = TypeVar("T", Lowered, Measurements)
 
 
 class ClusterTarget(RemoteTarget):
-    """Keeps the `Target` contract for the target `here`, which each worker of the `cluster` at that
-    address makes by the recipe for itself. What is not asked of batches, as spaces, estimates, the
-    baseline and the proof of the chosen one, is asked of the one here.
+    """Implements the `Target` contract for the target `here`, which each worker of the `cluster` at
+    that address makes by the recipe for itself. What is not asked of batches, as spaces, estimates,
+    the baseline and the proof of the chosen one, is asked of the one here.
 
-    Lowering and measuring raise `ClusterError` where the cluster is lost, or its workers have
-    something else than `here`.
+    Programs stay with the workers, which lower again what another one measures. None of theirs is
+    run here. Lowering and measuring raise `ClusterError` where the cluster is lost, or its workers
+    have something else than `here`.
     """
 
     def __init__(self, here: Target, recipe: dict[str, Json], cluster: str) -> None:
         self.here = self.beside = here
         self.cluster = cluster
-        self._recipe = json.dumps(recipe)
+        self._recipe = recipe
         self._row_seconds: dict[tuple[str, str], float] = {}  # by call and workload
 
     @property
@@ -70,27 +72,35 @@ class ClusterTarget(RemoteTarget):
     @property
     def capabilities(self) -> Capabilities:
         """Those of the target here, but for what would measure here."""
-        return without(self.here.capabilities, Enumerates, MeasuresInOnePass)
+        known = without(self.here.capabilities, Enumerates, MeasuresInOnePass)
+        return {**known, **offers(self, Verifies)} if Verifies in known else known
+
+    def measure(self, lowered: Lowered) -> Measurements:
+        """What is of another space, as a baseline may be, was lowered here and is measured here."""
+        return self.here.measure(lowered) if lowered.space else super().measure(lowered)
+
+    def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
+        """As the target here, of what it lowers itself."""
+        known = capability(self.here, Verifies)
+        assert known is not None, "offered only where it is"
+        if not lowered.space:
+            lowered = self.here.lower(lowered.workload, lowered.configs)
+        return known.verify(lowered, seed)
 
     def ask(
         self, call: str, workload: Workload, configs: Configs, programs: Arrays | None = None
     ) -> Frame:
-        """A call on some worker. Raises `RpcFailed` and `ClusterError`."""
+        """A call on some worker. Raises `ClusterError` and `RpcNonsense`."""
         header, arrays = connect(self.cluster).call(
-            answer, self._recipe, self.here.fingerprint,
-            {"call": call, "workload": workload.to_json()},
-            {"configs": configs, **(programs or {})},
+            {
+                CALL: call, RECIPE: self._recipe, FINGERPRINT: self.fingerprint,
+                WORKLOAD: workload.to_json(),
+            },
+            {"configs": configs},
         )  # fmt: skip
-        if UNUSABLE in header:
-            raise ClusterError(
-                f"a worker of {self.cluster} cannot be used for {self.name}: "
-                f"{header[UNUSABLE]}; give all workers what this command has"
-            )
-        if "error" in header:
-            raise TargetRaised(f"{header['error']}: {header.get('message', '')}")
         row_seconds = as_number(header[SECONDS]) / max(1, len(configs))
         self._row_seconds[call, workload.id] = row_seconds
-        return header, {name: np.require(array, None, "W") for name, array in arrays.items()}
+        return header, arrays
 
     def answers(
         self, call: str, workload: Workload, ask: Ask[T], failed: Failed[T], rows: NDArray[np.int64]
@@ -113,17 +123,15 @@ class ClusterTarget(RemoteTarget):
 
 
 def recipe_of(here: Target, name: str, space: str, isolate: float) -> dict[str, Json]:
-    """How a worker makes the target that `name` and `space` make here: by them, or where the name
-    is that of a file by what is in it. `isolate` is how many seconds a batch may take there in a
-    process of its own, 0 for none."""
-    written = specification_of(here) if Path(name).is_file() else None
-    if written is None:
-        return {"factory": NAMED, "arguments": {"text": name, "space": space}, "isolate": isolate}
-    arguments: dict[str, Json] = {
-        "kind": kind_of(name)[0].name, "specification": written, "space": space
-    }  # fmt: skip
+    """How a worker makes the target that `name` and `space` make here: by its kind, and by what is
+    in its specification where it has one. `isolate` is how many seconds a batch may take there, 0
+    for no limit."""
+    kind, rest = kind_of(name)
+    written = specification_of(here)
     return {
-        "factory": "tilewright.targets.cluster.remote_worker:rebuilt",
-        "arguments": arguments,
+        "kind": kind.name,
+        "preset": rest if written is None else "",
+        "specification": written,
+        "space": kind.space_named(space),
         "isolate": isolate,
     }

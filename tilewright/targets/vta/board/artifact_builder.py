@@ -18,13 +18,13 @@ from tilewright.targets.artifact_types import (
     StreamTimes,
     Tensors,
 )
-from tilewright.targets.layer import Layer
+from tilewright.targets.layer import Layer, Value
 from tilewright.targets.vta.board.bare import why_not_bare
 from tilewright.targets.vta.board.build import Linked, linked
-from tilewright.targets.vta.board.check import Checked, check_layers, read_layer
+from tilewright.targets.vta.board.check import Checked, check_described, check_layers, read_layer
 from tilewright.targets.vta.board.device import Device
 from tilewright.targets.vta.board.lower import LayerProgram, lower_layer
-from tilewright.targets.vta.board.program import BoardProgram
+from tilewright.targets.vta.board.program import BoardProgram, Port
 from tilewright.targets.vta.board.program_image import image_files, read_image
 from tilewright.targets.vta.board.runtime import sources_digest
 from tilewright.targets.vta.bounds import roofline_cycles
@@ -44,9 +44,16 @@ class VtaProgram:
     def open(
         cls, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]], spec: VtaSpec
     ) -> VtaProgram:
-        """Raises `BoardError` where the files are damaged, `ValueError` and `KeyError` where the
-        layers are none that `build` described."""
-        return cls(read_image(files, spec), [read_layer(layer) for layer in layers])
+        """Raises `BoardError` where the files are damaged or the layers are not those of the
+        program, `ValueError` and `KeyError` where the layers are none that `build` described."""
+        program, described = read_image(files, spec), [read_layer(layer) for layer in layers]
+        check_described(program, described)
+        return cls(program, described)
+
+    @property
+    def ports(self) -> list[tuple[list[Value], list[Value]]]:
+        """As the host has them."""
+        return [(_values(step.loads), _values(step.stores)) for step in self.program.steps]
 
     def run(self, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
         """Arrays by name, in the shape of their ports."""
@@ -62,6 +69,10 @@ class VtaProgram:
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
         return check_layers(self.program, self.layers, seed)
+
+
+def _values(ports: Sequence[Port]) -> list[Value]:
+    return [Value(port.name, port.shape, port.dtype) for port in ports]
 
 
 def build(graph: LayerGraph, schedules: Sequence[Pick], spec: VtaSpec) -> Built:

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text
 from tilewright.targets.artifact_types import LayerCheck
+from tilewright.targets.vta.board.bounds import BoardError, element_bytes
 from tilewright.targets.vta.board.device import Device
 from tilewright.targets.vta.board.layouts import pack, weights_packing
-from tilewright.targets.vta.board.lower import space_of
+from tilewright.targets.vta.board.lower import regions, space_of
 from tilewright.targets.vta.board.memory import MemoryPiece
 from tilewright.targets.vta.board.program import BoardProgram
+from tilewright.targets.vta.functional.semantics import WORK_LIMIT
 from tilewright.targets.vta.isa import FINISH
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.geometry import Geometry, merged_groups
@@ -41,16 +43,53 @@ class Checked:
 
 
 def read_layer(layer: Mapping[str, Json]) -> Checked:
-    """Of what `built.build` says of a layer. Raises `KeyError`, `ValueError` and
-    `WorkloadError`."""
+    """Of what `build` says of a layer. Raises `KeyError`, `ValueError` and `WorkloadError`."""
     first, count = map(as_int, as_list(layer["instructions"]))
     places = {
-        name: [MemoryPiece(*map(as_int, as_list(piece))) for piece in as_list(pieces)]
+        name: [_piece(as_list(piece)) for piece in as_list(pieces)]
         for name, pieces in as_object(layer["places"]).items()
     }
     workload = parse_workload(as_text(layer["workload"]), as_text(layer["epilogue"]))
     space = as_text(layer["space"])
     return Checked(workload, space, as_int(layer["segment"]), first, count, places)
+
+
+def _piece(numbers: Sequence[Json]) -> MemoryPiece:
+    first, last, buffer, offset = map(as_int, numbers)
+    return MemoryPiece(first, last, buffer, offset)
+
+
+def check_described(program: BoardProgram, layers: Sequence[Checked]) -> None:
+    """That layers are those of a program: their instructions follow one another in its segments,
+    their tensors lie in its buffers. Raises `BoardError`."""
+    if len(program.steps) != len(program.segments):
+        raise _foreign("the program has other steps than segments")
+    end = segment = 0
+    for number, layer in enumerate(layers):
+        if not segment <= layer.segment < len(program.segments):
+            raise _foreign(f"layer {number} is in segment {layer.segment}")
+        segment = layer.segment
+        own = program.segments[segment]
+        begun = max(end, own.first)
+        if layer.first != begun or not 1 <= layer.count <= own.first + own.count - begun:
+            raise _foreign(f"layer {number} is not the next part of segment {segment}")
+        end = layer.first + layer.count
+        for pieces in layer.places.values():
+            done = 0
+            for piece in pieces:
+                known = 0 <= piece.buffer < len(program.buffers)
+                room = program.buffers[piece.buffer].bytes if known else 0
+                size = piece.last - piece.first
+                if piece.first != done or size < 1 or not 0 <= piece.offset <= room - size:
+                    raise _foreign(f"a tensor of layer {number} lies in no buffer")
+                done = piece.last
+
+
+def _foreign(why: str) -> BoardError:
+    return BoardError(
+        f"the layers described are not those of the program: {why}; copy the artifact again, or "
+        "build it again from its model"
+    )
 
 
 def check_layers(
@@ -70,6 +109,7 @@ def check_layers(
                     device.memory(at, 0, buffer.bytes)[:] = noise
         lowering = Lowering.of(layer.workload, program.spec, space_of(layer.space))
         geo = lowering.geometry
+        _check_sizes(number, layer, geo, m)
         _fill_weights(device, program, layer, geo)
         tensors = _tensors(device, layer, geo, m)
         tensors |= _tensors_of_shortcut(device, layer, lowering)
@@ -77,6 +117,19 @@ def check_layers(
         expected = reference(layer.workload, m, tensors)
         got = _image(device, layer, "output", geo, m)
         yield LayerCheck(number, expected.size, int((got != expected).sum()))
+
+
+def _check_sizes(number: int, layer: Checked, geo: Geometry, m: Machine) -> None:
+    """That each tensor of a layer has the bytes that its program reads or writes. Raises
+    `BoardError`."""
+    if layer.workload.macs > WORK_LIMIT:
+        raise _foreign(f"layer {number} is more work than is checked")
+    element = element_bytes(m)
+    for region in regions(geo, m):
+        pieces = layer.places.get(region.name, ())
+        size = region.elements * int(element[region.memory])
+        if region.name != "uops" and (pieces[-1].last if pieces else 0) != size:
+            raise _foreign(f"the {region.name} of layer {number} have other than {size} bytes")
 
 
 def _run(

@@ -1,0 +1,37 @@
+"""Checks that the same command twice in one workspace writes the same bytes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.cli.conftest import Place
+
+OF_A_RUN = re.compile(r'^ *"(begun|wall_seconds|\w+_run_id)": .*$', re.M)
+"""Lines of JSON that say when and where a run was."""
+OF_A_FOLDER = (".tune", "ledger.jsonl.lease")
+"""Files that say which folder it is, and who wrote last."""
+
+
+@pytest.mark.slow(seconds=13)
+def test_the_second_time_every_file_has_the_same_bytes(guest: Place) -> None:
+    """The first computes what the second finds in the cache."""
+    command = ("tune", "digits_cnn", "--layers", "fc", "--tuner", "random", "--trials", "8")
+    written = []
+    for out in "first", "second":
+        done = guest.run(*command, "--out", out)
+        assert done.returncode == 0, done.stderr
+        files = {
+            path.name: path.read_bytes()
+            for path in sorted((guest.folder / out).iterdir())
+            if path.name not in OF_A_FOLDER
+        }
+        written.append(files)
+    first, second = written
+    assert set(first) == set(second) >= {"schedules.json", "summary.json", "ledger.jsonl"}
+    for name, data in first.items():
+        if name in ("run.json", "summary.json"):
+            assert OF_A_RUN.sub("", data.decode()) == OF_A_RUN.sub("", second[name].decode()), name
+        else:
+            assert data == second[name], name

@@ -1,0 +1,121 @@
+"""Lists the functions of the product that open a file to read it, from its source.
+
+A reader is named as its module and its qualified name, `tilewright.core.files:read_json_file`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("tilewright", "flows", "tasks", "models")
+_CALLED = frozenset({"open", "open_own", "open_to_read", "read_json_file", "read_plain"})
+_METHODS = frozenset({"load_module", "pread", "read_bytes", "read_text"})
+_OF_MODULES = {
+    "gzip": "open", "io": "open", "np": "load", "onnx": "load", "os": "open", "pq": "read_table",
+    "sqlite3": "connect", "tomllib": "load", "zipfile": "ZipFile",
+}  # fmt: skip
+
+
+TRUSTED: dict[str, tuple[str, ...]] = {
+    "it opens files for other functions, which are listed themselves, or makes them": (
+        "tilewright.cli.app:_flush", "tilewright.cli.stdio:_fit",
+        "tilewright.cli.stdio:prepare_streams", "tilewright.core.files:append",
+        "tilewright.core.files:pack_files", "tilewright.core.files:read_json_file",
+        "tilewright.core.safe_files:_below", "tilewright.core.safe_files:_create",
+        "tilewright.core.safe_files:_open", "tilewright.core.safe_files:create_beside",
+        "tilewright.core.safe_files:opened_folder", "tilewright.core.safe_files:read_plain",
+        "tilewright.services.local_services:_OwnFileHandler._open",
+        "tilewright.services.secret_file:_alone", "tilewright.services.secret_file:_write",
+        "tilewright.services.server_process:start", "tilewright.targets.cluster.keys:_write",
+    ),
+    "its files are the installation's own": (
+        "tilewright.dashboard.server:application.file",
+        "tilewright.evaluation.compare.run_cache:code_digest",
+        "tilewright.flows.deploy_all:_automations", "tilewright.flows.deploy_all:_deploy",
+        "tilewright.fusion.learned.pretrained:shipped_digest",
+        "tilewright.targets.board.board_runner:BoardBench._build",
+        "tilewright.targets.cpu.target:_sources",
+        "tilewright.targets.numba_cache:use_cache_of_these_sources",
+        "tilewright.targets.vta.baseline:_tophub", "tilewright.targets.vta.board.runtime:source",
+        "tilewright.targets.vta.code_digest:simulator_version", "tilewright.tasks.plots:_code",
+        "tilewright.tuning.network:source_digest",
+    ),
+    "this command, or a child of it, has just made the file, in a folder of its own": (
+        "tilewright.core.files:providing", "tilewright.flows.shared_worker:work",
+        "tilewright.models.transfer.trees:TransferXGBoost._packed",
+        "tilewright.models.transfer.validity:Chance.packed",
+        "tilewright.networks.artifact.build:_library",
+        "tilewright.networks.compiled.library:library_bytes",
+        "tilewright.networks.quantise.bn_folding:_optimised",
+        "tilewright.services.prefect_server:prepare_database_template",
+        "tilewright.targets.board.board_runner:BoardBench._compared",
+        "tilewright.targets.cpu.assembly:link", "tilewright.targets.cpu.measure:CpuBench.load",
+        "tilewright.tasks.codecs:encode_state",
+    ),
+    "it runs code, which a user has to allow": (
+        "tilewright.networks.compiled.library:CompiledNetwork.__init__",
+        "tilewright.networks.relax.cpu_subgraphs:Library.load",
+    ),
+    "the kernel wrote it": (
+        "tilewright.search.file_lock:_boot_id", "tilewright.search.file_lock:_stopped",
+        "tilewright.targets.cpu.machine:_said", "tilewright.targets.cpu.runner:quiet_machine",
+    ),
+    "it hashes bytes, whatever they are": (
+        "tilewright.tasks.tracking:table_dataset", "tilewright.tuning.network:_file_digest",
+        "tilewright.tuning.run_metadata:origin_of",
+    ),
+}  # fmt: skip
+"""Readers that read nothing from strangers, by the reason."""
+
+
+def readers() -> set[str]:
+    """All of them."""
+    return {name for path in _sources() for name in _readers_in(path)}
+
+
+def _sources() -> Iterator[Path]:
+    """Files of Python, each once: some rooms are links to others."""
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            if path.resolve() == path:
+                yield path
+
+
+def _readers_in(path: Path) -> Iterator[str]:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    module = ".".join(parts if parts[0] == "tilewright" else ("tilewright", *parts))
+    found: list[str] = []
+    _visit(ast.parse(path.read_text()), "", found)
+    yield from (f"{module.removesuffix('.__init__')}:{name}" for name in found)
+
+
+def _visit(node: ast.AST, name: str, found: list[str]) -> None:
+    for child in ast.iter_child_nodes(node):
+        inner = name
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            inner = f"{name}.{child.name}".lstrip(".")
+        elif isinstance(child, ast.Call) and _reads(child):
+            found.append(name)
+        _visit(child, inner, found)
+
+
+def _reads(call: ast.Call) -> bool:
+    called = call.func
+    if isinstance(called, ast.Name):
+        return called.id in _CALLED
+    if not isinstance(called, ast.Attribute):
+        return False
+    of = called.value.id if isinstance(called.value, ast.Name) else ""
+    if called.attr in _METHODS or _OF_MODULES.get(of) == called.attr:
+        return not _in_memory(call)
+    mode = call.args[0] if call.args else None
+    return called.attr == "open" and isinstance(mode, ast.Constant) and isinstance(mode.value, str)
+
+
+def _in_memory(call: ast.Call) -> bool:
+    """Whether it reads bytes that are there: `zipfile.ZipFile(io.BytesIO(data))`."""
+    first = call.args[0] if call.args else None
+    return isinstance(first, ast.Call) and ast.unparse(first.func) == "io.BytesIO"

@@ -1,0 +1,61 @@
+"""Runs `tilewright …` again and again, each a fork of this process.
+
+`python -m tests.reliability.watched_commands [[["ARGUMENT", …], "TEXT"], …]` takes JSON. A command
+with a TEXT is interrupted once it has printed that. Prints the exit statuses; what command i says
+goes to `said-i`.
+
+Whatever this process and its forks have preloaded (`LD_PRELOAD`) sees all of it, start-up of the
+libraries included.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from importlib import import_module
+from pathlib import Path
+
+from tests import warm
+
+LIMIT_SECONDS = 600.0
+
+
+def _status(number: int, arguments: list[str], until: str) -> int:
+    """How it ended, or was ended."""
+    (streams := Path(f"said-{number}")).mkdir()
+    for name in ("out", "err"):
+        (streams / name).touch()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            warm._command(arguments, os.getcwd(), dict(os.environ), str(streams.resolve()), "", "")
+            status = 0
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(status)
+    deadline = time.monotonic() + LIMIT_SECONDS
+    interrupted = not until
+    while (found := os.waitpid(child, os.WNOHANG))[0] == 0:
+        if not interrupted and until in (streams / "out").read_text():
+            os.kill(child, signal.SIGINT)
+            interrupted = True
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.05)
+    return os.waitstatus_to_exitcode(found[1])
+
+
+if __name__ == "__main__":
+    for library in (*warm.LIBRARIES, "tests.preloaded"):
+        import_module(library)
+    commands = json.loads(sys.argv[1])
+    print([_status(i, arguments, until) for i, (arguments, until) in enumerate(commands)])
