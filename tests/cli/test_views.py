@@ -18,7 +18,9 @@ from tests.noisy import NoisyTarget, registered
 from tests.tune_bare import tune_options
 from tilewright import tuning
 from tilewright.cli.app import app
+from tilewright.cli.views import terminal
 from tilewright.cli.views.latency import latency_text
+from tilewright.cli.views.terminal import Bars, working
 from tilewright.cli.views.tuning_progress import READING, STARTING, LineDisplay, tuned_line
 from tilewright.cli.views.tuning_results import show_results
 from tilewright.networks import zoo_names
@@ -289,10 +291,38 @@ def test_pictures_of_a_noisy_run_name_what_they_are_held_against(noisy: Ran) -> 
     assert network_convergence("resnet18", outcomes, trials).startswith(b"\x89PNG")
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is under way is said after a twentieth of a second."""
+    monkeypatch.setattr(terminal, "FIRST_WORD", 0.05)
+    monkeypatch.setattr(terminal, "QUIET", 0.05)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("bars", [True, False])
+def test_any_command_says_what_it_works_on_where_there_is_no_terminal(
+    bars: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = ""
+    with Bars(terminal.Terminal()) if bars else working("reading deep.onnx") as shown:
+        if isinstance(shown, Bars):
+            shown.update(shown.add_task("reading deep.onnx", total=10), completed=3)
+        deadline = time.monotonic() + 60
+        while said.count("… reading deep.onnx") < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+            said += capfd.readouterr().err
+    assert ("3 of 10, for 0 s now" in said) == bars
+    capfd.readouterr()
+    time.sleep(0.2)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("hasty")
 def test_a_run_that_waits_says_so_where_there_is_no_terminal() -> None:
     console = Console(file=io.StringIO(), width=80)
     assert isinstance(console.file, io.StringIO)
-    with LineDisplay(console, quiet_seconds=0.05) as display:
+    with LineDisplay(console) as display:
         display(StageBegan("import_model"))
         deadline = time.monotonic() + 60
         while console.file.getvalue().count("importing the model") < 2:

@@ -140,7 +140,7 @@ def run(
     """One inference: on the simulated accelerator, bit by bit and cycle by cycle as in hardware; or
     of a library, on this machine."""
     from tilewright.cli.views.artifact import profile_json, show_profile, show_run
-    from tilewright.cli.views.terminal import Terminal
+    from tilewright.cli.views.terminal import Terminal, working
     from tilewright.core.files import pack_arrays, write_atomically
     from tilewright.networks.artifact import CompiledArtifact
 
@@ -155,7 +155,8 @@ def run(
             raise TilewrightError("--timeline draws an accelerator's units; leave it out for a cpu")
         _run_library(artifact, arrays, output, profile=profile, as_json=as_json)
         return
-    outputs, spent = interruptible(lambda: artifact.run(arrays))
+    with working(f"running {artifact.name}"):
+        outputs, spent = interruptible(lambda: artifact.run(arrays))
     write_atomically(output, pack_arrays(outputs))
     if timeline is not None:
         from tilewright.reports.timeline.concat_timeline import write_joined
@@ -198,14 +199,15 @@ def verify(folder: Folder, as_json: AsJson = False, allow_code: AllowCode = Fals
     """Compare the whole network with its source model on stored samples, and every layer with plain
     arithmetic on random data."""
     from tilewright.cli.views.artifact import checks_json, show_accuracy, show_checks
-    from tilewright.cli.views.terminal import Terminal
+    from tilewright.cli.views.terminal import Terminal, working
     from tilewright.networks.artifact import CompiledArtifact
 
     artifact = _loaded(folder, allow_code)
     if isinstance(artifact, CompiledArtifact):
         _verify_library(artifact, as_json=as_json)
         return
-    checks, whole = interruptible(lambda: (list(artifact.verify()), artifact.accuracy()))
+    with working(f"verifying {artifact.name}"):
+        checks, whole = interruptible(lambda: (list(artifact.verify()), artifact.accuracy()))
     found = checks_json(artifact, checks, whole)
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))

@@ -52,6 +52,7 @@ def inspect(
 ) -> None:
     """Show what becomes of every operator: offloaded, left to the CPU, or unsupported; and what it
     takes at least on the accelerator, and on the CPU beside it by an estimate."""
+    from tilewright.cli.views.terminal import Terminal, working
     from tilewright.networks import load
     from tilewright.networks.accelerator import Accelerator
     from tilewright.targets import make_target
@@ -65,16 +66,18 @@ def inspect(
     check_source(model)
     hardware = make_target(target)
     say_remarks(target)
-    network = load(model, read_input_shapes(shape) or None, sandbox=True, calibration=calibration)
     accelerator = Accelerator.of(hardware, options.epilogue_mode, max_waste)
-    report = network.report_on(accelerator)
-    drawn = None if fusion is None else _draw_fusion(fusion, hardware, network.name, options)
+    with working(f"reading {model}"):
+        network = load(
+            model, read_input_shapes(shape) or None, sandbox=True, calibration=calibration
+        )
+        report = network.report_on(accelerator)
+        drawn = None if fusion is None else _draw_fusion(fusion, hardware, network.name, options)
     if as_json:
         said = report.to_dict() | ({} if drawn is None else {"fusion": drawn})
         typer.echo(json.dumps(said, indent=2))
         return
     from tilewright.cli.views.operators import show_report
-    from tilewright.cli.views.terminal import Terminal
 
     host = not accelerator.computes_floats
     show_report(report, hardware.name, Terminal(), brief=brief, has_host=host)

@@ -7,7 +7,7 @@ from typing import Self
 
 from rich.console import Console
 
-from tilewright.cli.views.terminal import progress_bar
+from tilewright.cli.views.terminal import Bars
 from tilewright.flows.build import SchedulesFound
 from tilewright.search.events import Event, StageBegan
 
@@ -25,7 +25,7 @@ class Building:
     """A bar that says what is under way; nothing where there is no terminal."""
 
     def __init__(self, console: Console) -> None:
-        self._bar = progress_bar(console)
+        self._bar = Bars(console)
         self._task = self._bar.add_task("reading", total=None)
 
     def __enter__(self) -> Self:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import shlex
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.table import Table
 
-from tilewright.cli.views.terminal import BREAK, columns_of, fitted_table, progress_bar, say
+from tilewright.cli.views.terminal import BREAK, Bars, columns_of, fitted_table, say
 from tilewright.hardware_search import folder
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.outputs import CodesignOutcome, CodesignSummary
@@ -21,7 +20,6 @@ from tilewright.reports.number_format import counted, duration, milliseconds, pe
 from tilewright.search.events import Event, Listener
 from tilewright.tuning.events import Note, StageBegan
 
-_QUIET_SECONDS = 30.0
 _STAGES = {
     "pose_problem": "reading the networks",
     "start_servers": "starting the local servers",
@@ -32,13 +30,11 @@ _STAGES = {
 
 @contextmanager
 def searching(console: Console) -> Iterator[Listener]:
-    """A bar of measurements on a terminal; elsewhere a line now and then."""
-    with progress_bar(console) as bars:
+    """A bar of measurements."""
+    with Bars(console) as bars:
         bar = bars.add_task(_STAGES["pose_problem"], total=None)
-        spoke = time.monotonic()
 
         def hear(event: Event) -> None:
-            nonlocal spoke
             match event:
                 case StageBegan():
                     bars.update(bar, description=_STAGES.get(event.name, event.name))
@@ -51,10 +47,6 @@ def searching(console: Console) -> Iterator[Listener]:
                     say(console, event.text)
                 case SearchProgress():
                     bars.update(bar, completed=event.trials, description=standing_text(event))
-                    if not console.is_terminal and time.monotonic() - spoke > _QUIET_SECONDS:
-                        spoke = time.monotonic()
-                        trials = counted(event.trials, "trial")
-                        say(console, f"… {trials}, {standing_text(event)}")
 
         yield hear
 

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from tilewright.cli.views.terminal import fitted_table, progress_bar, say
+from tilewright.cli.views.terminal import Bars, fitted_table, say
 from tilewright.evaluation.compare.comparison import (
     COMPARISON,
     Comparison,
@@ -65,7 +64,7 @@ class ComparisonBars:
 @contextmanager
 def comparing(console: Console) -> Iterator[ComparisonBars]:
     """Progress of a comparison, shown within."""
-    with progress_bar(console) as bars:
+    with Bars(console) as bars:
         yield ComparisonBars(console, bars)
 
 
@@ -77,7 +76,7 @@ def recording(
     logged, and which workload's champion is learned."""
     # What MLflow says of its tables and checks is of no use on this terminal.
     logging.getLogger("mlflow").setLevel(logging.WARNING)
-    with progress_bar(console) as bars:
+    with Bars(console) as bars:
         runs = len(plan.tuner_configs) * len(plan.seeds)
         logged = bars.add_task("logging to MLflow", total=runs)
         learned = bars.add_task(

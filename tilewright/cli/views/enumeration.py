@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tilewright.cli.views.latency import latency_text
-from tilewright.cli.views.terminal import progress_bar, say
+from tilewright.cli.views.terminal import Bars, say
 from tilewright.evaluation.enumeration import EnumeratedSpace
 from tilewright.reports.number_format import counted
 
@@ -17,7 +17,7 @@ from tilewright.reports.number_format import counted
 @contextmanager
 def enumerating(text: str, size: int, console: Console) -> Iterator[Callable[[int], None]]:
     """Progress through a space of `size` configs, to be told how many more are done."""
-    with progress_bar(console) as bars:
+    with Bars(console) as bars:
         bar = bars.add_task(text, total=size)
         yield lambda configs: bars.advance(bar, configs)
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tilewright.cli.views.terminal import bare_table, columns_of, fitted_table, progress_bar, say
+from tilewright.cli.views.terminal import Bars, bare_table, columns_of, fitted_table, say
 from tilewright.evaluation.explain.folder import TunedFolder
 from tilewright.evaluation.explain.recommendations import Advice
 from tilewright.evaluation.explain.summary import (
@@ -31,7 +31,7 @@ _BAR = 8  # characters of the longest bar
 @contextmanager
 def explaining(folder: TunedFolder, console: Console) -> Iterator[Callable[[int, Workload], None]]:
     """Progress over the workloads of a run, shown within: to be told which is next."""
-    with progress_bar(console) as bars:
+    with Bars(console) as bars:
         bar = bars.add_task("explaining", total=len(folder.workloads))
 
         def hear(place: int, workload: Workload) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tilewright.cli.views.latency import as_latency, latency_text
-from tilewright.cli.views.terminal import columns_of, fitted_table, progress_bar, say
+from tilewright.cli.views.terminal import Bars, columns_of, fitted_table, say
 from tilewright.evaluation.sweep.runs import RunBegan, RunTuned, SweepBegan, SweptRun
 from tilewright.evaluation.sweep.steps import SWEEP, Sweep
 from tilewright.reports.number_format import counted, duration, speedup
@@ -21,7 +20,6 @@ from tilewright.search.events import Event, Listener, Note, StageBegan
 from tilewright.tuning.events import WorkloadTuned
 from tilewright.tuning.gains import PUBLISHED
 
-QUIET_SECONDS = 30.0
 _STAGES = {
     "start_servers": "starting the local servers",
     "plan_sweep": "reading the models",
@@ -36,15 +34,15 @@ _DROPPABLE = (
 
 
 @contextmanager
-def sweeping(console: Console, quiet_seconds: float = QUIET_SECONDS) -> Iterator[Listener]:
+def sweeping(console: Console) -> Iterator[Listener]:
     """A bar of runs on a terminal; elsewhere a line a finished run, and now and then one of the run
     at work."""
-    with progress_bar(console) as bars:
+    with Bars(console) as bars:
         bar = bars.add_task("starting", total=None)
-        title, done, runs, workloads, spoke = "", 0, 0, 0, time.monotonic()
+        title, done, runs, workloads = "", 0, 0, 0
 
         def hear(event: Event) -> None:
-            nonlocal title, done, runs, workloads, spoke
+            nonlocal title, done, runs, workloads
             match event:
                 case StageBegan() if event.name in _STAGES:
                     bars.update(bar, description=_STAGES[event.name])
@@ -54,15 +52,12 @@ def sweeping(console: Console, quiet_seconds: float = QUIET_SECONDS) -> Iterator
                     kept = f", {done:,} of them {'are' if done != 1 else 'is'} here already"
                     say(console, f"{counted(runs, 'run')}{kept * bool(done)}")
                 case RunBegan():
-                    title, workloads, spoke = event.title, 0, time.monotonic()
+                    title, workloads = event.title, 0
                     bars.update(bar, description=title)
                 case WorkloadTuned():
                     workloads += 1
                     now = f"{title}: {counted(workloads, 'workload')} tuned"
                     bars.update(bar, description=now)
-                    if not console.is_terminal and time.monotonic() - spoke > quiet_seconds:
-                        spoke = time.monotonic()
-                        say(console, f"… {now}")
                 case RunTuned():
                     done += 1
                     bars.update(bar, completed=done)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
@@ -25,6 +28,8 @@ from tilewright.core.working_folder import as_typed
 
 Padding = int | tuple[int, int, int, int]
 
+FIRST_WORD, QUIET = 5.0, 30.0
+"""Seconds of silence before the first line of what is under way, and before later ones."""
 GAP = 2
 """Columns of a terminal between two cells of a `ruled_table`."""
 TEXT = 24
@@ -142,16 +147,79 @@ def _width(head: str, cells: Sequence[str | Text]) -> int:
     return max(map(cell_len, [*head.split("\n"), *map(str, cells)]))
 
 
-def progress_bar(console: Console) -> Progress:
-    """Bars that vanish when they are done; nothing where there is no terminal."""
-    return Progress(
-        BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-        TextColumn(
-            "{task.description}", markup=False,
-            table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
-        ),
-        console=console, transient=True, disable=not console.is_terminal, expand=True,
-    )  # fmt: skip
+class Silence:
+    """Says every so often what is under way, where nothing else is said: a context, for logs and
+    pipes. `words` gives that; the first line comes after `FIRST_WORD` seconds of silence, later
+    ones after `QUIET` seconds. `broken()` tells that something was said."""
+
+    def __init__(self, console: Console, words: Callable[[], str]) -> None:
+        self._console, self._words = console, words
+        self._spoke, self._ended = threading.Event(), threading.Event()
+
+    def __enter__(self) -> Silence:
+        threading.Thread(target=self._break, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._spoke.set()
+
+    def broken(self) -> None:
+        self._spoke.set()
+
+    def _break(self) -> None:
+        wait = FIRST_WORD
+        while not self._ended.is_set():
+            if self._spoke.wait(wait):
+                self._spoke.clear()
+            elif not self._ended.is_set():
+                say(self._console, f"… {self._words()}")
+                wait = QUIET
+
+
+class Bars(Progress):
+    """Bars that vanish when they are done; where there is no terminal, a line now and then of the
+    last one, on the error stream."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(
+            BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+            TextColumn(
+                "{task.description}", markup=False,
+                table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+            ),
+            console=console, transient=True, disable=not console.is_terminal, expand=True,
+        )  # fmt: skip
+        self._silence = Silence(Terminal(stderr=True), self._under_way)
+
+    def start(self) -> None:
+        """As `Progress.start`."""
+        super().start()
+        if self.disable:
+            self._silence.__enter__()
+
+    def stop(self) -> None:
+        """As `Progress.stop`."""
+        self._silence.__exit__()
+        super().stop()
+
+    def _under_way(self) -> str:
+        task = next(each for each in reversed(self.tasks) if each.visible)
+        of = "" if task.total is None else f", {task.completed:,.0f} of {task.total:,.0f}"
+        return f"{task.description}{of}, for {task.elapsed or 0:.0f} s now"
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Shows on the terminal's error stream that `what` is under way; elsewhere a line after
+    `FIRST_WORD` seconds."""
+    console, began = Terminal(stderr=True), time.monotonic()
+    if console.is_terminal:
+        with console.status(what):
+            yield
+        return
+    with Silence(console, lambda: f"{what}, for {time.monotonic() - began:.0f} s now"):
+        yield
 
 
 def say(console: Console, text: str) -> None:

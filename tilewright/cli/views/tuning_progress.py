@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.cli.views.latency import cost, cycles_text, latency_text, time_text
-from tilewright.cli.views.terminal import BREAK, columns_of, fitted_table, say
+from tilewright.cli.views.terminal import (
+    BREAK,
+    Silence,
+    columns_of,
+    fitted_table,
+    say,
+)
 from tilewright.reports.number_format import counted, speedup
 from tilewright.reports.run_table import sure_time
 from tilewright.targets.capabilities import Latency
@@ -102,24 +107,22 @@ class LayerProgress:
 
 
 class LineDisplay:
-    """One line a finished workload, for logs and pipes; and one in `quiet_seconds` without any,
+    """One line a finished workload, for logs and pipes; and where nothing is said for a while, one
     about what the run waits for or works on."""
 
-    def __init__(self, console: Console, first: str = READING, quiet_seconds: float = 30.0) -> None:
+    def __init__(self, console: Console, first: str = READING) -> None:
         self.console = console
         self.layers: dict[str, LayerProgress] = {}
-        self._quiet_seconds = quiet_seconds
         self._stage, self._since = first, time.monotonic()
         self._shared = ""
-        self._spoke, self._ended = threading.Event(), threading.Event()
+        self._silence = Silence(console, self._under_way)
 
     def __enter__(self) -> LineDisplay:
-        threading.Thread(target=self._break_silence, daemon=True).start()
+        self._silence.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._spoke.set()
+        self._silence.__exit__()
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -141,16 +144,11 @@ class LineDisplay:
 
     def _say(self, text: str) -> None:
         say(self.console, text)
-        self._spoke.set()
+        self._silence.broken()
 
-    def _break_silence(self) -> None:
-        while not self._ended.is_set():
-            if self._spoke.wait(self._quiet_seconds):
-                self._spoke.clear()
-            elif not self._ended.is_set():
-                seconds = round(time.monotonic() - self._since)
-                since = f", for {seconds} s now" if seconds else ""
-                say(self.console, f"… {self._shared}{self._stage}{since}")
+    def _under_way(self) -> str:
+        seconds = round(time.monotonic() - self._since)
+        return f"{self._shared}{self._stage}" + (f", for {seconds} s now" if seconds else "")
 
 
 class LiveDisplay:
