@@ -23,10 +23,10 @@ TRIALS ?= 64
 SEED ?= 0
 OUT ?= tuned/$(NETWORK)
 FUZZ_EXAMPLES ?= 4000
-# One worker more than cores, for tests wait for servers, locks and clocks; each takes up to a
+# Two workers more than cores, for tests wait for servers, locks and clocks; each takes up to a
 # gigabyte. tests/conftest.py wants its work distributed in files, the longest first. No worker that
 # dies is replaced: pytest-xdist would deal its files out again, and wait for them for ever.
-WORKERS = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+WORKERS = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile \
 	--no-loadscope-reorder --max-worker-restart 0
 

@@ -65,6 +65,7 @@ NIGHTLY = {
     "docs/guides/codesign.md",
     "docs/guides/compare-tuners.md",
     "docs/guides/own-model.md",
+    "docs/guides/sweep.md",
     "docs/tutorials/nightly-runs.md",
 }
 """Pages that take long, and whose commands have short tests of their own."""

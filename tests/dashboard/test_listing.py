@@ -24,7 +24,7 @@ from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER
 from tilewright.tuning.open_ledger import alone
 from tilewright.tuning.run_trials import LedgerTail, RunUnreadable, finished_trials
 
-pytestmark = pytest.mark.slow(seconds=15)
+pytestmark = pytest.mark.slow(seconds=2)
 
 TRIALS = 8
 

@@ -94,7 +94,7 @@ def ideal(text: str) -> float:
     return float(np.nanmin(np.mean([machine.measure(lowered).seconds for _ in range(100)], axis=0)))
 
 
-@pytest.mark.parametrize("bare", [True, False])
+@pytest.mark.parametrize("bare", [True, pytest.param(False, marks=pytest.mark.nightly(seconds=12))])
 @pytest.mark.slow(seconds=12)
 def test_a_target_of_another_package_is_tuned(
     tmp_path: Path, bare: bool, prefect_server: Login

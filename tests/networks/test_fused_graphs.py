@@ -128,7 +128,7 @@ class Drawn(Graph):
 
 
 @pytest.mark.slow(seconds=4)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(pieces, min_size=2, max_size=9),
     st.lists(st.booleans(), min_size=60, max_size=60),

@@ -48,7 +48,7 @@ def test_models_whose_weights_are_also_inputs_load(vgg19: ModelReport) -> None:
         assert len(network.examined.inputs) == 1, "weights are no inputs"
 
 
-@pytest.mark.slow(seconds=1)
+@pytest.mark.nightly(seconds=15)
 def test_vgg19_has_its_published_macs(vgg19: ModelReport) -> None:
     assert vgg19.total_macs == 19_632_062_464
 

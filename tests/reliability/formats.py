@@ -163,19 +163,45 @@ def _comparisons(folder: Path) -> tuple[Draw, Read]:
     from tilewright.evaluation.compare.benchmark_suite import recorded_test_bed
     from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
     from tilewright.evaluation.compare.process_pool import run_jobs
-    from tilewright.evaluation.compare.run_cache import KeptRuns, _read
+    from tilewright.evaluation.compare.run_cache import RUNS, KeptRuns
+    from tilewright.evaluation.row_cache import _read
 
     bed = recorded_test_bed([DATA / "tvm-vta" / "C10.csv.gz"])
     what = plan(bed, parse_tuner_configs("random"), (0,), 4, 2)
     kept = KeptRuns(folder, what)
     for run in run_jobs(what, what.jobs, 1):
         kept.add(run)
-    document = json.loads(kept.path.read_bytes())
+    path = folder / RUNS
+    document = json.loads(path.read_bytes())
 
     def read_it(data: bytes) -> object:
-        kept.path.write_bytes(data)
-        _read(kept.path), _kept(folder)
+        path.write_bytes(data)
+        _read(path), _kept(folder)
         return [KeptRuns(folder, what).find(job) for job in what.jobs]
+
+    return lambda rng: json_mutant(document, rng), read_it
+
+
+def _sweeps(folder: Path) -> tuple[Draw, Read]:
+    from types import SimpleNamespace
+
+    from tilewright.cli.commands.sweep import _kept
+    from tilewright.evaluation.row_cache import RowCache
+    from tilewright.evaluation.sweep.runs import RUNS, SweptRun
+
+    run = SweptRun(
+        network="digits_cnn", target="vta-pynq", tuner="random", seed=0, trials=8,
+        invalid_trials=1, baseline="fallback", baseline_cycles=9, baseline_seconds=0.1,
+        tuned_cycles=5, tuned_seconds=0.05, gain=1.8, bound_cycles=4, bound_seconds=0.04,
+        wall_seconds=2.0, place="digits_cnn", run_key="0" * 32, mlflow_run_id=None,
+    )  # fmt: skip
+    path = folder / RUNS
+    RowCache(path, SweptRun).add("key", run)
+    document = json.loads(path.read_bytes())
+
+    def read_it(data: bytes) -> object:
+        path.write_bytes(data)
+        return RowCache(path, SweptRun).find("key"), _kept(SimpleNamespace(folder=folder))  # type: ignore[arg-type]
 
     return lambda rng: json_mutant(document, rng), read_it
 
@@ -205,6 +231,7 @@ def _pages(folder: Path) -> tuple[Draw, Read]:
 def _stages(folder: Path) -> tuple[Draw, Read]:
     """Manifests of finished stages: what a check of their own does not prove."""
     from tilewright.core.files import canonical, digest
+    from tilewright.services.retention import _named
     from tilewright.tasks.artifact_store import Store
 
     store = Store(folder)
@@ -222,7 +249,7 @@ def _stages(folder: Path) -> tuple[Draw, Read]:
 
     def read_it(data: bytes) -> object:
         path.write_bytes(data)
-        return store.find("measure_baseline", "0" * 32)
+        return store.find("measure_baseline", "0" * 32), _named(path, folder)
 
     return draw, read_it
 
@@ -446,10 +473,13 @@ FORMATS = {
     "run.json": Format(_run_files, (f"{TUNING}:read_run", f"{TUNING}:_own_summary")),
     "comparison records": Format(
         _comparisons,
-        ("tilewright.cli.commands.compare:_kept", "tilewright.evaluation.compare.run_cache:_read"),
+        ("tilewright.cli.commands.compare:_kept", "tilewright.evaluation.row_cache:_read"),
+    ),
+    "sweep records": Format(
+        _sweeps, ("tilewright.cli.commands.sweep:_kept", "tilewright.evaluation.row_cache:_read")
     ),
     "pages.json": Format(_pages, ("tilewright.services.addresses:_read",)),
-    "cached stages": Format(_stages, STORED),
+    "cached stages": Format(_stages, (*STORED, "tilewright.services.retention:_named")),
     **{f"cached {name}": Format(_cached(name), STORED) for name in
        ("candidates", "batches", "measurements", "histories")},
     "cached states": Format(_cached("states"), (*STORED, *SAVED)),

@@ -25,6 +25,7 @@ def _databases(folder: Path) -> tuple[Draw, Read]:
     from tilewright.services.artifact_places import check_places
     from tilewright.services.mlflow_database import provide_mlflow_database
     from tilewright.services.relocate_artifacts import relocate
+    from tilewright.services.retention import compact
     from tilewright.services.workspace import Workspace
 
     os.environ["TILEWRIGHT_HOME"] = str(folder)
@@ -50,7 +51,7 @@ def _databases(folder: Path) -> tuple[Draw, Read]:
         home.mlflow_database.write_bytes(data)
         relocate(home.mlflow_database, home.mlflow_artifacts)
         check_places(home.mlflow_database, home.mlflow_artifacts)
-        return _database_problem([])
+        return _database_problem([]), compact(home.mlflow_database)
 
     return draw, read_it
 
@@ -119,7 +120,8 @@ FORMATS = {
     "databases": Format(
         _databases,
         ("tilewright.cli.error_messages:_database_problem",
-         f"{SERVICES}.artifact_places:check_places", f"{SERVICES}.relocate_artifacts:relocate"),
+         f"{SERVICES}.artifact_places:check_places", f"{SERVICES}.relocate_artifacts:relocate",
+         f"{SERVICES}.retention:compact"),
         share=0.2,
     ),
     "secrets": Format(_secrets, (f"{SERVICES}.secret_file:_read",)),

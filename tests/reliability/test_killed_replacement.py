@@ -38,7 +38,7 @@ def test_trials_says_whether_this_run_is_complete(tmp_path: Path) -> None:
         return done.stdout.splitlines()[-1]
 
     tune_bare(**RUN, out=str(tmp_path / "out"))
-    assert said() == "2 trials of 1 workloads; the run is complete"
+    assert said() == "2 trials of 1 workload; the run is complete"
     old = (tmp_path / "out" / "summary.json").read_bytes()
     tune_bare(**RUN | {"seed": 1}, out=str(tmp_path / "out"))
     assert said().endswith("the run is complete")

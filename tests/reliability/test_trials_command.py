@@ -31,7 +31,7 @@ def test_trials_of_a_living_a_dead_and_a_damaged_run(tmp_path: Path) -> None:
             file.write(b'{"check":"half a rec')  # as a reader may find it while a writer writes
         living = _trials(str(tmp_path))
         assert living.returncode == 0, living.stderr
-        assert f"{TRIALS} trials of 1 workloads; process {holder.pid} on" in living.stdout
+        assert f"{TRIALS} trials of 1 workload; process {holder.pid} on" in living.stdout
         assert living.stderr == ""
     finally:
         holder.kill()

@@ -20,14 +20,18 @@ API_URL, AUTH_STRING = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
 
 
 @contextmanager
-def embedded(prepare: Callable[[], None] = lambda: None) -> Iterator[Workspace]:
+def embedded(
+    prepare: Callable[[], None] = lambda: None, *, prune: bool = True
+) -> Iterator[Workspace]:
     """Run flows inside. Uses the server the user names in `PREFECT_API_URL` or the one of
-    `tilewright ui`, else starts one for the while. `prepare` runs while it starts.
+    `tilewright ui`, else starts one for the while. `prepare` runs while it starts. With `prune`,
+    cached stages that were long unused go first.
 
     Raises `ServerError`, `SecretError` or `WorkspaceError`.
     """
     workspace = use_workspace()
-    prune_daily(workspace)
+    if prune:
+        prune_daily(workspace)
     mlflow = mlflow_login(workspace)
     changed = (API_URL, AUTH_STRING, PREFECT_PAGES, *mlflow)
     before = {name: os.environ.get(name) for name in changed}

@@ -69,7 +69,7 @@ def prune_daily(workspace: Workspace) -> None:
 
 def compact(database: Path) -> int | None:
     """Give free pages of an SQLite file back to the disk; returns the bytes that freed. None if
-    another process uses the file, or there is no such file."""
+    another process uses the file, or it is no database."""
     if not database.is_file():
         return None
     before = _size(database) + _size(Path(f"{database}-wal"))
@@ -77,7 +77,7 @@ def compact(database: Path) -> int | None:
         with closing(sqlite3.connect(database, timeout=_BUSY_SECONDS)) as connection:
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    except sqlite3.OperationalError:
+    except sqlite3.Error:
         return None
     return max(0, before - _size(database) - _size(Path(f"{database}-wal")))
 

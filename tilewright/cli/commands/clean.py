@@ -29,7 +29,7 @@ def clean(
     from tilewright.tasks.old_runs import delete_runs, ended_before
 
     before = time.time() - older_than * DAY
-    with embedded() as workspace:
+    with embedded(prune=False) as workspace:
         cache, runs = unused_cache(workspace, before), ended_before(before)
         if yes:
             delete_runs(runs)

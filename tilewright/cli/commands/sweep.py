@@ -121,10 +121,13 @@ def _run(options: SweepOptions, bare: bool, as_json: bool) -> None:
 
 def _kept(options: SweepOptions) -> int:
     """The finished runs of a sweep's folder."""
+    from tilewright.core.safe_files import read_plain
     from tilewright.evaluation.sweep.runs import RUNS
 
-    path = options.folder / RUNS
-    return len(path.read_bytes().splitlines()) if path.is_file() else 0
+    try:
+        return len(read_plain(options.folder / RUNS).splitlines())
+    except OSError:
+        return 0
 
 
 def _bare(plan: SweepPlan, listen: Listener) -> tuple[Sweep, dict[str, str]]:

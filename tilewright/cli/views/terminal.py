@@ -165,6 +165,7 @@ class Silence:
         self._spoke.set()
 
     def broken(self) -> None:
+        """Something was said."""
         self._spoke.set()
 
     def _break(self) -> None:

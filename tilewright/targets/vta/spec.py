@@ -178,8 +178,10 @@ class VtaSpec(BaseModel):
             values = read_json(path.read_text())
         except OSError as error:
             raise SpecError(f"cannot read {path}: {error.strerror}") from None
-        except (ValueError, RecursionError) as error:
+        except json.JSONDecodeError as error:
             raise SpecError(f"{path} is not JSON: {error}") from None
+        except ValueError as error:
+            raise SpecError(f"{path}: {error}") from None
         if not isinstance(values, dict):
             raise SpecError(f"{path} holds no JSON object; expected the keys of vta_config.json")
         if not set(values) - NOT_OF_THE_MACHINE - {"name", "source"}:
