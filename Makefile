@@ -12,9 +12,8 @@ PYTHON ?= $(shell for p in $(CANDIDATES); do \
 OTHER_PYTHONS = $(shell for p in python3.11 python3.12 python3.13; do \
 	command -v "$$p" >/dev/null && "$$p" -c 'import sys; sys.exit(0)' 2>/dev/null \
 	&& ! cmp -s <("$$p" -V) <($(BIN)/python -V) && echo "$$p"; done)
-# The lock is complete, so pip has nothing to resolve; hashes are checked for every file. Python
-# compiles a module when it is first imported: most of what is installed never is.
-INSTALL := --no-deps --no-compile --disable-pip-version-check --no-input --quiet
+# The lock is complete, so pip has nothing to resolve; hashes are checked for every file.
+INSTALL := --no-deps --disable-pip-version-check --no-input --quiet
 
 NETWORK ?= resnet18
 TARGET ?= vta-pynq
@@ -23,10 +22,10 @@ TRIALS ?= 64
 SEED ?= 0
 OUT ?= tuned/$(NETWORK)
 FUZZ_EXAMPLES ?= 4000
-# Two workers more than cores, for tests wait for servers, locks and clocks; each takes up to a
+# One worker more than cores, for tests wait for servers, locks and clocks; each takes up to a
 # gigabyte. tests/conftest.py wants its work distributed in files, the longest first. No worker that
 # dies is replaced: pytest-xdist would deal its files out again, and wait for them for ever.
-WORKERS = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
+WORKERS = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile \
 	--no-loadscope-reorder --max-worker-restart 0
 
