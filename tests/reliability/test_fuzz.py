@@ -140,6 +140,7 @@ TRIAL = {
 STREAMS = np.load(Path(__file__).parents[1] / "data" / "vta" / "functional.npz")
 
 
+@pytest.mark.slow(seconds=6)
 @fuzzed
 @given(
     st.dictionaries(st.sampled_from(sorted(PRESET)) | st.text(max_size=6), JSON).map(

@@ -45,7 +45,8 @@ USAGE_ERROR = 2
 LINE_END = "\n"
 NO_MEMORY = "there is not enough memory; end other programs, or raise the limit (ulimit -v)"
 LEAST_MEMORY = 1 << 30
-"""Bytes of address space. Below, libraries cannot be loaded, and say so in words of their own."""
+"""Bytes of address space. Below, libraries cannot be loaded: they fail in words of their own, or
+wait for ever."""
 
 app = typer.Typer(
     name="tilewright",
@@ -113,6 +114,8 @@ def main() -> None:
     leave_working_folder()
     try:
         check_words(sys.argv[1:])
+        if _starved() and not {"--help", "--version"} & set(sys.argv):
+            raise MemoryError  # before a library waits for ever for memory, as OpenBLAS does
         _call()
     except KeyboardInterrupt:
         _fail(sentence(), stopped_status())
