@@ -28,8 +28,8 @@ Swept = tuple[Sweep, dict[str, str]]
 
 
 def sweep_flow(listen: Listener = ignore, plan: SweepPlan | None = None) -> Flow[..., Swept]:
-    """The flow, with somebody who hears what happens, and what is planned if that is known. Its
-    parameters are the fields of `SweepOptions`."""
+    """The flow; its parameters are the fields of `SweepOptions`. `listen` gets its events, `plan`
+    is what `plan_sweep` said, if it was asked already."""
 
     @flow(name="sweep", flow_run_name=named(SweepOptions, RUN_NAME), persist_result=False)
     @flat(SweepOptions)

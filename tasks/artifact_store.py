@@ -28,10 +28,10 @@ from typing import TypeVar, cast
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_object, as_text, canonical, digest, write_atomically
 from tilewright.core.safe_files import read_plain
+from tilewright.services.retention import DAY
 
 T = TypeVar("T")
 KEPT_OBJECTS = 64
-DAY_SECONDS = 86_400.0
 _NAME = re.compile(r"[0-9a-f]{64}\.[a-z]{1,8}")
 
 
@@ -96,7 +96,9 @@ class Store:
         """Write a data file unless it is there already; returns its name."""
         data = encode(thing)
         name = digest(data) + suffix
-        if not self.intact(name):
+        if self.intact(name):
+            self._note_use(self._data(name))
+        else:
             self._write(self._data(name), data)
         self._keep(name, thing)
         return name
@@ -159,9 +161,9 @@ class Store:
         return manifest
 
     def _note_use(self, path: Path) -> None:
-        """Date a manifest anew, once a day: `services.retention` removes what nobody finds."""
+        """Date a file anew, once a day: `services.retention` removes what nobody uses."""
         with suppress(OSError):
-            if path.lstat().st_mtime < time.time() - DAY_SECONDS:
+            if path.lstat().st_mtime < time.time() - DAY:
                 os.utime(path, follow_symlinks=False)
 
     def _read(self, name: str) -> bytes | None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tilewright.tuning.outputs import Summary
 
 
-def _here() -> LocalRunner:
+def _local_runner() -> LocalRunner:
     """Performs steps in this process."""
     from tilewright.search import LocalRunner
 
@@ -51,7 +51,7 @@ def tune(**options: Any) -> Summary:
     from tilewright.tuning import parse_options
 
     parsed = parse_options(**options)
-    found = tune_network(_here(), parsed)
+    found = tune_network(_local_runner(), parsed)
     draw_run(parsed.folder, found)
     return found.summary
 
@@ -74,7 +74,7 @@ def build(model: str | Path, out: str | Path, **options: Any) -> BuiltArtifact:
     for name in ("schedules", "calibration"):
         if options.get(name) is not None:
             options[name] = Path(options[name])
-    return build_artifact(_here(), BuildOptions(str(model), Path(out), **options))
+    return build_artifact(_local_runner(), BuildOptions(str(model), Path(out), **options))
 
 
 def run(
@@ -137,7 +137,7 @@ def compare(
     waste = DEFAULTS.max_waste if max_waste is None else max_waste
     test_bed, _ = enumerated(network, workloads, target, space, False, waste, folder / "spaces")
     what = plan(test_bed, configs, numbers, trials, batch)
-    return compare_tuners(_here(), what, folder, processes, fresh)
+    return compare_tuners(_local_runner(), what, folder, processes, fresh)
 
 
 def sweep(**options: Any) -> Sweep:
@@ -158,7 +158,7 @@ def sweep(**options: Any) -> Sweep:
     from tilewright.evaluation.sweep.options import parse_sweep
     from tilewright.flows.sweep import sweep as sweep_networks
 
-    return sweep_networks(_here(), parse_sweep(**options))
+    return sweep_networks(_local_runner(), parse_sweep(**options))
 
 
 def codesign(**options: Any) -> CodesignOutcome:
@@ -180,7 +180,7 @@ def codesign(**options: Any) -> CodesignOutcome:
     from tilewright.reports.codesign.drawing import draw_front
 
     parsed = parse_codesign(**options)
-    outcome = search(_here(), parsed)
+    outcome = search(_local_runner(), parsed)
     draw_front(parsed.folder, outcome)
     return outcome
 

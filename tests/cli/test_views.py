@@ -319,6 +319,23 @@ def test_any_command_says_what_it_works_on_where_there_is_no_terminal(
 
 
 @pytest.mark.usefixtures("hasty")
+def test_bars_without_a_task_say_that_work_begins(capfd: pytest.CaptureFixture[str]) -> None:
+    said = ""
+    with Bars(terminal.Terminal()):
+        deadline = time.monotonic() + 60
+        while "\n" not in said:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+            said += capfd.readouterr().err
+    assert said.startswith("… beginning\n")
+
+
+def test_a_table_without_rows_is_empty() -> None:
+    assert terminal.columns_of([]) == {}
+    assert terminal.fitted_table({"layer": [], "ms": []}, ("ms",), 80).row_count == 0
+
+
+@pytest.mark.usefixtures("hasty")
 def test_a_run_that_waits_says_so_where_there_is_no_terminal() -> None:
     console = Console(file=io.StringIO(), width=80)
     assert isinstance(console.file, io.StringIO)

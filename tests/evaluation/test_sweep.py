@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,8 @@ from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.sweep.leaderboard import leaderboards
 from tilewright.evaluation.sweep.options import parse_sweep
 from tilewright.evaluation.sweep.plan import plan_sweep
-from tilewright.evaluation.sweep.runs import RUNS, RunBegan, SweepBegan, SweptRun
-from tilewright.evaluation.sweep.steps import SWEEP, Sweep
+from tilewright.evaluation.sweep.runs import RUNS, RunBegan, SweepBegan, SweptRun, SweptRuns
+from tilewright.evaluation.sweep.steps import SWEEP, Sweep, SweepError, judge_runs
 from tilewright.flows.sweep import sweep
 from tilewright.networks import zoo
 from tilewright.reports.sweep import run_rows, sweep_note, verdict
@@ -106,6 +108,20 @@ def test_what_was_not_kept_or_is_no_longer_there_is_made_again(done: Sweep, tmp_
     assert [run.tuned_cycles for run in back.runs] == costs[0]
     _, heard = swept(tmp_path, **options, fresh=True)
     assert len(begun(heard)) == 3
+
+
+def test_a_run_that_vanishes_before_the_end_is_said_and_not_left_out(
+    done: Sweep, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(done.plan.folder, tmp_path / "sweep"))
+    plan = plan_sweep(parse_sweep(**ASKED | {"out": str(folder)}))
+    kept = SweptRuns(plan)
+    assert judge_runs(plan, kept).runs == done.runs
+    (folder / done.runs[3].place / SUMMARY).unlink()
+    with pytest.raises(
+        SweepError, match=re.escape(f"the results of {done.runs[3].title} are gone")
+    ):
+        judge_runs(plan, kept)
 
 
 @pytest.mark.slow(seconds=4)

@@ -159,12 +159,11 @@ def _run_files(folder: Path) -> tuple[Draw, Read]:
 
 
 def _comparisons(folder: Path) -> tuple[Draw, Read]:
-    from tilewright.cli.commands.compare import _kept
     from tilewright.evaluation.compare.benchmark_suite import recorded_test_bed
     from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
     from tilewright.evaluation.compare.process_pool import run_jobs
     from tilewright.evaluation.compare.run_cache import RUNS, KeptRuns
-    from tilewright.evaluation.row_cache import _read
+    from tilewright.evaluation.row_cache import count_rows
 
     bed = recorded_test_bed([DATA / "tvm-vta" / "C10.csv.gz"])
     what = plan(bed, parse_tuner_configs("random"), (0,), 4, 2)
@@ -176,16 +175,13 @@ def _comparisons(folder: Path) -> tuple[Draw, Read]:
 
     def read_it(data: bytes) -> object:
         path.write_bytes(data)
-        _read(path), _kept(folder)
+        count_rows(path)
         return [KeptRuns(folder, what).find(job) for job in what.jobs]
 
     return lambda rng: json_mutant(document, rng), read_it
 
 
 def _sweeps(folder: Path) -> tuple[Draw, Read]:
-    from types import SimpleNamespace
-
-    from tilewright.cli.commands.sweep import _kept
     from tilewright.evaluation.row_cache import RowCache
     from tilewright.evaluation.sweep.runs import RUNS, SweptRun
 
@@ -201,7 +197,7 @@ def _sweeps(folder: Path) -> tuple[Draw, Read]:
 
     def read_it(data: bytes) -> object:
         path.write_bytes(data)
-        return RowCache(path, SweptRun).find("key"), _kept(SimpleNamespace(folder=folder))  # type: ignore[arg-type]
+        return RowCache(path, SweptRun).find("key")
 
     return lambda rng: json_mutant(document, rng), read_it
 
@@ -464,6 +460,7 @@ SAVED = (f"{LEARNED}.saved_state:_digest", f"{LEARNED}.saved_state:load_state")
 STORED = ("tilewright.tasks.artifact_store:Store._bytes",)
 TREES, BOOSTED = (f"{LEARNED}.trees:XGBoost.load",), (f"{LEARNED}.trees:LightGBM.load",)
 TABLE = "tilewright.targets.vta.tvm_table"
+ROWS = ("tilewright.evaluation.row_cache:_read",)
 FORMATS = {
     "ledgers": Format(
         _ledgers,
@@ -471,13 +468,8 @@ FORMATS = {
     ),
     "run folders": Format(_summaries, ("tilewright.tuning.read_run:read_written",)),
     "run.json": Format(_run_files, (f"{TUNING}:read_run", f"{TUNING}:_own_summary")),
-    "comparison records": Format(
-        _comparisons,
-        ("tilewright.cli.commands.compare:_kept", "tilewright.evaluation.row_cache:_read"),
-    ),
-    "sweep records": Format(
-        _sweeps, ("tilewright.cli.commands.sweep:_kept", "tilewright.evaluation.row_cache:_read")
-    ),
+    "comparison records": Format(_comparisons, ROWS),
+    "sweep records": Format(_sweeps, ROWS),
     "pages.json": Format(_pages, ("tilewright.services.addresses:_read",)),
     "cached stages": Format(_stages, (*STORED, "tilewright.services.retention:_named")),
     **{f"cached {name}": Format(_cached(name), STORED) for name in

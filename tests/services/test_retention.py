@@ -50,6 +50,16 @@ def test_what_is_as_old_as_asked_goes_and_a_dry_look_removes_nothing(workspace: 
     assert names(workspace) == ["own", "shared"]
 
 
+def test_what_is_used_between_a_look_and_its_removal_stays(workspace: Workspace) -> None:
+    unused = unused_cache(workspace, time.time() - 30 * DAY)
+    store = Store(workspace.cache)
+    assert store.find("stage", "b" * 32) is not None
+    store.put(b"shared", bytes, ".npz")
+    unused.remove()
+    assert names(workspace) == ["shared"]
+    assert Store(workspace.cache).find("stage", "b" * 32) is not None
+
+
 def test_a_cache_is_pruned_once_a_day(workspace: Workspace) -> None:
     prune_daily(workspace)
     assert names(workspace) == []

@@ -47,6 +47,11 @@ class RowCache(Generic[R]):
         self._rows[key] = row
 
 
+def count_rows(path: Path) -> int:
+    """How many lines a file of rows has, 0 if there is none."""
+    return len(_read(path).splitlines())
+
+
 class _Line(BaseModel):
     """A line of the file."""
 

@@ -60,7 +60,7 @@ def verdict(leaderboard: Leaderboard) -> str:
 
 
 def _winner(leaderboard: Leaderboard) -> str | None:
-    """The one tuner that was faster than another; None where there is none."""
+    """The tuner that was faster than all others, if there are others; else None."""
     alone = len(leaderboard.winners) == 1 and len(leaderboard.tuners) > 1
     return leaderboard.winners[0] if alone else None
 

@@ -26,9 +26,11 @@ _BUSY_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class UnusedCache:
-    """Files of a cache folder that no stage used since a time, manifests first; sizes in bytes."""
+    """Files of a cache folder that no stage used since `before` (seconds of the epoch), manifests
+    first; sizes in bytes."""
 
     root: Path
+    before: float
     files: tuple[Path, ...]
     size: int
     whole: int
@@ -37,8 +39,10 @@ class UnusedCache:
         """Remove those that still are unused; returns how many bytes that freed."""
         freed = 0
         for path in self.files:
+            if _used(path) >= self.before:
+                continue  # another command has just found it
             with suppress(OSError, UnsafeFile):
-                size = path.stat().st_size
+                size = _size(path)
                 remove(path, within=self.root.parent)
                 freed += size
         return freed
@@ -53,7 +57,8 @@ def unused_cache(workspace: Workspace, before: float) -> UnusedCache:
     old = [path for path in manifests if _used(path) < before]
     kept = set().union(*(_named(path, root) for path in set(manifests) - set(old)))
     old += [path for path in data if path.name not in kept and _used(path) < before]
-    return UnusedCache(root, tuple(old), sum(map(_size, old)), sum(map(_size, [*manifests, *data])))
+    size, whole = (sum(map(_size, files)) for files in (old, [*manifests, *data]))
+    return UnusedCache(root, before, tuple(old), size, whole)
 
 
 def prune_daily(workspace: Workspace) -> None:

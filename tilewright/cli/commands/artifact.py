@@ -182,10 +182,11 @@ def _run_library(
         show_library_profile,
         show_library_run,
     )
-    from tilewright.cli.views.terminal import Terminal
+    from tilewright.cli.views.terminal import Terminal, working
     from tilewright.core.files import pack_arrays, write_atomically
 
-    outputs, spent = artifact.run(arrays, layers=profile or as_json)
+    with working(f"running {artifact.name}"):
+        outputs, spent = artifact.run(arrays, layers=profile or as_json)
     write_atomically(output, pack_arrays(outputs))
     if as_json:
         typer.echo(json.dumps(library_profile_json(spent), indent=2, ensure_ascii=False))
@@ -231,9 +232,10 @@ def _loaded(folder: Path, allow_code: bool) -> Artifact | CompiledArtifact:
 
 def _verify_library(artifact: CompiledArtifact, *, as_json: bool) -> None:
     from tilewright.cli.views.library import errors_json, show_errors
-    from tilewright.cli.views.terminal import Terminal
+    from tilewright.cli.views.terminal import Terminal, working
 
-    errors, whole = list(artifact.verify()), artifact.output_error()
+    with working(f"verifying {artifact.name}"):
+        errors, whole = list(artifact.verify()), artifact.output_error()
     found = errors_json(artifact, errors, whole)
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from tilewright.evaluation.compare.benchmark_suite import TestBed
     from tilewright.evaluation.compare.comparison import Comparison
+    from tilewright.evaluation.compare.run_cache import RUNS
+    from tilewright.evaluation.row_cache import count_rows
 
 BATCH, TRIALS, SEEDS, TUNERS = 8, 128, "0-9", "default,default-blind,ml2tuner,autotvm,random"
 GROUND_TRUTH = "oracle"
@@ -111,22 +113,13 @@ def compare(
     else:
         test_bed = _enumerated(network, workloads or [], target, space, live, max_waste, console)
     what = plan(test_bed, tuner_configs, numbers, trials, batch)
-    keep_count("run", lambda: _kept(out))
+    keep_count("run", lambda: count_rows(out / RUNS))
     with comparing(console) as progress:
         run = LocalRunner(progress)
         compared = compare_tuners(run, what, out, jobs or all_cores(), fresh)
     show(compared, out, console)
     if mlflow:
         _record(compared, out, console)
-
-
-def _kept(folder: Path) -> int:
-    """The finished runs of a comparison."""
-    from tilewright.core.safe_files import read_plain
-    from tilewright.evaluation.compare.run_cache import RUNS
-
-    path = folder / RUNS
-    return len(read_plain(path).splitlines()) if path.is_file() else 0
 
 
 def _enumerated(

@@ -105,10 +105,12 @@ def _run(options: SweepOptions, bare: bool, as_json: bool) -> None:
     from tilewright.cli.signals import keep_count
     from tilewright.cli.views.sweep import show_sweep, sweeping
     from tilewright.cli.views.terminal import Terminal
+    from tilewright.evaluation.row_cache import count_rows
     from tilewright.evaluation.sweep.plan import plan_sweep
+    from tilewright.evaluation.sweep.runs import RUNS
     from tilewright.search.events import StageBegan
 
-    keep_count("run", lambda: _kept(options))
+    keep_count("run", lambda: count_rows(options.folder / RUNS))
     with sweeping(Terminal(stderr=as_json)) as listen:
         listen(StageBegan("plan_sweep"))
         plan = plan_sweep(options)  # what cannot be starts no server
@@ -117,17 +119,6 @@ def _run(options: SweepOptions, bare: bool, as_json: bool) -> None:
         typer.echo(json.dumps(swept.to_json(), indent=2, ensure_ascii=False))
         return
     show_sweep(swept, options.folder, links, Terminal())
-
-
-def _kept(options: SweepOptions) -> int:
-    """The finished runs of a sweep's folder."""
-    from tilewright.core.safe_files import read_plain
-    from tilewright.evaluation.sweep.runs import RUNS
-
-    try:
-        return len(read_plain(options.folder / RUNS).splitlines())
-    except OSError:
-        return 0
 
 
 def _bare(plan: SweepPlan, listen: Listener) -> tuple[Sweep, dict[str, str]]:

@@ -22,7 +22,7 @@ _STAGES = {
 
 
 class Building:
-    """A bar that says what is under way; nothing where there is no terminal."""
+    """Says what is under way."""
 
     def __init__(self, console: Console) -> None:
         self._bar = Bars(console)

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tilewright.cli.views.terminal import say
-from tilewright.reports.number_format import plural
+from tilewright.reports.number_format import counted
 from tilewright.services.retention import UnusedCache
 from tilewright.services.workspace import Workspace
 
@@ -21,12 +21,9 @@ def show_removable(
     the bytes it gave back, None where another process uses it."""
     done = freed is not None
     size = cache.size if freed is None else freed
-    files = len(cache.files)
-    say(
-        console,
-        f"cached stages  {_mb(size)} in {files} {plural(files, 'file')}, of {_mb(cache.whole)}",
-    )
-    say(console, f"Prefect        {runs} {plural(runs, 'run')} that ended")
+    files = counted(len(cache.files), "file")
+    say(console, f"cached stages  {_mb(size)} in {files}, of {_mb(cache.whole)}")
+    say(console, f"Prefect        {counted(runs, 'run')} that ended")
     for path in (workspace.prefect_database, workspace.mlflow_database):
         given = compacted.get(path)
         now = f"{_mb(path.stat().st_size)} on disk" if path.is_file() else "nothing on disk"

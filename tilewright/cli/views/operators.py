@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tilewright.cli.views.terminal import columns_of, fitted_table, ruled_table
+from tilewright.cli.views.terminal import columns_of, fitted_table
 from tilewright.networks.report import ModelReport, OperatorReport
 from tilewright.reports.number_format import mega, milliseconds, percent
 from tilewright.targets.display_names import shape
@@ -120,8 +120,6 @@ def _workloads(report: ModelReport, width: int) -> Table:
         }
         for each in report.workloads
     ]
-    if not rows:
-        return ruled_table()
     epilogues = {row["epilogue"] for row in rows}
     columns = columns_of(rows)
     if len(epilogues) == 1:

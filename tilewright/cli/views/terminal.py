@@ -99,6 +99,8 @@ def fitted_table(
     Those of `left` stand on the left, and so does the first, unless its lines are `numbered`.
     `styles` are those of lines; with a `total`, the last line is set off."""
     shown = {head: cells for head, cells in columns.items() if any(cells)}
+    if not shown:
+        return ruled_table()
     first, *_ = shown
     texts = (first, *folded)
     whole = {head: _width(head, cells) for head, cells in shown.items()}
@@ -134,7 +136,7 @@ def fitted_table(
 
 def columns_of(rows: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
     """The cells of rows with equal headings by column."""
-    return {head: [row[head] for row in rows] for head in rows[0]}
+    return {head: [row[head] for row in rows] for head in (rows[0] if rows else ())}
 
 
 def _broken(cell: str | Text, room: int) -> str | Text:
@@ -205,7 +207,9 @@ class Bars(Progress):
         super().stop()
 
     def _under_way(self) -> str:
-        task = next(each for each in reversed(self.tasks) if each.visible)
+        task = next((each for each in reversed(self.tasks) if each.visible), None)
+        if task is None:
+            return "beginning"
         of = "" if task.total is None else f", {task.completed:,.0f} of {task.total:,.0f}"
         return f"{task.description}{of}, for {task.elapsed or 0:.0f} s now"
 

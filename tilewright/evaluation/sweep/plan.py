@@ -44,8 +44,13 @@ class SweepJob:
 
     @property
     def title(self) -> str:
-        """`resnet18 on vta-pynq, default, seed 0`."""
-        return f"{self.network} on {self.target}, {self.tuner}, seed {self.seed}"
+        """What messages call the run."""
+        return run_title(self.network, self.target, self.tuner, self.seed)
+
+
+def run_title(network: str, target: str, tuner: str, seed: int) -> str:
+    """`resnet18 on vta-pynq, default, seed 0`."""
+    return f"{network} on {target}, {tuner}, seed {seed}"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright.evaluation.row_cache import RowCache
-from tilewright.evaluation.sweep.plan import SweepJob, SweepPlan
+from tilewright.evaluation.sweep.plan import SweepJob, SweepPlan, run_title
 from tilewright.search.events import Event
 from tilewright.tuning.gains import before_all
 from tilewright.tuning.outputs import Summary
@@ -41,8 +41,8 @@ class SweptRun:
 
     @property
     def title(self) -> str:
-        """`resnet18 on vta-pynq, default, seed 0`."""
-        return f"{self.network} on {self.target}, {self.tuner}, seed {self.seed}"
+        """What messages call the run."""
+        return run_title(self.network, self.target, self.tuner, self.seed)
 
 
 @dataclass(frozen=True)

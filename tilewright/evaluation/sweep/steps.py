@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tilewright.core.errors import TilewrightError
 from tilewright.core.files import write_atomically
 from tilewright.evaluation.sweep.leaderboard import Leaderboard, leaderboards
 from tilewright.evaluation.sweep.plan import SweepJob, SweepPlan
@@ -20,6 +21,10 @@ from tilewright.tuning.tuning_task import target_of
 
 SWEEP = "sweep.json"
 VERSION = 1
+
+
+class SweepError(TilewrightError):
+    """A sweep that lacks a run."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +64,17 @@ def keep_run(kept: SweptRuns, job: SweepJob, summary: Summary, emit: Listener) -
 
 
 def judge_runs(plan: SweepPlan, kept: SweptRuns) -> Sweep:
-    """Say which tuner won where."""
-    found = tuple(run for job in plan.jobs if (run := kept.find(job)) is not None)
-    return Sweep(plan, found, leaderboards(found))
+    """Say which tuner won where. Raises `SweepError` for a run whose output directory is gone."""
+    found = []
+    for job in plan.jobs:
+        run = kept.find(job)
+        if run is None:
+            raise SweepError(
+                f"the results of {job.title} are gone from {job.options.folder}, or another run "
+                "is there; repeat the command, which makes that run again"
+            )
+        found.append(run)
+    return Sweep(plan, tuple(found), leaderboards(found))
 
 
 def log_sweep(swept: Sweep, folder: Path) -> None:
