@@ -18,20 +18,29 @@ WORK = parse_workload("conv2d:n=1,c=16,h=28,w=28,o=32,k=3,s=1,p=1")
 
 
 class SlowTarget(FaultyTarget):
-    """Takes a moment for a batch, so that the processes really overlap; may die in the third."""
+    """Takes a moment for a batch, so that the processes really overlap; may die in the third.
+
+    Who does not die waits with its second batch for `dead` beside the ledger. Otherwise the others
+    could have made every trial before one process got to its third batch.
+    """
 
     batches = 0
 
     def measure(self, lowered: Lowered) -> Measurements:
         self.batches += 1
         time.sleep(0.02)
-        if self.batches == 3 and "--die" in sys.argv:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if "--die" in sys.argv:
+            if self.batches == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+        elif self.batches == 2:
+            while not DEAD.exists():
+                time.sleep(0.02)
         return super().measure(lowered)
 
 
 if __name__ == "__main__":
     ledger, trials = sys.argv[1:3]
+    DEAD = Path(ledger).with_name("dead")
     explorer = make_explorer("random", {})
     for done in tune_shared(
         SlowTarget({}), WORK, explorer, Path(ledger), trials=int(trials), batch=4
