@@ -16,6 +16,7 @@ from tvm import relax
 from tvm.relax.transform import FastMathTransform
 
 from tilewright.networks.compiled.default_schedules import scheduling
+from tilewright.networks.compiled.vector_math import vector_legalizations
 from tilewright.networks.errors import ImportFailedError
 from tilewright.networks.relax.failures import plain
 from tilewright.networks.relax.uncompilable import uncompilable_operator
@@ -32,7 +33,8 @@ def compiled(module: Any, target: Any, pipeline: str, source: Any) -> Any:
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         FastMathTransform(),
-        relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern(),
+        relax.transform.LegalizeOps(vector_legalizations()),
+        relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(), relax.transform.FuseOps(), relax.transform.FuseTIR(),
         scheduling(),
         relax.transform.RewriteDataflowReshape(), relax.transform.ToNonDataflow(),

@@ -1,0 +1,47 @@
+"""Checks that sigmoid, SiLU and GELU are computed in vectors, also of the largest values."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.special import erf, expit
+from tvm import relax
+from tvm.ir import IRModule
+
+from tilewright.networks.compiled.library import CompiledNetwork, compiled, library_bytes
+from tilewright.targets.cpu.compile import llvm_target
+from tilewright.targets.cpu.pipeline import lowering
+from tilewright.targets.cpu.spec import CpuSpec
+
+pytestmark = pytest.mark.slow(seconds=4)
+
+X = np.concatenate([
+    np.linspace(-12, 12, 999), [-1e30, -200, -88.5, 0, 88.5, 200, 1e30],
+]).astype(np.float32)  # fmt: skip
+
+
+def test_they_equal_scipys_and_call_no_scalar_function(tmp_path: Path) -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(X.shape, "float32"))
+    operators = relax.op.sigmoid, relax.op.nn.silu, relax.op.nn.gelu, relax.op.nn.gelu_tanh
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            made = builder.emit_output(relax.Tuple([builder.emit(of(x)) for of in operators]))
+        builder.emit_func_output(made)
+    module: IRModule = builder.finalize()
+    library = library_bytes(compiled(module, llvm_target(CpuSpec.parse("")), lowering(), module))
+    wide = X.astype(np.float64)
+    inner = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
+    wanted = [
+        expit(wide), wide * expit(wide), 0.5 * wide * (1 + erf(wide / np.sqrt(2))),
+        0.5 * wide * (1 + np.tanh(inner)),
+    ]  # fmt: skip
+    for found, want in zip(CompiledNetwork(library)([X]), wanted, strict=True):
+        np.testing.assert_allclose(found, want, rtol=2e-5, atol=2e-5)
+    path = tmp_path / "network.so"
+    path.write_bytes(library)
+    symbols = subprocess.run(["nm", "-D", "-u", path], capture_output=True, text=True, check=True)
+    assert not {"expf", "erff", "tanhf", "exp", "erf"} & set(symbols.stdout.split())

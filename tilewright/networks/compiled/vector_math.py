@@ -1,0 +1,57 @@
+"""Writes sigmoid, SiLU and GELU with functions that are computed in vectors.
+
+TVM computes `exp`, `erf` and `tanh` by polynomials after `FastMathTransform`, but not the operators
+that contain them: those would call the C library once a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import pi, sqrt
+from typing import Any
+
+import tvm
+from tvm import topi
+
+Legalization = Callable[[Any, Any], Any]
+
+
+def vector_legalizations() -> Mapping[str, Legalization]:
+    """What `LegalizeOps` takes for these operators; values that are not float32 keep TVM's way."""
+    made = {
+        "relax.sigmoid": _sigmoid,
+        "relax.nn.silu": _silu,
+        "relax.nn.gelu": _gelu,
+        "relax.nn.gelu_tanh": _gelu_tanh,
+    }
+    return {name: _legalization(name, compute) for name, compute in made.items()}
+
+
+def _legalization(name: str, compute: Callable[[Any], Any]) -> Legalization:
+    usual = tvm.ir.Op.get(name).get_attr("FLegalize")
+
+    def legalized(builder: Any, call: Any) -> Any:
+        if str(call.args[0].ty.dtype) != "float32":
+            return usual(builder, call)
+        hint = name.rpartition(".")[2]
+        return builder.call_te(compute, call.args[0], primfunc_name_hint=hint)
+
+    return legalized
+
+
+def _sigmoid(x: Any) -> Any:
+    # fast_exp cuts its argument at 88, so the sum stays finite.
+    return 1.0 / (1.0 + topi.fast_exp(-x))
+
+
+def _silu(x: Any) -> Any:
+    return x * _sigmoid(x)
+
+
+def _gelu(x: Any) -> Any:
+    return 0.5 * x * (1.0 + topi.fast_erf(x * sqrt(0.5)))
+
+
+def _gelu_tanh(x: Any) -> Any:
+    # 0.5 (1 + tanh y) is the sigmoid of 2 y.
+    return x * _sigmoid(x * (1.0 + 0.044715 * x * x) * (2 * sqrt(2 / pi)))
