@@ -1,7 +1,7 @@
 """Rewrites transposed convolutions as convolutions whose channels become pixels.
 
-With a stride of s, an output pixel reads every s-th tap of the kernel: the s pixels beside each
-other are s convolutions of the same data. They run as one with s times the channels. Shapes along
+With a stride of s, an output pixel reads every s-th tap of the kernel. So s pixels beside each
+other are s convolutions of the same data, and run as one with s times the channels. Shapes along
 one axis of length h, with m = k / s taps each:
 
     (n, c, h) → Conv (n, o * s, h + m - 1) → (n, o, (h + m - 1) * s) → cut to the output

@@ -1,7 +1,7 @@
 """Writes sigmoid, SiLU and GELU with functions that are computed in vectors.
 
-TVM computes `exp`, `erf` and `tanh` by polynomials after `FastMathTransform`, but not the operators
-that contain them: those would call the C library once a value.
+After `FastMathTransform`, TVM computes `exp`, `erf` and `tanh` by polynomials. Operators that
+contain them would still call the C library once a value.
 """
 
 from __future__ import annotations
