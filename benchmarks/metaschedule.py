@@ -126,7 +126,8 @@ def tune(
                 initializer=few_intrinsics,
             ),
             runner=_runner(target, workload, baseline_config(target, spec, workload), found),
-            measure_callbacks=ms.MeasureCallback.create("default")[1:],
+            # All of them: AddToDatabase is what the search learns of measured programs by.
+            measure_callbacks="default",
             database="memory",
             strategy=ms.search_strategy.EvolutionarySearch(**(small if quick else {})),
             num_tuning_cores=1,

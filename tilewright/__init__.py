@@ -18,12 +18,24 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tilewright.api import build, codesign, compare, load_model, run, runs, sweep, trials, tune
+    from tilewright.api import (
+        build,
+        codesign,
+        compare,
+        load,
+        load_model,
+        run,
+        runs,
+        sweep,
+        trials,
+        tune,
+    )
     from tilewright.core.errors import TilewrightError
     from tilewright.evaluation.compare.comparison import Comparison
     from tilewright.evaluation.sweep.steps import Sweep
     from tilewright.hardware_search.outputs import CodesignOutcome
     from tilewright.networks.artifact import Profile
+    from tilewright.networks.artifact.session import Session
     from tilewright.networks.network import Network
     from tilewright.search.explorer import BaseExplorer as Tuner
     from tilewright.search.registry import register as register_tuner
@@ -42,6 +54,7 @@ _MODULES = {
     "build": "tilewright.api:build",
     "codesign": "tilewright.api:codesign",
     "compare": "tilewright.api:compare",
+    "load": "tilewright.api:load",
     "load_model": "tilewright.api:load_model",
     "run": "tilewright.api:run",
     "runs": "tilewright.api:runs",
@@ -60,6 +73,7 @@ _MODULES = {
     "Summary": "tilewright.tuning.outputs:Summary",
     "BuiltArtifact": "tilewright.tuning.build_artifact:BuiltArtifact",
     "Profile": "tilewright.networks.artifact:Profile",
+    "Session": "tilewright.networks.artifact.session:Session",
     "Comparison": "tilewright.evaluation.compare.comparison:Comparison",
     "Sweep": "tilewright.evaluation.sweep.steps:Sweep",
     "CodesignOutcome": "tilewright.hardware_search.outputs:CodesignOutcome",
@@ -68,9 +82,9 @@ _MODULES = {
 
 __all__ = [
     "BuiltArtifact", "CodesignOutcome", "Comparison", "Lowered", "Measurements", "Network",
-    "Profile", "Space", "Summary", "Sweep", "Target", "TilewrightError", "Tuner", "Workload",
-    "__version__", "build", "codesign", "compare", "load_model", "make_target", "register_tuner",
-    "run", "runs", "sweep", "trials", "tune",
+    "Profile", "Session", "Space", "Summary", "Sweep", "Target", "TilewrightError", "Tuner",
+    "Workload", "__version__", "build", "codesign", "compare", "load", "load_model", "make_target",
+    "register_tuner", "run", "runs", "sweep", "trials", "tune",
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilewright.networks import load
+from tilewright.networks import load as load_network
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tilewright.hardware_search.outputs import CodesignOutcome
     from tilewright.networks.artifact import Profile
     from tilewright.networks.artifact.compiled_profile import LibraryProfile
+    from tilewright.networks.artifact.session import Session
     from tilewright.networks.network import Network
     from tilewright.search import LocalRunner
     from tilewright.tuning.build_artifact import BuiltArtifact
@@ -77,6 +78,26 @@ def build(model: str | Path, out: str | Path, **options: Any) -> BuiltArtifact:
     return build_artifact(_local_runner(), BuildOptions(str(model), Path(out), **options))
 
 
+def load(folder: str | Path, *, threads: int | None = None, allow_code: bool = False) -> Session:
+    """Open a built network for many inferences, as onnxruntime's `InferenceSession`.
+
+    `threads` is how many a library of the target `cpu` uses, by default as many as it was built
+    for. Threads of the caller may run one session at the same time. `allow_code` lets machine code
+    of the folder run, as for `run`. Raises `ArtifactError` for a damaged folder and for code that
+    is not allowed.
+
+    >>> session = tilewright.load("built/digits")
+    >>> [(value.name, value.shape) for value in session.get_inputs()]
+    [('input', (1, 1, 8, 8))]
+    >>> (scores,) = session.run(["fc.out"], {"input": np.zeros((1, 1, 8, 8), np.float32)})
+    >>> scores.shape
+    (1, 10)
+    """
+    from tilewright.networks.artifact.session import open_session
+
+    return open_session(Path(folder), threads, allow_code=allow_code)
+
+
 def run(
     folder: str | Path, inputs: Mapping[str, NDArray[Any]], *, allow_code: bool = False
 ) -> tuple[dict[str, NDArray[Any]], Profile | LibraryProfile]:
@@ -92,9 +113,9 @@ def run(
     >>> outputs["fc.out"].shape
     (1, 10)
     """
-    from tilewright.networks.artifact import load
+    from tilewright.networks import artifact
 
-    return load(Path(folder), allow_code=allow_code).run(inputs)
+    return artifact.load(Path(folder), allow_code=allow_code).run(inputs)
 
 
 def compare(
@@ -232,4 +253,4 @@ def load_model(source: str | Path, **options: Any) -> Network:
     >>> [str(each.workload) for each in network.workloads(block_in=16, block_out=16)][0]
     'conv2d:n=1,c=16,h=8,w=8,o=16,k=1,s=1,p=0'
     """
-    return load(source, **options)
+    return load_network(source, **options)

@@ -14,6 +14,7 @@ import typer
 
 from tilewright.cli.commands import (
     artifact,
+    benchmark,
     board,
     clean,
     cluster,
@@ -75,8 +76,8 @@ def _options(
 
 
 for _group in (
-    tune, sweep, artifact, codesign, compare, diff, explain, trials, export, networks, targets,
-    servers, set_up, vta, enumerate, dataset, model, cluster, board, clean,
+    tune, sweep, artifact, benchmark, codesign, compare, diff, explain, trials, export, networks,
+    targets, servers, set_up, vta, enumerate, dataset, model, cluster, board, clean,
 ):  # fmt: skip
     _group.register(app)
 count_paths_from_start(app)

@@ -267,8 +267,10 @@ class CompilesKernels(Protocol):
         """The name of TVM's pipeline that lowers what was scheduled, for
         `tvm.compile(..., tir_pipeline=)`."""
 
-    def use_threads(self) -> None:
-        """Let what was compiled run on as many threads as the target has."""
+    def use_threads(self, threads: int | None) -> None:
+        """Let what was compiled run on so many threads when the calling thread calls it; None for
+        as many as the target has, or as this process may use. Raises `SpecError` for more than
+        that."""
 
     def kernel_error(
         self, workload: Workload, config: Sequence[int], function: Callable[..., object]

@@ -20,8 +20,10 @@ from tilewright.targets.base import Lowered, Ragged
 from tilewright.targets.conformance import CHECKS
 from tilewright.targets.cpu.assembly import c_compiler
 from tilewright.targets.cpu.compile import FUNCTION
+from tilewright.targets.cpu.measure import streamed
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.cpu.target import CpuTarget
+from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.cpu.timing import Timing
 from tilewright.targets.workload import parse_workload
 
@@ -133,3 +135,22 @@ def test_a_background_load_hardly_changes_a_time() -> None:
     after = float(target.measure(lowered).seconds[0])
     assert during < 1.6 * max(before, after)
     assert during > min(before, after) / 1.6
+
+
+def test_large_weights_come_from_memory_and_results_of_kernels_do_not() -> None:
+    """Copies of weights take turns; a product of two results has none."""
+    for text, size in (
+        ("dense:n=1,c=512,o=256,dtype=float32", 512 * 256 * 4),
+        ("dense:n=1,c=64,o=64,dtype=float32", 0),
+        ("batch_matmul:n=1,h=512,c=512,o=256,dtype=float32", 0),
+    ):
+        work = parse_workload(text, "")
+        space = SHARED.space(work)
+        values = space.describe([0] * len(space.knobs))
+        tensors = SampleTensors(work, SHARED.spec, space)
+        arguments = tensors.arguments(values)
+        turns = streamed(tensors, arguments, 1 << 22)
+        assert len(turns) == 1 + ((1 << 22) // size if size else 0)
+        places = {np.from_dlpack(turn[1]).ctypes.data for turn in turns}
+        assert len(places) == len(turns)
+        assert all(turn[0] is arguments[0] and turn[-1] is arguments[-1] for turn in turns)

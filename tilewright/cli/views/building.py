@@ -1,4 +1,4 @@
-"""Shows the progress of `tilewright build`."""
+"""Shows the progress of `tilewright build` and `tilewright benchmark`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Self
 from rich.console import Console
 
 from tilewright.cli.views.terminal import Bars
+from tilewright.evaluation.engines.timing import RoundTimed
 from tilewright.flows.build import SchedulesFound
 from tilewright.search.events import Event, StageBegan
 
@@ -18,6 +19,8 @@ _STAGES = {
     "choose_kernels": "choosing schedules",
     "link_artifact": "linking",
     "compile_library": "compiling",
+    "write_model": "preparing",
+    "time_engines": "timing",
 }
 
 
@@ -39,10 +42,12 @@ class Building:
         self._bar.stop()
 
     def __call__(self, event: Event) -> None:
-        """Show what begins, and how many of how many workloads have a schedule."""
+        """Show what begins, and how many of how many schedules or quiet rounds there are."""
         match event:
             case StageBegan():
                 what = _STAGES.get(event.name, event.name)
                 self._bar.update(self._task, description=what, total=None, completed=0)
             case SchedulesFound():
                 self._bar.update(self._task, completed=event.done, total=event.whole)
+            case RoundTimed():
+                self._bar.update(self._task, completed=event.quiet, total=event.wanted)

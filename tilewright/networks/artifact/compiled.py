@@ -7,6 +7,7 @@ check.npz       seeded inputs, and what the source model gives for them
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -120,12 +121,18 @@ class CompiledArtifact:
     network's, `target` what it was built for."""
 
     def __init__(
-        self, manifest: Mapping[str, Json], target: Target, files: Mapping[str, bytes]
+        self,
+        manifest: Mapping[str, Json],
+        target: Target,
+        files: Mapping[str, bytes],
+        threads: int | None = None,
     ) -> None:
         self.manifest = manifest
+        self._threads = threads
         self.name, self.target = as_text(manifest["network"]), as_text(manifest["target"])
         self._target = target
         self._compiles = compiles_kernels(target)
+        self._caller = threading.local()
         self._library, self._check = files[LIBRARY], files[CHECK]
         self.inputs, self.outputs = _values(manifest["inputs"]), _values(manifest["outputs"])
         self.rows = tuple(as_object(row) for row in as_list(manifest["layers"]))
@@ -133,7 +140,7 @@ class CompiledArtifact:
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One inference: arrays of the shape of each of `inputs`, by name, in; of each of
         `outputs` out. Raises `InputError` for inputs that do not fit."""
-        made = self._network(self._in_order(inputs))
+        made = self._ready(self._in_order(inputs))
         return {value.name: array for value, array in zip(self.outputs, made, strict=True)}
 
     def run(
@@ -142,8 +149,8 @@ class CompiledArtifact:
         """One inference, shapes as in `infer`, and some more for how long it takes: medians, of the
         whole and, if `layers`, of each call. Raises `InputError` for inputs that do not fit."""
         outputs, arrays = self.infer(inputs), self._in_order(inputs)
-        whole = self._network.timed(arrays, PROFILED if layers else TIMED)
-        calls = [self._network.profiled(arrays) for _ in range(PROFILED if layers else 0)]
+        whole = self._ready.timed(arrays, PROFILED if layers else TIMED)
+        calls = [self._ready.profiled(arrays) for _ in range(PROFILED if layers else 0)]
         return outputs, profile_of(self._call_times(), whole, calls)
 
     def verify(self) -> Iterator[KernelError]:
@@ -151,7 +158,7 @@ class CompiledArtifact:
         for number, row in enumerate(self.rows):
             workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
             config = tuple(map(as_int, as_list(row["config"])))
-            function = self._network.function(as_text(row["function"]))
+            function = self._ready.function(as_text(row["function"]))
             yield KernelError(number, self._compiles.kernel_error(workload, config, function))
 
     def output_error(self) -> float:
@@ -177,6 +184,15 @@ class CompiledArtifact:
             for row in self.rows
         ]  # fmt: skip
 
+    @property
+    def _ready(self) -> CompiledNetwork:
+        """The library, with the threads of whoever calls it set: TVM has a pool for each."""
+        network = self._network
+        if not getattr(self._caller, "ready", False):
+            self._compiles.use_threads(self._threads)
+            self._caller.ready = True
+        return network
+
     @cached_property
     def _network(self) -> CompiledNetwork:
         if (needed := as_text(self.manifest["tvm"])) != (own := version("apache-tvm")):
@@ -185,7 +201,6 @@ class CompiledArtifact:
             )
         from tilewright.networks.compiled.library import CompiledNetwork
 
-        self._compiles.use_threads()
         return CompiledNetwork(self._library)
 
 

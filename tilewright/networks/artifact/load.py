@@ -137,10 +137,13 @@ class Artifact:
             return Library.load(path)
 
 
-def load(folder: Path, *, allow_code: bool = False) -> Artifact | CompiledArtifact:
+def load(
+    folder: Path, *, allow_code: bool = False, threads: int | None = None
+) -> Artifact | CompiledArtifact:
     """Read an artifact and compare every file with its digest. Imports neither TVM nor ONNX, unless
     work was left to the CPU and is run. An artifact with machine code, which an inference would
-    run, is read if the caller says `allow_code`. Raises `ArtifactError`."""
+    run, is read if the caller says `allow_code`. A library runs on so many `threads`, by default on
+    as many as it was built for. Raises `ArtifactError`."""
     manifest = read_manifest(folder)
     try:
         code = code_of(manifest)
@@ -155,7 +158,7 @@ def load(folder: Path, *, allow_code: bool = False) -> Artifact | CompiledArtifa
         spec = as_object(manifest["specification"])
         target = rebuild(as_text(spec["kind"]), as_object(spec["keys"]), "")
         if is_library:
-            return CompiledArtifact(manifest, target, files)
+            return CompiledArtifact(manifest, target, files, threads)
         builds = capability(target, Builds)
         if builds is None:
             raise ArtifactError(f"{folder} is for {target.name}, which runs no programs of ours")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ from tilewright.networks.relax.uncompilable import uncompilable_operator
 
 Array = NDArray[Any]
 MAIN = "main"
+ALIGNMENT = 64
+"""Bytes at whose multiples kernels expect tensors."""
 
 
 def compiled(module: Any, target: Any, pipeline: str, source: Any) -> Any:
@@ -75,7 +78,8 @@ def library_bytes(executable: Any) -> bytes:
 
 
 class CompiledNetwork:
-    """A library in this process. It runs code: load none of strangers."""
+    """A library in this process. It runs code: load none of strangers. Threads may call it at the
+    same time: each has a virtual machine of its own."""
 
     def __init__(self, library: bytes) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -83,15 +87,20 @@ class CompiledNetwork:
             path.write_bytes(library)
             module = tvm.runtime.load_module(str(path))
         self._module = module
-        self._machine = relax.VirtualMachine(module, tvm.cpu())
+        self._caller = threading.local()
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        """The network's outputs, shapes as it has them."""
-        result = self._machine[MAIN](
-            # not ascontiguousarray, which makes a vector of a lone number
-            *(tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays)
-        )
-        return [result.numpy()] if hasattr(result, "numpy") else [each.numpy() for each in result]
+        """The network's outputs, shapes as it has them. Inputs at an address that is a multiple of
+        `ALIGNMENT` are read in place; no output is copied."""
+        result = self._machine[MAIN](*map(_tensor, arrays))
+        return [_array(each) for each in ([result] if hasattr(result, "numpy") else result)]
+
+    @property
+    def _machine(self) -> Any:
+        machine = getattr(self._caller, "machine", None)
+        if machine is None:
+            machine = self._caller.machine = relax.VirtualMachine(self._module, tvm.cpu())
+        return machine
 
     def function(self, name: str) -> Callable[..., object]:
         """One of its kernels."""
@@ -130,3 +139,15 @@ class CompiledNetwork:
         finally:
             self._machine.set_instrument(lambda *_: 0)
         return calls
+
+
+def _tensor(array: Array) -> Any:
+    """In place where kernels can read it so; a copy elsewhere."""
+    if array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % ALIGNMENT == 0:
+        return tvm.runtime.from_dlpack(array)
+    # not ascontiguousarray, which makes a vector of a lone number
+    return tvm.runtime.tensor(np.asarray(array, order="C"))
+
+
+def _array(tensor: Any) -> Array:
+    return np.from_dlpack(tensor)

@@ -32,12 +32,13 @@ def _check(text: str) -> None:
 
 
 def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
-    """Raises `SpecError` for another machine's."""
+    """What was built for more threads than there are cores runs on fewer. Raises `SpecError` for
+    another machine's."""
     spec, own = CpuSpec.from_json(specification), this_machine()
-    if spec.model != own.model or spec.threads > own.threads or spec.lanes > own.lanes:
+    if spec.model != own.model or spec.lanes > own.lanes:
         raise SpecError(
-            f"this is for {spec.model} ({spec.threads} threads, {spec.lanes} lanes), this machine "
-            f"is {own.model} ({own.threads}, {own.lanes}); tune and build anew on this machine"
+            f"this is for {spec.model} ({spec.lanes} lanes), this machine is {own.model} "
+            f"({own.lanes}); tune and build anew on this machine"
         )
     if spec.dots not in ("", dots_of(spec.lanes)):
         raise SpecError(

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.reference_kernel import product, reading
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.cpu.test_tensors import SampleTensors
-from tilewright.targets.cpu.timing import Repeats, Run, Seconds, Timing, time_kernel
+from tilewright.targets.cpu.timing import LARGE, Repeats, Run, Seconds, Timing, time_kernel
 
 tvm = lazy_module("tvm")
 
@@ -87,8 +87,9 @@ class CpuBench:
         self._call(module, tensors, arguments)
         if said := self._wrong(tensors, arguments):
             return CpuMeasurement(np.empty(0), "wrong_result", said)
-        once = self._once(module, arguments)
-        run = self._run(module, arguments)
+        turns = streamed(tensors, arguments, self.timing.stream_bytes)
+        once = self._once(module, *turns)
+        run = self._run(module, *turns)
         seconds = time_kernel(run, self.reference, once, quiet_reference, self.timing)
         if said := self._wrong(tensors, arguments):
             return CpuMeasurement(np.empty(0), "wrong_result", f"{said}, not at the first call")
@@ -136,30 +137,35 @@ class CpuBench:
             f"{self.timing.tolerance:g} is allowed"
         )
 
-    def _once(self, module: Any, arguments: list[Any]) -> float:
-        """About what a call takes, in seconds, when caches and threads are warm."""
+    def _once(self, module: Any, *turns: list[Any]) -> float:
+        """About what a call takes, in seconds, when threads are warm; `turns` as of `_run`."""
         function, began = module[FUNCTION], time.perf_counter()
         taken: list[float] = []
-        while len(taken) < 3 or time.perf_counter() - began < self.timing.warm_up:
+        for arguments in cycle(turns):
             start = time.perf_counter()
             function(*arguments)
             taken.append(time.perf_counter() - start)
+            if len(taken) >= 3 and time.perf_counter() - began >= self.timing.warm_up:
+                break
         return min(taken)
 
-    def _run(self, module: Any, arguments: list[Any]) -> Run:
-        """A way to time a kernel. Few calls are timed from here, which adds a microsecond; many are
-        looped over by TVM."""
-        function = module[FUNCTION]
+    def _run(self, module: Any, *turns: list[Any]) -> Run:
+        """A way to time a kernel, with each of these arguments in turn. Few calls and those with
+        several arguments are timed from here, which adds a microsecond a call; many with the same
+        are looped over by TVM."""
+        function, following = module[FUNCTION], cycle(turns)
 
         def timed(calls: int) -> float:
-            if calls == 1 and not self.timing.flush_bytes:
+            if len(turns) > 1 or (calls == 1 and not self.timing.flush_bytes):
+                given = list(islice(following, calls))
                 start = time.perf_counter()
-                function(*arguments)
-                return time.perf_counter() - start
+                for arguments in given:
+                    function(*arguments)
+                return (time.perf_counter() - start) / calls
             evaluator = module.time_evaluator(
                 FUNCTION, tvm.cpu(), number=calls, cache_flush_bytes=self.timing.flush_bytes
             )
-            return float(evaluator(*arguments).results[0])
+            return float(evaluator(*turns[0]).results[0])
 
         def run(repeats: int, calls: int) -> Repeats:
             calls = 1 if self.timing.flush_bytes else calls
@@ -171,6 +177,17 @@ class CpuBench:
             return Repeats(seconds, quiet)
 
         return run
+
+
+def streamed(tensors: SampleTensors, arguments: list[Any], stream_bytes: int) -> list[list[Any]]:
+    """The arguments; then the same with copies of large weights, `stream_bytes` of copies."""
+    if tensors.workload.operator == "batch_matmul":  # both operands are results of kernels
+        return [arguments]
+    data, weights, *others = arguments
+    numbers = weights.numpy()
+    copies = stream_bytes // numbers.nbytes if numbers.nbytes >= LARGE else 0
+    more = (tvm.runtime.tensor(numbers) for _ in range(copies))
+    return [arguments, *([data, copy, *others] for copy in more)]
 
 
 def pin(threads: int, start: Callable[[], object]) -> None:

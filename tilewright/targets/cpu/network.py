@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tilewright.core.errors import WorkloadError
+from tilewright.core.errors import SpecError, WorkloadError
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.anchor import DType
 from tilewright.targets.base import Space
@@ -15,7 +15,7 @@ from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.pipeline import lowering
-from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.cpu.spec import CpuSpec, this_machine
 from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import Workload
@@ -50,15 +50,23 @@ class NetworkKernels:
         """See `targets.cpu.pipeline`."""
         return lowering()
 
-    def use_threads(self) -> None:
-        """Give TVM's pool as many threads as kernels were tuned with, on all its cores: a thread
-        that is kept from its core would hold up all."""
+    def use_threads(self, threads: int | None) -> None:
+        """Give the calling thread's pool of TVM so many threads, by default as many as kernels were
+        tuned with, on all cores of the process: a thread that is kept from its core would hold up
+        all. Raises `SpecError` for more than there are cores."""
+        own = this_machine().threads
+        if threads is not None and not 1 <= threads <= own:
+            raise SpecError(
+                f"threads={threads}: this process may use {own} {'core' if own == 1 else 'cores'}; "
+                f"name 1 to {own}"
+            )
+        count = threads or min(self.spec.threads, own)
         configure = tvm.get_global_func("runtime.config_threadpool")
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         if cores:
-            configure(SHARING_CORES, self.spec.threads, list(map(str, cores)))
+            configure(SHARING_CORES, count, list(map(str, cores)))
         else:
-            configure(FASTEST_FIRST, self.spec.threads)
+            configure(FASTEST_FIRST, count)
 
     def kernel_error(
         self, workload: Workload, config: Sequence[int], function: Callable[..., object]

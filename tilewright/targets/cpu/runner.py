@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.child_process import Arrays, Frame, Header, Limits, RpcFailed, RpcProcess
-from tilewright.core.errors import TilewrightError
+from tilewright.core.errors import SpecError, TilewrightError
 from tilewright.core.files import Json, as_int, as_number
 from tilewright.targets.base import Lowered, Measurements, Ragged, Space, Status
-from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.cpu.spec import CpuSpec, this_machine
 from tilewright.targets.cpu.timing import Timing
 from tilewright.targets.remote_target import STATUS_OF
 
@@ -34,7 +34,7 @@ class Runner:
     was lost. Threads take turns."""
 
     def __init__(self, spec: CpuSpec, timing: Timing) -> None:
-        self.timing = timing
+        self.spec, self.timing = spec, timing
         recipe = json.dumps({"spec": spec.to_json(), "timing": asdict(timing)})
         self._process = RpcProcess(
             "tilewright.targets.cpu.run_worker", [recipe], Limits(timing.hang)
@@ -50,7 +50,8 @@ class Runner:
 
     def measure(self, lowered: Lowered, space: Space) -> Measurements:
         """Every compiled row, with nothing else of Tilewright's running on this machine. Raises
-        `RunnerDown`."""
+        `RunnerDown`, and `SpecError` where a thread would have no core."""
+        self._check_cores()
         found = Measurements.nothing(len(lowered))
         found.reason[:] = lowered.reasons
         repeats: list[NDArray[np.float64]] = [np.empty(0)] * len(lowered)
@@ -79,12 +80,14 @@ class Runner:
         return wrong
 
     def peak(self) -> float:
-        """Floating-point operations a second. Raises `RunnerDown`."""
+        """Floating-point operations a second. Raises as `measure`."""
+        self._check_cores()
         with self._turn, quiet_machine(alone=True):
             return self._number({"call": "peak"})
 
     def bandwidth(self, size: int) -> float:
-        """Bytes a second, read from a piece of `size` bytes. Raises `RunnerDown`."""
+        """Bytes a second, read from a piece of `size` bytes. Raises as `measure`."""
+        self._check_cores()
         with self._turn, quiet_machine(alone=True):
             return self._number({"call": "bandwidth", "bytes": size})
 
@@ -92,6 +95,14 @@ class Runner:
         """End the process; a later call starts another."""
         with self._turn:
             self._process.stop()
+
+    def _check_cores(self) -> None:
+        own = this_machine().threads
+        if self.spec.threads > own:
+            raise SpecError(
+                f"{self.spec.threads} threads cannot be timed on {own} "
+                f"{'core' if own == 1 else 'cores'}; tune with --target cpu:threads={own}"
+            )
 
     def _measured(
         self, lowered: Lowered, row: int, space: Space

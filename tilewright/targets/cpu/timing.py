@@ -28,6 +28,8 @@ CONFIDENCE = 0.95
 MOST = 2.0
 LONGEST = 0.002
 """Seconds: repeats of the reference are no longer, however slow a kernel is."""
+LARGE = 1 << 18
+"""Bytes of weights that are streamed. Of fewer, a kernel takes as long with warm ones."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,9 @@ class Timing:
     `repeat` seconds, at least one; `turn` repeats of the kernel follow as many of the reference. It
     ends when there are `least` undisturbed repeats and the interval is narrower than `width` of the
     median, or after `cap` seconds; where fewer are undisturbed, after `patience` seconds. Before
-    each call `flush_bytes` are read, so that caches are cold; 0 leaves them warm. Outputs may
+    each call `flush_bytes` are read, so that caches are cold; 0 leaves them warm. Weights of at
+    least `LARGE` bytes come from memory, as in a network: so many copies that they have
+    `stream_bytes` together take turns; 0 leaves one copy. Outputs may
     differ from the reference's by `tolerance` of its largest. A config that gives no answer within
     `hang` seconds is given up.
     """
@@ -51,6 +55,7 @@ class Timing:
     least: int = 10
     patience: float = 0.6
     flush_bytes: int = 0
+    stream_bytes: int = 1 << 27
     tolerance: float = 1e-4
     hang: float = 20.0
 

@@ -72,11 +72,12 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
 
 
 def _algorithm(w: Workload) -> int:
-    """Of Winograd's sizes the one that pays: products must outnumber transforms."""
+    """Of Winograd's sizes the one that pays: products must outnumber transforms, and its weights,
+    two to four times as many, must not take longer to read from memory than they save."""
     if w.dtype == "int8" or not winograd.serves(w) or min(w.in_channels, w.out_channels) < 32:
         return 0
     smaller = min(w.out_height, w.out_width)
-    return 4 if smaller > 8 else 2 if smaller > 4 else 0
+    return 4 if smaller > 8 else 0
 
 
 def _tile(

@@ -1,0 +1,187 @@
+"""Times whole networks on this processor in turns with onnxruntime and OpenVINO.
+
+    python -m benchmarks.cpu_networks --json built/networks.json --quick   # minutes: five networks
+    python -m benchmarks.cpu_networks --json built/networks.json           # an hour or two
+    python -m benchmarks.cpu_networks --json FILE --folder models          # ONNX files of your own
+
+Libraries take the kernels' own rules, without tuning, unless `--trials` says otherwise. Every
+network runs on one thread, where processor time is compared, and on two, where wall-clock time is.
+`evaluation.engines.timing` says how rounds are taken, and which count. An engine that is not
+installed is left out; `pip install openvino` adds OpenVINO, which computes in float32 here.
+
+The file has a row a network and number of threads, its figures medians of quiet rounds; `raw` has
+every round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from benchmarks import cpu_models
+from benchmarks.onnx_models import cases
+from tilewright.core.errors import TilewrightError
+from tilewright.evaluation.engines.engine import OWN
+from tilewright.flows.benchmark import Benchmark, BenchmarkOptions, benchmark
+from tilewright.networks import zoo
+from tilewright.search import LocalRunner
+from tilewright.targets.cpu.spec import this_machine
+
+RIVALS = ("onnxruntime", "openvino")
+LIGHT = ("densenet121", "inception_v1", "inception_v2", "shufflenet", "squeezenet", "zfnet512")
+"""Published networks that the `onnx` package ships."""
+QUICK = ("mobilenet_v2", "bert_tiny", "keywords", "squeezenet", "audio")
+ROUNDS, QUICK_ROUNDS = 20, 5
+SECONDS = 0.2
+
+
+def main() -> None:
+    """Time, write the file after every network, print a line each and the means."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--folder", type=Path, help="ONNX files, instead of the networks here")
+    parser.add_argument("--networks", default="", help="names, separated by commas")
+    parser.add_argument("--threads", default="", help="numbers, separated by commas")
+    parser.add_argument("--trials", type=int, default=0, help="measurements a workload")
+    parser.add_argument("--rounds", type=int)
+    options = parser.parse_args()
+    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    own = this_machine().threads
+    threads = [int(each) for each in options.threads.split(",") if each] or sorted({1, min(2, own)})
+    rivals = tuple(name for name in RIVALS if find_spec(name))
+    found: dict[str, list[dict[str, Any]]] = {"networks": [], "raw": [], "failed": []}
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, path in _models(options, Path(folder)):
+            for count in threads:
+                try:
+                    asked = BenchmarkOptions(
+                        str(path), rivals, trials=options.trials, threads=count, rounds=rounds,
+                        seconds=SECONDS,
+                    )  # fmt: skip
+                    made = benchmark(LocalRunner(), asked)
+                except TilewrightError as error:
+                    found["failed"].append({"network": name, "threads": count, "why": str(error)})
+                    print(f"{name}, {count} threads: {error}", flush=True)
+                    continue
+                found["networks"].append(row(name, made))
+                found["raw"].append(raw(name, made))
+                print(line(found["networks"][-1]), flush=True)
+                options.json.write_text(json.dumps(found, indent=1))
+    options.json.write_text(json.dumps(found, indent=1))
+    print(summary(found["networks"]))
+
+
+def names() -> list[str]:
+    """All networks, those of the package and those of this folder."""
+    return [*zoo.names(), *LIGHT, *cpu_models.MODELS]
+
+
+def _models(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Path]]:
+    if options.folder is not None:
+        yield from ((path.stem, path) for path in sorted(options.folder.glob("*.onnx")))
+        return
+    chosen = (
+        options.networks.split(",") if options.networks else QUICK if options.quick else names()
+    )
+    light = {case.name.removeprefix("light_"): case.path for case in cases(("light",), folder)}
+    for name in chosen:
+        path = folder / f"{name}.onnx"
+        if name in light and name not in zoo.FAMILIES:
+            path = light[name]
+        else:
+            drawn = zoo.build(name) if name in zoo.FAMILIES else cpu_models.drawn(name)
+            onnx.save(drawn, path)
+        yield name, path
+        if path.parent == folder:
+            path.unlink()
+
+
+def row(network: str, made: Benchmark) -> dict[str, Any]:
+    """A network's figures; None where an engine is not installed."""
+    timed = made.timed
+
+    def milliseconds(engine: str) -> float | None:
+        return timed.milliseconds(engine) if engine in timed.engines else None
+
+    def cpu_ratio(rival: str) -> float | None:
+        return timed.ratio(OWN, rival, cpu=True).median if rival in timed.engines else None
+
+    errors = [each.difference for name, each in timed.engines.items() if name != OWN]
+    return {
+        "network": network, "precision": "f32", "threads": made.threads,
+        "tilewright_ms": milliseconds(OWN),
+        "onnxruntime_ms": milliseconds("onnxruntime"),
+        "openvino_ms": milliseconds("openvino"),
+        "cpu_ratio_onnxruntime": cpu_ratio("onnxruntime"),
+        "cpu_ratio_openvino": cpu_ratio("openvino"),
+        "max_error": errors[0] if errors else None,
+        "quiet_rounds": int(timed.quiet.sum()),
+    }  # fmt: skip
+
+
+def raw(network: str, made: Benchmark) -> dict[str, Any]:
+    """Every round, in seconds."""
+    timed = made.timed
+    return {
+        "network": network, "threads": made.threads, "load": timed.load,
+        "quiet": timed.quiet.tolist(),
+        "wall": {name: each.wall.tolist() for name, each in timed.engines.items()},
+        "cpu": {name: each.cpu.tolist() for name, each in timed.engines.items()},
+    }  # fmt: skip
+
+
+def line(found: Mapping[str, Any]) -> str:
+    """One network's figures."""
+    parts = [f"{found['network']}, {found['threads']} threads: {found['tilewright_ms']:.3f} ms"]
+    for rival in RIVALS:
+        if found[f"{rival}_ms"]:
+            ratio = _ratio(found, rival)
+            parts.append(f"{rival} {found[f'{rival}_ms']:.3f} ({ratio:.2f} x)")
+    error, quiet = found["max_error"], found["quiet_rounds"]
+    return ", ".join([*parts, f"{quiet} quiet rounds"]) + (
+        f", differs {error:.0e}" if error else ""
+    )
+
+
+def _ratio(found: Mapping[str, Any], rival: str) -> float:
+    """Of processor time on one thread, of wall-clock time on more."""
+    if found["threads"] == 1:
+        return float(found[f"cpu_ratio_{rival}"])
+    return float(found["tilewright_ms"] / found[f"{rival}_ms"])
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Geometric means a rival and number of threads, and the networks that are slower."""
+    lines = []
+    for rival in RIVALS:
+        for threads in sorted({each["threads"] for each in rows}):
+            ratios = {
+                each["network"]: _ratio(each, rival)
+                for each in rows
+                if each["threads"] == threads and each[f"{rival}_ms"]
+            }
+            if not ratios:
+                continue
+            mean = np.exp(np.mean(np.log(list(ratios.values()))))
+            slower = {name: ratio for name, ratio in ratios.items() if ratio > 1.05}
+            told = ", ".join(f"{name} {ratio:.2f}" for name, ratio in sorted(
+                slower.items(), key=lambda each: -each[1]))  # fmt: skip
+            lines.append(
+                f"{rival}, {threads} threads: {mean:.3f} x over {len(ratios)} networks; "
+                f"{len(slower)} above 1.05{': ' if told else ''}{told}"
+            )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

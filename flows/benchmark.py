@@ -1,0 +1,128 @@
+"""Compares the latency of a network with other inference engines, as consecutive steps.
+
+build_artifact → write_model → time_engines
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.evaluation.engines.engine import OWN, EngineError, check_engines
+from tilewright.evaluation.engines.timing import Rounds, Timed, time_engines
+from tilewright.flows.build import build_artifact
+from tilewright.networks.artifact import load
+from tilewright.search import LocalRunner
+from tilewright.targets.layer import Value
+from tilewright.tuning.build_options import BuildOptions
+
+MODEL = "model.onnx"
+
+
+@dataclass(frozen=True)
+class BenchmarkOptions:
+    """What `tilewright benchmark` is asked to do. The library is that of `artifact`, or is built:
+    of the schedules of a tuned folder, or of `trials` a workload, 0 for the kernels' own rules.
+    `threads` is 0 for all cores. Rounds take `seconds` an engine; they end after `rounds` quiet
+    ones, or three times as many."""
+
+    model: str
+    against: tuple[str, ...] = ("onnxruntime",)
+    artifact: Path | None = None
+    schedules: Path | None = None
+    trials: int = 0
+    threads: int = 0
+    rounds: int = 20
+    seconds: float = 0.2
+    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What the engines took, on how many threads, and what the build warned of."""
+
+    network: str
+    threads: int
+    timed: Timed
+    warnings: tuple[str, ...] = ()
+
+
+def benchmark(run: LocalRunner, options: BenchmarkOptions) -> Benchmark:
+    """Build the network, and time it and its rivals in turns.
+
+    Raises `EngineError` for an engine that is not installed or does not take the network,
+    `UnknownName`, and what `build_artifact` and reading the model raise.
+    """
+    check_engines(options.against)
+    threads = options.threads or _cores()
+    with tempfile.TemporaryDirectory() as folder:
+        built, warnings = options.artifact, tuple[str, ...]()
+        if built is None:
+            built = Path(folder) / "artifact"
+            warnings = build_artifact(run, _build_options(options, built, threads)).warnings
+        loaded = load(built, allow_code=True)
+        source = run(write_model, options.model, options.input_shapes, Path(folder)).value
+        timed = run(
+            time_engines,
+            {OWN: built} | dict.fromkeys(options.against, source),
+            seeded(loaded.inputs),
+            threads,
+            Rounds(options.rounds, 3 * options.rounds, options.seconds),
+            run.emit,
+        ).value
+    return Benchmark(loaded.name, threads, timed, warnings)
+
+
+def write_model(model: str, input_shapes: Mapping[str, tuple[int, ...]], folder: Path) -> Path:
+    """The network as an ONNX file of static shapes, for the other engines. Raises `EngineError`
+    for what they cannot read, and what reading the model raises."""
+    import onnx
+
+    from tilewright.networks.quantise.prepare import model_with_weights
+    from tilewright.networks.sources import TORCH_SUFFIXES
+
+    if Path(model).suffix in TORCH_SUFFIXES:
+        raise EngineError(
+            f"'{model}' is a torch.export file, which other engines do not read; export it with "
+            "torch.onnx.export"
+        )
+    found = model_with_weights(model)
+    for info in found.graph.input:
+        if info.name in input_shapes:
+            dimensions = info.type.tensor_type.shape.dim
+            for dimension, size in zip(dimensions, input_shapes[info.name], strict=True):
+                dimension.dim_value = size
+    path = folder / MODEL
+    large = found.ByteSize() >= onnx.checker.MAXIMUM_PROTOBUF
+    onnx.save(found, path, save_as_external_data=large)
+    return path
+
+
+def seeded(values: tuple[Value, ...]) -> dict[str, NDArray[Any]]:
+    """An array of each input's shape: normal, or zeros and ones where it takes integers."""
+    rng, found = np.random.default_rng(0), {}
+    for value in values:
+        real = value.dtype.startswith("float")
+        drawn = rng.standard_normal(value.shape) if real else rng.integers(0, 2, value.shape)
+        found[value.name] = drawn.astype(value.dtype)
+    return found
+
+
+def _cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _build_options(options: BenchmarkOptions, out: Path, threads: int) -> BuildOptions:
+    made = BuildOptions(
+        options.model, out, f"cpu:threads={threads}", trials=options.trials,
+        input_shapes=options.input_shapes,
+    )  # fmt: skip
+    return made if options.schedules is None else replace(made, schedules=options.schedules)

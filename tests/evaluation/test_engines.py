@@ -1,0 +1,130 @@
+"""Checks that engines are timed in turns on the same numbers, and that a busy machine shows."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests import warm
+from tilewright.core.errors import UnknownName
+from tilewright.evaluation.engines.engine import OWN, EngineError, check_engines
+from tilewright.evaluation.engines.timing import EngineTimes, Rounds, Timed, ratio_of, time_engines
+from tilewright.flows.benchmark import BenchmarkOptions, benchmark, seeded, write_model
+from tilewright.networks import zoo
+from tilewright.networks.artifact import load
+from tilewright.search import LocalRunner
+from tilewright.search.events import Event
+
+
+def times(engine: str, wall: list[float]) -> EngineTimes:
+    return EngineTimes(engine, np.array(wall), np.array(wall), 0.0)
+
+
+def test_figures_are_of_quiet_rounds_unless_there_are_too_few() -> None:
+    ours, theirs = [1.0, 1.0, 1.0, 9.0, 9.0], [2.0, 2.0, 2.0, 3.0, 3.0]
+    quiet = np.array([True, True, True, False, False])
+    engines = {OWN: times(OWN, ours), "onnxruntime": times("onnxruntime", theirs)}
+    timed = Timed(engines, quiet, 0.0)
+    assert timed.trustworthy
+    assert timed.milliseconds(OWN) == 1000
+    assert timed.ratio(OWN, "onnxruntime").median == 0.5
+    disturbed = Timed(engines, np.array([True, True, False, False, False]), 0.0)
+    assert not disturbed.trustworthy
+    assert disturbed.ratio(OWN, "onnxruntime").high > 0.5
+
+
+def test_an_interval_holds_the_median_of_what_was_drawn() -> None:
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(60):
+        found = ratio_of(np.exp(0.1 * rng.standard_normal(20)))
+        assert found.low <= found.median <= found.high
+        covered += found.low <= 1.0 <= found.high
+    assert covered >= 51  # 57 are expected; fewer than 51 come once in a hundred
+
+
+def test_engines_nobody_knows_or_installed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnknownName, match="did you mean onnxruntime"):
+        check_engines(("onnxruntim",))
+    if find_spec("openvino") is None:
+        with pytest.raises(EngineError, match="pip install openvino, or leave it out of --against"):
+            check_engines(("onnxruntime", "openvino"))
+
+
+@pytest.mark.slow(seconds=15)
+def test_a_network_is_timed_by_both_and_gives_the_same_numbers() -> None:
+    heard: list[Event] = []
+    options = BenchmarkOptions("digits_cnn", rounds=3, seconds=0.02)
+    made = benchmark(LocalRunner(heard.append), options)
+    timed = made.timed
+    assert set(timed.engines) == {OWN, "onnxruntime"}
+    for each in timed.engines.values():
+        assert len(each.wall) == len(timed.quiet) >= 3
+        assert (each.wall > 0).all()
+        assert (each.cpu > 0).all()
+    assert 0 < timed.engines["onnxruntime"].difference < 1e-4
+    assert timed.engines[OWN].difference == 0
+
+
+@pytest.mark.slow(seconds=10)
+def test_another_network_in_its_place_shows_as_a_difference(tmp_path: Path) -> None:
+    """The library is of one seed's weights, onnxruntime's of another's."""
+    from tilewright.flows.build import build_artifact
+    from tilewright.tuning.build_options import BuildOptions
+
+    for seed in (0, 1):
+        model = zoo.build("digits_cnn")
+        for tensor in model.graph.initializer:
+            if seed and tensor.name == "fc.weight":
+                changed = onnx.numpy_helper.to_array(tensor) * np.float32(1.5)
+                tensor.CopyFrom(onnx.numpy_helper.from_array(changed, tensor.name))
+        onnx.save(model, tmp_path / f"{seed}.onnx")
+    build_artifact(
+        LocalRunner(), BuildOptions(str(tmp_path / "0.onnx"), tmp_path / "art", "cpu", trials=0)
+    )
+    inputs = seeded(load(tmp_path / "art", allow_code=True).inputs)
+    sources = {OWN: tmp_path / "art", "onnxruntime": tmp_path / "1.onnx"}
+    timed = time_engines(sources, inputs, 1, Rounds(1, 1, 0.01))
+    assert timed.engines["onnxruntime"].difference > 0.05
+
+
+@pytest.mark.slow(seconds=3)
+def test_a_model_that_an_engine_does_not_take_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    with pytest.raises(EngineError, match="onnxruntime does not run the network"):
+        time_engines({"onnxruntime": tmp_path / "broken.onnx"}, {}, 1, Rounds(1, 1, 0.01))
+
+
+def test_a_torch_file_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"torch\.onnx\.export"):
+        write_model("net.pt2", {}, tmp_path)
+
+
+@pytest.mark.slow(seconds=20)
+def test_the_command_prints_a_row_an_engine_and_json(tmp_path: Path) -> None:
+    command = ("benchmark", "digits_cnn", "--rounds", "3", "--seconds", "0.02")
+    shown = warm.run(command, tmp_path, dict(os.environ), timeout=300)
+    assert shown.returncode == 0, shown.stderr
+    lines = shown.stdout.splitlines()
+    assert lines[2].startswith("tilewright ")
+    assert lines[3].startswith("onnxruntime ")
+    assert "rounds were quiet" in lines[4]
+    said = warm.run((*command, "--json", "--threads", "1"), tmp_path, dict(os.environ), timeout=300)
+    found = json.loads(said.stdout)
+    assert [each["engine"] for each in found["engines"]] == ["tilewright", "onnxruntime"]
+    assert found["threads"] == 1
+    ratio = found["engines"][1]["wall_ratio"]
+    assert ratio["low"] <= ratio["median"] <= ratio["high"]
+
+
+def test_two_ways_to_say_what_is_timed_are_refused(tmp_path: Path) -> None:
+    command = ("benchmark", "digits_cnn", "--trials", "4", "--schedules", "tuned")
+    done = warm.run(command, tmp_path, dict(os.environ), timeout=60)
+    assert done.returncode == 2
+    assert "each says what is timed" in done.stderr

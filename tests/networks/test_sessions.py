@@ -1,0 +1,152 @@
+"""Checks that a session gives what onnxruntime gives, in place, to several threads at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx_graphs import normal, reference
+
+import tilewright
+from tilewright.core.errors import SpecError
+from tilewright.flows.build import build_artifact
+from tilewright.networks import zoo
+from tilewright.networks.artifact import ArtifactError
+from tilewright.networks.artifact.session import ALIGNMENT, Session
+from tilewright.networks.compiled import library
+from tilewright.networks.errors import InputError
+from tilewright.search import LocalRunner
+from tilewright.tuning.build_options import BuildOptions
+
+MODEL = "digits_cnn"
+SHAPE = (1, 1, 8, 8)
+TOLERANCE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library of digits_cnn by the kernels' own rules, which tests only read."""
+    out = tmp_path_factory.mktemp("session") / "art"
+    build_artifact(LocalRunner(), BuildOptions(MODEL, out, "cpu", trials=0))
+    return out
+
+
+@pytest.fixture
+def session(folder: Path) -> Session:
+    return tilewright.load(folder, allow_code=True)
+
+
+@pytest.mark.slow(seconds=8)
+def test_outputs_are_those_of_onnxruntime(session: Session) -> None:
+    image = normal(*SHAPE, seed=3)
+    (scores,) = session.run(None, {"input": image})
+    expected = reference(zoo.build(MODEL), image)
+    assert np.abs(scores - expected).max() <= TOLERANCE * np.abs(expected).max()
+    (named,) = session.run(["fc.out"], {"input": image})
+    np.testing.assert_array_equal(named, scores)
+    (put,), (got,) = session.get_inputs(), session.get_outputs()
+    assert (put.name, put.shape, put.dtype) == ("input", SHAPE, "float32")
+    assert (got.name, got.shape, got.dtype) == ("fc.out", (1, 10), "float32")
+
+
+@pytest.mark.slow(seconds=1)
+def test_what_fits_nothing_is_refused(session: Session) -> None:
+    image = normal(*SHAPE)
+    with pytest.raises(InputError, match=r"there is no output 'scores'; the network gives fc.out"):
+        session.run(["scores"], {"input": image})
+    with pytest.raises(InputError, match="'input' is missing"):
+        session.run(None, {})
+    with pytest.raises(InputError, match="there is no input 'image'; the network takes input"):
+        session.empty("image")
+
+
+@pytest.mark.slow(seconds=1)
+def test_code_is_refused_without_leave(folder: Path) -> None:
+    with pytest.raises(ArtifactError, match="allow_code=True"):
+        tilewright.load(folder)
+
+
+@pytest.mark.slow(seconds=1)
+def test_an_aligned_input_is_read_in_place_and_any_other_is_read_right(session: Session) -> None:
+    image = normal(*SHAPE, seed=4)
+    expected = session.run(None, {"input": image})[0]
+    placed = session.empty("input")
+    assert placed.ctypes.data % ALIGNMENT == library.ALIGNMENT % ALIGNMENT == 0
+    placed[...] = image
+    assert np.from_dlpack(library._tensor(placed)).ctypes.data == placed.ctypes.data
+    raw = np.zeros(image.nbytes + 4 + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT + 4  # no multiple of it
+    apart = raw[start : start + image.nbytes].view(np.float32).reshape(SHAPE)
+    apart[...] = image
+    frozen = image.copy()
+    frozen.flags.writeable = False
+    turned = np.ascontiguousarray(image.transpose(0, 1, 3, 2)).transpose(0, 1, 3, 2)
+    for array in (placed, apart, frozen, turned):
+        np.testing.assert_array_equal(session.run(None, {"input": array})[0], expected)
+
+
+@pytest.mark.slow(seconds=1)
+def test_an_output_outlives_later_inferences(session: Session) -> None:
+    first = session.run(None, {"input": normal(*SHAPE, seed=1)})[0]
+    kept = first.copy()
+    for seed in range(2, 20):
+        session.run(None, {"input": normal(*SHAPE, seed=seed)})
+    np.testing.assert_array_equal(first, kept)
+
+
+@pytest.mark.slow(seconds=3)
+def test_threads_run_one_session_at_the_same_time(session: Session) -> None:
+    images = [normal(*SHAPE, seed=seed) for seed in range(8)]
+    expected = [session.run(None, {"input": image})[0].copy() for image in images]
+    together = threading.Barrier(4)
+
+    def infer(worker: int) -> bool:
+        together.wait(30)
+        return all(
+            np.array_equal(session.run(None, {"input": images[i]})[0], expected[i])
+            for turn in range(50)
+            for i in [(worker + turn) % len(images)]
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(infer, range(4)))
+
+
+@pytest.mark.slow(seconds=1)
+def test_threads_are_as_many_as_asked_for_and_there_are_cores_for(folder: Path) -> None:
+    cores = len(os.sched_getaffinity(0))
+    image = normal(*SHAPE, seed=5)
+    (one,) = tilewright.load(folder, threads=1, allow_code=True).run(None, {"input": image})
+    (more,) = tilewright.load(folder, allow_code=True).run(None, {"input": image})
+    np.testing.assert_allclose(one, more, rtol=1e-5)
+    with pytest.raises(SpecError, match=f"this process may use {cores} core"):
+        tilewright.load(folder, threads=cores + 1, allow_code=True).run(None, {"input": image})
+
+
+@pytest.mark.slow(seconds=5)
+def test_a_library_for_all_cores_runs_on_one(folder: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])\n"
+        "import numpy as np, tilewright\n"
+        f"session = tilewright.load({str(folder)!r}, allow_code=True)\n"
+        f"print(session.run(None, {{'input': np.zeros({SHAPE}, np.float32)}})[0].shape)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("(1, 10)\n", 0), done.stderr
+
+
+@pytest.mark.slow(seconds=5)
+def test_a_simulated_accelerator_is_a_session_too(tmp_path: Path) -> None:
+    build_artifact(LocalRunner(), BuildOptions(MODEL, tmp_path / "vta", trials=0))
+    session = tilewright.load(tmp_path / "vta")
+    image = normal(*SHAPE, seed=6)
+    (scores,) = session.run(["fc.out"], {"input": image})
+    again, _ = tilewright.run(tmp_path / "vta", {"input": image})
+    np.testing.assert_array_equal(scores, again["fc.out"])

@@ -1,0 +1,1 @@
+"""Times networks by several inference engines in turns."""

@@ -1,0 +1,105 @@
+"""Opens a network with an inference engine: Tilewright's library, onnxruntime or OpenVINO."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import TilewrightError, UnknownName
+
+Arrays = Mapping[str, NDArray[Any]]
+Infer = Callable[[], list[NDArray[Any]]]
+"""One inference on the inputs that an engine was opened with; the outputs in the model's order."""
+
+OWN = "tilewright"
+PACKAGES = {
+    "onnxruntime": "onnxruntime", "openvino": "openvino", "openvino-default": "openvino",
+}  # fmt: skip
+"""By engine, the package it comes in. `openvino` is told to compute in float32; `openvino-default`
+chooses the precision itself, bfloat16 where the processor has it."""
+INSTALL = {"openvino": "pip install openvino"}
+
+
+class EngineError(TilewrightError):
+    """An engine that is not installed, or does not take the network."""
+
+
+def check_engines(names: tuple[str, ...]) -> None:
+    """Raises `UnknownName` and `EngineError`, before anything is built."""
+    for name in names:
+        if name not in PACKAGES:
+            raise UnknownName("engine", name, sorted(PACKAGES))
+        package = PACKAGES[name]
+        if find_spec(package) is None:
+            raise EngineError(
+                f"{name} needs the package {package}, which is not installed; "
+                f"{INSTALL.get(package, f'pip install {package}')}, or leave it out of --against"
+            )
+
+
+def version_of(name: str) -> str:
+    """The version of an engine's package."""
+    from importlib.metadata import version
+
+    return version(PACKAGES.get(name, OWN))
+
+
+def open_engine(name: str, source: Path, threads: int, inputs: Arrays) -> Infer:
+    """`source` is an artifact for `tilewright`, an ONNX file for the others; `inputs` are arrays by
+    name in the network's shapes. Raises what the engine raises."""
+    if name == OWN:
+        return _tilewright(source, threads, inputs)
+    if name == "onnxruntime":
+        return _onnxruntime(source, threads, inputs)
+    return _openvino(source, threads, inputs, chooses=name == "openvino-default")
+
+
+def _tilewright(source: Path, threads: int, inputs: Arrays) -> Infer:
+    from tilewright.networks.artifact.session import open_session
+
+    session = open_session(source, threads, allow_code=True)
+    placed = {value.name: session.empty(value.name) for value in session.get_inputs()}
+    for name, array in placed.items():
+        array[...] = inputs[name]
+    return lambda: session.run(None, placed)
+
+
+def _onnxruntime(source: Path, threads: int, inputs: Arrays) -> Infer:
+    """With all its optimisations, as its users get it; its threads wait in a loop."""
+    onnxruntime = importlib.import_module("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+    given = dict(inputs)
+    return lambda: list(session.run(None, given))
+
+
+def _openvino(source: Path, threads: int, inputs: Arrays, *, chooses: bool) -> Infer:
+    openvino = importlib.import_module("openvino")
+    wanted: dict[str, object] = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+    if not chooses:
+        wanted["INFERENCE_PRECISION_HINT"] = "f32"
+    model = openvino.Core().read_model(str(source))
+    model.reshape({name: list(array.shape) for name, array in inputs.items()})
+    request = openvino.Core().compile_model(model, "CPU", wanted).create_infer_request()
+    for port in model.inputs:
+        request.set_tensor(port.get_any_name(), openvino.Tensor(_named(port, inputs)))
+    outputs = range(len(model.outputs))
+
+    def infer() -> list[NDArray[Any]]:
+        request.infer()
+        return [request.get_output_tensor(place).data for place in outputs]
+
+    return infer
+
+
+def _named(port: Any, inputs: Arrays) -> NDArray[Any]:
+    name = next(each for each in port.get_names() if each in inputs)
+    return np.ascontiguousarray(inputs[name])

@@ -1,0 +1,70 @@
+"""Is a process with one engine and one network in it, asked for inferences by `timing`.
+
+Calls: `open`, with arrays by input name, gives the outputs of one inference; `time` runs inferences
+for some seconds and says what they took.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.child_process import Arrays, Header, arguments, serve
+from tilewright.core.files import as_int, as_number, as_text
+from tilewright.evaluation.engines.engine import Infer, open_engine
+
+WARM_UP_SECONDS = 0.3
+TASKS = Path("/proc/self/task")
+
+
+class _Engine:
+    infer: Infer
+
+    def answer(self, header: Header, arrays: dict[str, NDArray[Any]]) -> tuple[Header, Arrays]:
+        if header["call"] == "open":
+            return {}, self._open(header, arrays)
+        return self._time(as_number(header["seconds"]))
+
+    def _open(self, header: Header, arrays: dict[str, NDArray[Any]]) -> Arrays:
+        engine, source = as_text(header["engine"]), Path(as_text(header["source"]))
+        self.infer = open_engine(engine, source, as_int(header["threads"]), arrays)
+        outputs = {str(place): np.array(array) for place, array in enumerate(self.infer())}
+        until = time.perf_counter() + WARM_UP_SECONDS
+        while time.perf_counter() < until:
+            self.infer()
+        return outputs
+
+    def _time(self, seconds: float) -> tuple[Header, Arrays]:
+        """One inference to bring weights back to the caches, then as many as fit; at least one."""
+        self.infer()
+        taken: list[float] = []
+        waited, used, begun = _waited(), time.process_time(), time.perf_counter()
+        while time.perf_counter() - begun < seconds or not taken:
+            start = time.perf_counter()
+            self.infer()
+            taken.append(time.perf_counter() - start)
+        whole = time.perf_counter() - begun
+        return {
+            "cpu": (time.process_time() - used) / len(taken),
+            "waited": (_waited() - waited) / whole,
+        }, {"seconds": np.array(taken)}
+
+
+def _waited() -> float:
+    """Seconds that threads of this process were ready and had no core; 0 where nobody counts."""
+    found = 0
+    for task in TASKS.glob("*/schedstat"):
+        try:
+            found += int(task.read_text().split()[1])
+        except (OSError, IndexError, ValueError):
+            continue
+    return found / 1e9
+
+
+if __name__ == "__main__":
+    arguments()
+    serve(_Engine().answer)

@@ -1,0 +1,228 @@
+"""Times one network by several engines in turns, each in a process of its own.
+
+In each round, every engine runs for some tenths of a second, in another order. A round counts if
+it was quiet: no thread waited for a core for long, and the machine's host took no time away. So
+other work on the machine, which meets the engines unequally, does not decide.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.child_process import Arrays, Header, Limits, RpcFailed, RpcProcess
+from tilewright.core.files import as_number
+from tilewright.evaluation.engines.engine import EngineError
+from tilewright.search.events import Event, Listener, ignore
+
+MOST_WAITING = 0.04
+"""Of the time of a round, for which threads of a quiet one wait for a core."""
+PAUSE_SECONDS = 0.02
+"""Between engines: threads of the one before stop waiting in a loop."""
+OPEN_SECONDS, TURN_SECONDS = 900.0, 300.0
+FEWEST = 3
+"""Quiet rounds that a figure needs."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Rounds of `seconds` an engine, until so many were `quiet` or there were `most`."""
+
+    quiet: int
+    most: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RoundTimed(Event):
+    """Of the rounds that were timed, so many were `quiet`, of as many as are `wanted`."""
+
+    done: int
+    quiet: int
+    wanted: int
+
+
+@dataclass(frozen=True)
+class EngineTimes:
+    """What one engine took, a figure a round: medians of wall-clock seconds and means of processor
+    seconds an inference, shape (rounds,), and the largest difference of its outputs from
+    the first engine's, as a share of the largest value."""
+
+    engine: str
+    wall: Floats
+    cpu: Floats
+    difference: float
+
+
+@dataclass(frozen=True)
+class Timed:
+    """All engines of a network, of the same rounds; `quiet`, shape (rounds,), says which count.
+    `load` is the machine's when they began: processes that ran or waited."""
+
+    engines: Mapping[str, EngineTimes]
+    quiet: NDArray[np.bool_]
+    load: float
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """The rounds that figures are of: quiet ones, or all where there are too few."""
+        return self.quiet if self.trustworthy else np.ones_like(self.quiet)
+
+    @property
+    def trustworthy(self) -> bool:
+        """Whether enough rounds were quiet."""
+        return int(self.quiet.sum()) >= FEWEST
+
+    def milliseconds(self, engine: str) -> float:
+        """The median of what an inference takes."""
+        return 1e3 * float(np.median(self.engines[engine].wall[self.counted]))
+
+    def ratio(self, engine: str, rival: str, *, cpu: bool = False) -> Ratio:
+        """How many times as long `engine` takes as `rival`, by wall clock or processor time."""
+        mine, theirs = self.engines[engine], self.engines[rival]
+        above, below = (mine.cpu, theirs.cpu) if cpu else (mine.wall, theirs.wall)
+        return ratio_of(above[self.counted] / below[self.counted])
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The median of a ratio over rounds, and a 95 % interval of it."""
+
+    median: float
+    low: float
+    high: float
+
+
+def ratio_of(ratios: Floats) -> Ratio:
+    """Of one figure a round, shape (rounds,): the interval is a percentile bootstrap."""
+    from scipy.stats import bootstrap
+
+    middle = float(np.median(ratios))
+    if len(ratios) < 2:
+        return Ratio(middle, middle, middle)
+    found = bootstrap(
+        (ratios,), np.median, method="percentile", n_resamples=2000, rng=np.random.default_rng(0)
+    ).confidence_interval
+    return Ratio(middle, float(found.low), float(found.high))
+
+
+def time_engines(
+    sources: Mapping[str, Path],
+    inputs: Arrays,
+    threads: int,
+    rounds: Rounds,
+    emit: Listener = ignore,
+) -> Timed:
+    """Open an engine on each of `sources` and run rounds. `inputs` are arrays by name, in the
+    network's shapes. Raises `EngineError` for a network that an engine does not take."""
+    load = os.getloadavg()[0]
+    with ExitStack() as stack:
+        processes = {name: _process(stack) for name in sources}
+        outputs = {
+            name: _opened(name, processes[name], source, threads, inputs)
+            for name, source in sources.items()
+        }
+        rows: list[tuple[dict[str, float], dict[str, float], bool]] = []
+        while sum(quiet for *_, quiet in rows) < rounds.quiet and len(rows) < rounds.most:
+            rows.append(_round(processes, len(rows), rounds.seconds, threads))
+            emit(RoundTimed(len(rows), sum(quiet for *_, quiet in rows), rounds.quiet))
+    first = next(iter(sources))
+    return Timed(
+        {
+            name: EngineTimes(
+                name,
+                np.array([wall[name] for wall, _, _ in rows]),
+                np.array([cpu[name] for _, cpu, _ in rows]),
+                _difference(outputs[name], outputs[first]),
+            )
+            for name in sources
+        },
+        np.array([quiet for *_, quiet in rows]),
+        load,
+    )
+
+
+def _process(stack: ExitStack) -> RpcProcess:
+    process = RpcProcess("tilewright.evaluation.engines.process", [], Limits(OPEN_SECONDS))
+    stack.callback(process.stop)
+    return process
+
+
+def _opened(
+    name: str, process: RpcProcess, source: Path, threads: int, inputs: Arrays
+) -> list[NDArray[Any]]:
+    header: Header = {
+        "call": "open", "engine": name, "source": str(source), "threads": threads,
+    }  # fmt: skip
+    _, arrays = _asked(name, process, header, inputs)
+    return [arrays[key] for key in sorted(arrays, key=int)]
+
+
+def _asked(
+    name: str, process: RpcProcess, header: Header, arrays: Arrays | None = None
+) -> tuple[Header, dict[str, NDArray[Any]]]:
+    try:
+        reply, found = process.call(
+            header, arrays, seconds=OPEN_SECONDS if header["call"] == "open" else TURN_SECONDS
+        )
+    except RpcFailed as error:
+        raise EngineError(f"{name} did not run the network: {error}; leave it out") from None
+    if "error" in reply:
+        said = str(reply.get("message", "")).strip().splitlines()
+        raise EngineError(
+            f"{name} does not run the network: {reply['error']}: {said[0] if said else ''}; leave "
+            "it out"
+        )
+    return reply, found
+
+
+def _round(
+    processes: Mapping[str, RpcProcess], number: int, seconds: float, threads: int
+) -> tuple[dict[str, float], dict[str, float], bool]:
+    names = list(processes)
+    wall: dict[str, float] = {}
+    cpu: dict[str, float] = {}
+    stolen, quiet = _stolen(), True
+    for name in _rotated(names, number):
+        reply, arrays = _asked(name, processes[name], {"call": "time", "seconds": seconds})
+        wall[name], cpu[name] = float(np.median(arrays["seconds"])), as_number(reply["cpu"])
+        quiet = quiet and as_number(reply["waited"]) <= MOST_WAITING * threads
+        time.sleep(PAUSE_SECONDS)
+    return wall, cpu, quiet and _stolen() == stolen
+
+
+def _rotated(names: Sequence[str], number: int) -> Iterator[str]:
+    start = number % len(names)
+    yield from names[start:]
+    yield from names[:start]
+
+
+def _stolen() -> int:
+    """Ticks that the machine's host gave to others; 0 where nobody counts."""
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+        return int(fields[8])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _difference(found: Sequence[NDArray[Any]], wanted: Sequence[NDArray[Any]]) -> float:
+    """Infinite for outputs of another number or shape."""
+    if [array.shape for array in found] != [array.shape for array in wanted]:
+        return float("inf")
+    worst = 0.0
+    for mine, theirs in zip(found, wanted, strict=True):
+        apart = np.abs(np.subtract(mine, theirs, dtype=np.float64)).max(initial=0)
+        largest = np.abs(theirs.astype(np.float64)).max(initial=0)
+        worst = max(worst, float(apart / largest) if largest else float(apart))
+    return worst

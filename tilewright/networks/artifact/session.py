@@ -1,0 +1,79 @@
+"""Offers an artifact as a session, used as onnxruntime's `InferenceSession` is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from tilewright.networks.artifact.compiled import CompiledArtifact
+from tilewright.networks.artifact.load import Artifact, load
+from tilewright.networks.artifact.run import Array
+from tilewright.networks.errors import InputError
+from tilewright.targets.layer import Value
+
+ALIGNMENT = 64
+"""Bytes; a library reads a tensor in place if its address is a multiple of them. As
+`networks.compiled.library` has it, which loads TVM."""
+
+
+class Session:
+    """A built network, loaded once and run many times.
+
+    Threads may call `run` at the same time: each gets a context of its own, with `threads` threads
+    of a library. A simulated accelerator takes turns.
+    """
+
+    def __init__(self, artifact: Artifact | CompiledArtifact) -> None:
+        self._artifact = artifact
+        self._outputs = [value.name for value in artifact.outputs]
+
+    @property
+    def artifact(self) -> Artifact | CompiledArtifact:
+        """What was loaded: manifest, layers, checks."""
+        return self._artifact
+
+    def get_inputs(self) -> list[Value]:
+        """The inputs in order; each has `name`, `shape` and `dtype`."""
+        return list(self._artifact.inputs)
+
+    def get_outputs(self) -> list[Value]:
+        """The outputs in order; each has `name`, `shape` and `dtype`."""
+        return list(self._artifact.outputs)
+
+    def empty(self, name: str) -> Array:
+        """An array of an input's shape that a library reads in place. Raises `InputError`."""
+        for value in self._artifact.inputs:
+            if value.name == name:
+                return aligned_empty(value.shape, np.dtype(value.dtype))
+        known = ", ".join(value.name for value in self._artifact.inputs)
+        raise InputError(f"there is no input '{name}'; the network takes {known}")
+
+    def run(self, output_names: Sequence[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
+        """One inference: the outputs that are named, or all, in the shapes of `get_outputs`.
+
+        `inputs` are arrays by name, in the shapes of `get_inputs`. Raises `InputError` for inputs
+        that do not fit and outputs that do not exist.
+        """
+        wanted = self._outputs if output_names is None else list(output_names)
+        if unknown := [name for name in wanted if name not in self._outputs]:
+            raise InputError(
+                f"there is no output '{unknown[0]}'; the network gives {', '.join(self._outputs)}"
+            )
+        made = self._artifact.infer(inputs)
+        return [made[name] for name in wanted]
+
+
+def open_session(folder: Path, threads: int | None, *, allow_code: bool) -> Session:
+    """Raises as `load`, and `ArtifactError` for threads that cannot be."""
+    return Session(load(folder, allow_code=allow_code, threads=threads))
+
+
+def aligned_empty(shape: Sequence[int], dtype: np.dtype[np.generic]) -> Array:
+    """An array without values at a multiple of `ALIGNMENT`."""
+    size = prod(shape) * dtype.itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(tuple(shape))
