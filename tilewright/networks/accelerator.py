@@ -46,7 +46,7 @@ class Accelerator:
 
     One that `computes_floats` is the processor that the rest of the network runs on, too: nothing
     is packed or padded for it, and `check`, which raises `WorkloadError` for what it has no kernel
-    of, is all there is to decide; what is quantised it runs if it `computes_int8`, too."""
+    of, is all there is to decide."""
 
     blocks: Blocks
     epilogue: EpilogueMode = "full"
@@ -57,7 +57,6 @@ class Accelerator:
     """What the schedule of a workload takes that its target's estimate thinks best, where the
     target pools sums."""
     computes_floats: bool = False
-    computes_int8: bool = False
     check: Callable[[Workload], object] = lambda workload: None
 
     @classmethod
@@ -70,10 +69,7 @@ class Accelerator:
     ) -> Accelerator:
         """A target as accelerator; estimates are asked about `sampled` schedules of a workload."""
         if "float32" in dtypes_of(target):
-            return cls(
-                Blocks(), epilogue, max_waste, computes_floats=True,
-                computes_int8="int8" in dtypes_of(target), check=target.space,
-            )  # fmt: skip
+            return cls(Blocks(), epilogue, max_waste, computes_floats=True, check=target.space)
         known = capability(target, Bounds)
         host, pools = capability(target, HasHost), capability(target, PoolsSums)
         return cls(

@@ -8,8 +8,8 @@ product of two activations is a dense layer a head, whose weights are packed at 
 operator without a product becomes one with constants. An average is a depthwise convolution, a sum
 or a relu alone a depthwise one of a pixel. Only a maximum is an operator of its own.
 
-A target that computes in float32 gets the products of a float network as they are. One that
-computes in int8, too, those of a quantised network.
+A target that computes in float32 gets the products of a network as they are. Those of a quantised
+one multiply the real numbers that its integers stand for.
 """
 
 from __future__ import annotations
@@ -107,13 +107,10 @@ def _without_passing(workload: Workload, blocks: Blocks) -> Workload:
 
 
 def _as_it_is(call: FusedCall, accelerator: Accelerator) -> OffloadDecision:
-    """The call by a kernel of the target's, if it has one: in int8 where the model is."""
-    integers = accelerator.computes_int8 and bool(
-        call.operator in PRODUCTS and call.data_quantisation and call.weight_quantisation
-    )
-    if found := (int8 if integers else float32).obstacle(call):
+    """The call by a kernel of the target's, if it has one."""
+    if found := float32.obstacle(call):
         return OffloadDecision(call, None, 0, 0.0, *found)
-    workload = (int8_workload if integers else float_workload)(call, accelerator.epilogue)
+    workload = float_workload(call, accelerator.epilogue)
     try:
         accelerator.check(workload)
     except WorkloadError as error:
@@ -125,11 +122,6 @@ def float_workload(call: FusedCall, mode: EpilogueMode = "full") -> Workload:
     """One of its calls in float32, with the model's channels; the heads of a product of two
     activations are a batch."""
     return replace(_shape(call), dtype="float32", post=float32.epilogue(call, mode))
-
-
-def int8_workload(call: FusedCall, mode: EpilogueMode = "full") -> Workload:
-    """The same of a quantised call, in int8."""
-    return canonical(_shape(call).with_steps(int8.epilogue(call, mode)))
 
 
 def _shape(call: FusedCall) -> Workload:

@@ -19,13 +19,7 @@ ELSEWHERE = "no convolution or product: compiled without a schedule of its own"
 
 def obstacle(call: FusedCall) -> tuple[str, str] | None:
     """Why no float kernel computes the call, and what to do about it."""
-    if call.operator not in ("conv2d", "dense", "matmul"):
-        return ELSEWHERE, ""
-    if is_quantised(call):
-        return "it is quantised, and the target's kernels compute in float32", (
-            "take the float model"
-        )
-    return None
+    return None if call.operator in ("conv2d", "dense", "matmul") else (ELSEWHERE, "")
 
 
 def is_quantised(call: FusedCall) -> bool:
@@ -35,10 +29,11 @@ def is_quantised(call: FusedCall) -> bool:
 
 
 def steps_of(call: FusedCall) -> tuple[FusedStep, ...]:
-    """The fused steps that its kernel does; those behind them are left."""
+    """The fused steps that its kernel does; those behind them are left. Numbers are rounded to
+    integers and back where a quantised model says so, behind the kernel."""
     for place, step in enumerate(call.steps):
         upper = step.upper
-        if step.step is not None:
+        if step.step is not None or step.kind in ("quantise", "dequantise"):
             return call.steps[:place]
         if upper is not None and (upper != int(upper) or upper > LARGEST_BOUND):
             return call.steps[:place]

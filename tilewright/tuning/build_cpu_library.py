@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from tilewright import networks
 from tilewright.core.files import Json
 from tilewright.networks.artifact import ArtifactError
-from tilewright.networks.artifact.compiled import build
+from tilewright.networks.artifact.accuracy import OF_QUANTISED
+from tilewright.networks.artifact.compiled import TOLERANCE, build
 from tilewright.networks.float32 import is_quantised
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
@@ -35,17 +36,11 @@ def check_library(options: BuildOptions, target: Target) -> None:
 
 def read_layers(options: BuildOptions, target: Target) -> tuple[Network, list[KernelLayer]]:
     """The network, and its layers that the target has kernels for. Raises `ArtifactError` where
-    there are none, or it is quantised, and what reading the model raises."""
+    there are none, and what reading the model raises."""
     from tilewright.networks.compiled.layers import kernel_layers
 
     network = networks.load(options.model, options.input_shapes or None, options.seed)
     whole = network.whole
-    if any(is_quantised(call) for call in network.examined.found.calls):
-        raise ArtifactError(
-            f"{options.model} is quantised, and a library for {target.name} would compute it in "
-            "float32: build it for a VTA, or take the float model ('tilewright tune' tunes "
-            "quantised layers one by one)"
-        )
     layers = kernel_layers(whole.flat, target.space)
     if not layers:
         raise ArtifactError(
@@ -64,9 +59,13 @@ def compile_library(
 ) -> Mapping[str, Json]:
     """Compile the network with these schedules; the folder's manifest. Raises as
     `networks.artifact.compiled.build`."""
-    macs = sum(network.examined.found.macs.values())
+    found = network.examined.found
+    tolerance = options.tolerance
+    if tolerance is None:
+        tolerance = OF_QUANTISED if any(map(is_quantised, found.calls)) else TOLERANCE
+    macs = sum(found.macs.values())
     return build(
         network.whole, [layer for layer in layers if layer.workload in picks], dict(picks), target,
         kind_of(options.target)[0].name, options.out, name=Path(options.model).stem,
-        total_macs=macs,
+        total_macs=macs, tolerance=tolerance,
     )  # fmt: skip

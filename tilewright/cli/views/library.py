@@ -10,7 +10,7 @@ from rich.console import Console
 from tilewright.cli.views.artifact import layer_titles
 from tilewright.cli.views.terminal import BREAK, columns_of, fitted_table, say
 from tilewright.core.files import Json, as_text
-from tilewright.networks.artifact.compiled import TOLERANCE, CompiledArtifact, KernelError
+from tilewright.networks.artifact.compiled import CompiledArtifact, KernelError
 from tilewright.networks.artifact.compiled_profile import LibraryProfile
 from tilewright.reports.number_format import mega, milliseconds, percent, plural
 
@@ -81,7 +81,7 @@ def show_errors(
         f"{right} of {len(errors)} {plural(len(errors), 'layer')} of {artifact.name} agree with "
         f"the reference, within {worst:.1e} of the largest value",
     )
-    agrees = "agrees" if whole <= TOLERANCE else "does not agree"
+    agrees = "agrees" if whole <= artifact.tolerance else "does not agree"
     say(console, f"the whole network {agrees} with {as_text(artifact.manifest['reference'])}: "
                  f"{whole:.1e}")  # fmt: skip
 
@@ -94,8 +94,13 @@ def errors_json(
         {"name": artifact.rows[each.layer]["name"], "error": each.error, "wrong": each.wrong}
         for each in errors
     ]
-    right = whole <= TOLERANCE and not any(each.wrong for each in errors)
-    return {"right": right, "output_error": whole, "tolerance": TOLERANCE, "layers": layers}
+    right = whole <= artifact.tolerance and not any(each.wrong for each in errors)
+    return {
+        "right": right,
+        "output_error": whole,
+        "tolerance": artifact.tolerance,
+        "layers": layers,
+    }
 
 
 def _line(artifact: CompiledArtifact, spent: LibraryProfile) -> str:

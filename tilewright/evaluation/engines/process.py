@@ -1,4 +1,4 @@
-"""Is a process with one engine and one network in it, asked for inferences by `timing`.
+"""Runs one network by one engine, in a process that `timing` asks for inferences.
 
 Calls: `open`, with arrays by input name, gives the outputs of one inference; `time` runs inferences
 for some seconds and says what they took.

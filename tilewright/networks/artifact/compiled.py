@@ -21,6 +21,7 @@ from tilewright.core.files import (
     Json,
     as_int,
     as_list,
+    as_number,
     as_object,
     as_text,
     pack_arrays,
@@ -63,11 +64,12 @@ class KernelError:
 
 def build(
     whole: Whole, layers: Sequence[KernelLayer], picks: Mapping[Workload, Pick], target: Target,
-    target_kind: str, out: Path, *, name: str, total_macs: int,
+    target_kind: str, out: Path, *, name: str, total_macs: int, tolerance: float = TOLERANCE,
 ) -> Mapping[str, Json]:  # fmt: skip
     """Write a folder to `out` and return its manifest; `picks` has a schedule of each workload.
 
-    Raises `ArtifactError` for a target that compiles no kernels and a folder with other files,
+    Raises `ArtifactError` for a target that compiles no kernels, outputs that are further from the
+    source model's than `tolerance`, a share of the largest value, and a folder with other files,
     `WorkloadError` for a schedule that does not apply, `ImportFailedError` where TVM cannot compile
     the rest or nothing can link it.
     """
@@ -103,8 +105,18 @@ def build(
         "specification": specification(target, target_kind),
         "tvm": version("apache-tvm"),
         "reference": whole.reference_name,
+        "tolerance": tolerance,
     }  # fmt: skip
-    write_folder(out, {LIBRARY: library, CHECK: pack_arrays(check)}, manifest)
+    files = {LIBRARY: library, CHECK: pack_arrays(check)}
+    error = CompiledArtifact(manifest, target, files).output_error()
+    if not error <= tolerance:
+        raise ArtifactError(
+            f"an output of {name} is off by {error:.2g} of its largest value, compared with "
+            f"{whole.reference_name} on the source model, and the bound is {tolerance:g}; raise "
+            "--tolerance, or report the model"
+        )
+    manifest["error"] = error
+    write_folder(out, files, manifest)
     return manifest
 
 
@@ -166,11 +178,14 @@ class CompiledArtifact:
         folder holds, as a share of an output's largest value."""
         known = unpack_arrays(self._check)
         given = {value.name: known[f"input {value.name}"] for value in self.inputs}
-        errors = [
-            np.abs(array - known[f"output {name}"]).max() / np.abs(known[f"output {name}"]).max()
-            for name, array in self.infer(given).items()
-        ]
-        return float(max(errors))
+        return max(
+            _error(array, known[f"output {name}"]) for name, array in self.infer(given).items()
+        )
+
+    @property
+    def tolerance(self) -> float:
+        """What `output_error` may be."""
+        return as_number(self.manifest.get("tolerance", TOLERANCE))
 
     def _in_order(self, inputs: Mapping[str, Array]) -> list[Array]:
         return list(checked(self.inputs, inputs).values())
@@ -202,6 +217,20 @@ class CompiledArtifact:
         from tilewright.networks.compiled.library import CompiledNetwork
 
         return CompiledNetwork(self._library)
+
+
+def _error(found: Array, expected: Array) -> float:
+    """The largest difference of a value, as a share of the largest that is finite; infinite where
+    one alone is no number."""
+    if found.shape != expected.shape:
+        return float("inf")
+    ours, real = found.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        same = (ours == real) | (np.isnan(ours) & np.isnan(real))
+        off = np.where(same, 0.0, np.abs(ours - real))
+    largest = np.abs(real[np.isfinite(real)]).max(initial=0.0)
+    worst = float(np.where(np.isnan(off), np.inf, off).max(initial=0.0))
+    return worst / float(largest) if worst and largest else worst
 
 
 def _row(layer: KernelLayer, function: str, pick: Pick, target: Target) -> dict[str, Json]:

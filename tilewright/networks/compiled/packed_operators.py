@@ -15,8 +15,10 @@ from tilewright.networks.relax.op_patterns import (
     ADD,
     AVERAGE_POOL,
     CLIP,
+    DEQUANTISE,
     MAX_POOL,
     MEAN,
+    QUANTISE,
     RELU,
 )
 
@@ -25,6 +27,7 @@ EACH = frozenset((
     "relax.negative", "relax.nn.silu", "relax.nn.gelu", "relax.nn.leakyrelu",
 ))  # fmt: skip
 """Of one tensor, value by value."""
+QUANTISING = frozenset((QUANTISE, DEQUANTISE))
 PAIRS = frozenset((
     ADD, "relax.subtract", "relax.multiply", "relax.divide", "relax.maximum", "relax.minimum",
 ))  # fmt: skip
@@ -45,7 +48,7 @@ def packed_result(tensors: PackedTensors, binding: Binding) -> tuple[Any, int] |
     block = next((b for arg in read if (b := tensors.block_of(arg))), 0)
     if not block:
         return None
-    if binding.op in EACH:
+    if binding.op in EACH or (binding.op in QUANTISING and _is_by_tensor(binding)):
         first, *rest = binding.args
         made = relax.Call(
             binding.value.op, [tensors.packed(first, block), *rest], binding.value.attrs
@@ -54,6 +57,13 @@ def packed_result(tensors: PackedTensors, binding: Binding) -> tuple[Any, int] |
     if binding.op in PAIRS:
         return _pair(tensors, binding, block)
     return _pool(tensors, binding, block)
+
+
+def _is_by_tensor(binding: Binding) -> bool:
+    """Whether one scale and one zero point hold for the whole tensor."""
+    return all(
+        isinstance(arg, GenericConst) and arg.value.numpy().size == 1 for arg in binding.args[1:]
+    )
 
 
 def _pair(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, int] | None:
