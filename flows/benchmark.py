@@ -5,6 +5,7 @@ build_artifact → write_model → time_engines
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
 from tilewright.evaluation.engines.engine import OWN, EngineError, check_engines
 from tilewright.evaluation.engines.timing import Rounds, Timed, time_engines
 from tilewright.flows.build import build_artifact
 from tilewright.networks.artifact import load
+from tilewright.networks.quantise.prepare import model_with_weights
+from tilewright.networks.sources import TORCH_SUFFIXES
 from tilewright.search import LocalRunner
 from tilewright.targets.layer import Value
 from tilewright.tuning.build_options import BuildOptions
@@ -82,11 +86,6 @@ def benchmark(run: LocalRunner, options: BenchmarkOptions) -> Benchmark:
 def write_model(model: str, input_shapes: Mapping[str, tuple[int, ...]], folder: Path) -> Path:
     """The network as an ONNX file of static shapes, for the other engines. Raises `EngineError`
     for what they cannot read, and what reading the model raises."""
-    import onnx
-
-    from tilewright.networks.quantise.prepare import model_with_weights
-    from tilewright.networks.sources import TORCH_SUFFIXES
-
     if Path(model).suffix in TORCH_SUFFIXES:
         raise EngineError(
             f"'{model}' is a torch.export file, which other engines do not read; export it with "
@@ -115,8 +114,6 @@ def seeded(values: tuple[Value, ...]) -> dict[str, NDArray[Any]]:
 
 
 def _cores() -> int:
-    import os
-
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tilewright.evaluation.sweep.steps import Sweep
     from tilewright.hardware_search.outputs import CodesignOutcome
     from tilewright.networks.artifact import Profile
-    from tilewright.networks.artifact.session import Session
+    from tilewright.networks.artifact.session import InferenceSession
     from tilewright.networks.network import Network
     from tilewright.search.explorer import BaseExplorer as Tuner
     from tilewright.search.registry import register as register_tuner
@@ -73,7 +73,7 @@ _MODULES = {
     "Summary": "tilewright.tuning.outputs:Summary",
     "BuiltArtifact": "tilewright.tuning.build_artifact:BuiltArtifact",
     "Profile": "tilewright.networks.artifact:Profile",
-    "Session": "tilewright.networks.artifact.session:Session",
+    "InferenceSession": "tilewright.networks.artifact.session:InferenceSession",
     "Comparison": "tilewright.evaluation.compare.comparison:Comparison",
     "Sweep": "tilewright.evaluation.sweep.steps:Sweep",
     "CodesignOutcome": "tilewright.hardware_search.outputs:CodesignOutcome",
@@ -81,10 +81,34 @@ _MODULES = {
 }
 
 __all__ = [
-    "BuiltArtifact", "CodesignOutcome", "Comparison", "Lowered", "Measurements", "Network",
-    "Profile", "Session", "Space", "Summary", "Sweep", "Target", "TilewrightError", "Tuner",
-    "Workload", "__version__", "build", "codesign", "compare", "load", "load_model", "make_target",
-    "register_tuner", "run", "runs", "sweep", "trials", "tune",
+    "BuiltArtifact",
+    "CodesignOutcome",
+    "Comparison",
+    "InferenceSession",
+    "Lowered",
+    "Measurements",
+    "Network",
+    "Profile",
+    "Space",
+    "Summary",
+    "Sweep",
+    "Target",
+    "TilewrightError",
+    "Tuner",
+    "Workload",
+    "__version__",
+    "build",
+    "codesign",
+    "compare",
+    "load",
+    "load_model",
+    "make_target",
+    "register_tuner",
+    "run",
+    "runs",
+    "sweep",
+    "trials",
+    "tune",
 ]  # fmt: skip
 
 

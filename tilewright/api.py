@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tilewright.hardware_search.outputs import CodesignOutcome
     from tilewright.networks.artifact import Profile
     from tilewright.networks.artifact.compiled_profile import LibraryProfile
-    from tilewright.networks.artifact.session import Session
+    from tilewright.networks.artifact.session import InferenceSession
     from tilewright.networks.network import Network
     from tilewright.search import LocalRunner
     from tilewright.tuning.build_artifact import BuiltArtifact
@@ -78,7 +78,9 @@ def build(model: str | Path, out: str | Path, **options: Any) -> BuiltArtifact:
     return build_artifact(_local_runner(), BuildOptions(str(model), Path(out), **options))
 
 
-def load(folder: str | Path, *, threads: int | None = None, allow_code: bool = False) -> Session:
+def load(
+    folder: str | Path, *, threads: int | None = None, allow_code: bool = False
+) -> InferenceSession:
     """Open a built network for many inferences, as onnxruntime's `InferenceSession`.
 
     `threads` is how many a library of the target `cpu` uses, by default as many as it was built

@@ -18,7 +18,7 @@ from tilewright.core.errors import SpecError
 from tilewright.flows.build import build_artifact
 from tilewright.networks import zoo
 from tilewright.networks.artifact import ArtifactError
-from tilewright.networks.artifact.session import ALIGNMENT, Session
+from tilewright.networks.artifact.session import ALIGNMENT, InferenceSession
 from tilewright.networks.compiled import library
 from tilewright.networks.errors import InputError
 from tilewright.search import LocalRunner
@@ -38,12 +38,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def session(folder: Path) -> Session:
+def session(folder: Path) -> InferenceSession:
     return tilewright.load(folder, allow_code=True)
 
 
 @pytest.mark.slow(seconds=8)
-def test_outputs_are_those_of_onnxruntime(session: Session) -> None:
+def test_outputs_are_those_of_onnxruntime(session: InferenceSession) -> None:
     image = normal(*SHAPE, seed=3)
     (scores,) = session.run(None, {"input": image})
     expected = reference(zoo.build(MODEL), image)
@@ -56,7 +56,7 @@ def test_outputs_are_those_of_onnxruntime(session: Session) -> None:
 
 
 @pytest.mark.slow(seconds=1)
-def test_what_fits_nothing_is_refused(session: Session) -> None:
+def test_what_fits_nothing_is_refused(session: InferenceSession) -> None:
     image = normal(*SHAPE)
     with pytest.raises(InputError, match=r"there is no output 'scores'; the network gives fc.out"):
         session.run(["scores"], {"input": image})
@@ -73,7 +73,9 @@ def test_code_is_refused_without_leave(folder: Path) -> None:
 
 
 @pytest.mark.slow(seconds=1)
-def test_an_aligned_input_is_read_in_place_and_any_other_is_read_right(session: Session) -> None:
+def test_an_aligned_input_is_read_in_place_and_any_other_is_read_right(
+    session: InferenceSession,
+) -> None:
     image = normal(*SHAPE, seed=4)
     expected = session.run(None, {"input": image})[0]
     placed = session.empty("input")
@@ -92,7 +94,7 @@ def test_an_aligned_input_is_read_in_place_and_any_other_is_read_right(session: 
 
 
 @pytest.mark.slow(seconds=1)
-def test_an_output_outlives_later_inferences(session: Session) -> None:
+def test_an_output_outlives_later_inferences(session: InferenceSession) -> None:
     first = session.run(None, {"input": normal(*SHAPE, seed=1)})[0]
     kept = first.copy()
     for seed in range(2, 20):
@@ -101,7 +103,7 @@ def test_an_output_outlives_later_inferences(session: Session) -> None:
 
 
 @pytest.mark.slow(seconds=3)
-def test_threads_run_one_session_at_the_same_time(session: Session) -> None:
+def test_threads_run_one_session_at_the_same_time(session: InferenceSession) -> None:
     images = [normal(*SHAPE, seed=seed) for seed in range(8)]
     expected = [session.run(None, {"input": image})[0].copy() for image in images]
     together = threading.Barrier(4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,6 @@ def check_engines(names: tuple[str, ...]) -> None:
 
 def version_of(name: str) -> str:
     """The version of an engine's package."""
-    from importlib.metadata import version
-
     return version(PACKAGES.get(name, OWN))
 
 

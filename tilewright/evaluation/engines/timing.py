@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.child_process import Arrays, Header, Limits, RpcFailed, RpcProcess
 from tilewright.core.files import as_number
+from tilewright.core.lazy_module import lazy_module
 from tilewright.evaluation.engines.engine import EngineError
 from tilewright.search.events import Event, Listener, ignore
 
@@ -30,6 +31,8 @@ PAUSE_SECONDS = 0.02
 OPEN_SECONDS, TURN_SECONDS = 900.0, 300.0
 FEWEST = 3
 """Quiet rounds that a figure needs."""
+
+stats = lazy_module("scipy.stats")
 
 Floats = NDArray[np.float64]
 
@@ -105,12 +108,10 @@ class Ratio:
 
 def ratio_of(ratios: Floats) -> Ratio:
     """Of one figure a round, shape (rounds,): the interval is a percentile bootstrap."""
-    from scipy.stats import bootstrap
-
     middle = float(np.median(ratios))
     if len(ratios) < 2:
         return Ratio(middle, middle, middle)
-    found = bootstrap(
+    found = stats.bootstrap(
         (ratios,), np.median, method="percentile", n_resamples=2000, rng=np.random.default_rng(0)
     ).confidence_interval
     return Ratio(middle, float(found.low), float(found.high))

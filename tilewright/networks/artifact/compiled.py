@@ -201,7 +201,7 @@ class CompiledArtifact:
 
     @property
     def _ready(self) -> CompiledNetwork:
-        """The library, with the threads of whoever calls it set: TVM has a pool for each."""
+        """The library, with the threads of the calling thread set: TVM has a pool for each."""
         network = self._network
         if not getattr(self._caller, "ready", False):
             self._compiles.use_threads(self._threads)

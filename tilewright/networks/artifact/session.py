@@ -19,7 +19,7 @@ ALIGNMENT = 64
 `networks.compiled.library` has it, which loads TVM."""
 
 
-class Session:
+class InferenceSession:
     """A built network, loaded once and run many times.
 
     Threads may call `run` at the same time: each gets a context of its own, with `threads` threads
@@ -66,13 +66,13 @@ class Session:
         return [made[name] for name in wanted]
 
 
-def open_session(folder: Path, threads: int | None, *, allow_code: bool) -> Session:
+def open_session(folder: Path, threads: int | None, *, allow_code: bool) -> InferenceSession:
     """Raises as `load`, and `ArtifactError` for threads that cannot be."""
-    return Session(load(folder, allow_code=allow_code, threads=threads))
+    return InferenceSession(load(folder, allow_code=allow_code, threads=threads))
 
 
 def aligned_empty(shape: Sequence[int], dtype: np.dtype[np.generic]) -> Array:
-    """An array without values at a multiple of `ALIGNMENT`."""
+    """An array of this shape without values, at a multiple of `ALIGNMENT`."""
     size = prod(shape) * dtype.itemsize
     raw = np.empty(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
