@@ -1,11 +1,14 @@
 """Starts a team's servers and workers as bare processes; `compose.yaml` has them as containers.
 
-    export TILEWRIGHT_DATABASE_PASSWORD=… TILEWRIGHT_LOGIN=team:…
+    .venv/bin/python deployments/team.py add-user NAME --folder /srv/tilewright
+    export TILEWRIGHT_DATABASE_PASSWORD=…
     .venv/bin/python deployments/team.py --folder /srv/tilewright --workers 2
 
 Starts PostgreSQL (Debian's), Prefect's and MLflow's servers on it, and workers of the pool
-`tilewright`, on loopback, until Ctrl-C. What ends by itself is started again. The same command goes
-on with the folder it was given. docs/guides/team.md says how others get in.
+`tilewright`, on loopback, until Ctrl-C. Both servers ask every caller for the name and secret of a
+user; `add-user` and `remove-user` say who is one, also while they run. What ends by itself is
+started again. The same command goes on with the folder it was given. docs/guides/team.md says how
+others get in.
 """
 
 from __future__ import annotations
@@ -21,15 +24,18 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
 from tilewright.core.errors import TilewrightError
 from tilewright.services.ports import check_ports
 from tilewright.services.server_process import LOOPBACK, ServerProcess, start
+from tilewright.services.users import add_user, remove_user, users_path
 
-PASSWORD, LOGIN = "TILEWRIGHT_DATABASE_PASSWORD", "TILEWRIGHT_LOGIN"
+PASSWORD = "TILEWRIGHT_DATABASE_PASSWORD"
+WORKERS = "workers"
+"""The user that this command's own workers log in as, with a new secret at each start."""
 POOL = ROLE = "tilewright"
 DATABASES = ("prefect", "mlflow")
 START_SECONDS = 120.0
@@ -65,9 +71,12 @@ class Team:
     prefect_port: int
     mlflow_port: int
     database_port: int
+    prefect_pages: list[str]
+    mlflow_pages: list[str]
+    """Addresses that a proxy has for them, beside those on loopback."""
     password: str
-    login: str
-    """`name:password` of Prefect's server; empty where only a proxy with logins reaches it."""
+    secret: str = ""
+    """Of the user `workers`."""
 
     @property
     def prefect(self) -> str:
@@ -86,6 +95,11 @@ class Team:
             f"@{LOOPBACK}:{self.database_port}/{name}"
         )
 
+    @property
+    def login(self) -> str:
+        """What this command and its workers log in with."""
+        return f"{WORKERS}:{self.secret}"
+
     def start(
         self, name: str, command: list[str], environment: dict[str, str], health: str = ""
     ) -> ServerProcess:
@@ -95,55 +109,94 @@ class Team:
             name, ["sh", "-c", AGAIN, name, *command],
             health=health, log=self.folder / "logs" / f"{name}.log",
             environment=QUIET | environment,
-            headers={"Authorization": f"Basic {encoded}"} if self.login else {},
+            headers={"Authorization": f"Basic {encoded}"},
         )  # fmt: skip
 
 
 def main() -> None:
-    """Until Ctrl-C or SIGTERM."""
-    for number in signal.SIGTERM, signal.SIGINT:  # the latter also where a script started this
-        signal.signal(number, signal.default_int_handler)
+    """Adds or removes a user, or starts the servers: until Ctrl-C or SIGTERM."""
     try:
-        team = _asked()
-        ports = (team.prefect_port, team.mlflow_port, team.database_port)
-        check_ports(
-            dict(zip(("--prefect-port", "--mlflow-port", "--database-port"), ports, strict=True))
-        )
-        with ExitStack() as stack, suppress(KeyboardInterrupt):
-            _start_all(team, stack)
-            print(f"Prefect  {team.prefect}\nMLflow   {team.mlflow}")
-            print(f"{team.workers} workers of the pool {POOL}; Ctrl-C stops all", flush=True)
-            while True:
-                time.sleep(1)
+        if sys.argv[1:2] in (["add-user"], ["remove-user"]):
+            _change_users(*sys.argv[1:])
+        else:
+            _run()
     except TilewrightError as error:
         sys.exit(f"error: {error}")
 
 
+def _change_users(command: str, *words: str) -> None:
+    """Raises `TilewrightError`."""
+    parser = argparse.ArgumentParser(prog=f"team.py {command}")
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--folder", type=Path, required=True, help="of the team")
+    given = parser.parse_args(words)
+    users = users_path(given.folder.resolve())
+    try:
+        if command == "remove-user":
+            remove_user(users, given.name)
+            return
+        if given.name == WORKERS:
+            raise TeamError(f"{WORKERS} are this command's own; choose another name")
+        users.parent.mkdir(parents=True, exist_ok=True)
+        secret = add_user(users, given.name)
+    except OSError as error:
+        raise TeamError(
+            f"cannot write {users}: {error.strerror or error}; run this as the user who owns the "
+            "folder"
+        ) from None
+    print(f"{given.name} logs in with this secret, which is shown once:", file=sys.stderr)
+    print(secret)
+
+
+def _run() -> None:
+    """Raises `TilewrightError`."""
+    for number in signal.SIGTERM, signal.SIGINT:  # the latter also where a script started this
+        signal.signal(number, signal.default_int_handler)
+    team = _asked()
+    ports = (team.prefect_port, team.mlflow_port, team.database_port)
+    check_ports(
+        dict(zip(("--prefect-port", "--mlflow-port", "--database-port"), ports, strict=True))
+    )
+    with ExitStack() as stack, suppress(KeyboardInterrupt):
+        team = _start_all(team, stack)
+        print(f"Prefect  {team.prefect}\nMLflow   {team.mlflow}")
+        print(f"{team.workers} workers of the pool {POOL}; Ctrl-C stops all", flush=True)
+        while True:
+            time.sleep(1)
+
+
 def _asked() -> Team:
     """Options and variables. Raises `TeamError`."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").partition("\n")[0],
+        epilog="team.py add-user NAME --folder FOLDER prints a secret for a user, once; "
+        "remove-user NAME --folder FOLDER lets a user in no longer.",
+    )
     parser.add_argument("--folder", type=Path, required=True, help="where all of it is kept")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, 2 by default")
     parser.add_argument("--prefect-port", type=int, default=4200)
     parser.add_argument("--mlflow-port", type=int, default=5000)
     parser.add_argument("--database-port", type=int, default=5432)
+    for name in "prefect", "mlflow":
+        parser.add_argument(
+            f"--{name}-pages", metavar="URL", action="append", default=[],
+            help="https://NAME that a proxy has for it",
+        )  # fmt: skip
     options = parser.parse_args()
-    password, login = os.environ.pop(PASSWORD, ""), os.environ.pop(LOGIN, None)
+    password = os.environ.pop(PASSWORD, "")
     if not password:
         raise TeamError(f"{PASSWORD} is not set; give the databases a password")
-    if login is None or (login and ":" not in login):
-        raise TeamError(
-            f"{LOGIN} is not NAME:PASSWORD; set it, to nothing only if a proxy asks everybody"
-        )
     given = vars(options) | {"folder": options.folder.resolve()}
-    return Team(**given, password=password, login=login)
+    return Team(**given, password=password)
 
 
-def _start_all(team: Team, stack: ExitStack) -> None:
-    """Database, servers, workers, in that order; `stack` ends them in the other. Raises
-    `TeamError` or `ServerError`."""
+def _start_all(team: Team, stack: ExitStack) -> Team:
+    """Database, servers, workers, in that order; `stack` ends them in the other. Returns the team
+    with the secret of its workers. Raises `TilewrightError`."""
     for name in "logs", "mlflow", "tuned":
         (team.folder / name).mkdir(parents=True, exist_ok=True)
+    (team.folder / "mlflow").chmod(0o700)
+    team = replace(team, secret=add_user(users_path(team.folder), WORKERS))
     data = _provide_database(team)
     database = _postgresql(
         "postgres", "-D", str(data), "-h", LOOPBACK, "-p", str(team.database_port),
@@ -158,6 +211,7 @@ def _start_all(team: Team, stack: ExitStack) -> None:
         server.wait()
     for number in range(team.workers):
         stack.callback(_worker(team, number).stop)
+    return team
 
 
 # -- the database ------------------------------------------------------------------------------
@@ -226,29 +280,33 @@ def _create_databases(team: Team) -> None:
 
 
 def _prefect(team: Team) -> ServerProcess:
-    command = [
-        sys.executable, "-m", "prefect", "server", "start", "--host", LOOPBACK,
-        "--port", str(team.prefect_port),
-    ]  # fmt: skip
     environment = {
         "PREFECT_HOME": str(team.folder / "prefect"),
         "PREFECT_API_DATABASE_CONNECTION_URL": team.database("asyncpg", "prefect"),
         "PREFECT_SERVER_DATABASE_SQLALCHEMY_POOL_SIZE": "20",
         "PREFECT_SERVER_DATABASE_SQLALCHEMY_MAX_OVERFLOW": "20",
         "PREFECT_SERVER_UI_API_URL": "/api",
-        **_login(team, "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"),
     }
+    command = _guarded(team, "prefect", team.prefect_port, team.prefect_pages)
     return team.start("prefect", command, environment, f"{team.prefect}/api/health")
 
 
 def _mlflow(team: Team) -> ServerProcess:
     command = [
-        sys.executable, "-m", "mlflow", "server", "--host", LOOPBACK,
-        "--port", str(team.mlflow_port), "--workers", "2",
-        "--artifacts-destination", (team.folder / "mlflow").as_uri(),
+        *_guarded(team, "mlflow", team.mlflow_port, team.mlflow_pages),
+        "--workers", "2", "--artifacts", str(team.folder / "mlflow"),
     ]  # fmt: skip
     environment = {"MLFLOW_BACKEND_STORE_URI": team.database("psycopg2", "mlflow")}
     return team.start("mlflow", command, environment, f"{team.mlflow}/health")
+
+
+def _guarded(team: Team, server: str, port: int, pages: list[str]) -> list[str]:
+    """The command of a server that asks for a login."""
+    return [
+        sys.executable, "-m", "tilewright.services.team_server", server, "--port", str(port),
+        "--users", str(users_path(team.folder)),
+        *(word for page in pages for word in ("--pages", page)),
+    ]  # fmt: skip
 
 
 def _worker(team: Team, number: int) -> ServerProcess:
@@ -265,13 +323,11 @@ def _worker(team: Team, number: int) -> ServerProcess:
         "PREFECT_HOME": str(team.folder / name),
         "TILEWRIGHT_HOME": str(team.folder / "home"),
         "TILEWRIGHT_OUTPUT_ROOT": str(team.folder / "tuned"),
-        **_login(team, "PREFECT_API_AUTH_STRING"),
+        "PREFECT_API_AUTH_STRING": team.login,
+        "MLFLOW_TRACKING_USERNAME": WORKERS,
+        "MLFLOW_TRACKING_PASSWORD": team.secret,
     }
     return team.start(name, command, environment)
-
-
-def _login(team: Team, *names: str) -> dict[str, str]:
-    return {name: team.login for name in names if team.login}
 
 
 if __name__ == "__main__":

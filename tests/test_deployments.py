@@ -15,9 +15,12 @@ import yaml
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "deployments" / "compose.yaml"
 SERVICES = {"database", "prefect", "mlflow", "worker"}
+ONCE = {"users"}
+"""Those that only `docker compose run` starts."""
 KEYS = {
-    "build", "cap_drop", "command", "configs", "depends_on", "environment", "healthcheck", "image",
-    "init", "networks", "ports", "restart", "security_opt", "volumes",
+    "build", "cap_drop", "command", "configs", "depends_on", "entrypoint", "environment",
+    "healthcheck", "image", "init", "network_mode", "networks", "ports", "profiles", "restart",
+    "security_opt", "volumes",
 }  # fmt: skip
 """Of the Compose specification, those a service here has."""
 
@@ -30,10 +33,10 @@ def compose() -> Any:
 def test_every_name_is_declared(compose: Any) -> None:
     known = {"name", "services", "volumes", "networks", "configs"}
     assert {key for key in compose if not key.startswith("x-")} == known
-    assert set(compose["services"]) == SERVICES
+    assert set(compose["services"]) == SERVICES | ONCE
     for service in compose["services"].values():
         assert set(service) <= KEYS
-        assert set(service["networks"]) <= set(compose["networks"])
+        assert set(service.get("networks", [])) <= set(compose["networks"])
         assert set(service.get("depends_on", {})) <= SERVICES
         assert {volume.partition(":")[0] for volume in service["volumes"]} <= set(
             compose["volumes"]
@@ -46,7 +49,8 @@ def test_every_name_is_declared(compose: Any) -> None:
 
 
 def test_everything_is_watched_and_waits_for_what_it_needs(compose: Any) -> None:
-    for service in compose["services"].values():
+    for name in SERVICES:
+        service = compose["services"][name]
         check = service["healthcheck"]
         assert check["test"][0] == "CMD"
         assert {"interval", "timeout", "retries"} <= set(check)
@@ -60,12 +64,12 @@ def test_everything_is_watched_and_waits_for_what_it_needs(compose: Any) -> None
 
 def test_no_password_is_known_beforehand(compose: Any) -> None:
     text = FILE.read_text()
-    for variable in "TILEWRIGHT_DATABASE_PASSWORD", "TILEWRIGHT_LOGIN":
+    for variable in "TILEWRIGHT_DATABASE_PASSWORD", "TILEWRIGHT_WORKER_SECRET":
         used = re.findall(rf"\$\{{{variable}([^}}]*)\}}", text)
         assert used
         assert all(after.startswith((":?", "?")) for after in used), "it would have a default"
     for service in compose["services"].values():
-        for name, value in service["environment"].items():
+        for name, value in service.get("environment", {}).items():
             if re.search("PASSWORD|AUTH_STRING|CONNECTION_URL|STORE_URI", name):
                 assert "${TILEWRIGHT_" in value
 
@@ -89,17 +93,29 @@ def test_no_image_has_the_secret_of_a_home() -> None:
     assert {".venv", ".tilewright", "**/.tilewright"} <= set(left_out)
 
 
-@pytest.mark.slow(seconds=4)
-def test_the_servers_have_the_options_they_are_started_with(compose: Any) -> None:
-    import click
-    from mlflow.cli import cli
+def test_both_servers_ask_for_the_login_of_a_user(compose: Any) -> None:
+    for name in "prefect", "mlflow":
+        service = compose["services"][name]
+        module = "tilewright.services.team_server"
+        assert service["command"][:5] == ["python", "-P", "-m", module, name]
+        assert "users:/users:ro" in service["volumes"]
+        assert "401" in service["healthcheck"]["test"][-1]
+    users = compose["services"]["users"]
+    assert users["network_mode"] == "none"
+    assert users["volumes"] == ["users:/users"]
+    worker = compose["services"]["worker"]
+    assert not any(volume.startswith("users:") for volume in worker["volumes"])
 
-    server = cli.commands["server"]
-    assert isinstance(server, click.Command)
-    known = {name for parameter in server.params for name in parameter.opts}
-    command = compose["services"]["mlflow"]["command"]
-    assert command[:2] == ["mlflow", "server"]
-    assert {word for word in command if word.startswith("--")} <= known
+
+@pytest.mark.slow(seconds=1)
+@pytest.mark.parametrize("name", ["prefect", "mlflow"])
+def test_the_servers_have_the_options_they_are_started_with(compose: Any, name: str) -> None:
+    words = [word.partition("${")[0] or "http://x" for word in compose["services"][name]["command"]]
+    command = [sys.executable, *words[1:]]
+    done = subprocess.run(
+        [*command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert {word for word in command if word.startswith("--")} <= set(done.stdout.split())
 
 
 def test_the_image_takes_the_driver_out_of_the_lock() -> None:
@@ -126,3 +142,24 @@ def test_the_script_says_what_it_lacks(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("error: TILEWRIGHT_DATABASE_PASSWORD is not set")
     assert not (tmp_path / "team").exists()
+
+
+def test_the_script_shows_a_secret_once(tmp_path: Path) -> None:
+    def said(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-P", str(FILE.parent / "team.py"), *words, "--folder", str(tmp_path)],
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    secret = said("add-user", "ada").stdout.strip()
+    assert re.fullmatch("[0-9a-f]{64}", secret)
+    file = tmp_path / "users"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert secret not in file.read_text()
+    for name in "workers", "a:b", "a\nb", "":
+        refused = said("add-user", name)
+        assert refused.returncode == 1
+        assert refused.stderr.startswith("error: ")
+    assert said("remove-user", "ada").returncode == 0
+    assert file.read_text() == ""
+    assert "'ada' is not a user" in said("remove-user", "ada").stderr

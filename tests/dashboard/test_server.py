@@ -16,10 +16,10 @@ import uvicorn
 from tests.sharing import ANSWER_SECONDS, free_port
 from tilewright.dashboard.listing import KnownRuns
 from tilewright.dashboard.server import FILES, PAGE, application
-from tilewright.services.auth_middleware import Guard
 from tilewright.services.credentials import Credentials
 from tilewright.services.server_process import LOOPBACK
 from tilewright.services.workspace import Workspace
+from tilewright.services.workspace_login import guarded
 
 pytestmark = pytest.mark.attack
 
@@ -40,8 +40,8 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Cl
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "run.json").write_text(json.dumps(run))
     app, port = application(KnownRuns(Workspace(tmp_path / "home"), tmp_path)), free_port()
-    guarded = Guard(app, CREDENTIALS, LOOPBACK, port)
-    server = uvicorn.Server(uvicorn.Config(guarded, LOOPBACK, port, log_level="error"))
+    guard = guarded(app, CREDENTIALS, LOOPBACK, port)
+    server = uvicorn.Server(uvicorn.Config(guard, LOOPBACK, port, log_level="error"))
     running = threading.Thread(target=server.run)
     running.start()
     while not server.started:

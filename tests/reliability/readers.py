@@ -28,7 +28,8 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.core.safe_files:_open", "tilewright.core.safe_files:create_beside",
         "tilewright.core.safe_files:opened_folder", "tilewright.core.safe_files:read_plain",
         "tilewright.services.local_services:_OwnFileHandler._open",
-        "tilewright.services.secret_file:_alone", "tilewright.services.secret_file:_write",
+        "tilewright.services.secret_file:held_alone",
+        "tilewright.services.secret_file:write_private",
         "tilewright.services.server_process:start", "tilewright.targets.cluster.keys:_write",
     ),
     "its files are the installation's own": (

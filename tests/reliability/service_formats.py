@@ -124,7 +124,7 @@ FORMATS = {
          f"{SERVICES}.retention:compact"),
         share=0.2,
     ),
-    "secrets": Format(_secrets, (f"{SERVICES}.secret_file:_read",)),
+    "secrets": Format(_secrets, (f"{SERVICES}.secret_file:read_private",)),
     "announcements": Format(_announcements, (f"{SERVICES}.prefect_server:_announced_address",)),
     "logs": Format(_logs, (f"{SERVICES}.server_process:ServerProcess._last_words",)),
     "profiles": Format(_profiles, (f"{SERVICES}.settings_files:profile_settings",)),

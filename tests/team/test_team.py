@@ -36,6 +36,8 @@ pytestmark = [pytest.mark.team, pytest.mark.slow(seconds=120)]
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 900
 PROCESSES, FLOWS, TASKS = 2, 4, 25
+SCRIPT = ROOT / "deployments" / "team.py"
+USER = "ada"
 
 
 @dataclass
@@ -46,7 +48,7 @@ class Team:
     folder: Path
     ports: dict[str, int]
     password: str
-    login: str
+    secret: str
     deployments: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -59,8 +61,13 @@ class Team:
 
     def ask(self, path: str, asked: object) -> Any:
         """Of Prefect's API."""
-        encoded = base64.b64encode(self.login.encode()).decode()
-        return post(f"{self.api}/{path}", asked, {"Authorization": f"Basic {encoded}"})
+        return post(f"{self.api}/{path}", asked, self.login)
+
+    @property
+    def login(self) -> dict[str, str]:
+        """The header of a user."""
+        encoded = base64.b64encode(f"{USER}:{self.secret}".encode()).decode()
+        return {"Authorization": f"Basic {encoded}"}
 
     def rows(self, database: str, query: str) -> list[Any]:
         """What PostgreSQL itself says."""
@@ -80,7 +87,9 @@ class Team:
         return kept | {
             "PYTHONPATH": str(ROOT),
             "PREFECT_API_URL": self.api,
-            "PREFECT_API_AUTH_STRING": self.login,
+            "PREFECT_API_AUTH_STRING": f"{USER}:{self.secret}",
+            "MLFLOW_TRACKING_USERNAME": USER,
+            "MLFLOW_TRACKING_PASSWORD": self.secret,
             "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500,502,504",
             "MLFLOW_TRACKING_URI": self.mlflow,
             "TILEWRIGHT_HOME": str(self.folder / "client"),
@@ -103,14 +112,18 @@ def team() -> Iterator[Team]:
     place = Path(tempfile.mkdtemp(prefix="team-"))
     place.chmod(0o755)  # PostgreSQL's own user gets to its folder below
     ports = {name: free_port() for name in ("prefect", "mlflow", "database")}
-    password, login = f"{secrets.token_hex(8)}/@ é", f"team:{secrets.token_hex(8)}"
+    password = f"{secrets.token_hex(8)}/@ é"
     kept = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
+    kept |= {"PYTHONPATH": str(ROOT)}
+    secret = subprocess.run(
+        [sys.executable, "-P", str(SCRIPT), "add-user", USER, "--folder", str(place / "team")],
+        env=kept, cwd=place, stdout=subprocess.PIPE, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
     asked = [word for name, port in ports.items() for word in (f"--{name}-port", str(port))]
     process = subprocess.Popen(
-        [sys.executable, "-P", str(ROOT / "deployments" / "team.py"),
-         "--folder", str(place / "team"), "--workers", "2", *asked],
-        env=kept | {"PYTHONPATH": str(ROOT), "TILEWRIGHT_DATABASE_PASSWORD": password,
-                    "TILEWRIGHT_LOGIN": login},
+        [sys.executable, "-P", str(SCRIPT), "--folder", str(place / "team"), "--workers", "2",
+         *asked],
+        env=kept | {"TILEWRIGHT_DATABASE_PASSWORD": password},
         cwd=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:
@@ -122,7 +135,7 @@ def team() -> Iterator[Team]:
                 break
         else:
             raise AssertionError(printed)
-        yield Team(process, place / "team", ports, password, login)
+        yield Team(process, place / "team", ports, password, secret)
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=120)
@@ -138,13 +151,17 @@ def eventually(what: str, found: Callable[[], Any]) -> Any:
     return result
 
 
-def test_it_listens_on_loopback_and_asks_for_its_login(team: Team) -> None:
+def test_it_listens_on_loopback_and_asks_for_a_login(team: Team) -> None:
     addresses = {Address("127.0.0.1", port) for port in team.ports.values()}
     assert addresses <= listening(team.process.pid)
     assert {address.ip for address in listening(team.process.pid)} == {"127.0.0.1"}
     with pytest.raises(urllib.error.HTTPError) as refused:
         post(f"{team.api}/flow_runs/filter", {}, {})
     assert refused.value.code == 401
+    for path in "health", "api/2.0/mlflow/experiments/get?experiment_id=0":
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{team.mlflow}/{path}", timeout=ANSWER_SECONDS)
+        assert refused.value.code == 401
     with pytest.raises(psycopg2.OperationalError, match="password"):
         psycopg2.connect(
             host="127.0.0.1", port=team.ports["database"], user="tilewright", dbname="prefect",
@@ -152,7 +169,9 @@ def test_it_listens_on_loopback_and_asks_for_its_login(team: Team) -> None:
         )  # fmt: skip
     for process in psutil.Process(team.process.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # it ended meanwhile
-            assert team.password not in " ".join(process.cmdline())
+            words = " ".join(process.cmdline())
+            assert team.password not in words
+            assert team.secret not in words
 
 
 DEPLOY = """
@@ -261,7 +280,7 @@ def _load(team: Team) -> tuple[list[str], list[Any]]:
 def test_nothing_is_lost_under_load(team: Team) -> None:
     request = urllib.request.Request(
         f"{team.mlflow}/api/2.0/mlflow/experiments/create", json.dumps({"name": "load"}).encode(),
-        {"Content-Type": "application/json"},
+        team.login | {"Content-Type": "application/json"},
     )  # fmt: skip
     urllib.request.urlopen(request, timeout=ANSWER_SECONDS).close()
     runs, counted = _load(team)

@@ -21,10 +21,10 @@ from starlette.routing import Route
 
 from tilewright.dashboard.answers import Answer, answer_or_error, curves, knobs, list_runs
 from tilewright.dashboard.listing import KnownRuns
-from tilewright.services.auth_middleware import Guard
 from tilewright.services.credentials import Credentials
 from tilewright.services.mlflow_server import mlflow_login
 from tilewright.services.workspace import current_workspace
+from tilewright.services.workspace_login import guarded
 
 PAGE = Path(__file__).parent / "page"
 FILES = {
@@ -86,9 +86,10 @@ def _serve(descriptor: int, host: str, folder: str) -> None:
     reading.daemon = True
     reading.start()
     listener = socket.socket(fileno=descriptor)
-    guarded = Guard(application(known), credentials, host, listener.getsockname()[1])
+    port = listener.getsockname()[1]
     config = uvicorn.Config(
-        guarded, log_level="warning", access_log=False, proxy_headers=False,
+        guarded(application(known), credentials, host, port),
+        log_level="warning", access_log=False, proxy_headers=False,
         timeout_graceful_shutdown=2,
     )  # fmt: skip
     uvicorn.Server(config).run(sockets=[listener])

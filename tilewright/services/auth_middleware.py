@@ -1,4 +1,4 @@
-"""Guards Prefect's and MLflow's servers: only callers with the secret get an answer.
+"""Guards Prefect's and MLflow's servers: only callers with a secret get an answer.
 
 Neither asks for a password by itself, and any web page could have a browser call them. The
 middleware answers instead:
@@ -6,7 +6,7 @@ middleware answers instead:
 - 421 to a name that is not this server's (a web site that had its name lead here),
 - 403 to a page of another origin; no page is told that it may read an answer,
 - 415 to a POST of a kind that a form on any page can send,
-- 401 to a request without the secret, or the cookie that the printed link sets.
+- 401 to a request that its `Authenticator` does not know.
 """
 
 from __future__ import annotations
@@ -14,50 +14,58 @@ from __future__ import annotations
 import json
 from functools import partial
 from http import HTTPStatus
-from urllib.parse import urlsplit
+from typing import Protocol
 
 from starlette.datastructures import MutableHeaders
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tilewright.services.addresses import reachable
-from tilewright.services.credentials import CHALLENGE, PROOF, Credentials
 from tilewright.services.request_checks import Hosts, HttpRequest
 
 POLICY_VIOLATION = 1008
 """WebSocket: closed for want of the secret."""
-NO_SECRET = "these pages are for who started them; log in with the link that was printed then"
 TELL_NOBODY = "connect-src 'self' data: blob:; form-action 'self'"
 """Pages ask their own server and no other: Prefect's would ask a service of analytics, whatever
 the server is set to."""
 UNKEPT = {"Cache-Control": "no-store"}
-PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Tilewright</title>
-<body style="font: 1rem/1.6 sans-serif; max-width: 40rem; margin: 4rem auto; padding: 0 1rem">
-<h1 style="font-size: 1.3rem">Whose pages are these?</h1>
-<p>They are for who started them. Open the address that <code>tilewright ui</code> (or
-<code>serve</code>) printed, which ends in <code>?key=…</code>: it logs this browser in until that
-command ends, and this page can then be loaded again.</p>
-"""
+
+
+class Authenticator(Protocol):
+    """Says who may use a server."""
+
+    refusal: str
+    """What callers are told that it does not know."""
+    cookie: str
+    """The name of the cookie that logs in, which the server itself never sees; empty if none."""
+
+    async def knows(self, request: HttpRequest) -> bool:
+        """Whether a request brings a secret."""
+
+    async def knows_login(self, login: str) -> bool:
+        """Whether a text `NAME:PASSWORD` has a secret."""
+
+    def enter(self, request: HttpRequest) -> Response | None:
+        """What to answer to a link that logs a browser in, if it is one."""
+
+    def challenge(self, request: HttpRequest) -> Response:
+        """The 401 that says how to log in."""
 
 
 class Guard:
-    """ASGI application before another, which listens on `host` and `port`. `sockets_log_in`: a
+    """ASGI application before another, which goes by the names of `hosts`. `sockets_log_in`: a
     WebSocket may bring its login in its first message, as Prefect's clients do."""
 
     def __init__(
         self,
         app: ASGIApp,
-        credentials: Credentials,
-        host: str,
-        port: int,
+        authenticator: Authenticator,
+        hosts: Hosts,
         *,
         sockets_log_in: bool = False,
     ) -> None:
         self._app = app
-        self._credentials = credentials
-        self._hosts = Hosts(host)
-        self._address = urlsplit(reachable(f"http://{host}:{port}")).netloc
+        self._authenticator = authenticator
+        self._hosts = hosts
         self._sockets_log_in = sockets_log_in
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,23 +85,23 @@ class Guard:
             text = "send JSON, and say so: Content-Type: application/json"
             answer = _plain(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
             await answer(request.scope, receive, send)
-        elif self._credentials.admits_key(request.key):
-            await self._logged_in(request)(request.scope, receive, send)
-        elif self._known(request):
-            await self._app(request.without_login(self._credentials.cookie), receive, send)
+        elif entry := self._authenticator.enter(request):
+            await entry(request.scope, receive, send)
+        elif await self._authenticator.knows(request):
+            await self._app(request.without_login(self._authenticator.cookie), receive, send)
         else:
-            await self._ask_for_secret(request)(request.scope, receive, send)
+            await self._authenticator.challenge(request)(request.scope, receive, send)
 
     async def _websocket(self, request: HttpRequest, receive: Receive, send: Send) -> None:
         if refusal := self._misled(request):
             await _refuse_socket(refusal, request.scope, receive, send)
-        elif self._known(request):
-            await self._app(request.without_login(self._credentials.cookie), receive, send)
+        elif await self._authenticator.knows(request):
+            await self._app(request.without_login(self._authenticator.cookie), receive, send)
         elif self._sockets_log_in and "prefect" in request.scope.get("subprotocols", ()):
-            entry = _LoginSocket(self._credentials, receive, send)
+            entry = _LoginSocket(self._authenticator, receive, send)
             await self._app(request.scope, entry.receive, entry.send)
         else:
-            refusal = _plain(HTTPStatus.UNAUTHORIZED, NO_SECRET)
+            refusal = _plain(HTTPStatus.UNAUTHORIZED, self._authenticator.refusal)
             await _refuse_socket(refusal, request.scope, receive, send)
 
     def _misled(self, request: HttpRequest) -> Response | None:
@@ -102,40 +110,17 @@ class Guard:
         if not self._hosts.include(host):
             return _plain(HTTPStatus.MISDIRECTED_REQUEST, "this server has another name")
         origins = request.all("origin")
-        own = f"http://{host}".lower()
+        own = self._hosts.origin(host)
         if any(origin.lower() != own for origin in origins) or request.is_embedded_elsewhere:
             return _plain(HTTPStatus.FORBIDDEN, "pages from elsewhere may not use this server")
         return None
-
-    def _known(self, request: HttpRequest) -> bool:
-        if any(map(self._credentials.admits, request.all("authorization"))):
-            return True
-        return any(map(self._credentials.admits_key, request.cookies(self._credentials.cookie)))
-
-    def _logged_in(self, request: HttpRequest) -> Response:
-        """To the same address without the key, with a cookie."""
-        answer = _plain(HTTPStatus.SEE_OTHER, "")
-        answer.headers["Location"] = request.clean_address
-        answer.headers["Referrer-Policy"] = "no-referrer"
-        name, key = self._credentials.cookie, self._credentials.key
-        answer.set_cookie(name, key, httponly=True, samesite="strict")
-        return answer
-
-    def _ask_for_secret(self, request: HttpRequest) -> Response:
-        # not `Basic`: browsers would show a window of their own for every picture
-        headers = {**UNKEPT, "WWW-Authenticate": 'Bearer realm="tilewright"'}
-        if challenge := request.one(CHALLENGE.lower()):
-            headers[PROOF] = self._credentials.proof(challenge, self._address)
-        if "text/html" in request.one("accept"):
-            return HTMLResponse(PAGE, HTTPStatus.UNAUTHORIZED, headers)
-        return PlainTextResponse(NO_SECRET, HTTPStatus.UNAUTHORIZED, headers)
 
 
 class _LoginSocket:
     """A WebSocket whose first message must be a login; nothing is sent before."""
 
-    def __init__(self, credentials: Credentials, receive: Receive, send: Send) -> None:
-        self._credentials = credentials
+    def __init__(self, authenticator: Authenticator, receive: Receive, send: Send) -> None:
+        self._authenticator = authenticator
         self._receive, self._send = receive, send
         self._entered = self._closed = False
 
@@ -144,7 +129,7 @@ class _LoginSocket:
         message = await self._receive()
         if message["type"] != "websocket.receive" or self._entered:
             return message
-        if self._closed or not self._is_login(message):
+        if self._closed or not await self._is_login(message):
             await self._close()
             return {"type": "websocket.disconnect", "code": POLICY_VIOLATION}
         self._entered = True
@@ -160,18 +145,22 @@ class _LoginSocket:
         self._closed = message["type"] == "websocket.close"
         await self._send(message)
 
-    def _is_login(self, message: Message) -> bool:
+    async def _is_login(self, message: Message) -> bool:
         try:
             said = json.loads(message.get("text") or message.get("bytes") or b"")
-            return said["type"] == "auth" and self._credentials.admits_login(str(said["token"]))
+            if said["type"] != "auth":
+                return False
+            login = str(said["token"])
         except (ValueError, KeyError, TypeError, RecursionError):
             return False
+        return await self._authenticator.knows_login(login)
 
     async def _close(self) -> None:
         if not self._closed:
             self._closed = True
+            reason = self._authenticator.refusal
             await self._send(
-                {"type": "websocket.close", "code": POLICY_VIOLATION, "reason": NO_SECRET}
+                {"type": "websocket.close", "code": POLICY_VIOLATION, "reason": reason}
             )
 
 

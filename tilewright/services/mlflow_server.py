@@ -129,13 +129,13 @@ def _serve(descriptor: int, host: str, database: str, artifacts: str) -> None:
     from mlflow.server.fastapi_app import app
     from mlflow.server.handlers import initialize_backend_stores
 
-    from tilewright.services.auth_middleware import Guard
+    from tilewright.services.workspace_login import guarded
 
     initialize_backend_stores(database, database, artifacts)
     listener = socket.socket(fileno=descriptor)
-    guarded = Guard(app, credentials, host, listener.getsockname()[1])
     config = uvicorn.Config(
-        guarded, log_level="warning", access_log=False, proxy_headers=False,
+        guarded(app, credentials, host, listener.getsockname()[1]),
+        log_level="warning", access_log=False, proxy_headers=False,
         timeout_graceful_shutdown=2,
     )  # fmt: skip
     uvicorn.Server(config).run(sockets=[listener])

@@ -212,15 +212,15 @@ def _serve(descriptor: int, host: str, *, interface: bool) -> None:
     import uvicorn
     from prefect.server.api.server import create_app
 
-    from tilewright.services.auth_middleware import Guard
+    from tilewright.services.workspace_login import guarded
 
     listener = socket.socket(fileno=descriptor)
     app = create_app(ephemeral=not interface, final=True)
     app.add_middleware(RetrySoon)
     port = listener.getsockname()[1]
-    guarded = Guard(app, credentials, host, port, sockets_log_in=True)
     config = uvicorn.Config(
-        guarded, log_level="error", access_log=False, proxy_headers=False, lifespan="on",
+        guarded(app, credentials, host, port, sockets_log_in=True),
+        log_level="error", access_log=False, proxy_headers=False, lifespan="on",
         timeout_graceful_shutdown=2,
     )  # fmt: skip
     collect_beside()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from tilewright.services.credentials import CHALLENGE, KEY
 
@@ -22,13 +23,15 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:\d{1,5})?", re.IGNORECASE)
 
 
 class Hosts:
-    """The names that a server goes by which listens on `host`.
+    """The names that a server goes by which listens on `host`, and those in `pages`: addresses
+    (`https://…`) that a proxy before it or another network has for it.
 
     Any address of digits will do where the server is open to others: nobody else's name stands
     in it, so no web site can lead a browser here by it.
     """
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, pages: Iterable[str] = ()) -> None:
+        self._pages = {urlsplit(page).netloc.lower(): _origin(page) for page in pages}
         address = _address(host)
         self._loopback = address.is_loopback if address else host.lower() == LOCALHOST
         self._names = {LOCALHOST, host.lower()}
@@ -38,6 +41,8 @@ class Hosts:
 
     def include(self, header: str) -> bool:
         """Whether a request with this `Host` is meant for the server."""
+        if header.lower() in self._pages:
+            return True
         found = _HOST.fullmatch(header)
         if found is None:
             return False
@@ -46,6 +51,10 @@ class Hosts:
         if address is None:
             return name in self._names
         return address.is_loopback or not self._loopback
+
+    def origin(self, header: str) -> str:
+        """Where the server's own pages are from, if asked for with this `Host`."""
+        return self._pages.get(header.lower(), f"http://{header}".lower())
 
 
 class HttpRequest:
@@ -120,10 +129,16 @@ class HttpRequest:
         dropped = {b"authorization", b"cookie", CHALLENGE.lower().encode()}
         kept = [(name, value) for name, value in self._headers if name not in dropped]
         pairs = (pair.strip() for pair in ";".join(self.all("cookie")).split(";"))
-        others = "; ".join(pair for pair in pairs if pair and not pair.startswith(f"{cookie}="))
+        own = f"{cookie}=" if cookie else None
+        others = "; ".join(pair for pair in pairs if pair and not (own and pair.startswith(own)))
         if others:
             kept.append((b"cookie", others.encode("latin-1")))
         return {**self.scope, "headers": kept}
+
+
+def _origin(page: str) -> str:
+    parts = urlsplit(page)
+    return f"{parts.scheme}://{parts.netloc}".lower()
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

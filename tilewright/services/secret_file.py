@@ -25,6 +25,10 @@ SECRET_BYTES = 32
 OWN_ONLY, OTHERS = 0o600, 0o077
 _SECRET = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}")
 _LONGEST = 4096
+_REMEDY = (
+    "remove it and repeat the command, which makes a new one (a 'tilewright ui' that is running "
+    "then has to be started anew, too)"
+)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -43,7 +47,7 @@ def workspace_secret(workspace: Workspace) -> str:
     `OSError` where the disk is full."""
     path = secret_path(workspace)
     try:
-        with _alone(workspace.root):
+        with held_alone(workspace.root):
             return _sealed(path) or _made(path)
     except OSError as error:
         if error.errno in FULL:
@@ -55,8 +59,9 @@ def workspace_secret(workspace: Workspace) -> str:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """While no other command makes one: two that start at once are to know the same."""
+def held_alone(folder: Path) -> Iterator[None]:
+    """While no other command makes or changes a secret there: two that start at once are to know
+    the same."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with suppress(OSError):  # a disk without locks
@@ -68,7 +73,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _sealed(path: Path) -> str | None:
     """What the file holds, if it was made here."""
-    found, seal = _read(path), _read(_seal_path(path))
+    found, seal = read_private(path, _REMEDY), read_private(_seal_path(path), _REMEDY)
     if found is None or seal is None:
         return None
     (secret, state), (text, _) = found, seal
@@ -77,7 +82,7 @@ def _sealed(path: Path) -> str | None:
 
 def _made(path: Path) -> str:
     secret = secrets.token_hex(SECRET_BYTES)
-    _write(_seal_path(path), _seal(_write(path, secret)))
+    write_private(_seal_path(path), _seal(write_private(path, secret)))
     return secret
 
 
@@ -90,19 +95,22 @@ def _seal(state: os.stat_result) -> str:
     return f"{state.st_dev} {state.st_ino} {state.st_ctime_ns}"
 
 
-def _read(path: Path) -> tuple[str, os.stat_result] | None:
-    """Text and state of a file, if there is one. Raises `SecretError` and `OSError`."""
+def read_private(
+    path: Path, remedy: str, limit: int = _LONGEST
+) -> tuple[str, os.stat_result] | None:
+    """Text, at most `limit` bytes of it, and state of a file, if there is one. Raises
+    `SecretError`, which ends with the `remedy`, for what others may know, and `OSError`."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _unfit(path, (error.strerror or str(error)).lower()) from None
+        raise _unfit(path, (error.strerror or str(error)).lower(), remedy) from None
     try:
         state = os.fstat(handle)
         if reason := _reason_for_doubt(state):
-            raise _unfit(path, reason)
-        return os.read(handle, _LONGEST).decode(errors="replace"), state
+            raise _unfit(path, reason, remedy)
+        return os.read(handle, limit).decode(errors="replace"), state
     finally:
         os.close(handle)
 
@@ -119,20 +127,19 @@ def _reason_for_doubt(state: os.stat_result) -> str:
     return ""
 
 
-def _unfit(path: Path, reason: str) -> SecretError:
-    return SecretError(
-        f"{path} is not fit for a secret: {reason}; remove it and repeat the command, which makes "
-        "a new one (a 'tilewright ui' that is running then has to be started anew, too)"
-    )
+def _unfit(path: Path, reason: str, remedy: str) -> SecretError:
+    return SecretError(f"{path} is not fit for a secret: {reason}; {remedy}")
 
 
-def _write(path: Path, text: str) -> os.stat_result:
+def write_private(path: Path, text: str) -> os.stat_result:
     """Whole or not at all, for its user alone. Returns the state of the file in its place."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, OWN_ONLY)
     try:
         os.fchmod(handle, OWN_ONLY)  # whatever the umask
-        os.write(handle, text.encode())
+        left = text.encode()
+        while left:
+            left = left[os.write(handle, left) :]
         os.fsync(handle)
         os.replace(fresh, path)
         return os.fstat(handle)
