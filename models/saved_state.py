@@ -14,6 +14,7 @@ import numpy as np
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import unpack_arrays
+from tilewright.core.formats import TUNER_STATE
 from tilewright.models.model_registry import load_model
 from tilewright.search.cost_model_protocols import CostModel
 from tilewright.search.explorer import ExplorerState
@@ -44,16 +45,22 @@ def save_state(state: ExplorerState, folder: Path) -> list[Path]:
     arrays = folder / _ARRAYS
     np.savez(arrays, allow_pickle=False, **state.arrays)
     index = folder / INDEX
-    index.write_text(
-        json.dumps({"models": entries, "arrays": {"file": _ARRAYS, "sha256": _digest(arrays)}})
-    )
+    about = {
+        "version": TUNER_STATE.written,
+        "models": entries,
+        "arrays": {"file": _ARRAYS, "sha256": _digest(arrays)},
+    }
+    index.write_text(json.dumps(about))
     return [*files, arrays, index]
 
 
 def load_state(folder: Path) -> ExplorerState:
-    """The state saved in a folder. Raises `StoreError` if a file is missing or has changed."""
+    """The state saved in a folder. Raises `StoreError` for one of another version, and if a file is
+    missing or has changed."""
     try:
         index = json.loads((folder / INDEX).read_text())
+        if refusal := TUNER_STATE.refusal(folder / INDEX, TUNER_STATE.version_in(index)):
+            raise StoreError(refusal)
         models = {role: _load(folder, entry) for role, entry in index["models"].items()}
         path = _checked(folder, index["arrays"]["file"], index["arrays"]["sha256"])
         return ExplorerState(models, unpack_arrays(path.read_bytes()))

@@ -27,6 +27,7 @@ from typing import TypeVar, cast
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_object, as_text, canonical, digest, write_atomically
+from tilewright.core.formats import STAGE
 from tilewright.core.safe_files import read_plain
 from tilewright.services.retention import DAY
 
@@ -139,16 +140,19 @@ class Store:
     def save(self, manifest: Manifest) -> None:
         body = asdict(manifest)
         # Keys stay in order: results are written in it, whether computed or found here.
-        whole = {"manifest": body, "check": digest(canonical(body))}
+        whole = {"manifest": body, "check": digest(canonical(body)), "version": STAGE.written}
         text = json.dumps(whole, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         self._write(self._manifest(manifest.stage, manifest.key), text.encode())
 
     def find(self, stage: str, key: str, *, with_data: bool = True) -> Manifest | None:
-        """The manifest saved under this key, if it and all its data files are intact."""
+        """The manifest saved under this key, if it is of a version that is read, and it and all
+        its data files are intact."""
         try:
             found = json.loads(self._bytes(self._manifest(stage, key)))
             body = found["manifest"]
-            if found["check"] != digest(canonical(body)):
+            if found["check"] != digest(canonical(body)) or not STAGE.reads(
+                STAGE.version_in(found)
+            ):
                 return None
             manifest = _manifest(**as_object(body))
         except (OSError, ValueError, KeyError, TypeError, RecursionError):

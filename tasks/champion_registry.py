@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tilewright.core.errors import TilewrightError, UnknownName
 from tilewright.core.files import Json, canonical, digest
+from tilewright.core.formats import CHAMPION
 from tilewright.models import LEARNERS
 from tilewright.models.model_registry import build, load_model
 from tilewright.search import ExplorerState, Problem, problem_of
@@ -161,6 +162,7 @@ class ChampionMetadata(BaseModel):
     classify: bool
     columns: list[str]
     features: Annotated[str, Field(max_length=100)]
+    version: int = CHAMPION.written
 
     @property
     def file(self) -> str:
@@ -171,7 +173,7 @@ class ChampionMetadata(BaseModel):
 
 def champion_file(folder: Path) -> tuple[ChampionMetadata, bytes]:
     """What a logged model's metadata say, and the bytes of its file. Raises `OSError`, and
-    `ValueError` for metadata that cannot be read."""
+    `ValueError` for metadata that cannot be read or are of another version."""
     try:
         # not `Model.load`, which would look up the folder as a place of the tracking store
         metadata = Model.from_dict(_yaml(folder)).metadata
@@ -179,8 +181,13 @@ def champion_file(folder: Path) -> tuple[ChampionMetadata, bytes]:
         raise ValueError(f"its metadata cannot be read: {error}") from None
     if not isinstance(metadata, dict):
         raise ValueError("it has no description")
+    described = metadata.get(ABOUT)
+    if isinstance(described, dict) and (
+        why := CHAMPION.mismatch("it", CHAMPION.version_in(described))
+    ):
+        raise ValueError(why)
     try:
-        about = ChampionMetadata.model_validate(metadata.get(ABOUT))
+        about = ChampionMetadata.model_validate(described)
         return about, (folder / about.file).read_bytes()
     except UnknownName as error:
         raise ValueError(str(error)) from None
@@ -194,7 +201,7 @@ def _yaml(folder: Path) -> dict[str, Json]:
 def digest_of(about: ChampionMetadata, data: bytes) -> str:
     """Of a champion's metadata and file: what the registry keeps as the tag `DIGEST` of a version.
     It carries no secret: it tells damage, not forgery."""
-    return digest(canonical([about.model_dump(mode="json"), digest(data)]))
+    return digest(canonical([about.model_dump(mode="json", exclude_unset=True), digest(data)]))
 
 
 def features_of(target: Target, problem: Problem) -> str:

@@ -14,6 +14,7 @@ from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
 from mlflow.tracking import MlflowClient
 
 from tilewright.core.files import Json
+from tilewright.core.formats import CHAMPION
 from tilewright.evaluation.compare.leaderboard import LeaderboardRow, Results
 from tilewright.evaluation.compare.plan import ComparisonJob, ComparisonPlan
 from tilewright.flows.tuning import learn, tune_round
@@ -116,7 +117,8 @@ def _register(
     registered = []
     for role, each in learned.items():
         name = place.name(tuner, role)
-        metadata: dict[str, Json] = {ABOUT: about | {"role": role, **_kind(each.model)}}
+        described = about | {"version": CHAMPION.written, "role": role, **_kind(each.model)}
+        metadata: dict[str, Json] = {ABOUT: described}
         entry = ModelEntry(model_name(role, (), workload), run_id, metadata=metadata)
         model_id = log_model(client, entry, each)
         text = (

@@ -47,6 +47,7 @@ SECONDS = {
     "docs/guides/read-results.md": 5,
     "docs/guides/sweep.md": 12,
     "docs/guides/tvm.md": 3,
+    "docs/reference/file-formats.md": 1,
     "docs/reference/python/index.md": 2,
     "docs/reference/tuners.md": 1,
     "docs/tutorials/first-network.md": 10,

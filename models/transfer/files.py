@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.files import canonical, digest, write_atomically
+from tilewright.core.files import as_object, canonical, digest, read_json, write_atomically
+from tilewright.core.formats import MODEL
 from tilewright.core.safe_files import read_plain
 from tilewright.models.transfer.contract import TransferError
 
@@ -31,7 +32,7 @@ class Index(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    format: Literal[1] = 1
+    format: int = MODEL.written
     kind: Annotated[str, Field(max_length=100)]
     seed: Annotated[int, Field(ge=0)]
     options: dict[str, int | float | bool | str]
@@ -54,9 +55,15 @@ def write_model(folder: Path, index: Mapping[str, Any], files: Mapping[str, byte
 def read_index(folder: Path) -> Index:
     """What a folder says of its model. Raises `TransferError`."""
     try:
-        found = Index.model_validate_json(read_plain(folder / INDEX, limit=MAX_BYTES))
+        data = read_plain(folder / INDEX, limit=MAX_BYTES)
+        version = MODEL.version_in(as_object(read_json(data)))
+        if refusal := MODEL.refusal(folder / INDEX, version):
+            raise TransferError(refusal)
+        found = Index.model_validate_json(data)
         if len(set(found.columns)) != len(found.columns):
             raise ValueError("two of its columns have one name")
+    except TransferError:
+        raise
     except (OSError, ValueError, RecursionError, TilewrightError) as error:
         raise no_model(folder, error) from None
     return found

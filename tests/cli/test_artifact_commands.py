@@ -188,7 +188,7 @@ def test_schedules_of_another_network_or_machine_are_refused(copy: Place) -> Non
     for name, said in (
         ("small", "schedules for my-vta, which is another machine than vta-pynq"),
         ("some", "is of resnet18 and lacks 5 of the 5 workloads"),
-        ("old", "is of version 0; tune again"),
+        ("old", "of version 0, this program reads 1; tune again"),
     ):
         done = copy.run("build", "digits_cnn", "--schedules", name, "--out", "new")
         assert (done.returncode, done.stdout) == (2, "")

@@ -27,6 +27,7 @@ from tvm.relax.frontend.onnx import from_onnx
 
 from benchmarks.integer_graphs import in_memory, run
 from tilewright.core.errors import UnknownName
+from tilewright.core.formats import SCHEDULES
 from tilewright.flows.tvm_partition import offloaded, partition_for_vta
 from tilewright.networks import zoo
 from tilewright.networks.artifact import canonical_workloads
@@ -44,7 +45,6 @@ from tilewright.targets import make_target
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.capabilities import Baseline, capability
 from tilewright.targets.workload import Workload
-from tilewright.tuning.outputs import SCHEDULES_VERSION
 from tilewright.tuning.schedule_lookup import PickError
 
 ROOT = Path(__file__).parents[2]
@@ -260,7 +260,7 @@ def schedules(picks: dict[Workload, Pick]) -> dict[str, Any]:
         for workload, pick in picks.items()
     ]
     target = {"name": "vta-pynq", "kind": "vta"}
-    return {"version": SCHEDULES_VERSION, "network": "net", "target": target, "schedules": rows}
+    return {"version": SCHEDULES.written, "network": "net", "target": target, "schedules": rows}
 
 
 def test_a_tuned_folder_gives_the_schedules(tmp_path: Path) -> None:

@@ -71,6 +71,19 @@ def _secrets(folder: Path) -> tuple[Draw, Read]:
     return lambda rng: mutant(whole, rng), read_it
 
 
+def _workspaces(folder: Path) -> tuple[Draw, Read]:
+    """What a workspace says of its layout."""
+    from tilewright.services.workspace import Workspace, _check_version
+
+    document = {"version": 1}
+
+    def read_it(data: bytes) -> object:
+        Workspace(folder).about.write_bytes(data)
+        return _check_version(Workspace(folder).about)
+
+    return lambda rng: json_mutant(document, rng), read_it
+
+
 def _announcements(folder: Path) -> tuple[Draw, Read]:
     from tilewright.services.prefect_server import _announced_address, _announcement
     from tilewright.services.workspace import Workspace
@@ -125,6 +138,7 @@ FORMATS = {
         share=0.2,
     ),
     "secrets": Format(_secrets, (f"{SERVICES}.secret_file:read_private",)),
+    "workspaces": Format(_workspaces, (f"{SERVICES}.workspace:_check_version",)),
     "announcements": Format(_announcements, (f"{SERVICES}.prefect_server:_announced_address",)),
     "logs": Format(_logs, (f"{SERVICES}.server_process:ServerProcess._last_words",)),
     "profiles": Format(_profiles, (f"{SERVICES}.settings_files:profile_settings",)),

@@ -50,7 +50,7 @@ def test_a_run_in_a_folder_of_odd_letters_leaves_nothing_beside_it(tmp_path: Pat
     assert {path.name for path in folder.iterdir()} == {".tilewright", "out"}
     workspace = folder / ".tilewright"
     assert {path.name for path in workspace.iterdir()} == {
-        "cache", "mlflow", "prefect", "secret", "secret.seal", "tilewright.log",
+        "cache", "mlflow", "prefect", "secret", "secret.seal", "tilewright.log", "workspace.json",
     }  # fmt: skip
     assert {path.name for path in (workspace / "mlflow").iterdir()} == {"artifacts", "mlflow.db"}
     assert len(list((workspace / "mlflow" / "artifacts").rglob("summary.json"))) == 1

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
+import platform
 import resource
 import sys
 from importlib.metadata import version
@@ -39,6 +41,7 @@ from tilewright.cli.paths import count_paths_from_start
 from tilewright.cli.signals import INTERRUPTED, sentence, stopped_status, was_stopped
 from tilewright.cli.stdio import check_words, prepare_streams
 from tilewright.core.errors import TilewrightError
+from tilewright.core.formats import FORMATS
 from tilewright.core.sanitize import printable
 from tilewright.core.working_folder import as_typed, leave_working_folder
 
@@ -59,20 +62,37 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(context: typer.Context, wanted: bool) -> None:
+    if not wanted:
+        return
+    if context.params.get("as_json"):
+        about = {
+            "tilewright": version("tilewright"), "python": platform.python_version(),
+            "formats": {name: each.to_json() for name, each in FORMATS.items()},
+        }  # fmt: skip
+        typer.echo(json.dumps(about, indent=2))
+    else:
         typer.echo(f"tilewright {version('tilewright')}")
-        raise typer.Exit
+    raise typer.Exit
 
 
 @app.callback()
 def _options(
     show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, help="Show the version.")
+    ] = False,
+    # eager, so that it is known to the callback of the other
+    as_json: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+        typer.Option(
+            "--json", is_eager=True, help="With --version: print JSON, with all file formats."
+        ),
     ] = False,
 ) -> None:
-    pass
+    if as_json:
+        raise typer.BadParameter(
+            "--json before a command goes with --version; write it behind the command"
+        )
 
 
 for _group in (

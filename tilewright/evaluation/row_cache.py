@@ -1,7 +1,7 @@
 """Stores finished runs in a file, so that a stopped command resumes.
 
 A line a run, under a key of all that the run depends on. A line that cannot be read, such as the
-last one of a process that was killed, is a run to repeat.
+last one of a process that was killed, is a run to repeat. So is one of another version.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 
 from tilewright.core.files import append, canonical, remove
+from tilewright.core.formats import FINISHED_RUNS
 from tilewright.core.safe_files import read_plain
 
 R = TypeVar("R")
@@ -33,6 +34,8 @@ class RowCache(Generic[R]):
         for line in data.splitlines():
             with suppress(ValidationError):
                 entry = _Line.model_validate_json(line)
+                if not FINISHED_RUNS.reads(entry.version):
+                    continue
                 self._rows[entry.key] = self._row.validate_python(entry.run)
 
     def find(self, key: str) -> R | None:
@@ -41,7 +44,8 @@ class RowCache(Generic[R]):
 
     def add(self, key: str, row: R) -> None:
         """Write a run to disk, synced. Raises `UnsafeFile` and `OSError`."""
-        line = canonical({"key": key, "run": self._row.dump_python(row, mode="json")}) + b"\n"
+        run = self._row.dump_python(row, mode="json")
+        line = canonical({"key": key, "run": run, "version": FINISHED_RUNS.written}) + b"\n"
         append(self.path, b"\n" + line if self._torn else line)
         self._torn = False
         self._rows[key] = row
@@ -57,6 +61,7 @@ class _Line(BaseModel):
 
     key: str
     run: dict[str, object]
+    version: JsonValue = FINISHED_RUNS.unmarked
 
 
 def _read(path: Path) -> bytes:

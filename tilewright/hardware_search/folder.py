@@ -31,6 +31,7 @@ from tilewright.core.files import (
     remove,
     write_atomically,
 )
+from tilewright.core.formats import CODESIGN
 from tilewright.core.safe_files import check_own, opened_folder
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.targets.capabilities import specification_of
@@ -45,7 +46,7 @@ TRIALS = "trials.parquet"
 SUMMARY = "summary.json"
 PAGE = "front.html"
 LEDGER = "trials.ledger"
-VERSION, KIND = 1, "codesign"
+KIND = "codesign"
 RESULTS = (SUMMARY, FRONT, TRIALS, PAGE)
 _STEP = "choose another folder with --out, or replace all it holds with --fresh"
 _THESE = "choose another folder with --out, or replace these files with --fresh"
@@ -132,7 +133,7 @@ def begin(options: CodesignOptions) -> None:
     if held is not None:
         begun = str(held.get("begun", begun))
     run: dict[str, Json] = {
-        "version": VERSION,
+        "version": CODESIGN.written,
         "kind": KIND,
         "identity": identity(options),
         "trials": options.trials,
@@ -186,8 +187,10 @@ def _held(folder: Path) -> dict[str, Json] | None:
 
 
 def _refuse_another(options: CodesignOptions, held: dict[str, Json]) -> None:
-    if held.get("kind") != KIND or held.get("version") != VERSION:
+    if held.get("kind") != KIND:
         raise FolderTaken(f"{options.folder} holds another kind of results (run.json); {_STEP}")
+    if refusal := CODESIGN.refusal(options.folder / RUN, CODESIGN.version_in(held)):
+        raise FolderTaken(refusal)
     ours = about(options)
     differing = [name for name in ours if canonical(held.get(name)) != canonical(ours[name])]
     if differing:

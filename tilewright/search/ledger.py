@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import FileChanged, append, remove, write_atomically
+from tilewright.core.formats import LEDGER
 from tilewright.core.lazy_module import lazy_module
 from tilewright.core.safe_files import check_own, read_plain
 from tilewright.search.file_lock import Lease, lease_of
@@ -86,8 +87,8 @@ def quarantine_of(path: Path) -> Path:
 
 def read(path: Path) -> Contents:
     """All records of a ledger, also of one that is being written or has died. A missing file is an
-    empty ledger. Raises `LedgerError` if the file cannot be read, `UnsafeFile` if it is no plain
-    file."""
+    empty ledger. Raises `LedgerError` if the file cannot be read or is of another version,
+    `UnsafeFile` if it is no plain file."""
     try:
         data = read_plain(path)
     except FileNotFoundError:
@@ -98,6 +99,8 @@ def read(path: Path) -> Contents:
     contents = Contents([], torn=bool(last))
     for number, line in enumerate(lines, start=1):
         found = decode(line)
+        if refusal := LEDGER.refusal(path, found.version):
+            raise LedgerError(refusal)
         contents.records.extend(found.entries)
         if found.problem:
             contents.damaged.append(line)

@@ -1,6 +1,7 @@
 """Encodes one entry of a ledger as one line: `{"check":"<16 hex>","record":{…}}`.
 
-The check is BLAKE2b-64 of the entry's bytes. Anyone can compute a check, so every field has bounds,
+A ledger of another version than 1 begins with `{"kind":"ledger","version":N}` as such an entry. The
+check is BLAKE2b-64 of the entry's bytes. Anyone can compute a check, so every field has bounds,
 too: a value outside of them is set aside like damage. `search.run_ledger` checks what depends on
 the space of a workload.
 """
@@ -17,6 +18,9 @@ from typing import Annotated, Literal, NotRequired, TypeAlias, cast
 from pydantic import ConfigDict, FailFast, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
+from tilewright.core.files import Json
+from tilewright.core.formats import LEDGER
+
 MAX_LINE_BYTES = 16 << 20
 MAX_TRIALS = 1_000_000
 """In a round; a hundred times what a command may ask for."""
@@ -26,6 +30,8 @@ MAX_REASON = 20_000
 MAX_FIELDS = 100
 MAX_ERRORS = 10
 
+HEADING = "ledger"
+"""The kind of the record that says the version."""
 Name = Annotated[str, Field(max_length=500)]
 Index = Annotated[int, Field(ge=0, lt=1 << 31)]
 Row = Annotated[list[Index], Field(min_length=1, max_length=1000), FailFast()]
@@ -131,12 +137,22 @@ class Unusable(ValueError):
     """A line, or a part of one, that holds no entry; the text says why."""
 
 
+class _Heading(Unusable):
+    """A line that says which version the ledger is of."""
+
+    def __init__(self, version: Json) -> None:
+        super().__init__("not the first line")
+        self.version = version
+
+
 @dataclass(frozen=True)
 class Decoded:
-    """What a line holds; `problem` says why not all of it could be used."""
+    """What a line holds; `problem` says why not all of it could be used. `version` is that of the
+    ledger, if the line says it."""
 
     entries: list[Entry] = field(default_factory=list)
     problem: str = ""
+    version: Json = LEDGER.unmarked
 
 
 def encode(entry: Entry) -> bytes:
@@ -150,6 +166,8 @@ def decode(line: bytes) -> Decoded:
     found."""
     try:
         return Decoded([_entry(line)])
+    except _Heading as heading:
+        return Decoded(version=heading.version)
     except Unusable as error:
         problem = str(error)
     pieces = line.split(_HEAD)[1:]
@@ -173,6 +191,8 @@ def _entry(line: bytes) -> Entry:
         raise Unusable("damaged")
     try:
         found = json.loads(body)
+        if isinstance(found, dict) and found.get("kind") == HEADING:
+            raise _Heading(found.get(LEDGER.key))
         if any(isinstance(part, dict) and len(part) > MAX_FIELDS for part in _parts(found)):
             raise Unusable(f"more than {MAX_FIELDS} fields")  # each would be an error of its own
         _adapter().validate_python(found)

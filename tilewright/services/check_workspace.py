@@ -9,7 +9,7 @@ from pathlib import Path
 from tilewright.core.safe_files import check_own, opened_folder
 
 _FOLDERS = ("cache", "mlflow", "oracle", "prefect")
-_FILES = ("pages.json", "tilewright.log")
+_FILES = ("pages.json", "tilewright.log", "workspace.json")
 
 
 def check_workspace(root: Path) -> None:

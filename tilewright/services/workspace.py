@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.files import as_object, canonical, read_json_file, write_atomically
+from tilewright.core.formats import WORKSPACE
 from tilewright.core.working_folder import started_in
 from tilewright.services.artifact_places import check_places
 from tilewright.services.check_workspace import check_workspace
@@ -67,6 +69,11 @@ class Workspace:
         return self.root / "mlflow" / "artifacts"
 
     @property
+    def about(self) -> Path:
+        """Says which version the layout is of."""
+        return self.root / "workspace.json"
+
+    @property
     def log(self) -> Path:
         """What the libraries of a command log."""
         return self.root / "tilewright.log"
@@ -88,7 +95,8 @@ def current_workspace() -> Workspace:
 
 
 def use_workspace(workspace: Workspace | None = None) -> Workspace:
-    """Create the folders and point Prefect and MLflow at them. Raises `WorkspaceError`, and
+    """Create the folders and point Prefect and MLflow at them. Raises `WorkspaceError`, also for a
+    workspace of another version, and
     `UnsafeFile` if there are links below the workspace."""
     workspace = workspace or _trusted_workspace()
     if reason := unfit_for_sqlite(workspace.mlflow_database) or unfit_for_sqlite(
@@ -97,10 +105,14 @@ def use_workspace(workspace: Workspace | None = None) -> Workspace:
         raise _unusable(workspace.root, reason)
     try:
         check_workspace(workspace.root)
+        _check_version(workspace.about)
         for folder in (workspace.prefect_database.parent, workspace.mlflow_artifacts):
             folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=workspace.root):
             pass  # a folder that is there already may be on a disk that cannot be written
+        if not workspace.about.exists():
+            about = {WORKSPACE.key: WORKSPACE.written}
+            write_atomically(workspace.about, canonical(about) + b"\n", within=workspace.root)
         _have_a_user_home()
         for name, value in profile_settings().items():
             os.environ.setdefault(name, value)
@@ -117,6 +129,18 @@ def use_workspace(workspace: Workspace | None = None) -> Workspace:
     except OSError as error:
         raise _unusable(workspace.root, error.strerror or str(error)) from None
     return workspace
+
+
+def _check_version(about: Path) -> None:
+    """Raises `WorkspaceError` for a workspace of another version, and `OSError`."""
+    try:
+        version = WORKSPACE.version_in(as_object(read_json_file(about)))
+    except FileNotFoundError:
+        version = WORKSPACE.unmarked
+    except ValueError:
+        raise WorkspaceError(f"{about} is damaged; remove this file alone") from None
+    if refusal := WORKSPACE.refusal(about.parent, version):
+        raise WorkspaceError(refusal)
 
 
 def _default() -> Path:

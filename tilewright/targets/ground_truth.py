@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tilewright.core.files import read_json, write_atomically
+from tilewright.core.formats import GROUND_TRUTH as _FORMAT
 from tilewright.core.safe_files import read_plain
 from tilewright.targets.base import Lowered, Measurements, Space, Target
 from tilewright.targets.capabilities import Enumerates, Estimates, HasCosts, capability
@@ -58,12 +59,16 @@ def ground_truth_path(target: Target, workload: Workload, folder: Path) -> Path:
 
 
 def read_ground_truth(path: Path, target: Target, workload: Workload) -> MeasurementTable | None:
-    """The table in a file that `ground_truth_table` wrote; None if it is missing or damaged."""
+    """The table in a file that `ground_truth_table` wrote; None if it is missing, damaged or of
+    another version."""
     space = target.space(workload)
     try:
         # Texts stay the few they are: a megabyte in every row would be one in the file.
         file = pq.ParquetFile(pa.BufferReader(read_plain(path)), read_dictionary=_TEXTS)
         if file.metadata.num_rows > space.size or file.metadata.num_columns > _MOST_COLUMNS:
+            return None
+        version = file.schema_arrow.metadata.get(_FORMAT.key.encode())
+        if not _FORMAT.reads(_FORMAT.unmarked if version is None else int(version[:40])):
             return None
         found = file.read(use_threads=False)
         found.validate(full=True)
@@ -139,7 +144,7 @@ def _write(path: Path, table: MeasurementTable) -> None:
         for k, name in enumerate(table.hidden.names)
     }
     about = json.dumps(write_columns(table.hidden.columns))
-    notes = {_DIGEST: table.digest, _COLUMNS: about}
+    notes = {_DIGEST: table.digest, _COLUMNS: about, _FORMAT.key: str(_FORMAT.written)}
     data = pa.table(columns | hidden).replace_schema_metadata(notes)
     buffer = io.BytesIO()
     pq.write_table(data, buffer, compression="zstd")

@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from tilewright.core import formats
 from tilewright.core.files import Json, remove, write_atomically
 from tilewright.search import Contents, RunKey, read
 from tilewright.search.ledger_schema import Entry
@@ -35,9 +38,6 @@ from tilewright.tuning.tuning_task import space_of
 if TYPE_CHECKING:
     from tilewright.tuning.network import NetworkPart, TuningNetwork
 
-SCHEDULES_VERSION = 1
-SUMMARY_VERSION = 2
-"""Without a version: keys `default_*` are now `baseline_*`, `afresh` is `validation`."""
 PACKAGES = ("tilewright", "apache-tvm", "xgboost-cpu", "lightgbm", "numpy")
 """Whose versions a summary names."""
 
@@ -103,7 +103,7 @@ def summary_of(
     decided what runs together."""
     rows = [each.summary() for each in tuned]
     summary: Summary = {
-        "version": SUMMARY_VERSION,
+        "version": formats.SUMMARY.written,
         "network": network.model.name,
         "target": network.target.name,
         "tuner": options.tuner,
@@ -157,7 +157,7 @@ def write_outputs(folder: Path, target: TargetRow, found: TunedNetwork) -> list[
     """Write all of them, the summary last: a folder with a summary is complete. Returns their
     paths. Raises `OSError`."""
     schedules: SchedulesFile = {
-        "version": SCHEDULES_VERSION,
+        "version": formats.SCHEDULES.written,
         "network": found.summary["network"],
         "target": target,
         "schedules": [each.schedule() for each in found.workloads],
@@ -165,7 +165,7 @@ def write_outputs(folder: Path, target: TargetRow, found: TunedNetwork) -> list[
     trials = trials_of(folder, found.workloads)
     files = {SCHEDULES: _pretty(schedules), TRIALS: parquet(trials)}
     if found.decided is not None:
-        about: dict[str, Json] = {"version": SCHEDULES_VERSION, "target": cast(Json, target)}
+        about: dict[str, Json] = {"version": formats.FUSION.written, "target": cast(Json, target)}
         files[FUSION] = _pretty(about | found.decided.file)
     else:
         remove(folder / FUSION)
@@ -186,9 +186,12 @@ def trials_of(folder: Path, tuned: Sequence[TunedWorkload]) -> pd.DataFrame:
 
 
 def parquet(frame: pd.DataFrame) -> bytes:
-    """The table as one file."""
+    """A table of trials as one file, which names the version of its format."""
     buffer = io.BytesIO()
-    frame.to_parquet(buffer, index=False)
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    version = {formats.TRIALS.key: str(formats.TRIALS.written)}
+    notes = {**(table.schema.metadata or {}), **version}
+    pq.write_table(table.replace_schema_metadata(notes), buffer)
     return buffer.getvalue()
 
 

@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
+from tilewright.core import formats
 from tilewright.core.errors import TilewrightError
-from tilewright.core.files import MAX_JSON_BYTES
+from tilewright.core.files import MAX_JSON_BYTES, Json, as_object, read_json
 from tilewright.core.safe_files import read_plain
+from tilewright.tuning.output_dir import SCHEDULES, SUMMARY
 
 M = TypeVar("M", bound=BaseModel)
+_WRITTEN = {SUMMARY: formats.SUMMARY, SCHEDULES: formats.SCHEDULES}
+_RENAMED = {
+    "default_cycles": "baseline_cycles", "default_seconds": "baseline_seconds",
+    "default_source": "baseline_source", "afresh": "validation",
+}  # fmt: skip
+"""Keys of a summary of version 1, whose rows lack `names` and `epilogue`, too."""
+
+
+class _Head(BaseModel):
+    """What a file says to be; one of an older program may say nothing."""
+
+    version: JsonValue = None
 
 
 def read_written(model: type[M], folder: Path, name: str, problem: type[TilewrightError]) -> M:
-    """A file that `tilewright tune` wrote in JSON. Raises `problem` where it is missing, damaged or
-    of another kind."""
+    """A file that `tilewright tune` wrote in JSON, as the present version has it. Raises `problem`
+    where it is missing, damaged, of another kind, or of a version that is not read."""
     try:
-        return model.model_validate_json(read_plain(folder / name, limit=MAX_JSON_BYTES))
+        data = read_plain(folder / name, limit=MAX_JSON_BYTES)
+        head = _Head.model_validate_json(data)
+        written = _WRITTEN[name]
+        version = written.unmarked if "version" not in head.model_fields_set else head.version
+        if refusal := written.refusal(folder / name, version):
+            raise problem(refusal)
+        if written is formats.SUMMARY and version == 1:
+            data = _summary_2(data)
+        return model.model_validate_json(data)
     except FileNotFoundError:
         raise problem(
             f"{folder} holds no finished run: there is no {name}; give the --out folder of "
@@ -33,6 +57,26 @@ def read_written(model: type[M], folder: Path, name: str, problem: type[Tilewrig
         where = ".".join(map(str, first["loc"]))
         why = f"{name}: {where} {first['msg'].lower()}".strip()
         raise problem(foreign(folder, why)) from None
+
+
+def _summary_2(data: bytes) -> bytes:
+    """A summary of version 1 as one of version 2."""
+    try:
+        summary = as_object(read_json(data))
+        total, rows = summary.get("total"), summary.get("workloads")
+        if isinstance(total, dict):
+            total = _renamed(total)
+            if isinstance(published := total.get("published"), dict):
+                total["published"] = _renamed(published)
+        if isinstance(rows, list):
+            rows = [_renamed(row) if isinstance(row, dict) else row for row in rows]
+    except ValueError:
+        return data  # what is wrong with it is found by who asks for more than its version
+    return json.dumps({**summary, "total": total, "workloads": rows}).encode()
+
+
+def _renamed(row: Mapping[str, Json]) -> dict[str, Json]:
+    return {_RENAMED.get(key, key): value for key, value in row.items()}
 
 
 def foreign(folder: Path, why: object) -> str:

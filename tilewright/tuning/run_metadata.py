@@ -33,6 +33,8 @@ from tilewright.core.files import (
     remove,
     write_atomically,
 )
+from tilewright.core.formats import RUN as RUN_FORMAT
+from tilewright.core.formats import SUMMARY as SUMMARY_FORMAT
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.output_dir import RUN, SUMMARY
 
@@ -40,11 +42,9 @@ if TYPE_CHECKING:
     from tilewright.tuning.network import Subgraph
     from tilewright.tuning.tuning_task import TuningTask
 
-VERSION = 1
-
 
 class FolderTaken(TilewrightError):
-    """An output directory that holds the results of another run."""
+    """An output directory that holds the results of another run, or those of another version."""
 
 
 class Origin(TypedDict):
@@ -100,13 +100,16 @@ def run_key(options: TuningOptions, studies: Iterable[TuningTask]) -> str:
 
 
 def read_run(folder: Path) -> RunFile | None:
-    """The run of a folder; None where there is none, or none that can be read. Raises `UnsafeFile`
-    for anything but a file."""
+    """The run of a folder; None where there is none, or none that can be read. Raises `FolderTaken`
+    for one of another version, and `UnsafeFile` for anything but a file."""
     try:
-        found = _run_files().validate_python(read_json_file(folder / RUN), strict=True)
+        document = as_object(read_json_file(folder / RUN))
+        version = RUN_FORMAT.version_in(document)
+        if version is not None and (refusal := RUN_FORMAT.refusal(folder / RUN, version)):
+            raise FolderTaken(refusal)
+        return _run_files().validate_python(document, strict=True)
     except (OSError, ValueError, RecursionError):
         return None
-    return found if found["version"] == VERSION else None
 
 
 @lru_cache(maxsize=1)
@@ -115,13 +118,13 @@ def _run_files() -> TypeAdapter[RunFile]:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether the results in a folder are those of the run that it holds. Raises `UnsafeFile`."""
+    """Whether the results in a folder are those of the run that it holds. Raises as `read_run`."""
     return _own_summary(folder) is not None
 
 
 def trials_made(folder: Path) -> dict[str, int]:
     """The trials of each workload, by its id, in the results that a folder holds; none if these are
-    not those of its run. Raises `UnsafeFile`."""
+    not those of its run. Raises as `read_run`."""
     try:
         rows = [as_object(row) for row in as_list((_own_summary(folder) or {})["workloads"])]
         return {as_text(row["id"]): as_int(row["trials"]) for row in rows}
@@ -135,7 +138,11 @@ def _own_summary(folder: Path) -> dict[str, Json] | None:
         summary = as_object(read_json_file(folder / SUMMARY))
     except (OSError, ValueError):
         return None
-    return summary if held is not None and summary.get("run_key") == held.get("key") else None
+    if held is None or summary.get("run_key") != held.get("key"):
+        return None
+    if refusal := SUMMARY_FORMAT.refusal(folder / SUMMARY, SUMMARY_FORMAT.version_in(summary)):
+        raise FolderTaken(refusal)
+    return summary
 
 
 def check_vacant(options: TuningOptions) -> None:
@@ -154,7 +161,7 @@ def check_vacant(options: TuningOptions) -> None:
 def replaced(options: TuningOptions) -> str | None:
     """What to say of an earlier run of the same network with another tuner or seed, whose results
     this run replaces; None if there is none."""
-    held = read_run(options.folder)
+    held = None if options.fresh else read_run(options.folder)
     if held is None or not (options.folder / SUMMARY).is_file():
         return None
     if (held["tuner"], held["seed"]) == (options.tuner, options.seed):
@@ -169,9 +176,9 @@ def write_run(
     options: TuningOptions, subgraphs: Sequence[Subgraph], studies: Sequence[TuningTask]
 ) -> None:
     """Say whose folder it is from now on. A resumed run keeps its date; another one is not
-    complete yet, whatever the folder says. Raises `UnsafeFile` and `OSError`."""
+    complete yet, whatever the folder says. Raises as `read_run`, and `OSError`."""
     run: RunFile = {
-        "version": VERSION,
+        "version": RUN_FORMAT.written,
         "network": _network(options),
         "target": origin_of(options.target),
         "layers": list(options.layers),

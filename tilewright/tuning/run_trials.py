@@ -14,6 +14,9 @@ import pyarrow.parquet as parquet
 from pydantic import BaseModel, Field
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.files import Json
+from tilewright.core.formats import LEDGER as LEDGER_FORMAT
+from tilewright.core.formats import TRIALS as TRIALS_FORMAT
 from tilewright.core.safe_files import open_to_read, read_plain
 from tilewright.search.ledger import COLUMNS, Contents
 from tilewright.search.ledger_schema import Entry, decode
@@ -171,7 +174,8 @@ class LedgerTail:
         self._entries: list[Entry] = []
 
     def read(self) -> Sequence[Entry]:
-        """All of them; none where there is no file. Raises `UnsafeFile` and `OSError`."""
+        """All of them; none where there is no file. Raises `RunUnreadable` for a ledger of another
+        version, `UnsafeFile` and `OSError`."""
         try:
             handle = open_to_read(self._path)
         except FileNotFoundError:
@@ -184,7 +188,10 @@ class LedgerTail:
             file.seek(self._offset)
             *lines, _ = file.read().split(b"\n")
         for line in lines:
-            self._entries.extend(decode(line).entries)
+            found = decode(line)
+            if refusal := LEDGER_FORMAT.refusal(self._path, found.version):
+                raise RunUnreadable(refusal)
+            self._entries.extend(found.entries)
             self._offset += len(line) + 1
         return self._entries
 
@@ -199,11 +206,19 @@ def _name(row: _Schedule) -> str:
 
 def _read_table(path: Path) -> pd.DataFrame:
     try:
-        file = io.BytesIO(read_plain(path))
+        file = parquet.ParquetFile(io.BytesIO(read_plain(path)))
+        if refusal := TRIALS_FORMAT.refusal(path.name, _version(file)):
+            raise RunUnreadable(refusal)
         # what pandas notes in a file is not asked: it could name any index and types
-        table: pd.DataFrame = parquet.read_table(file, columns=list(COLUMNS)).to_pandas(
-            ignore_metadata=True
-        )
+        table: pd.DataFrame = file.read(columns=list(COLUMNS)).to_pandas(ignore_metadata=True)
         return table[list(COLUMNS)].astype(_TYPES)
+    except RunUnreadable:
+        raise
     except Exception as error:  # Arrow and pandas each fail in ways of their own
         raise RunUnreadable(f"cannot read {path.name}: {error}; tune again") from None
+
+
+def _version(table: parquet.ParquetFile) -> Json:
+    """What a table says to be. Raises `ValueError`."""
+    said = (table.schema_arrow.metadata or {}).get(TRIALS_FORMAT.key.encode())
+    return TRIALS_FORMAT.unmarked if said is None else int(said[:40])

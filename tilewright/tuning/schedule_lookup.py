@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tilewright.core import formats
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json_file
 from tilewright.core.sanitize import printable
@@ -27,7 +28,6 @@ from tilewright.targets.capabilities import (
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.workload import Workload, canonical, parse_workload
 from tilewright.tuning.output_dir import SCHEDULES
-from tilewright.tuning.outputs import SCHEDULES_VERSION
 
 SAMPLED = 4096
 """Schedules that the estimate is asked about."""
@@ -208,11 +208,8 @@ def _read(path: Path) -> _TunedSchedules:
     """Raises `PickError`."""
     try:
         found = as_object(read_json_file(path))
-        if found["version"] != SCHEDULES_VERSION:
-            raise PickError(
-                f"{path} is of version {printable(str(found['version']))[:40]}; tune again with "
-                "this program"
-            )
+        if refusal := formats.SCHEDULES.refusal(path, found[formats.SCHEDULES.key]):
+            raise PickError(refusal)
         target = as_object(found["target"])
         return _TunedSchedules(
             as_text(found["network"]),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright.core import formats
 from tilewright.core.files import write_atomically
 from tilewright.evaluation.compare.benchmark_suite import EnumeratedTestBed
 from tilewright.evaluation.compare.leaderboard import (
@@ -122,6 +123,7 @@ def write_comparison(
     """`comparison.json`; its keys are a contract. Cycles are null on a target that counts none.
     Raises `OSError`."""
     document = {
+        "version": formats.COMPARISON.written,
         "target": plan.test_bed.target,
         "space": plan.test_bed.space,
         "trials": plan.trials,

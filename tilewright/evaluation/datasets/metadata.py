@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tilewright.core.errors import WorkloadError
 from tilewright.core.files import as_object, canonical, digest, read_json
+from tilewright.core.formats import DATASET
 from tilewright.core.safe_files import read_plain
 from tilewright.evaluation.datasets.errors import DatasetError
 from tilewright.evaluation.datasets.plan import shape_of
@@ -21,7 +22,7 @@ from tilewright.targets.features import Feature
 from tilewright.targets.workload import Workload
 
 ABOUT = "dataset.json"
-FORMAT, VERSION = "tilewright dataset", 1
+FORMAT = "tilewright dataset"
 MOST_BYTES = 64 << 20
 """Of `dataset.json`."""
 MOST_COLUMNS, MOST_FILES = 4096, 1 << 17
@@ -69,7 +70,7 @@ class DatasetMetadata:
     statuses: tuple[str, ...] = STATUSES
     made: dict[str, Any] = field(default_factory=dict)
     format: str = FORMAT
-    version: int = VERSION
+    version: int = DATASET.written
 
     @property
     def digest(self) -> str:
@@ -122,11 +123,8 @@ def _check_version(path: Path, values: Mapping[str, Any]) -> None:
     """Raises `DatasetError` for a format of another time."""
     if values.get("format") != FORMAT:
         raise DatasetError(f"{path} is not about a dataset (its format is no '{FORMAT}'); {_STEP}")
-    if values.get("version") != VERSION:
-        raise DatasetError(
-            f"{path} has version {values.get('version')!r:.20} of the format, this program reads "
-            f"version {VERSION}; use the program that wrote it, or build the dataset again"
-        )
+    if refusal := DATASET.refusal(path, DATASET.version_in(values)):
+        raise DatasetError(refusal)
 
 
 def _check(about: DatasetMetadata) -> None:

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tilewright.core.errors import WorkloadError
 from tilewright.core.files import Json, as_object, canonical, digest, read_json
+from tilewright.core.formats import DATASET_PLAN
 from tilewright.evaluation.datasets.errors import DatasetError
 from tilewright.evaluation.datasets.hardware import (
     MEASURED,
@@ -117,7 +118,7 @@ class DatasetPlan:
     @cached_property
     def digest(self) -> str:
         """Content hash: equal plans make equal datasets, but for what is measured."""
-        return digest(self.to_json())[:32]
+        return digest(canonical(self._body()))[:32]
 
     def workload(self, place: int) -> Workload:
         """As the network has it, for the usual accelerator."""
@@ -129,13 +130,19 @@ class DatasetPlan:
 
     def to_json(self) -> bytes:
         """What `from_json` reads."""
-        return canonical(asdict(self) | {"options": self.options.to_json()})
+        return canonical({**self._body(), "version": DATASET_PLAN.written})
+
+    def _body(self) -> dict[str, Json]:
+        return asdict(self) | {"options": self.options.to_json()}
 
     @staticmethod
     def from_json(data: bytes) -> DatasetPlan:
-        """Raises `ValueError` for what `to_json` did not write."""
+        """Raises `ValueError` for what `to_json` did not write, and for another version."""
         try:
-            plan = _plans().validate_python(as_object(read_json(data)))
+            document = as_object(read_json(data))
+            if why := DATASET_PLAN.mismatch("it", DATASET_PLAN.version_in(document)):
+                raise ValueError(why)
+            plan = _plans().validate_python(document)
             for part in plan.parts:
                 _ = plan.hardware[part.hardware], [plan.workloads[c.workload] for c in part.cells]
             for place in range(len(plan.workloads)):

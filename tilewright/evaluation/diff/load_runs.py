@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AliasChoices, BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from tilewright.core.errors import TilewrightError
 from tilewright.targets.display_names import layer
@@ -133,14 +133,11 @@ class _Validation(BaseModel):
 
 
 class _Measured(BaseModel):
-    """What a workload and all of them together have in common. Summaries without a version call
-    `validation` `afresh`."""
+    """What a workload and all of them together have in common."""
 
     tuned_cycles: _Count | None
     tuned_seconds: _Seconds | None
-    validation: _Validation | None = Field(
-        default=None, validation_alias=AliasChoices("validation", "afresh")
-    )
+    validation: _Validation | None = None
 
     @property
     def latency(self) -> RunLatency:

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 
 from tilewright.core.files import Json
+from tilewright.core.formats import DIFF
 from tilewright.evaluation.diff.load_runs import ComparedLayer, DiffError, RunLatency, Side
 
-VERSION = 1
 WORSE, NO_WORSE = "worse", "no worse"
 CHANCE = 2.0
 """Standard errors that a difference may have by chance."""
@@ -88,7 +88,7 @@ class DiffVerdict:
 
     def to_json(self) -> dict[str, Json]:
         """What `tilewright diff --json` prints (docs/reference/output-directory.md)."""
-        written: dict[str, Json] = {"version": VERSION, "verdict": self.word}
+        written: dict[str, Json] = {"version": DIFF.written, "verdict": self.word}
         return written | asdict(self)
 
 

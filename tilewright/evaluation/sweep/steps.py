@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tilewright.core import formats
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import write_atomically
 from tilewright.evaluation.sweep.leaderboard import Leaderboard, leaderboards
@@ -20,7 +21,6 @@ from tilewright.tuning.outputs import Summary
 from tilewright.tuning.tuning_task import target_of
 
 SWEEP = "sweep.json"
-VERSION = 1
 
 
 class SweepError(TilewrightError):
@@ -39,7 +39,7 @@ class Sweep:
     def to_json(self) -> dict[str, Any]:
         """What `sweep.json` holds; its keys are a contract."""
         return {
-            "version": VERSION,
+            "version": formats.SWEEP.written,
             "trials": self.plan.options.trials,
             "runs": [asdict(run) for run in self.runs],
             "leaderboards": [asdict(each) for each in self.leaderboards],

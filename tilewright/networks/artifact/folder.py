@@ -25,13 +25,14 @@ from tilewright.core.files import (
     remove,
     write_atomically,
 )
+from tilewright.core.formats import ARTIFACT
 from tilewright.core.safe_files import read_plain
 from tilewright.networks.artifact.errors import ArtifactError
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import specification_of
 
 MANIFEST = "manifest.json"
-FORMAT, VERSION = "tilewright artifact", 2
+FORMAT = "tilewright artifact"
 FORMATS = (FORMAT, "tilewright artefact")
 """What is read: the second is how 0.1 spelled it."""
 MOST_BYTES = 1 << 30
@@ -75,7 +76,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes], manifest: Mapping[str
     listed: dict[str, Json] = {
         name: {"bytes": len(data), "sha256": digest(data)} for name, data in sorted(files.items())
     }
-    head: dict[str, Json] = {"format": FORMAT, "version": VERSION}
+    head: dict[str, Json] = {"format": FORMAT, "version": ARTIFACT.written}
     earlier = _files_of(folder)
     # From here on a build that is stopped leaves what says so, and what a next one may remove.
     begun = {**head, "unfinished": True, "files": listed, "earlier": earlier}
@@ -136,11 +137,8 @@ def _read_manifest(folder: Path) -> dict[str, Json]:
             f"{folder} is not an artifact: its {MANIFEST} is another program's; make one with "
             "'tilewright build'"
         )
-    if manifest.get("version") != VERSION:
-        raise ArtifactError(
-            f"{folder} is an artifact of version {manifest.get('version')!s:.40}, this program "
-            f"reads {VERSION}; build it again, or install the program that built it"
-        )
+    if refusal := ARTIFACT.refusal(folder, ARTIFACT.version_in(manifest)):
+        raise ArtifactError(refusal)
     said = manifest.pop("sha256", None)
     before, _, after = raw.rpartition(str(said).encode())
     if said != digest(before + _BLANK.encode() + after):

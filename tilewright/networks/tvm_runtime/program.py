@@ -14,6 +14,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from tilewright.core import formats
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import (
     Json,
@@ -36,7 +37,6 @@ from tilewright.targets.layer import Layer, Value
 from tilewright.targets.registry import rebuild
 
 DESCRIPTION = "program.json"
-VERSION = 1
 Array = NDArray[Any]
 
 
@@ -76,7 +76,7 @@ def written(
         for layer, row in zip(layers, made.layers, strict=True)
     ]  # fmt: skip
     description: dict[str, Json] = {
-        "version": VERSION,
+        "version": formats.OFFLOADED.written,
         "kind": kind,
         "keys": specification_of(target) or {},
         "layers": rows,
@@ -192,14 +192,11 @@ def _files(content: bytes) -> dict[str, bytes]:
 def _description(files: Mapping[str, bytes]) -> dict[str, Json]:
     try:
         said = as_object(read_json(files[DESCRIPTION]))
-        version = said["version"]
+        version = said[formats.OFFLOADED.key]
     except (KeyError, ValueError):
         raise OffloadError("the module holds no valid program; partition it again") from None
-    if version != VERSION:
-        raise OffloadError(
-            f"the program in the module is of version {str(version)[:40]!r}, this package reads "
-            f"{VERSION}; partition the module again"
-        )
+    if refusal := formats.OFFLOADED.refusal(DESCRIPTION, version):
+        raise OffloadError(refusal)
     return said
 
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core import formats
 from tilewright.targets.im2col import Unfold
 from tilewright.targets.layer import Scale, Value
 from tilewright.targets.vta.board.bare import why_not_bare
@@ -52,7 +53,6 @@ from tilewright.targets.vta.board.program import (
 from tilewright.targets.vta.spec import VtaSpec
 
 MAGIC = b"TWBOARD1"
-VERSION = 2
 BARE = 1
 """Flag: the C runtime can run it."""
 
@@ -200,7 +200,8 @@ def _network(program: BoardProgram, why: str, files: Mapping[str, bytes]) -> byt
     why_at, why_bytes = text.reason(why.replace("\0", "?"))
     body = b"".join(table.tobytes() for table in tables) + text.bytes
     header = np.zeros((), HEADER)
-    header["magic"], header["version"], header["flags"] = MAGIC, VERSION, 0 if why else BARE
+    header["magic"], header["version"] = MAGIC, formats.NETWORK.written
+    header["flags"] = 0 if why else BARE
     header["bytes"] = HEADER.itemsize + len(body) + _DIGEST_BYTES
     for field in SPEC_FIELDS:
         header[field] = getattr(program.spec, field)
@@ -284,11 +285,8 @@ def _parts(network: bytes) -> tuple[np.void, dict[str, NDArray[np.void]], _Names
     if hashlib.sha256(network[:-_DIGEST_BYTES]).digest() != network[-_DIGEST_BYTES:]:
         raise _damaged(NETWORK, "has other bytes than when it was built")
     header = np.frombuffer(network, HEADER, 1)[0]
-    if int(header["version"]) != VERSION:
-        raise BoardError(
-            f"{NETWORK} is of version {int(header['version'])}, this program reads {VERSION}; "
-            "build the artifact again"
-        )
+    if refusal := formats.NETWORK.refusal(NETWORK, int(header["version"])):
+        raise BoardError(refusal)
     for name, most in _MOST.items():
         if int(header[name]) > most:
             raise _damaged(NETWORK, f"has {int(header[name])} {name}, where {most} may be")

@@ -1,0 +1,70 @@
+"""Checks that the table of formats is what is written, read, printed and documented."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+from tests.cli.conftest import Place
+from tilewright.core.formats import FORMATS, NETWORK, Format
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "reference" / "file-formats.md"
+
+
+def test_the_version_names_all_formats(tmp_path: Path) -> None:
+    done = Place(tmp_path).run("--version", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
+    assert list(said) == ["tilewright", "python", "formats"]
+    assert (said["tilewright"], said["python"]) == (
+        version("tilewright"),
+        platform.python_version(),
+    )
+    assert set(said["formats"]) == set(FORMATS)
+    for name, about in said["formats"].items():
+        assert list(about) == ["file", "key", "written", "read", "without_key", "otherwise"], name
+    assert said["formats"]["artifact"] | {"otherwise": ""} == {
+        "file": "manifest.json", "key": "version", "written": 2, "read": [2], "without_key": None,
+        "otherwise": "",
+    }  # fmt: skip
+
+
+def test_the_short_version_stays_and_json_needs_it(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    assert place.run("--version").stdout == f"tilewright {version('tilewright')}\n"
+    assert place.run("--json", "--version").stdout.startswith("{")
+    lost = place.run("--json", "zoo")
+    assert (lost.returncode, lost.stdout) == (2, "")
+    assert "write it behind the command" in lost.stderr
+
+
+def test_the_page_has_the_table() -> None:
+    found = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    assert found == [_row(name, each) for name, each in FORMATS.items()]
+
+
+def _row(name: str, each: Format) -> str:
+    read = ", ".join(map(str, each.read)) or "–"
+    unmarked = "–" if each.unmarked is None else str(each.unmarked)
+    return (
+        f"| `{name}` | `{each.file}` | `{each.key}` | {each.written} | {read} | {unmarked} "
+        f"| {each.otherwise} |"
+    )
+
+
+def test_what_is_written_is_read_and_a_silent_version_is_the_first() -> None:
+    for name, each in FORMATS.items():
+        assert not each.read or each.written in each.read, name
+        assert each.unmarked is None or not each.read or each.unmarked in each.read, name
+        assert not each.silent or each.written == each.unmarked == 1, name
+
+
+def test_the_runtime_on_a_board_reads_what_is_written() -> None:
+    source = ROOT / "tilewright" / "targets" / "vta" / "board" / "runtime" / "tilewright.c"
+    found = re.search(r"FORMAT_VERSION = (\d+)", source.read_text())
+    assert found is not None
+    assert int(found[1]) == NETWORK.written
