@@ -7,6 +7,7 @@ for a processor      read_layers → choose_kernels → compile_library
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,9 @@ from tilewright.tuning.schedule_lookup import pick_without_trials, read_picks
 if TYPE_CHECKING:
     from tilewright.networks.compiled.layers import KernelLayer
     from tilewright.networks.integer.graph import IntegerGraph
+
+COMPILED_TOGETHER = 4
+"""Workloads; the target has as many processes that compile as there are cores."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +100,24 @@ def choose_kernels(
     found: dict[Workload, Pick] = {}
     warnings = []
     different = list(dict.fromkeys(workloads))
-    for done, workload in enumerate(different):
-        emit(SchedulesFound(done, len(different)))
+
+    def pick(workload: Workload) -> Pick | WorkloadError:
         try:
-            (found[workload],) = tuned_picks([workload], target, options.trials, options.seed)
+            return tuned_picks([workload], target, options.trials, options.seed)[0]
         except WorkloadError as error:
-            warnings.append(f"{error}; until then TVM compiles it without a schedule")
+            return error
+
+    # A batch of trials is compiled on all cores. Without trials, several workloads are; timing
+    # waits until nothing is compiled.
+    with ThreadPoolExecutor(1 if options.trials else COMPILED_TOGETHER) as pool:
+        for done, (workload, picked) in enumerate(
+            zip(different, pool.map(pick, different), strict=True)
+        ):
+            emit(SchedulesFound(done + 1, len(different)))
+            if isinstance(picked, WorkloadError):
+                warnings.append(f"{picked}; until then TVM compiles it without a schedule")
+            else:
+                found[workload] = picked
     if not found:
         raise ArtifactError(f"no kernel of {options.model} runs: {warnings[0]}")
     return found, tuple(warnings)

@@ -17,6 +17,8 @@ from tilewright.core.name_list import split_names
 from tilewright.core.working_folder import as_typed
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tilewright.networks.artifact import Artifact, CompiledArtifact
     from tilewright.networks.artifact.run import Array
 
@@ -117,6 +119,17 @@ def build(
         typer.echo(json.dumps(made.manifest, indent=2, ensure_ascii=False))
     else:
         show_built(made.manifest, out, console)
+        if made.manifest.get("kind") == "library":
+            _show_time_shares(out, console)
+
+
+def _show_time_shares(out: Path, console: Console) -> None:
+    from tilewright.cli.views.library import show_time_shares
+    from tilewright.networks.artifact import CompiledArtifact, load
+
+    artifact = load(out, allow_code=True)
+    assert isinstance(artifact, CompiledArtifact)
+    show_time_shares(artifact, console)
 
 
 def run(

@@ -17,6 +17,20 @@ from tilewright.reports.number_format import mega, milliseconds, percent, plural
 MEBI = 1 << 20
 
 
+def show_time_shares(artifact: CompiledArtifact, console: Console) -> None:
+    """How long an inference takes, and what share of it is in no kernel."""
+    _, spent = artifact.run(artifact.check_inputs(), layers=True)
+    rest = sum(seconds for _, seconds in spent.others)
+    whole = sum(each.seconds for each in spent.layers) + rest
+    slowest = max(spent.others, key=lambda each: each[1], default=None)
+    told = "" if slowest is None else f", most in {slowest[0]} ({percent(slowest[1] / whole)})"
+    say(
+        console,
+        f"  {milliseconds(spent.seconds)} ms an inference, {percent(rest / whole)} of them outside "
+        f"the kernels{told}",
+    )
+
+
 def show_library_run(
     artifact: CompiledArtifact, spent: LibraryProfile, output: Path, console: Console
 ) -> None:

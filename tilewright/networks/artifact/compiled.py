@@ -177,10 +177,13 @@ class CompiledArtifact:
         """The largest difference of its outputs from the source model's, on the inputs that the
         folder holds, as a share of an output's largest value."""
         known = unpack_arrays(self._check)
-        given = {value.name: known[f"input {value.name}"] for value in self.inputs}
-        return max(
-            _error(array, known[f"output {name}"]) for name, array in self.infer(given).items()
-        )
+        found = self.infer(self.check_inputs())
+        return max(_error(array, known[f"output {name}"]) for name, array in found.items())
+
+    def check_inputs(self) -> dict[str, Array]:
+        """The inputs that the folder holds, in the network's shapes."""
+        known = unpack_arrays(self._check)
+        return {value.name: known[f"input {value.name}"] for value in self.inputs}
 
     @property
     def tolerance(self) -> float:
