@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from tilewright.core.errors import UnknownName
 from tilewright.networks import report, zoo
 from tilewright.networks.accelerator import MAX_WASTE, Accelerator, EpilogueMode
-from tilewright.networks.errors import QuantisationError
+from tilewright.networks.errors import QuantisationError, UnsupportedOperatorError
 from tilewright.networks.extract import ExtractedWorkload, OffloadDecision, collect
 from tilewright.networks.model_analysis import Examined
 from tilewright.networks.offload import decide
 from tilewright.networks.onnx_reference import reference_model
 from tilewright.networks.onnx_source import OnnxSource, refuse_unsupported
+from tilewright.networks.onnx_split import OnnxTail, split
 from tilewright.networks.quantise import samples_for
 from tilewright.networks.report import ModelReport
 from tilewright.networks.sandbox import SandboxedSource
@@ -115,7 +116,8 @@ class Network:
 
     def surveyed_on(self, accelerator: Accelerator) -> tuple[list[ExtractedWorkload], ModelReport]:
         """`workloads_on` and `report_on` at once. Raises as they do."""
-        refuse_unsupported(self.name, self.examined.unsupported)
+        if not accelerator.computes_floats:  # what a processor cannot compile, onnxruntime runs
+            refuse_unsupported(self.name, self.examined.unsupported)
         return self._surveyed_on(accelerator)
 
     def decisions_on(self, accelerator: Accelerator) -> list[OffloadDecision]:
@@ -159,6 +161,20 @@ class Network:
         ours = not accelerator.computes_floats and accelerator.epilogue != "plain"
         whole = not self.examined.unsupported and self._source.has_graph
         return ours and whole and not self._foretold
+
+    def split(self) -> tuple[Network, OnnxTail]:
+        """The network up to the operators that cannot be imported, and the rest of it, which
+        onnxruntime can run. Raises `UnsupportedOperatorError` where nothing is left before them."""
+        weighted = self._source.weighted()
+        found = None
+        if weighted is not None:
+            model = reference_model(weighted)
+            found = split(model, self.examined.unsupported, self.input_shapes)
+        if found is None:
+            refuse_unsupported(self.name, self.examined.unsupported)
+            raise UnsupportedOperatorError(f"'{self.name}' has no operator that onnxruntime runs")
+        head, tail = found
+        return Network(OnnxSource(self.name, head, lambda: head, {})), tail
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """One inference on this machine's CPU: arrays by input name in, by output name out."""

@@ -45,7 +45,7 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
     Raises `DynamicShapeError` for an input without a static shape or a shape for no input, and
     `ModelFileError` for a graph that contradicts itself.
     """
-    normal = _named_copy(model)
+    normal = named_copy(model)
     _lift_constants(normal)
     make_scalars(normal)
     _take_branches(normal)
@@ -68,7 +68,8 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
     return normal
 
 
-def _named_copy(model: onnx.ModelProto) -> NormalGraph:
+def named_copy(model: onnx.ModelProto) -> NormalGraph:
+    """A copy in which every operator has a name of its own, and none is half precision."""
     copy = deepcopy(inliner.inline_local_functions(model) if model.functions else model)
     copy.ir_version = max(copy.ir_version, MIN_IR_VERSION)
     notes: tuple[str, ...] = ()

@@ -100,6 +100,18 @@ def _left_to_others(manifest: Mapping[str, Json]) -> list[str]:
     return [*left, f"  not for a board by itself: {as_text(manifest['why_not_bare'])}"]
 
 
+def _tail(manifest: Mapping[str, Json]) -> list[str]:
+    """What onnxruntime runs."""
+    if "tail" not in manifest:
+        return []
+    kinds = [
+        as_text(as_object(each)["operator"])
+        for each in as_list(as_object(manifest["tail"])["operators"])
+    ]
+    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    return [f"  left to onnxruntime, behind the library: {counts}"]
+
+
 def _library(manifest: Mapping[str, Json], out: Path) -> list[str]:
     macs, layers = as_object(manifest["macs"]), as_list(manifest["layers"])
     total, ours = as_int(macs["total"]), as_int(macs["kernels"])
@@ -108,5 +120,6 @@ def _library(manifest: Mapping[str, Json], out: Path) -> list[str]:
         f"  {len(layers)} {plural(len(layers), 'layer')} by {len(kernels)} "
         f"{plural(len(kernels), 'kernel')}: {percent(ours / total if total else 1.0)} of "
         f"{mega(total)} MMAC; the rest as TVM compiles it",
+        *_tail(manifest),
         f"  {(out / LIBRARY).stat().st_size / MEBI:.1f} MiB of code and weights",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from tilewright.tuning.build_options import BuildOptions
 if TYPE_CHECKING:
     from tilewright.networks.compiled.layers import KernelLayer
     from tilewright.networks.network import Network
+    from tilewright.networks.onnx_split import OnnxTail
 
 
 def check_library(options: BuildOptions, target: Target) -> None:
@@ -34,38 +36,50 @@ def check_library(options: BuildOptions, target: Target) -> None:
             )
 
 
-def read_layers(options: BuildOptions, target: Target) -> tuple[Network, list[KernelLayer]]:
+@dataclass(frozen=True, eq=False)
+class SplitNetwork:
+    """What is compiled of a network, and what onnxruntime runs behind it, if anything."""
+
+    compiled: Network
+    tail: OnnxTail | None = None
+
+
+def read_layers(options: BuildOptions, target: Target) -> tuple[SplitNetwork, list[KernelLayer]]:
     """The network, and its layers that the target has kernels for. Raises `ArtifactError` where
     there are none, and what reading the model raises."""
     from tilewright.networks.compiled.layers import kernel_layers
 
     network = networks.load(options.model, options.input_shapes or None, options.seed)
-    whole = network.whole
+    split = SplitNetwork(network)
+    if network.examined.unsupported:
+        split = SplitNetwork(*network.split())
+    whole = split.compiled.whole
     layers = kernel_layers(whole.flat, target.space)
     if not layers:
         raise ArtifactError(
             f"no layer of {options.model} has a kernel on {target.name}, there is nothing to "
             "build; 'tilewright inspect' says why"
         )
-    return network, layers
+    return split, layers
 
 
 def compile_library(
     options: BuildOptions,
     target: Target,
-    network: Network,
+    network: SplitNetwork,
     layers: Sequence[KernelLayer],
     picks: Mapping[Workload, Pick],
 ) -> Mapping[str, Json]:
     """Compile the network with these schedules; the folder's manifest. Raises as
     `networks.artifact.compiled.build`."""
-    found = network.examined.found
+    found = network.compiled.examined.found
     tolerance = options.tolerance
     if tolerance is None:
         tolerance = OF_QUANTISED if any(map(is_quantised, found.calls)) else TOLERANCE
     macs = sum(found.macs.values())
+    picked = [layer for layer in layers if layer.workload in picks]
     return build(
-        network.whole, [layer for layer in layers if layer.workload in picks], dict(picks), target,
+        network.compiled.whole, picked, dict(picks), target,
         kind_of(options.target)[0].name, options.out, name=Path(options.model).stem,
-        total_macs=macs, tolerance=tolerance,
+        total_macs=macs, tolerance=tolerance, tail=network.tail,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from tilewright.targets.workload import parse_workload
 STYLES = {"offloaded": "green", "cpu": "yellow", "unsupported": "bold red"}
 OFFLOADED = {"offloaded": "accel.", "cpu": "CPU", "unsupported": "none"}
 WHY = "workload or reason"
-KERNELS = {"offloaded": "kernel", "cpu": "TVM", "unsupported": "none"}
+KERNELS = {"offloaded": "kernel", "cpu": "TVM", "unsupported": "ORT"}
 
 
 def show_report(
@@ -40,15 +40,23 @@ def show_report(
     console.print(
         f"{report.model} on {target}: {report.offloaded_macs:,} of {report.total_macs:,} MACs "
         f"{'offloaded' if has_host else 'by kernels'} ({percent(report.offloaded_share)}); "
-        f"{_rest(report) if has_host else 'TVM compiles the rest'}",
+        f"{_rest(report) if has_host else _rest_of_library(report)}",
         highlight=False,
     )
     if has_host:
         console.print(_times(report), highlight=False)
     for note in report.notes:
         console.print(f"note: {note}", highlight=False)
-    for operator in report.by_status("unsupported"):
+    for operator in report.by_status("unsupported") if has_host else ():
         console.print(f"{operator.name}: {operator.reason}; {operator.next_step}", style="red")
+
+
+def _rest_of_library(report: ModelReport) -> str:
+    """What a library does with the rest."""
+    left = len(report.by_status("unsupported"))
+    if not left:
+        return "TVM compiles the rest"
+    return f"TVM compiles the rest, but for {left} that onnxruntime (ORT) runs, with all behind"
 
 
 def _rest(report: ModelReport) -> str:

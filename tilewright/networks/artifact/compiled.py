@@ -1,19 +1,21 @@
 """Writes and reads the folder of a network compiled into one library.
 
 manifest.json   what it is, each layer's kernel and schedule, the digests of the files
-network.so      the whole network with its weights, for TVM's virtual machine
+network.so      the network with its weights, for TVM's virtual machine
+tail.onnx       what TVM cannot import and all behind it, for onnxruntime; only where there is such
 check.npz       seeded inputs, and what the source model gives for them
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +29,7 @@ from tilewright.core.files import (
     pack_arrays,
     unpack_arrays,
 )
+from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.artifact.compiled_profile import CallTime, LibraryProfile, profile_of
 from tilewright.networks.artifact.errors import ArtifactError
 from tilewright.networks.artifact.folder import AGAIN, specification, write_folder
@@ -41,9 +44,12 @@ if TYPE_CHECKING:
     from tilewright.networks.compiled.layers import KernelLayer
     from tilewright.networks.compiled.library import CompiledNetwork
     from tilewright.networks.imported_model import Whole
+    from tilewright.networks.onnx_split import OnnxTail
+
+onnxruntime = lazy_module("onnxruntime")
 
 KIND = "library"
-LIBRARY, CHECK = "network.so", "check.npz"
+LIBRARY, CHECK, TAIL = "network.so", "check.npz", "tail.onnx"
 TOLERANCE = 1e-4
 """Largest difference that counts as equal, as a share of the largest value."""
 TIMED, PROFILED = 3, 15
@@ -65,8 +71,10 @@ class KernelError:
 def build(
     whole: Whole, layers: Sequence[KernelLayer], picks: Mapping[Workload, Pick], target: Target,
     target_kind: str, out: Path, *, name: str, total_macs: int, tolerance: float = TOLERANCE,
+    tail: OnnxTail | None = None,
 ) -> Mapping[str, Json]:  # fmt: skip
     """Write a folder to `out` and return its manifest; `picks` has a schedule of each workload.
+    Behind `whole`, onnxruntime runs the `tail`.
 
     Raises `ArtifactError` for a target that compiles no kernels, outputs that are further from the
     source model's than `tolerance`, a share of the largest value, and a folder with other files,
@@ -84,9 +92,9 @@ def build(
             made.module, compiles.code_target(), compiles.code_pipeline(), whole.flat.module
         )
     )  # fmt: skip
-    inputs = whole.seeded_inputs()
+    inputs = (tail or whole).seeded_inputs()
     check = {f"input {key}": array for key, array in inputs.items()}
-    expected = whole.reference(inputs)
+    expected = (tail or whole).reference(inputs)
     check |= {f"output {key}": array for key, array in expected.items()}
     rows = [
         _row(layer, function, picks[layer.workload], target)
@@ -108,6 +116,11 @@ def build(
         "tolerance": tolerance,
     }  # fmt: skip
     files = {LIBRARY: library, CHECK: pack_arrays(check)}
+    if tail is not None:
+        files[TAIL] = tail.model.SerializeToString()
+        manifest["tail"] = _tail(tail, whole)
+        for row in map(as_object, as_list(manifest["outputs"])):
+            row["shape"] = list(tail.output_shape(as_text(row["name"])))
     error = CompiledArtifact(manifest, target, files).output_error()
     if not error <= tolerance:
         raise ArtifactError(
@@ -148,22 +161,42 @@ class CompiledArtifact:
         self._library, self._check = files[LIBRARY], files[CHECK]
         self.inputs, self.outputs = _values(manifest["inputs"]), _values(manifest["outputs"])
         self.rows = tuple(as_object(row) for row in as_list(manifest["layers"]))
+        self._tail_model, self._tail_lock = files.get(TAIL), threading.Lock()
+        self._tail_session: Any = None
+        tail = None if self._tail_model is None else as_object(manifest["tail"])
+        names = ([value.name for value in values] for values in (self.inputs, self.outputs))
+        self._reads, self._gives = (
+            names
+            if tail is None
+            else (list(map(as_text, as_list(tail[key]))) for key in ("reads", "gives"))
+        )
 
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One inference: arrays of the shape of each of `inputs`, by name, in; of each of
         `outputs` out. Raises `InputError` for inputs that do not fit."""
-        made = self._ready(self._in_order(inputs))
-        return {value.name: array for value, array in zip(self.outputs, made, strict=True)}
+        arrays = checked(self.inputs, inputs)
+        made = self._ready(self._of_head(arrays))
+        known = {**arrays, **dict(zip(self._gives, made, strict=True))}
+        if self._tail_model is not None:
+            known |= self._run_tail(known)
+        return {value.name: known[value.name] for value in self.outputs}
 
     def run(
         self, inputs: Mapping[str, Array], *, layers: bool = False
     ) -> tuple[dict[str, Array], LibraryProfile]:
         """One inference, shapes as in `infer`, and some more for how long it takes: medians, of the
         whole and, if `layers`, of each call. Raises `InputError` for inputs that do not fit."""
-        outputs, arrays = self.infer(inputs), self._in_order(inputs)
+        outputs, arrays = self.infer(inputs), self._of_head(checked(self.inputs, inputs))
         whole = self._ready.timed(arrays, PROFILED if layers else TIMED)
         calls = [self._ready.profiled(arrays) for _ in range(PROFILED if layers else 0)]
-        return outputs, profile_of(self._call_times(), whole, calls)
+        found = profile_of(self._call_times(), whole, calls)
+        if self._tail_model is not None:
+            seconds = self._tail_seconds(inputs, arrays, len(whole))
+            found = replace(
+                found, seconds=found.seconds + seconds,
+                others=(*found.others, ("onnxruntime", seconds)) if layers else (),
+            )  # fmt: skip
+        return outputs, found
 
     def verify(self) -> Iterator[KernelError]:
         """Every layer's kernel, as it stands in the library, on seeded tensors."""
@@ -190,8 +223,27 @@ class CompiledArtifact:
         """What `output_error` may be."""
         return as_number(self.manifest.get("tolerance", TOLERANCE))
 
-    def _in_order(self, inputs: Mapping[str, Array]) -> list[Array]:
-        return list(checked(self.inputs, inputs).values())
+    def _of_head(self, arrays: Mapping[str, Array]) -> list[Array]:
+        """What the compiled part reads."""
+        return [arrays[name] for name in self._reads]
+
+    def _run_tail(self, known: Mapping[str, Array]) -> dict[str, Array]:
+        feeds = {info.name: known[info.name] for info in self._tail.get_inputs()}
+        left = [value.name for value in self.outputs if value.name not in self._gives]
+        return dict(zip(left, self._tail.run(left, feeds), strict=True))
+
+    def _tail_seconds(
+        self, inputs: Mapping[str, Array], arrays: Sequence[Array], times: int
+    ) -> float:
+        """The median of what onnxruntime takes behind the compiled part."""
+        made = self._ready(arrays)
+        known = {**inputs, **dict(zip(self._gives, made, strict=True))}
+        taken = []
+        for _ in range(times):
+            begun = time.perf_counter()
+            self._run_tail(known)
+            taken.append(time.perf_counter() - begun)
+        return float(np.median(taken))
 
     def _call_times(self) -> list[CallTime]:
         return [
@@ -201,6 +253,20 @@ class CompiledArtifact:
             )
             for row in self.rows
         ]  # fmt: skip
+
+    @property
+    def _tail(self) -> Any:
+        """onnxruntime's session, on as many threads as the library."""
+        with self._tail_lock:
+            if self._tail_session is None:
+                from tilewright.networks.quantise.session import quiet_options
+
+                options = quiet_options()
+                options.intra_op_num_threads = self._threads or 0
+                self._tail_session = onnxruntime.InferenceSession(
+                    self._tail_model, options, providers=["CPUExecutionProvider"]
+                )
+            return self._tail_session
 
     @property
     def _ready(self) -> CompiledNetwork:
@@ -250,6 +316,15 @@ def _row(layer: KernelLayer, function: str, pick: Pick, target: Target) -> dict[
         "space": pick.space,
         "config": list(pick.config),
         "knobs": dict(target.space(layer.workload).describe(pick.config)),
+    }
+
+
+def _tail(tail: OnnxTail, whole: Whole) -> dict[str, Json]:
+    """What the compiled part reads and gives, and the operators behind it."""
+    return {
+        "reads": list(whole.inputs),
+        "gives": list(whole.outputs),
+        "operators": [{"name": name, "operator": kind} for name, kind in tail.operators],
     }
 
 
