@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError, UnknownName
+from tilewright.networks.artifact.session import open_session
 
 Arrays = Mapping[str, NDArray[Any]]
 Infer = Callable[[], list[NDArray[Any]]]
@@ -60,8 +61,6 @@ def open_engine(name: str, source: Path, threads: int, inputs: Arrays) -> Infer:
 
 
 def _tilewright(source: Path, threads: int, inputs: Arrays) -> Infer:
-    from tilewright.networks.artifact.session import open_session
-
     session = open_session(source, threads, allow_code=True)
     placed = {value.name: session.empty(value.name) for value in session.get_inputs()}
     for name, array in placed.items():

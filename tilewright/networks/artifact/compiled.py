@@ -259,9 +259,8 @@ class CompiledArtifact:
         """onnxruntime's session, on as many threads as the library."""
         with self._tail_lock:
             if self._tail_session is None:
-                from tilewright.networks.quantise.session import quiet_options
-
-                options = quiet_options()
+                options = onnxruntime.SessionOptions()
+                options.log_severity_level = 4
                 options.intra_op_num_threads = self._threads or 0
                 self._tail_session = onnxruntime.InferenceSession(
                     self._tail_model, options, providers=["CPUExecutionProvider"]
