@@ -56,7 +56,10 @@ def document(folder: Path) -> dict[str, Any]:
 
 
 def test_the_record_has_the_promised_keys_and_every_run(document: dict[str, Any]) -> None:
-    assert list(document) == ["target", "space", "trials", "optimum", "optimum_seconds", "runs"]
+    assert list(document) == [
+        "version", "target", "space", "trials", "optimum", "optimum_seconds", "runs",
+    ]  # fmt: skip
+    assert document["version"] == 1
     assert (document["space"], document["trials"]) == ("template", TRIALS)
     assert document["optimum"] == {"C10": 37_817, "C6": 245_735}
     labels = {"default", "random", "ml2tuner:first=8:alpha=2"}

@@ -98,11 +98,14 @@ def compare(
     from tilewright.evaluation.compare.workload_selection import recorded
     from tilewright.flows.comparison import compare_tuners
     from tilewright.search import LocalRunner
+    from tilewright.services.workspace import use_workspace
     from tilewright.tuning.output_dir import check_folder
 
     check_budget(trials, batch)
     numbers = parse_seeds(seeds)
     check_folder(out)
+    if mlflow:
+        use_workspace()  # says before any work that it cannot be written
     tuner_configs = parse_tuner_configs(tuners)
     files = [*(replay or []), *(more or [])]
     if network is not None and files:

@@ -1,0 +1,91 @@
+"""Unpacks files that earlier releases wrote, and changes the version that a file says to be."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from tests.reliability.artifact_formats import sealed_text, signed_network
+from tests.reliability.mutants import checked_line
+from tilewright.core.files import canonical, pack_files, unpack_files
+from tilewright.core.formats import FORMATS
+
+PACKED = Path(__file__).parent / "data" / "earlier_versions"
+RELEASES = ("0.1", "0.2")
+FUTURE = 999
+
+
+def unpack(release: str, folder: Path) -> Path:
+    """The files of a release, below the folder."""
+    with zipfile.ZipFile(PACKED / f"{release}.zip") as packed:
+        packed.extractall(folder)
+    return folder
+
+
+def change_json(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
+
+
+def future_parquet(path: Path) -> None:
+    """The same rows in a file that says to be of the future; both formats have one key."""
+    table = pq.read_table(path)
+    about = {**(table.schema.metadata or {}), FORMATS["trials"].key: str(FUTURE)}
+    pq.write_table(table.replace_schema_metadata(about), path)
+
+
+def future_ledger(path: Path) -> None:
+    path.write_bytes(
+        checked_line(canonical({"kind": "ledger", "version": FUTURE})) + path.read_bytes()
+    )
+
+
+def future_artifact(folder: Path) -> None:
+    """With a digest of its own that is right."""
+    manifest = json.loads((folder / "manifest.json").read_bytes()) | {"version": FUTURE}
+    manifest.pop("sha256")
+    (folder / "manifest.json").write_bytes(sealed_text(json.dumps(manifest).encode()))
+
+
+def future_network(folder: Path) -> None:
+    """`network.bin` with a digest that is right, in an artifact that knows it."""
+    network = bytearray((folder / "network.bin").read_bytes())
+    network[8:12] = FUTURE.to_bytes(4, "little")
+    data = signed_network(bytes(network))
+    (folder / "network.bin").write_bytes(data)
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    manifest.pop("sha256")
+    said = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    manifest["files"]["network.bin"] = said
+    (folder / "manifest.json").write_bytes(sealed_text(json.dumps(manifest).encode()))
+
+
+def future_program(data: bytes) -> bytes:
+    """Of a module."""
+    files = unpack_files(data)
+    about = json.loads(files["program.json"]) | {"version": FUTURE}
+    return pack_files({**files, "program.json": json.dumps(about).encode()})
+
+
+def future_rows(path: Path) -> None:
+    lines = [json.loads(line) | {"version": FUTURE} for line in path.read_bytes().splitlines()]
+    path.write_bytes(b"".join(canonical(line) + b"\n" for line in lines))
+
+
+def future_state(data: bytes) -> bytes:
+    """Of a tuner, as stages keep it."""
+    files = unpack_files(data)
+    about = json.loads(files["state.json"]) | {"version": FUTURE}
+    return pack_files({**files, "state.json": json.dumps(about).encode()})
+
+
+def future_champion(folder: Path) -> None:
+    """What MLflow writes beside a model."""
+    text = (folder / "MLmodel").read_text()
+    assert "  tilewright:\n" in text
+    text = text.replace("  tilewright:\n", f"  tilewright:\n    version: {FUTURE}\n", 1)
+    (folder / "MLmodel").write_text(text)

@@ -1,0 +1,109 @@
+"""Runs each command on a workspace that cannot be written: it works without, or says what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import Place
+from tests.reliability.killed_comparison import TABLE
+from tilewright.services.workspace import Workspace, use_workspace
+
+TUNE = ("tune", "digits_cnn", "--layers", "fc", "--tuner", "random", "--trials", "2")
+COMPARE = ("compare", "--tuners", "random", "--seeds", "0", "--trials", "4", "--batch", "4")
+WORKS = [
+    (*TUNE, "--bare", "--out", "tuned"),
+    ("trials", "tuned"),
+    ("diff", "tuned", "tuned"),
+    ("build", "digits_cnn", "--trials", "0", "--out", "artifact"),
+    ("run", "artifact", "--input", "image.npz", "--output", "logits.npz"),
+    ("verify", "artifact"),
+    ("inspect", "digits_cnn"),
+    (*COMPARE, "--replay", str(TABLE), "--no-mlflow", "--out", "compared"),
+    ("target", "show", "vta-pynq"),
+    ("--version", "--json"),
+]
+"""In this order: some read what one before them wrote."""
+REFUSED = [
+    (*TUNE, "--out", "elsewhere"),
+    (*COMPARE, "--replay", str(TABLE), "--out", "elsewhere"),
+    (*COMPARE, "--network", "digits_cnn", "--no-mlflow", "--out", "elsewhere"),
+    (
+        "codesign",
+        "--networks",
+        "digits_cnn",
+        "--budget",
+        "1",
+        "--trials",
+        "2",
+        "--out",
+        "elsewhere",
+    ),
+    ("dataset", "build", "--rows", "2", "--cpu-rows", "0", "--out", "elsewhere"),
+    ("sweep", "digits_cnn", "--tuners", "random", "--trials", "2", "--out", "elsewhere"),
+    ("clean",),
+    ("clean", "--yes"),
+    ("ui",),
+    ("serve", "digits_cnn"),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """With the records of an earlier command. For root, permissions are no limit, but a disk is."""
+    folder = tmp_path_factory.mktemp("read-only")
+    home = folder / "home"
+    home.mkdir()
+    (home / "pages.json").write_text("{}")
+    np.savez(folder / "image.npz", image=np.zeros((1, 1, 8, 8), np.float32))
+    if os.geteuid():
+        home.chmod(0o555)
+        yield Place(folder)
+        home.chmod(0o755)
+        return
+    if shutil.which("mount") is None:
+        pytest.skip("no disk can be mounted")
+    mount = ["mount", "-t", "tmpfs", "-o"]
+    subprocess.run([*mount, "size=64m", "tmpfs", str(home)], check=True)
+    try:
+        _fill(home)
+        subprocess.run([*mount, "remount,ro", "tmpfs", str(home)], check=True)
+        yield Place(folder)
+    finally:
+        subprocess.run(["umount", "-l", str(home)], check=True)
+
+
+def _fill(home: Path) -> None:
+    before = dict(os.environ)
+    try:
+        use_workspace(Workspace(home))
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@pytest.mark.slow(seconds=15)
+def test_what_keeps_no_records_works(place: Place) -> None:
+    for command in WORKS:
+        done = place.run(*command)
+        assert done.returncode == 0, (command, done.stderr)
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow(seconds=6)
+@pytest.mark.parametrize("command", REFUSED, ids=lambda command: " ".join(command)[:30])
+def test_what_keeps_records_says_so_before_any_work(place: Place, command: tuple[str, ...]) -> None:
+    done = place.run(*command)
+    assert done.returncode == 2, done.stderr
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("…")]
+    assert len(lines) == 1, done.stderr
+    named = lines[0].removeprefix("error: cannot keep records under ").partition(":")[0]
+    assert (place.folder / named).resolve() == (place.folder / "home").resolve()
+    assert lines[0].endswith("; set TILEWRIGHT_HOME to a folder you can write")
+    assert not (place.folder / "elsewhere").exists()
