@@ -22,6 +22,7 @@ from tilewright.cli.commands import (
     cluster,
     codesign,
     compare,
+    cpu,
     dataset,
     diff,
     enumerate,
@@ -97,7 +98,7 @@ def _options(
 
 for _group in (
     tune, sweep, artifact, benchmark, codesign, compare, diff, explain, trials, export, networks,
-    targets, servers, set_up, vta, enumerate, dataset, model, cluster, board, clean,
+    targets, servers, set_up, vta, enumerate, dataset, model, cluster, board, cpu, clean,
 ):  # fmt: skip
     _group.register(app)
 count_paths_from_start(app)

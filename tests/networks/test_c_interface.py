@@ -1,0 +1,80 @@
+"""Checks that a C program without Python gives a library's outputs, and says what is wrong."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx_graphs import normal, reference
+
+from tests import warm
+from tilewright.flows.build import build_artifact
+from tilewright.networks import zoo
+from tilewright.networks.compiled.c_interface import write_c_interface
+from tilewright.search import LocalRunner
+from tilewright.tuning.build_options import BuildOptions
+
+SHAPE = ("1", "1", "8", "8")
+NO_PYTHON = {"PATH": "/nonexistent"}
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A built example beside the library of digits_cnn."""
+    made = tmp_path_factory.mktemp("capi")
+    write_c_interface(made)
+    subprocess.run(["make", "-s", "-C", made, "CFLAGS=-Werror -g"], check=True)
+    options = BuildOptions("digits_cnn", made / "art", "cpu", trials=0)
+    build_artifact(LocalRunner(), options)
+    return made
+
+
+def run(
+    folder: Path, library: Path, into: Path, out: Path, *sizes: str, threads: str = "2"
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [folder / "example", library, threads, into, out, *sizes],
+        env=NO_PYTHON, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.slow(seconds=10)
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_outputs_are_those_of_onnxruntime(folder: Path, tmp_path: Path, threads: str) -> None:
+    image = normal(1, 1, 8, 8, seed=11)
+    image.tofile(tmp_path / "in")
+    library = folder / "art" / "network.so"
+    done = run(folder, library, tmp_path / "in", tmp_path / "out", *SHAPE, threads=threads)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = np.fromfile(tmp_path / "out", np.float32).reshape(1, 10)
+    expected = reference(zoo.build("digits_cnn"), image)
+    assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+@pytest.mark.slow(seconds=2)
+def test_what_cannot_be_is_said(folder: Path, tmp_path: Path) -> None:
+    normal(1, 1, 8, 9).tofile(tmp_path / "in")
+    library = folder / "art" / "network.so"
+    wrong = run(folder, library, tmp_path / "in", tmp_path / "out", "1", "1", "8", "9")
+    assert wrong.returncode == 1
+    assert wrong.stderr.startswith("error: the network: ")
+    missing = run(folder, tmp_path / "no.so", tmp_path / "in", tmp_path / "out", *SHAPE)
+    assert missing.returncode == 1
+    assert "no.so" in missing.stderr
+    none = run(folder, library, tmp_path / "in", tmp_path / "out", *SHAPE, threads="0")
+    assert none.stderr == "error: a library computes with one thread or more\n"
+
+
+@pytest.mark.slow(seconds=3)
+def test_the_command_writes_what_builds(tmp_path: Path) -> None:
+    done = warm.run(("cpu", "runtime", "capi"), tmp_path, NO_PYTHON, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "capi").iterdir()} == {
+        "Makefile", "example.c", "include", "libtvm_ffi.so", "libtvm_runtime.so",
+        "tilewright_cpu.c", "tilewright_cpu.h",
+    }  # fmt: skip
