@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tilewright.models.transfer import numpy_mlp
 from tilewright.models.transfer.contract import CommonOptions
@@ -47,14 +47,19 @@ class MLPOptions(NeuralOptions):
 
 
 class AttentionOptions(NeuralOptions):
-    """Of the published network; the defaults of batch, epochs, rate, layers, heads and unrolling
-    are those published."""
+    """Of the published network; the defaults of batch, epochs, rate, layers and heads are those
+    published. Its unrolling of two steps changes how an LSTM is computed, not what."""
 
     batch: int = Field(default=16, ge=1, le=65536, description="rows a step")
     units: int = Field(default=48, ge=2, le=1024, description="units of an LSTM, each direction")
     layers: int = Field(default=3, ge=1, le=8, description="bidirectional LSTMs")
     heads: int = Field(default=2, ge=1, le=16, description="heads of attention")
-    unroll: int = Field(default=2, ge=1, le=64, description="steps of an LSTM unrolled into one")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_unrolling(cls, given: dict[str, object]) -> dict[str, object]:
+        """Models of 0.2 and before say how many steps were unrolled."""
+        return {name: value for name, value in given.items() if name != "unroll"}
 
 
 _REFINING = {"epochs": 30, "learning_rate": 1e-4, "held": 0.2}
@@ -153,5 +158,5 @@ class Attention(_Neural):
 
         o, tokens = self.options, tokens_of(self.columns)
         return Decisions(
-            len(self.columns), tokens.columns, tokens.others, o.units, o.layers, o.heads, o.unroll
+            len(self.columns), tokens.columns, tokens.others, o.units, o.layers, o.heads
         )

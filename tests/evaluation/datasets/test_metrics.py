@@ -51,15 +51,17 @@ def test_regret_is_of_the_best_among_the_chosen() -> None:
     table = table_of([0] * 4 + [1] * 2, [2, 1, 0, 4, 0, 1])
     found = score(table, np.array([0.0, 2.0, 3.0, 1.0, 0.0, 1.0]))
     assert found.top1_regret == pytest.approx((4 / 1 - 1 + 0) / 2)
-    assert found.top8_regret == 0.0
+    assert found.top8_regret is None  # eight of four are no choice
     assert (found.tasks, found.rows) == (2, 6)
     assert found.pairwise_accuracy == pytest.approx((1 / 6 + 1) / 2)
 
 
 def test_eight_chosen_may_miss_the_best() -> None:
-    latency = np.array([3.0] + [2.0] * 8 + [0.0])
-    table = table_of([0] * 10, latency.tolist())
-    assert score(table, np.arange(10.0)).top8_regret == pytest.approx(3.0)
+    latency = np.array([3.0] + [2.0] * 38 + [0.0])
+    table = table_of([0] * 40 + [1] * 2, [*latency.tolist(), 0.0, 1.0])
+    assert score(table, np.arange(42.0)).top8_regret == pytest.approx(3.0)
+    fewer = table_of([0] * 39, latency[1:].tolist())
+    assert score(fewer, np.arange(39.0)).top8_regret is None
 
 
 def test_only_the_order_within_a_task_counts() -> None:

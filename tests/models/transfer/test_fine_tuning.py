@@ -27,7 +27,7 @@ QUICK: dict[str, dict[str, object]] = {
     "xgboost": {"trees": 60},
     "lightgbm": {"trees": 60, "leaves": 31},
     "mlp": {"epochs": 20, "units": 32, "batch": 64},
-    "attention": {"epochs": 4, "units": 8, "layers": 1, "unroll": 1},
+    "attention": {"epochs": 4, "units": 8, "layers": 1},
 }
 MORE: dict[str, dict[str, object]] = {
     "xgboost": {}, "lightgbm": {},

@@ -30,7 +30,7 @@ QUICK: dict[str, dict[str, object]] = {
     "xgboost": {"trees": 60},
     "lightgbm": {"trees": 60, "leaves": 31},
     "mlp": {"epochs": 40, "units": 32, "batch": 64},
-    "attention": {"epochs": 10, "units": 8, "layers": 1, "unroll": 1},
+    "attention": {"epochs": 10, "units": 8, "layers": 1},
 }
 KINDS = [pytest.param(kind, marks=pytest.mark.slow(seconds=0.7)) for kind in QUICK]
 

@@ -46,7 +46,9 @@ def show_scores(found: Mapping[str, Json], console: Console) -> None:
                 "right pairs": _share(row["pairwise_accuracy"]),
                 "95 % interval": f"{_share(low)}–{_share(high)}",
                 "best of 1": f"+{percent(as_number(row['top1_regret']))}",
-                "best of 8": f"+{percent(as_number(row['top8_regret']))}",
+                "best of 8": ""
+                if row["top8_regret"] is None
+                else f"+{percent(as_number(row['top8_regret']))}",
             }
         )
     console.print(fitted_table(columns_of(rows), ("95 % interval",), console.width))
