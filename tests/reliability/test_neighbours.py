@@ -132,8 +132,9 @@ def ports(pid: int) -> set[int]:
 @AS_ANOTHER
 @pytest.mark.nightly(seconds=11)
 def test_another_user_gets_nothing_from_the_pages(public: Place) -> None:
-    prefect, mlflow = free_port(), free_port()
-    pages = public.start("ui", "--prefect-port", str(prefect), "--mlflow-port", str(mlflow))
+    runs, prefect, mlflow = free_port(), free_port(), free_port()
+    options = {"--port": runs, "--prefect-port": prefect, "--mlflow-port": mlflow}
+    pages = public.start("ui", *(f"{name}={port}" for name, port in options.items()))
     workspace = public.folder / "home"
     try:
         link = printed_links(read_until(pages, "Ctrl-C"))["Prefect"]
@@ -146,8 +147,9 @@ def test_another_user_gets_nothing_from_the_pages(public: Place) -> None:
         more = [(method, route) for method in METHODS for route in PREFECT_ROUTES + MLFLOW_ROUTES]
         assert as_nobody(lambda: statuses(prefect, known + more)) == []
         assert as_nobody(lambda: statuses(mlflow, more)) == []
+        assert as_nobody(lambda: statuses(runs, more)) == []
         assert as_nobody(lambda: start_a_run(prefect)) == [401, 415] * 3
-        assert ports(pages.pid) == {prefect, mlflow}
+        assert ports(pages.pid) == {runs, prefect, mlflow}
         seen = as_nobody(lambda: spied(family(pages.pid), workspace))
     finally:
         assert stop(pages) == 0

@@ -384,6 +384,34 @@ def test_records_that_name_other_places_open_none(team: Team, mlflow: httpx.Clie
     error(mlflow.post(upload, content=b"planted", headers=JSON))
     error(mlflow.post(f"{API}/runs/create", json={"experiment_id": "70"}))
     error(mlflow.post(f"{API}/logged-models", json={"experiment_id": "70", "name": "x"}))
+    (team.artifacts / "link").symlink_to(team.private)
+    for other in (
+        str(team.private),
+        f"file://localhost{team.private}",
+        f"{team.artifacts.as_uri()}/link",
+        f"{team.artifacts.as_uri()}/../private",
+        f"{team.artifacts.as_uri()}/x/%2e%2e/%2e%2e/private",
+        "mlflow-artifacts:/link",
+        "mlflow-artifacts:/../private",
+        "private",
+        "../private",
+        "mlflow-artifacts:/%2e%2e/private",
+        f"mlflow-artifacts:/{team.private}",
+        "s3://b/x",
+        f"http://x/api/2.0/mlflow-artifacts/artifacts/{team.private}",
+        f"runs:/old{team.private}",
+        "http://x/api/2.0/mlflow-artifacts/artifacts/../private",
+        "models:/old/1",
+        "mlflow-artifacts://127.0.0.1:9/link",
+    ):
+        execute(team, f"UPDATE runs SET artifact_uri = '{other}' WHERE run_uuid = 'old'")
+        for path in "secret", "planted":
+            reply = mlflow.get(f"/get-artifact?run_id=old&path={path}")
+            assert reply.status_code in (400, 403, 404, 500), (other, reply.text)
+            assert SECRET_TEXT not in reply.text
+        assert "secret" not in mlflow.get(f"{API}/artifacts/list?run_id=old").text
+        mlflow.post(upload, content=b"planted", headers=JSON)
+        assert team.is_untouched(), other
     query = {"query": 'query {mlflowListArtifacts(input: {runId: "old"}) {files {path}}}'}
     assert "secret" not in mlflow.post("/graphql", json=query).text
 
@@ -457,6 +485,12 @@ made = client.create_model_version("named", f"{run.info.artifact_uri}/all", run_
 mlflow.artifacts.download_artifacts("models:/named/1", dst_path="model")
 assert Path("model/below/a.txt").read_text() == "a"
 assert [f.path for f in client.list_artifacts(number, "all")] == ["all/below"]
+client.create_model_version("named", f"runs:/{number}/all", run_id=number)
+@mlflow.trace
+def traced(x): return x + 1
+traced(1)
+mlflow.flush_trace_async_logging()
+assert len(mlflow.search_traces(max_results=5, locations=[run.info.experiment_id])) == 1
 print(client.get_run(number).data.metrics)
 """
 FLOW = """
@@ -492,6 +526,10 @@ def test_mlflows_client_keeps_and_reads_artifacts(team: Team, tmp_path: Path) ->
     assert code == 0, errors
     assert printed.splitlines()[-1] == "{'m': 1.0}"
     assert list(team.artifacts.rglob("note.txt"))
+    for version in "1", "2":
+        route = f"/model-versions/get-artifact?name=named&version={version}&path=below/a.txt"
+        with team.client("mlflow", team.login) as client:
+            assert client.get(route).text == "a"
     assert not [each for each in team.artifacts.rglob("*") if each.name.endswith(".tmp")]
 
 

@@ -8,6 +8,7 @@ stores. It finds every file from the root, folder by folder, and follows no link
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from mlflow.entities import FileInfo
 from mlflow.exceptions import MlflowException
@@ -43,8 +45,9 @@ from tilewright.services.artifact_places import is_served
 SERVED = "mlflow-artifacts:/"
 """The place of what has no other: on the server, which knows where."""
 _RESOLVED = ("models", "runs")
-_LOCAL = ("", "file")
-_UNFINISHED = ".tmp"
+_KEPT = ("", "file", "mlflow-artifacts")
+_UNFINISHED = re.compile(r"\..*\.[0-9a-f]{16}\.tmp")
+"""Names that `create_beside` gives."""
 
 
 class RefusedPlace(MlflowException):
@@ -72,7 +75,7 @@ def confine(root: Path, database: str) -> None:
         raise RefusedPlace(artifact_uri)
 
     for scheme in set(get_registered_artifact_repositories()) - set(_RESOLVED):
-        repository = confined if scheme in _LOCAL else refused
+        repository = confined if scheme in _KEPT else refused
         _artifact_repository_registry.register(scheme, repository)
 
     def tracking_store(store_uri: str, artifact_uri: str) -> ConfinedTrackingStore:
@@ -147,7 +150,10 @@ class ConfinedArtifacts(ArtifactRepository):
     ) -> None:
         super().__init__(artifact_uri, tracking_uri, registry_uri)
         self._root = root
-        self._folder = Path(local_file_uri_to_path(artifact_uri))
+        if is_served(artifact_uri):
+            self._folder = root / urlsplit(artifact_uri).path.strip("/")
+        else:
+            self._folder = Path(local_file_uri_to_path(artifact_uri))
         if os.pardir in self._folder.parts or not self._folder.is_relative_to(root):
             raise RefusedPlace(artifact_uri)
 
@@ -182,7 +188,7 @@ class ConfinedArtifacts(ArtifactRepository):
                 states = {
                     name: os.stat(name, dir_fd=folder, follow_symlinks=False)
                     for name in sorted(os.listdir(folder))
-                    if not (name.startswith(".") and name.endswith(_UNFINISHED))
+                    if not _UNFINISHED.fullmatch(name)
                 }
         return [
             FileInfo(
