@@ -170,7 +170,11 @@ def _latest(key: str) -> Run | None:
 
 def close_run(run_id: str, status: str = "FINISHED") -> None:
     """End a run with one of MLflow's states (`ended_by`)."""
-    _client().set_terminated(run_id, status=status)
+    client = _client()
+    begun = client.get_run(run_id).info.start_time
+    # a clock may have been set back meanwhile: no run ends before it began
+    ended = max(int(time.time() * 1000), begun)
+    client.set_terminated(run_id, status=status, end_time=ended)
 
 
 def ended_by(error: BaseException | None) -> str:

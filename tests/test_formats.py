@@ -8,16 +8,18 @@ import re
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.cli.conftest import Place
+from typer.testing import CliRunner
+
+from tilewright.cli.app import app
 from tilewright.core.formats import FORMATS, NETWORK, Format
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "file-formats.md"
 
 
-def test_the_version_names_all_formats(tmp_path: Path) -> None:
-    done = Place(tmp_path).run("--version", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
+def test_the_version_names_all_formats() -> None:
+    done = CliRunner().invoke(app, ["--version", "--json"])
+    assert (done.exit_code, done.stderr) == (0, "")
     said = json.loads(done.stdout)
     assert list(said) == ["tilewright", "python", "formats"]
     assert (said["tilewright"], said["python"]) == (
@@ -33,12 +35,12 @@ def test_the_version_names_all_formats(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_the_short_version_stays_and_json_needs_it(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    assert place.run("--version").stdout == f"tilewright {version('tilewright')}\n"
-    assert place.run("--json", "--version").stdout.startswith("{")
-    lost = place.run("--json", "zoo")
-    assert (lost.returncode, lost.stdout) == (2, "")
+def test_the_short_version_stays_and_json_needs_it() -> None:
+    runner = CliRunner()
+    assert runner.invoke(app, ["--version"]).stdout == f"tilewright {version('tilewright')}\n"
+    assert runner.invoke(app, ["--json", "--version"]).stdout.startswith("{")
+    lost = runner.invoke(app, ["--json", "zoo"])
+    assert (lost.exit_code, lost.stdout) == (2, "")
     assert "write it behind the command" in lost.stderr
 
 

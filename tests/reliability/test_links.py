@@ -298,7 +298,7 @@ WORKSPACE = ("cache", "oracle", "prefect", "mlflow", "mlflow/artifacts", "mlflow
         "mlflow/artifacts/0123", "mlflow/mlflow.db", "mlflow/mlflow.db-journal",
         "mlflow/mlflow.db-wal", "prefect/prefect.db", "prefect/prefect.db-shm",
         "prefect/server.json", "prefect/server.log", "mlflow/server.log", "pages.json",
-        "tilewright.log")  # fmt: skip
+        "tilewright.log", "workspace.json")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WORKSPACE)

@@ -61,7 +61,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     home = folder / "home"
     home.mkdir()
     (home / "pages.json").write_text("{}")
-    np.savez(folder / "image.npz", image=np.zeros((1, 1, 8, 8), np.float32))
+    np.savez(folder / "image.npz", input=np.zeros((1, 1, 8, 8), np.float32))
     if os.geteuid():
         home.chmod(0o555)
         yield Place(folder)
