@@ -14,9 +14,12 @@ import hashlib
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _KEPT = 3  # folders of earlier states
+_KERNEL_WORDS = (b"numba", b"NamedTuple", b"np.record")
 
 
 def use_cache_of_these_sources() -> None:
@@ -27,25 +30,55 @@ def use_cache_of_these_sources() -> None:
     """
     if "NUMBA_CACHE_DIR" in os.environ:
         return
+    folder = _folder_of("vta", "numba")
+    if folder is None:
+        return
+    os.environ["NUMBA_CACHE_DIR"] = str(folder)
+    _CHOSEN["vta"] = str(folder)
+    if "numba" in sys.modules:
+        sys.modules["numba"].core.config.CACHE_DIR = str(folder)
+
+
+@contextmanager
+def cache_of(kind: str) -> Iterator[None]:
+    """Kernels defined meanwhile keep their code in a folder for the sources of one other kind of
+    target, so that a change there recompiles no other kind's."""
+    from numba.core import config
+
+    before = config.CACHE_DIR
+    if before == _CHOSEN.get("vta"):
+        if kind not in _CHOSEN:
+            _CHOSEN[kind] = str(_folder_of(kind, f"numba-{kind}") or before)
+        config.CACHE_DIR = _CHOSEN[kind]
+    try:
+        yield
+    finally:
+        config.CACHE_DIR = before
+
+
+_CHOSEN: dict[str, str] = {}
+"""Folders of this process, by kind of target; empty if the user chose one."""
+
+
+def _folder_of(kind: str, name: str) -> Path | None:
+    """The folder for the present sources of a kind; None if nothing can be written there."""
     package = Path(__file__).parent
     digest = hashlib.sha256()
-    for file in sorted((package / "vta").rglob("*.py")):
+    for file in sorted((package / kind).rglob("*.py")):
         text = file.read_bytes()
-        # Kernels, and the types they are compiled for.
-        if any(word in text for word in (b"numba", b"NamedTuple", b"np.record")):
+        # Kernels, and the types they are compiled for; VTA's folder has much else.
+        if kind != "vta" or any(word in text for word in _KERNEL_WORDS):
             digest.update(file.relative_to(package).as_posix().encode() + b"\0" + text)
-    caches = package / "__pycache__" / "numba"
+    caches = package / "__pycache__" / name
     folder = caches / digest.hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
-        return
+        return None
     if not os.access(folder, os.W_OK):
-        return
-    os.environ["NUMBA_CACHE_DIR"] = str(folder)
-    if "numba" in sys.modules:
-        sys.modules["numba"].core.config.CACHE_DIR = str(folder)
+        return None
     _forget_old(caches, folder)
+    return folder
 
 
 def _forget_old(caches: Path, current: Path) -> None:

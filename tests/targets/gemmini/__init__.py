@@ -1,0 +1,1 @@
+"""Checks Gemmini's two simulators against recordings of its RTL."""

@@ -1,0 +1,44 @@
+"""Implements Gemmini, a systolic array with a scratchpad: its two simulators.
+
+The functions here are the short way in; they import their machinery when first called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+    from tilewright.targets.gemmini.spec import GemminiSpec
+
+
+def execute(
+    funct: ArrayLike, rs1: ArrayLike, rs2: ArrayLike, memory: bytes, base: int,
+    machine: GemminiSpec | Mapping[str, object] | None = None,
+) -> bytes:  # fmt: skip
+    """The memory image after a stream of commands (n,); `memory[0]` is at address `base`.
+
+    `machine` is a `GemminiSpec` or the keys of a preset; the default machine if left out. Raises
+    `TilewrightError` for a stream that does not run to its end.
+    """
+    from tilewright.targets.gemmini.functional import execute as run
+
+    return run(funct, rs1, rs2, memory, base, machine)
+
+
+def cycles(
+    funct: ArrayLike, rs1: ArrayLike, rs2: ArrayLike, setting: Mapping[str, object] | None = None,
+    machine: GemminiSpec | Mapping[str, object] | None = None,
+) -> tuple[int, dict[str, NDArray[np.int64]]]:  # fmt: skip
+    """Cycles until a stream of commands (n,) has run, and when each command moved on.
+
+    `machine` as in `execute`; `setting` overrides some of its keys, such as
+    `memory_latency_cycles`. The events are accept, alloc, issue and complete, each (n,) cycles.
+    Raises `TilewrightError` for a stream that does not run to its end.
+    """
+    from tilewright.targets.gemmini.timing import cycles as run
+
+    return run(funct, rs1, rs2, setting, machine)

@@ -1,0 +1,158 @@
+"""Defines what can be wrong with a command stream: numbered for kernels, worded for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tilewright.core.errors import TilewrightError
+from tilewright.targets.gemmini.isa import COMMAND_NAMES
+
+UNKNOWN_FUNCT, UNSUPPORTED_CONFIG, UNSUPPORTED_LOAD_STATE = 1, 2, 3
+ZERO_SIZE, TOO_MANY_ROWS, TOO_MANY_COLUMNS = 4, 5, 6
+OUT_OF_MEMORY, COMPUTE_WITHOUT_PRELOAD = 7, 8
+GARBAGE_DESTINATION, GARBAGE_SOURCE, LOOP_INCOMPLETE, UNSUPPORTED_LOOP = 9, 10, 11, 12
+TRANSPOSED_TWICE, BLOCK_STRIDE_TOO_SMALL, NOT_CONFIGURED, LOOP_TOO_LONG, HANG = 13, 14, 15, 16, 17
+
+
+class StreamError(TilewrightError):
+    """A command stream that the accelerator does not run to its end, or not with a defined result.
+
+    `fault` says which command and why.
+    """
+
+    def __init__(self, fault: StreamFault) -> None:
+        super().__init__(fault.text)
+        self.fault = fault
+
+
+class UndecodableCommand(StreamError):
+    """A function code or a field value that means nothing to this machine."""
+
+
+class ImpossibleSize(StreamError):
+    """Rows or columns that the hardware refuses: it asserts or hangs."""
+
+
+class MemoryOutOfRange(StreamError):
+    """A transfer outside the memory image."""
+
+
+class ProtocolError(StreamError):
+    """Commands in an order that has no defined result."""
+
+
+class AcceleratorHang(StreamError):
+    """A stream at which the accelerator stops for ever."""
+
+
+class _FaultWording(NamedTuple):
+    name: str
+    error: type[StreamError]
+    sentence: str  # with {value} and {limit}
+    advice: str
+
+
+_FAULT_WORDINGS = {
+    UNKNOWN_FUNCT: _FaultWording(
+        "unknown_funct", UndecodableCommand, "has function code {value}, which is not simulated",
+        "use functs 0 to 14 or 127 (fence)",
+    ),
+    UNSUPPORTED_CONFIG: _FaultWording(
+        "unsupported_config", UndecodableCommand,
+        "configures unit {value}, which this machine lacks",
+        "use CONFIG_EX, CONFIG_LD or CONFIG_ST (0 to 2)",
+    ),
+    UNSUPPORTED_LOAD_STATE: _FaultWording(
+        "unsupported_load_state", UndecodableCommand, "sets load state {value} of {limit}",
+        "use states 0 to 2",
+    ),
+    ZERO_SIZE: _FaultWording(
+        "zero_size", ImpossibleSize, "moves 0 rows or 0 columns", "drop the command",
+    ),
+    TOO_MANY_ROWS: _FaultWording(
+        "too_many_rows", ImpossibleSize, "moves {value} rows, at most {limit} at once",
+        "split it in several commands",
+    ),
+    TOO_MANY_COLUMNS: _FaultWording(
+        "too_many_columns", ImpossibleSize, "moves {value} columns, at most {limit} of this type",
+        "split it in several commands",
+    ),
+    OUT_OF_MEMORY: _FaultWording(
+        "out_of_memory", MemoryOutOfRange,
+        "accesses address {value:#x} outside the image ending at {limit:#x}",
+        "correct the address or the stride, or pass a larger image",
+    ),
+    COMPUTE_WITHOUT_PRELOAD: _FaultWording(
+        "compute_without_preload", ProtocolError, "has no PRELOAD before it",
+        "put a PRELOAD right before each COMPUTE",
+    ),
+    GARBAGE_DESTINATION: _FaultWording(
+        "garbage_destination", UndecodableCommand, "moves data to the garbage address",
+        "name a scratchpad or accumulator row",
+    ),
+    GARBAGE_SOURCE: _FaultWording(
+        "garbage_source", UndecodableCommand, "moves data out of the garbage address",
+        "name a scratchpad or accumulator row",
+    ),
+    LOOP_INCOMPLETE: _FaultWording(
+        "loop_incomplete", ProtocolError, "runs a loop of 0 blocks",
+        "set its bounds with LOOP_WS_CONFIG_BOUNDS first",
+    ),
+    UNSUPPORTED_LOOP: _FaultWording(
+        "unsupported_loop", UndecodableCommand, "asks for activation {value} in a loop",
+        "use 0 (none) or 1 (ReLU): this machine has no normalisation",
+    ),
+    LOOP_TOO_LONG: _FaultWording(
+        "loop_too_long", ImpossibleSize,
+        "stands for {value} commands, at most {limit} are unrolled",
+        "use smaller loops",
+    ),
+    HANG: _FaultWording(
+        "hang", AcceleratorHang, "never completes: the accelerator waits for ever",
+        "look for commands that wait for each other, such as an MVIN between a PRELOAD and the "
+        "COMPUTE that needs it",
+    ),
+    TRANSPOSED_TWICE: _FaultWording(
+        "transposed_twice", ProtocolError, "needs two transposers, and the array has one",
+        "transpose one operand in memory",
+    ),
+    BLOCK_STRIDE_TOO_SMALL: _FaultWording(
+        "block_stride_too_small", ProtocolError,
+        "places blocks {value} rows apart that have {limit} rows each",
+        "set the block stride with CONFIG_LD to the rows of a block at least",
+    ),
+    NOT_CONFIGURED: _FaultWording(
+        "not_configured", ProtocolError, "uses a unit that no CONFIG has set up",
+        "put the CONFIG of its unit first",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StreamFault:
+    """What stopped a stream: the command's index and function code, the fault, two numbers."""
+
+    command: int
+    funct: int
+    code: int
+    value: int
+    limit: int
+
+    @property
+    def name(self) -> str:
+        """The fault's name, such as `zero_size`."""
+        return _FAULT_WORDINGS[self.code].name
+
+    @property
+    def text(self) -> str:
+        """A sentence with the command, the cause and the next step."""
+        wording = _FAULT_WORDINGS[self.code]
+        what = wording.sentence.format(value=self.value, limit=self.limit)
+        name = COMMAND_NAMES.get(self.funct, "command")
+        return f"command {self.command} ({name}) {what}; {wording.advice}"
+
+
+def stream_error(fault: StreamFault) -> StreamError:
+    """The typed error of a fault, to be raised."""
+    return _FAULT_WORDINGS[fault.code].error(fault)

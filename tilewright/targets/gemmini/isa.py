@@ -1,0 +1,125 @@
+"""Decodes Gemmini's commands: function codes, operand fields and local addresses.
+
+A command is a function code (`funct`) with two 64-bit operands (`rs1`, `rs2`). Names and bit
+positions are those of GemminiISA.scala and LocalAddr.scala of ucb-bar/gemmini at commit b6e24f0.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+
+from tilewright.targets.gemmini.compiled import stage
+from tilewright.targets.gemmini.spec import GemminiMachine
+
+CONFIG, MVIN2, MVIN, MVOUT = 0, 1, 2, 3
+COMPUTE_PRELOADED, COMPUTE_ACCUMULATED, PRELOAD, FLUSH = 4, 5, 6, 7
+LOOP_WS, LOOP_BOUNDS, LOOP_ADDRESSES_AB, LOOP_ADDRESSES_DC = 8, 9, 10, 11
+LOOP_STRIDES_AB, LOOP_STRIDES_DC = 12, 13
+MVIN3 = 14
+FENCE = 127
+"""No command of the accelerator: the processor waits until the accelerator is idle."""
+CONFIG_EX, CONFIG_LD, CONFIG_ST, CONFIG_NORM = 0, 1, 2, 3
+OUTPUT_STATIONARY, WEIGHT_STATIONARY = 0, 1
+RELU = 1
+SCALE_ONE = 0x3F800000
+"""1.0 as float32: an MVIN with this scale bypasses the multipliers."""
+KEEP_SCALE = 0xFFFFFFFF
+GARBAGE = 0xFFFFFFFF
+"""The local address of an operand that is absent."""
+
+COMMAND_NAMES = {
+    CONFIG: "CONFIG", MVIN: "MVIN", MVIN2: "MVIN2", MVIN3: "MVIN3", MVOUT: "MVOUT",
+    COMPUTE_PRELOADED: "COMPUTE_PRELOADED", COMPUTE_ACCUMULATED: "COMPUTE_ACCUMULATED",
+    PRELOAD: "PRELOAD", FLUSH: "FLUSH", LOOP_WS: "LOOP_WS", LOOP_BOUNDS: "LOOP_WS_CONFIG_BOUNDS",
+    LOOP_ADDRESSES_AB: "LOOP_WS_CONFIG_ADDRS_AB", LOOP_ADDRESSES_DC: "LOOP_WS_CONFIG_ADDRS_DC",
+    LOOP_STRIDES_AB: "LOOP_WS_CONFIG_STRIDES_AB", LOOP_STRIDES_DC: "LOOP_WS_CONFIG_STRIDES_DC",
+    FENCE: "FENCE",
+}  # fmt: skip
+
+
+@stage
+def bits(word: int, low: int, width: int) -> int:
+    """Bits low .. low + width - 1 of a 64-bit operand, as int64."""
+    return nb.int64((nb.uint64(word) >> nb.uint64(low)) & nb.uint64((1 << width) - 1))
+
+
+@stage
+def local_address(word: int) -> int:
+    """The local address of an operand: its low 32 bits."""
+    return bits(word, 0, 32)
+
+
+@stage
+def move_columns(word: int) -> int:
+    """Columns of an MVIN or MVOUT."""
+    return bits(word, 32, 7)
+
+
+@stage
+def columns(word: int) -> int:
+    """Columns of an operand of PRELOAD or COMPUTE."""
+    return bits(word, 32, 5)
+
+
+@stage
+def rows(word: int) -> int:
+    """Rows of an operand."""
+    return bits(word, 48, 5)
+
+
+@stage
+def is_garbage(m: GemminiMachine, address: int) -> bool:
+    """Whether a local address stands for an absent operand."""
+    return (address & m.garbage_mask) == m.garbage_mask
+
+
+@stage
+def in_accumulator(address: int) -> bool:
+    """Whether a local address lies in the accumulator."""
+    return (address >> 31) & 1 == 1
+
+
+@stage
+def accumulates(address: int) -> bool:
+    """Whether a write to it adds to the row instead of replacing it."""
+    return (address >> 30) & 1 == 1
+
+
+@stage
+def is_full_width(address: int) -> bool:
+    """Whether an MVOUT from it moves int32."""
+    return (address >> 29) & 1 == 1
+
+
+@stage
+def scratchpad_row(m: GemminiMachine, address: int, offset: int) -> int:
+    """The scratchpad row `offset` rows after a local address; wraps around at the end."""
+    return (address + offset) & m.address_mask & (m.scratchpad_rows - 1)
+
+
+@stage
+def accumulator_row(m: GemminiMachine, address: int, offset: int) -> int:
+    """Likewise in the accumulator."""
+    return (address + offset) & m.address_mask & (m.accumulator_rows - 1)
+
+
+@stage
+def load_state(funct: int) -> int:
+    """Which of the three load configurations an MVIN uses."""
+    if funct == MVIN2:
+        return 1
+    if funct == MVIN3:
+        return 2
+    return 0
+
+
+@stage
+def is_mvin(funct: int) -> bool:
+    """Whether it is MVIN, MVIN2 or MVIN3."""
+    return funct == MVIN or funct == MVIN2 or funct == MVIN3
+
+
+@stage
+def is_compute(funct: int) -> bool:
+    """Whether it is one of the two COMPUTEs."""
+    return funct == COMPUTE_PRELOADED or funct == COMPUTE_ACCUMULATED

@@ -1,0 +1,171 @@
+"""Describes a Gemmini: array, scratchpad, accumulator, reservation station, queues, memory port."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+
+from tilewright.core.errors import SpecError, UnknownName, nearest
+from tilewright.core.files import as_object, read_json
+
+DIM = 16
+"""Rows and columns of the array: the only size whose simulators were compared with RTL."""
+BUS_BYTES = 16
+MAX_REQUEST_BYTES = 64
+MOST_ENTRIES = 32
+"""Entries of a part of the reservation station or of a queue that the simulator has room for."""
+DEFAULT_PRESET = "gemmini-default"
+
+
+class GemminiMachine(NamedTuple):
+    """The integers compiled code needs of a `GemminiSpec`, in one argument."""
+
+    scratchpad_rows: int
+    scratchpad_bank_rows: int
+    accumulator_rows: int
+    accumulator_bank_rows: int
+    address_mask: int  # of the row field of a local address
+    garbage_mask: int  # bits of a local address that are all ones in the garbage address
+    load_entries: int
+    execute_entries: int
+    store_entries: int
+    load_queue: int
+    execute_queue: int
+    store_queue: int
+    requests_in_flight: int
+    memory_latency_cycles: int
+    cycles_per_beat: int
+
+
+class GemminiSpec(BaseModel):
+    """A Gemmini configuration. Immutable; two equal specifications have one `fingerprint`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    name: str = Field("custom", description="what the machine is called")
+    dim: int = Field(
+        DIM, ge=DIM, le=DIM, description="rows and columns of the array",
+        validation_alias=AliasChoices("dim", "DIM"),
+    )  # fmt: skip
+    scratchpad_rows: int = Field(16384, ge=64, le=1 << 20, description="rows of 16 int8")
+    scratchpad_banks: int = Field(4, ge=1, le=4, description="single-ported banks")
+    accumulator_rows: int = Field(1024, ge=64, le=1 << 20, description="rows of 16 int32")
+    accumulator_banks: int = Field(2, ge=1, le=2, description="banks that share one adder")
+    load_entries: int = Field(8, ge=2, le=MOST_ENTRIES, description="of the reservation station")
+    execute_entries: int = Field(16, ge=4, le=MOST_ENTRIES, description="likewise")
+    store_entries: int = Field(4, ge=2, le=MOST_ENTRIES, description="likewise")
+    load_queue: int = Field(8, ge=2, le=MOST_ENTRIES, description="commands before the controller")
+    execute_queue: int = Field(8, ge=3, le=MOST_ENTRIES, description="likewise")
+    store_queue: int = Field(2, ge=2, le=MOST_ENTRIES, description="likewise")
+    requests_in_flight: int = Field(
+        16, ge=16, le=16, description="of the reader and of the writer, each"
+    )
+    bus_bytes: int = Field(
+        BUS_BYTES, ge=BUS_BYTES, le=BUS_BYTES, description="width of the memory port [bytes]",
+        validation_alias=AliasChoices("bus_bytes", "port_bytes"),
+    )  # fmt: skip
+    max_request_bytes: int = Field(
+        MAX_REQUEST_BYTES, ge=MAX_REQUEST_BYTES, le=MAX_REQUEST_BYTES,
+        description="longest request [bytes]",
+    )  # fmt: skip
+    memory_latency_cycles: int = Field(
+        20, ge=1, le=100_000, description="from a request to its first response beat [cycles]",
+        validation_alias=AliasChoices("memory_latency_cycles", "latency"),
+    )  # fmt: skip
+    cycles_per_beat: int = Field(1, ge=1, le=64, description="of a response [cycles]")
+    clock_mhz: float = Field(
+        1000.0, ge=1e-3, le=1e6, allow_inf_nan=False, description="clock, for times [MHz]"
+    )
+    source: str = Field("", description="where the figures come from")
+
+    def model_post_init(self, context: object) -> None:
+        """Raises `SpecError` for memories whose rows no local address names."""
+        for key in ("scratchpad_rows", "scratchpad_banks", "accumulator_rows", "accumulator_banks"):
+            if (value := getattr(self, key)) & (value - 1):
+                raise SpecError(
+                    f"specification '{self.name}': {key} = {value} is no power of two, but local "
+                    "addresses split at bits; round it to one"
+                )
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, object]) -> GemminiSpec:
+        """From the keys of a preset; where and how large the memory image is, is not read.
+        Raises `SpecError`."""
+        kept = {key: value for key, value in values.items() if key not in _NOT_OF_THE_MACHINE}
+        try:
+            return cls.model_validate(kept)
+        except ValidationError as error:
+            raise SpecError(_explained(error)) from None
+
+    @classmethod
+    def load(cls, name_or_path: str) -> GemminiSpec:
+        """A preset by name, or a JSON file by path. Raises `SpecError` or `UnknownName`."""
+        presets = preset_files()
+        path = presets.get(name_or_path, Path(name_or_path))
+        if path.suffix != ".json":
+            raise UnknownName("target", name_or_path, [*presets, "a path to a .json file"])
+        try:
+            values = as_object(read_json(path.read_text()))
+        except OSError as error:
+            raise SpecError(f"cannot read {path}: {error.strerror}") from None
+        except json.JSONDecodeError as error:
+            raise SpecError(f"{path} is not JSON: {error}; correct it there") from None
+        return cls.from_mapping({"name": path.stem, **values})
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A content hash of everything that changes a result or its cycles (the name does not)."""
+        values = self.model_dump(exclude={"name", "source"})
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+    @cached_property
+    def machine(self) -> GemminiMachine:
+        """The numbers that compiled code needs."""
+        address_mask = max(self.scratchpad_rows, self.accumulator_rows) - 1
+        flags = 0b111 << 29  # accumulator, accumulate, full width
+        return GemminiMachine(
+            scratchpad_rows=self.scratchpad_rows,
+            scratchpad_bank_rows=self.scratchpad_rows // self.scratchpad_banks,
+            accumulator_rows=self.accumulator_rows,
+            accumulator_bank_rows=self.accumulator_rows // self.accumulator_banks,
+            address_mask=address_mask,
+            garbage_mask=flags | (address_mask + 1) | address_mask,
+            load_entries=self.load_entries,
+            execute_entries=self.execute_entries,
+            store_entries=self.store_entries,
+            load_queue=self.load_queue,
+            execute_queue=self.execute_queue,
+            store_queue=self.store_queue,
+            requests_in_flight=self.requests_in_flight,
+            memory_latency_cycles=self.memory_latency_cycles,
+            cycles_per_beat=self.cycles_per_beat,
+        )
+
+
+_NOT_OF_THE_MACHINE = frozenset({"memory_base", "memory_size"})
+
+
+def _explained(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        near = nearest(key, GemminiSpec.model_fields)
+        meant = f"did you mean {near}?" if near else "remove it"
+        return f"specification has an unknown key {key}; {meant}"
+    return (
+        f"specification key {key}: {first['msg']} (got {first.get('input')!r:.60}); "
+        "correct the value and try again"
+    )
+
+
+def preset_files() -> dict[str, Path]:
+    """The shipped specifications by name."""
+    folder = Path(str(resources.files("tilewright.targets.gemmini") / "presets"))
+    return {path.stem: path for path in sorted(folder.glob("*.json"))}

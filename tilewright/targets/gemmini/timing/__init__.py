@@ -1,0 +1,87 @@
+"""Simulates how many cycles a command stream takes, without its data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tilewright.targets.gemmini.faults import HANG, StreamFault, stream_error
+from tilewright.targets.gemmini.isa import FENCE, FLUSH
+from tilewright.targets.gemmini.loop_commands import LOOP_SETTINGS, LOOPS
+from tilewright.targets.gemmini.spec import GemminiSpec
+from tilewright.targets.gemmini.stream import CommandStream, stream_of
+from tilewright.targets.gemmini.timing.commands import COMPLETE, EVENT_NAMES, Commands
+from tilewright.targets.gemmini.timing.kernel import HANGS, simulate_stream
+from tilewright.targets.gemmini.timing.state import blank_state
+from tilewright.targets.gemmini.unroll import unrolled
+from tilewright.targets.gemmini.validity import check_stream
+
+__all__ = ["StreamTimes", "cycles", "time_stream"]
+
+
+@dataclass(frozen=True, eq=False)
+class StreamTimes:
+    """How a stream ran: its cycles, and when each command moved on.
+
+    `events` has accept, alloc, issue and complete, each (n,) cycles; -1 for what does not happen.
+    `requests` (r, 3) has cycle, transaction (16 and more are reads) and bytes of each request at
+    the memory port.
+    """
+
+    total: int
+    events: dict[str, NDArray[np.int64]]
+    requests: NDArray[np.int64]
+
+
+def time_stream(stream: CommandStream, spec: GemminiSpec, most_requests: int = 0) -> StreamTimes:
+    """Cycles from the first command at the port until the accelerator is idle after the last.
+
+    `most_requests`: of how many requests at the memory port to keep a record. Raises `StreamError`
+    for a stream that the machine does not run to its end.
+    """
+    n = len(stream.funct)
+    plain, origin = unrolled(stream, spec.machine)
+    check_stream(stream, plain, origin, spec.machine)
+    made = len(plain.funct) if stream.has_loops else 0
+    commands = Commands(
+        np.concatenate([stream.funct, np.zeros(made)]).astype(np.int64),
+        np.concatenate([stream.rs1, np.zeros(made, np.uint64)]),
+        np.concatenate([stream.rs2, np.zeros(made, np.uint64)]),
+        np.full((len(EVENT_NAMES), n + made), -1, np.int64),
+        np.full((most_requests, 3), -1, np.int64),
+        np.zeros((LOOPS, LOOP_SETTINGS), np.int64),
+    )
+    total = simulate_stream(blank_state(), spec.machine, commands, n)
+    events = dict(zip(EVENT_NAMES, commands.times[:, :n], strict=True))
+    if total == HANGS:
+        raise stream_error(_hang(stream, commands.times[COMPLETE, :n]))
+    requests = commands.requests[commands.requests[:, 0] >= 0]
+    return StreamTimes(total, events, requests)
+
+
+def cycles(
+    funct: ArrayLike, rs1: ArrayLike, rs2: ArrayLike, setting: Mapping[str, object] | None = None,
+    machine: GemminiSpec | Mapping[str, object] | None = None,
+) -> tuple[int, dict[str, NDArray[np.int64]]]:  # fmt: skip
+    """Cycles of a stream and the events of its commands; of loops, only what the port accepted.
+
+    `setting` overrides keys of the machine, such as `memory_latency_cycles`. Raises
+    `TilewrightError`.
+    """
+    if isinstance(machine, GemminiSpec):
+        machine = machine.model_dump()
+    spec = GemminiSpec.from_mapping({**(machine or {}), **(setting or {})})
+    stream = stream_of(funct, rs1, rs2)
+    times = time_stream(stream, spec)
+    kept = ("accept",) if stream.has_loops else EVENT_NAMES
+    return times.total, {name: times.events[name] for name in kept}
+
+
+def _hang(stream: CommandStream, complete: NDArray[np.int64]) -> StreamFault:
+    """The first command that never completes."""
+    waits = (complete < 0) & (stream.funct != FENCE) & (stream.funct != FLUSH)
+    first = int(np.flatnonzero(waits)[0]) if waits.any() else len(stream.funct) - 1
+    return StreamFault(first, int(stream.funct[first]), HANG, 0, 0)

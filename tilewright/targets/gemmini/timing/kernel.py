@@ -1,0 +1,88 @@
+"""Simulates a command stream cycle by cycle, as one compiled call that releases the GIL."""
+
+from __future__ import annotations
+
+from tilewright.targets.gemmini.compiled import compiled, stage
+from tilewright.targets.gemmini.isa import FENCE
+from tilewright.targets.gemmini.spec import GemminiMachine
+from tilewright.targets.gemmini.timing.array import drop_tags, step_array, step_results
+from tilewright.targets.gemmini.timing.banks import drain_banks, latch_reads, move_writes
+from tilewright.targets.gemmini.timing.commands import ACCEPT, Commands
+from tilewright.targets.gemmini.timing.execute_controller import step_execute
+from tilewright.targets.gemmini.timing.front_end import is_idle, step_front_end
+from tilewright.targets.gemmini.timing.load_controller import step_load
+from tilewright.targets.gemmini.timing.load_path import step_merger, step_scaler, step_zeros
+from tilewright.targets.gemmini.timing.local_writes import write_local
+from tilewright.targets.gemmini.timing.port import NOBODY, move_requests, move_responses
+from tilewright.targets.gemmini.timing.reader import step_reader
+from tilewright.targets.gemmini.timing.reservation import step_station
+from tilewright.targets.gemmini.timing.state import (
+    LW_MADE,
+    NEXT_COMMAND,
+    NOW,
+    PROGRESS_AT,
+    WAIT_UNTIL,
+    State,
+)
+from tilewright.targets.gemmini.timing.store_controller import step_store
+from tilewright.targets.gemmini.timing.store_path import dispatch_read, feed_writer
+from tilewright.targets.gemmini.timing.translation import answer_translation
+from tilewright.targets.gemmini.timing.writer import step_writer
+
+HANGS = -1
+PATIENCE = 20_000
+"""Cycles without a command moving on, beyond the memory's latency, after which nothing will."""
+
+
+@stage
+def all_accepted(s: State, c: Commands, end: int) -> bool:
+    """Whether no command is left, but a fence that an idle accelerator accepts in this cycle."""
+    n = s[NEXT_COMMAND]
+    if n == end - 1 and c.funct[n] == FENCE and s[NOW] >= s[WAIT_UNTIL]:
+        c.times[ACCEPT, n] = s[NOW]
+        s[NEXT_COMMAND] = end
+    return s[NEXT_COMMAND] == end
+
+
+@compiled
+def simulate_stream(s: State, m: GemminiMachine, c: Commands, end: int) -> int:
+    """Cycles until all `end` commands are done and the accelerator is idle, or HANGS.
+
+    `s` is a blank state; `c.times` and `c.requests` are filled.
+    """
+    requests = 0
+    s[LW_MADE] = end
+    while True:
+        idle = is_idle(s)
+        if idle and all_accepted(s, c, end):
+            return s[NOW]
+        if s[NOW] - s[PROGRESS_AT] > PATIENCE + 64 * m.memory_latency_cycles:
+            return HANGS
+        answer_translation(s)
+        latch_reads(s)
+        step_results(s, m)
+        write_local(s, m)
+        step_scaler(s)
+        step_merger(s)
+        zero_ready = step_zeros(s)
+        seen = move_requests(s, m)
+        if seen != NOBODY and requests < c.requests.shape[0]:
+            c.requests[requests, 0] = s[NOW]
+            c.requests[requests, 1] = seen % 64
+            c.requests[requests, 2] = seen // 64
+            requests += 1
+        step_reader(s)
+        writer_ready = step_writer(s)
+        move_responses(s, m)
+        step_array(s)
+        feed_writer(s, writer_ready)
+        drain_banks(s)
+        step_execute(s, m)
+        dispatch_read(s)
+        step_store(s, m, c)
+        step_load(s, m, c, zero_ready)
+        step_station(s, m, c)
+        step_front_end(s, m, c, end, idle)
+        drop_tags(s)
+        move_writes(s)
+        s[NOW] += 1

@@ -1,0 +1,196 @@
+"""Decides who writes the banks of scratchpad and accumulator in a cycle (Scratchpad.scala).
+
+The array comes first, then loaded rows, then zeros. An accumulating write waits while the same row
+is on its way through the adder.
+"""
+
+from __future__ import annotations
+
+from tilewright.targets.gemmini.compiled import stage
+from tilewright.targets.gemmini.spec import GemminiMachine
+from tilewright.targets.gemmini.timing.reader import ROW_MASK
+from tilewright.targets.gemmini.timing.state import (
+    ACC_ADDS,
+    ACC_PIPE_0,
+    ACC_PIPE_1,
+    ACC_WRITTEN,
+    ARRAY_WRITE_ADDS,
+    ARRAY_WRITE_BANK,
+    ARRAY_WRITE_ROW,
+    ARRAY_WRITES,
+    LD_RETURNED,
+    LD_RETURNED_BYTES,
+    LD_SLOT_TABLE,
+    MOST_ACC_BANKS,
+    MOST_BANKS,
+    PR_BYTES,
+    PR_LAST,
+    PR_PIXELS,
+    PR_READY,
+    PR_ROW,
+    PR_SLOT,
+    PR_VALID,
+    SLOT_ACCUMULATES,
+    SLOT_COLUMNS,
+    SLOT_FIELDS,
+    SLOT_IN_ACC,
+    WI_BYTES,
+    WI_LAST,
+    WI_READY,
+    WI_REPEATS,
+    WI_ROW,
+    WI_SLOT,
+    WI_VALID,
+    WRITES,
+    ZR_ADDRESS,
+    ZR_LAST,
+    ZR_PIXELS,
+    ZR_READY,
+    ZR_SLOT,
+    ZR_VALID,
+    State,
+)
+
+NO_WRITE, TO_SCRATCHPAD, TO_ACCUMULATOR = 0, 1, 2
+
+
+@stage
+def slot_field(s: State, slot: int, field: int) -> int:
+    """A field of one of the load controller's two commands."""
+    return s[LD_SLOT_TABLE + slot * SLOT_FIELDS + field]
+
+
+@stage
+def underflows(m: GemminiMachine, row: int, pixels: int) -> bool:
+    """Whether a repeated pixel would lie before its half of the scratchpad."""
+    middle = m.scratchpad_rows // 2
+    return row < (0 if row < middle else middle) + pixels
+
+
+@stage
+def write_local(s: State, m: GemminiMachine) -> None:
+    """Grant the writes of a cycle and empty the registers in front of the banks."""
+    for bank in range(MOST_BANKS):
+        s[WRITES + bank] = 0
+    for bank in range(MOST_ACC_BANKS):
+        s[ACC_ADDS + bank] = 0
+        s[ACC_WRITTEN + bank] = 0
+    if s[ARRAY_WRITES] == TO_SCRATCHPAD:
+        s[WRITES + s[ARRAY_WRITE_BANK]] = 1
+    elif s[ARRAY_WRITES] == TO_ACCUMULATOR:
+        offer(s, s[ARRAY_WRITE_BANK], s[ARRAY_WRITE_ROW], s[ARRAY_WRITE_ADDS])
+    s[PR_READY] = 1 if s[PR_VALID] == 0 else 0
+    s[WI_READY] = 1 if s[WI_VALID] == 0 else 0
+    s[ZR_READY] = 1 if s[ZR_VALID] == 0 else 0
+    if s[PR_VALID] + s[WI_VALID] + s[ZR_VALID] > 0:
+        write_loaded(s, m)
+
+
+@stage
+def offer(s: State, bank: int, row: int, adds: int) -> bool:
+    """Offer a row to an accumulator bank; whether it is written."""
+    if adds:
+        s[ACC_ADDS + bank] = 1
+        if s[ACC_PIPE_0 + bank] == 1 + row or s[ACC_PIPE_1 + bank] == 1 + row:
+            return False
+    s[ACC_WRITTEN + bank] = 1 + row
+    return True
+
+
+@stage
+def write_loaded(s: State, m: GemminiMachine) -> None:
+    """The writes of loaded rows and of zeros."""
+    row, pixels = s[PR_ROW], s[PR_PIXELS]
+    narrow = s[PR_VALID] == 1 and not underflows(m, row, pixels)
+    narrow_last = narrow and s[PR_LAST] == 1 and pixels == 0
+    narrow_to_acc = narrow and slot_field(s, s[PR_SLOT], SLOT_IN_ACC) == 1
+    wide = s[WI_VALID] == 1
+    wide_last = wide and s[WI_LAST] == 1 and s[WI_REPEATS] == 0
+    blocked = narrow_last and not narrow_to_acc
+    zero_row = s[ZR_ADDRESS]
+    zero = s[ZR_VALID] == 1
+    zero_to_acc = zero and slot_field(s, s[ZR_SLOT], SLOT_IN_ACC) == 1
+    if zero and not zero_to_acc and underflows(m, zero_row, s[ZR_PIXELS]):
+        zero = False
+    zero_wins = zero and not narrow_last and not wide_last
+    narrow_done = wide_done = zero_done = False
+    if narrow and not narrow_to_acc:
+        bank = ((row - pixels) & (m.scratchpad_rows - 1)) // m.scratchpad_bank_rows
+        if s[WRITES + bank] == 0:
+            s[WRITES + bank] = 1
+            narrow_done = True
+    if zero_wins and not zero_to_acc:
+        bank = ((zero_row - s[ZR_PIXELS]) & (m.scratchpad_rows - 1)) // m.scratchpad_bank_rows
+        if s[WRITES + bank] == 0:
+            s[WRITES + bank] = 1
+            zero_done = True
+    taken = s[ARRAY_WRITE_BANK] if s[ARRAY_WRITES] == TO_ACCUMULATOR else -1
+    loaded_bank, loaded_row, loaded_adds = -1, 0, 0
+    if narrow_to_acc:
+        at = (row - pixels) & (m.accumulator_rows - 1)
+        loaded_adds = slot_field(s, s[PR_SLOT], SLOT_ACCUMULATES)
+        loaded_bank, loaded_row = at // m.accumulator_bank_rows, at % m.accumulator_bank_rows
+    elif wide:
+        at = (s[WI_ROW] + s[WI_REPEATS]) & ROW_MASK & (m.accumulator_rows - 1)
+        loaded_adds = slot_field(s, s[WI_SLOT], SLOT_ACCUMULATES)
+        loaded_bank, loaded_row = at // m.accumulator_bank_rows, at % m.accumulator_bank_rows
+    if loaded_bank >= 0 and loaded_bank != taken and not blocked:
+        written = offer(s, loaded_bank, loaded_row, loaded_adds)
+        narrow_done = narrow_done or (written and narrow_to_acc)
+        wide_done = written and not narrow_to_acc
+    if zero_wins and zero_to_acc and not blocked:
+        at = zero_row & (m.accumulator_rows - 1)
+        bank, at = at // m.accumulator_bank_rows, at % m.accumulator_bank_rows
+        if bank != taken and bank != loaded_bank:
+            adds = slot_field(s, s[ZR_SLOT], SLOT_ACCUMULATES)
+            if loaded_bank >= 0:
+                # The address and the kind of write are those of the loaded row.
+                at, adds = loaded_row, loaded_adds
+            zero_done = offer(s, bank, at, adds)
+    empty_narrow(s, narrow, narrow_done, narrow_last)
+    if wide_done:
+        empty_wide(s, wide_last)
+    empty_zero(s, zero, zero_done)
+
+
+@stage
+def empty_narrow(s: State, valid: bool, done: bool, last: bool) -> None:
+    """The pixel repeater of int8 rows after its cycle."""
+    if not s[PR_VALID] or (valid and not done):
+        return
+    if done and last:
+        s[LD_RETURNED], s[LD_RETURNED_BYTES] = 1 + s[PR_SLOT], s[PR_BYTES]
+    if s[PR_PIXELS] == 0:
+        s[PR_VALID] = 0
+        s[PR_READY] = 1 if done else 0
+    else:
+        s[PR_PIXELS] -= 1
+
+
+@stage
+def empty_wide(s: State, last: bool) -> None:
+    """The register of int32 rows after one was written."""
+    if last:
+        s[LD_RETURNED], s[LD_RETURNED_BYTES] = 1 + s[WI_SLOT], s[WI_BYTES]
+    if s[WI_REPEATS] == 0:
+        s[WI_VALID] = 0
+        s[WI_READY] = 1
+    else:
+        s[WI_REPEATS] -= 1
+
+
+@stage
+def empty_zero(s: State, valid: bool, done: bool) -> None:
+    """The pixel repeater of zeros after its cycle."""
+    if not s[ZR_VALID] or (valid and not done):
+        return
+    if done and s[ZR_LAST] and s[ZR_PIXELS] == 0:
+        n_bytes = slot_field(s, s[ZR_SLOT], SLOT_COLUMNS)
+        if slot_field(s, s[ZR_SLOT], SLOT_IN_ACC):
+            n_bytes *= 4
+        s[LD_RETURNED], s[LD_RETURNED_BYTES] = 1 + s[ZR_SLOT], n_bytes
+    if s[ZR_PIXELS] == 0:
+        s[ZR_VALID] = 0
+        s[ZR_READY] = 1 if done else 0
+    else:
+        s[ZR_PIXELS] -= 1

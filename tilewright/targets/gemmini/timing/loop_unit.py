@@ -1,0 +1,395 @@
+"""Simulates the state machine behind LOOP_WS: five generators of commands, two loops at a time.
+
+LoopMatmul.scala and WeightedArbiter.scala. Stores come first, then products, then biases, then A
+or B, whichever is behind. A generator waits while its part of the reservation station is full of
+generated commands.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.gemmini.compiled import stage
+from tilewright.targets.gemmini.isa import LOOP_STRIDES_DC, LOOP_WS
+from tilewright.targets.gemmini.loop_commands import (
+    A_ADDRESS,
+    A_IS_TRANSPOSED,
+    B_ADDRESS,
+    B_IS_TRANSPOSED,
+    C_ADDRESS,
+    C_BASE,
+    D_ADDRESS,
+    IS_RESADD,
+    LOOP_ID,
+    LOOPS,
+    MAX_I,
+    MAX_J,
+    MAX_K,
+    MOST_BLOCKS,
+    blocks_at,
+    c_blocks,
+    d_blocks,
+    load_a,
+    load_b,
+    load_d,
+    loop_compute,
+    loop_preload,
+    set_loop,
+    store_c,
+)
+from tilewright.targets.gemmini.spec import MOST_ENTRIES, GemminiMachine
+from tilewright.targets.gemmini.timing.commands import Commands
+from tilewright.targets.gemmini.timing.state import (
+    COMPLETED,
+    COUNT,
+    EXECUTE_PART,
+    FRONT_ENTRIES,
+    GEN_A,
+    GEN_B,
+    GEN_C,
+    GEN_D,
+    GEN_EX,
+    GENERATORS,
+    LAST_Q,
+    LG_I,
+    LG_J,
+    LG_K,
+    LG_LOOP,
+    LG_STATE,
+    LOAD_PART,
+    LOOP_Q,
+    LW_BASE,
+    LW_COMPLETED,
+    LW_CONFIGURED,
+    LW_HEAD,
+    LW_IN_STATION,
+    LW_MADE,
+    LW_RUNNING,
+    LW_STARTED,
+    NOW,
+    PROGRESS_AT,
+    RS_COMMAND,
+    RS_FIELDS,
+    STATION,
+    STORE_PART,
+    State,
+    entry_at,
+    has_room,
+    new_entry,
+    remove,
+)
+
+IDLE, WORKS, MULTIPLIES = 0, 1, 2
+"""States of a generator; that of products alternates between PRELOAD (1) and COMPUTE (2)."""
+ALL_COMPLETED = (1 << GENERATORS) - 1
+NOBODY = -1
+
+
+@stage
+def step_loops(s: State, m: GemminiMachine, c: Commands, end: int) -> None:
+    """One cycle: pass on a plain command, or configure and run loops."""
+    run_loops(s, m, c)
+    count_completed(s, end)
+
+
+@stage
+def run_loops(s: State, m: GemminiMachine, c: Commands) -> None:
+    """The cycle without what leaves the reservation station, which counts from the next one on."""
+    configured = s[LW_CONFIGURED] + s[LW_CONFIGURED + 1] > 0
+    room = has_room(s, LAST_Q, FRONT_ENTRIES)
+    command, is_loop = -1, False
+    if s[LOOP_Q + COUNT] > 0:
+        command = s[entry_at(s, LOOP_Q, FRONT_ENTRIES, 1, 0)]
+        is_loop = c.funct[command] >= LOOP_WS and c.funct[command] <= LOOP_STRIDES_DC
+    if not configured:
+        if command >= 0 and not is_loop and room:
+            s[new_entry(s, LAST_Q, FRONT_ENTRIES, 1)] = command
+            remove(s, LOOP_Q, FRONT_ENTRIES)
+        elif is_loop:
+            configure_loop(s, m, c, command, s[LW_HEAD])
+        return
+    head = s[LW_HEAD]
+    free = 1 - head if s[LW_CONFIGURED + head] else head
+    takes = is_loop and not s[LW_CONFIGURED + free]
+    head_ends = s[LW_RUNNING + head] == 1 and s[LW_COMPLETED + head] == ALL_COMPLETED
+    mark_completed_after = completed_now(s)
+    chosen = choose_generator(s, m, c)
+    starting = starts(s)
+    for generator in range(GENERATORS):
+        if s[LG_STATE + generator] != IDLE and is_skipped(s, c, generator):
+            s[LG_STATE + generator] = IDLE
+    if chosen != NOBODY and room:
+        emit(s, m, c, chosen)
+    for generator in range(GENERATORS):
+        if starting & (1 << generator):
+            start(s, generator)
+    for loop in range(LOOPS):
+        s[LW_COMPLETED + loop] |= (mark_completed_after >> (8 * loop)) & ALL_COMPLETED
+    if takes:
+        configure_loop(s, m, c, command, free)
+    if head_ends:
+        s[LW_CONFIGURED + head], s[LW_RUNNING + head] = 0, 0
+        s[LW_STARTED + head], s[LW_COMPLETED + head] = 0, 0
+        s[LW_HEAD] = 1 - head
+
+
+@stage
+def count_completed(s: State, end: int) -> None:
+    """Generated commands that left the reservation station in this cycle no longer count."""
+    if s[COMPLETED] >= 0:
+        command = s[STATION + s[COMPLETED] * RS_FIELDS + RS_COMMAND]
+        if command >= end:
+            s[LW_IN_STATION + s[COMPLETED] // MOST_ENTRIES] -= 1
+
+
+@stage
+def configure_loop(s: State, m: GemminiMachine, c: Commands, command: int, loop: int) -> None:
+    """Take one of a loop's configuration commands."""
+    settings = c.loops[loop]
+    set_loop(settings, c.funct[command], c.rs1[command], c.rs2[command])
+    if c.funct[command] == LOOP_WS:
+        s[LW_CONFIGURED + loop] = 1
+        settings[LOOP_ID], settings[C_BASE] = loop, s[LW_BASE]
+        c.loops[1 - loop][IS_RESADD] = settings[IS_RESADD]
+        if settings[C_ADDRESS] != 0:
+            s[LW_BASE] = (s[LW_BASE] + m.accumulator_rows // LOOPS) % m.accumulator_rows
+    remove(s, LOOP_Q, FRONT_ENTRIES)
+    s[PROGRESS_AT] = s[NOW]
+
+
+@stage
+def completed_now(s: State) -> int:
+    """Which generators of which loop (8 bits each) are seen to have ended in this cycle."""
+    marks = 0
+    for generator in range(GENERATORS):
+        loop = s[LG_LOOP + generator]
+        begun = s[LW_RUNNING + loop] and s[LW_STARTED + loop] & (1 << generator)
+        if s[LG_STATE + generator] == IDLE and begun:
+            marks |= 1 << (8 * loop + generator)
+    return marks
+
+
+@stage
+def starts(s: State) -> int:
+    """Which generators begin with a loop in this cycle, as a bit set."""
+    starting = 0
+    for generator in range(GENERATORS):
+        if s[LG_STATE + generator] != IDLE:
+            continue
+        loop = next_loop(s, generator)
+        started = s[LW_STARTED + loop]
+        if not s[LW_CONFIGURED + loop] or started & (1 << generator):
+            continue
+        loads = (1 << GEN_A) | (1 << GEN_B) | (1 << GEN_D)
+        if generator == GEN_EX and started & loads != loads:
+            continue
+        if generator == GEN_C and not started & (1 << GEN_EX):
+            continue
+        starting |= 1 << generator
+    return starting
+
+
+@stage
+def next_loop(s: State, generator: int) -> int:
+    """The loop a generator would begin with."""
+    head = s[LW_HEAD]
+    return 1 - head if s[LW_STARTED + head] & (1 << generator) else head
+
+
+@stage
+def start(s: State, generator: int) -> None:
+    """Begin with a loop."""
+    loop = next_loop(s, generator)
+    s[LG_STATE + generator], s[LG_LOOP + generator] = WORKS, loop
+    s[LG_I + generator], s[LG_J + generator], s[LG_K + generator] = 0, 0, 0
+    s[LW_RUNNING + loop] = 1
+    s[LW_STARTED + loop] |= 1 << generator
+
+
+@stage
+def is_skipped(s: State, c: Commands, generator: int) -> bool:
+    """Whether a generator has nothing to do in its loop."""
+    loop = c.loops[s[LG_LOOP + generator]]
+    if generator == GEN_A:
+        return loop[A_ADDRESS] == 0
+    if generator == GEN_B:
+        return loop[B_ADDRESS] == 0
+    if generator == GEN_D:
+        return loop[D_ADDRESS] == 0
+    if generator == GEN_EX:
+        return loop[IS_RESADD] == 1
+    return loop[C_ADDRESS] == 0
+
+
+@stage
+def has_command(s: State, m: GemminiMachine, c: Commands, generator: int) -> bool:
+    """Whether a generator offers a command."""
+    if s[LG_STATE + generator] == IDLE or is_skipped(s, c, generator):
+        return False
+    if generator == GEN_C:
+        full = s[LW_IN_STATION + STORE_PART] >= m.store_entries
+    elif generator == GEN_EX:
+        full = s[LW_IN_STATION + EXECUTE_PART] >= m.execute_entries
+    else:
+        full = s[LW_IN_STATION + LOAD_PART] >= m.load_entries
+    if full:
+        return False
+    if generator == GEN_EX:
+        return operands_are_ahead(s)
+    if generator == GEN_C:
+        return results_are_ahead(s, c)
+    return True
+
+
+@stage
+def ended_for(s: State, generator: int, other: int) -> bool:
+    """Whether a generator has made all commands of the loop of another one."""
+    return s[LG_STATE + generator] == IDLE or s[LG_LOOP + generator] != s[LG_LOOP + other]
+
+
+@stage
+def operands_are_ahead(s: State) -> bool:
+    """Whether A, B and the bias of the next product were loaded, as far as the machine checks."""
+    i, j, k = s[LG_I + GEN_EX], s[LG_J + GEN_EX], s[LG_K + GEN_EX]
+    a_k, b_k = s[LG_K + GEN_A], s[LG_K + GEN_B]
+    a_ahead = ended_for(s, GEN_A, GEN_EX) or a_k > k or (a_k == k and s[LG_I + GEN_A] > i)
+    # The hardware compares A's position along K here too.
+    b_ahead = ended_for(s, GEN_B, GEN_EX) or b_k > k or (a_k == k and s[LG_J + GEN_B] > j)
+    return a_ahead and b_ahead and ended_for(s, GEN_D, GEN_EX)
+
+
+@stage
+def results_are_ahead(s: State, c: Commands) -> bool:
+    """Whether the products of the next store were issued."""
+    loop = c.loops[s[LG_LOOP + GEN_C]]
+    i, j = s[LG_I + GEN_C], s[LG_J + GEN_C]
+    blocks = blocks_at(j, loop[MAX_J], c_blocks(loop))
+    if loop[IS_RESADD]:
+        if ended_for(s, GEN_A, GEN_C) and ended_for(s, GEN_B, GEN_C):
+            return True
+        row = s[LG_K + GEN_B]
+        return row > i or (row == i and s[LG_J + GEN_B] >= j + blocks)
+    if ended_for(s, GEN_EX, GEN_C):
+        return True
+    if s[LG_K + GEN_EX] != loop[MAX_K] - 1:
+        return False
+    at = s[LG_J + GEN_EX]
+    return at >= j + blocks or (at == j + blocks - 1 and s[LG_I + GEN_EX] > i)
+
+
+@stage
+def choose_generator(s: State, m: GemminiMachine, c: Commands) -> int:
+    """Whose command goes next, or NOBODY."""
+    if has_command(s, m, c, GEN_C):
+        return GEN_C
+    if has_command(s, m, c, GEN_EX):
+        return GEN_EX
+    if has_command(s, m, c, GEN_D):
+        return GEN_D
+    a_or_b = choose_operand(s, c)
+    return a_or_b if has_command(s, m, c, a_or_b) else NOBODY
+
+
+@stage
+def choose_operand(s: State, c: Commands) -> int:
+    """Whether A or B is loaded next."""
+    same = s[LG_LOOP + GEN_A] == s[LG_LOOP + GEN_B]
+    a_idle, b_idle = s[LG_STATE + GEN_A] == IDLE, s[LG_STATE + GEN_B] == IDLE
+    a_forced = not same and s[LG_LOOP + GEN_A] == s[LW_HEAD]
+    b_forced = not same and s[LG_LOOP + GEN_B] == s[LW_HEAD]
+    if c.loops[0][IS_RESADD]:
+        a_forced, b_forced = same and not a_idle, b_forced or a_idle
+    if a_forced:
+        return GEN_A
+    if b_forced or a_idle:
+        return GEN_B
+    if b_idle:
+        return GEN_A
+    b_first = s[LG_K + GEN_B] == 0 and s[LG_J + GEN_B] == 0
+    return GEN_B if s[LG_K + GEN_A] > s[LG_K + GEN_B] or b_first else GEN_A
+
+
+@stage
+def emit(s: State, m: GemminiMachine, c: Commands, generator: int) -> None:
+    """Make a generator's command and move its counters on."""
+    loop = c.loops[s[LG_LOOP + generator]]
+    i, j, k = s[LG_I + generator], s[LG_J + generator], s[LG_K + generator]
+    part = LOAD_PART
+    if generator == GEN_A:
+        made = load_a(m, loop, i, k)
+    elif generator == GEN_B:
+        made = load_b(m, loop, k, j)
+    elif generator == GEN_D:
+        made = load_d(m, loop, i, j)
+    elif generator == GEN_C:
+        made = store_c(m, loop, i, j)
+        part = STORE_PART
+    else:
+        part = EXECUTE_PART
+        if s[LG_STATE + GEN_EX] == WORKS:
+            made = loop_preload(m, loop, i, j, k)
+        else:
+            made = loop_compute(m, loop, i, j, k)
+    n = s[LW_MADE]
+    s[LW_MADE] = n + 1
+    c.funct[n], c.rs1[n], c.rs2[n] = made
+    s[new_entry(s, LAST_Q, FRONT_ENTRIES, 1)] = n
+    s[LW_IN_STATION + part] += 1
+    s[PROGRESS_AT] = s[NOW]
+    if generator == GEN_EX and s[LG_STATE + GEN_EX] == WORKS:
+        s[LG_STATE + GEN_EX] = MULTIPLIES
+        return
+    if advance(s, loop, generator):
+        s[LG_STATE + generator] = IDLE
+    elif generator == GEN_EX:
+        s[LG_STATE + GEN_EX] = WORKS
+
+
+@stage
+def step_of(blocks: int, end: int) -> int:
+    """Blocks a counter moves on by."""
+    return min(blocks, end)
+
+
+@stage
+def advance(s: State, loop: NDArray[np.int64], generator: int) -> bool:
+    """Move a generator's counters on; whether its loop is done."""
+    max_i, max_j, max_k = loop[MAX_I], loop[MAX_J], loop[MAX_K]
+    inner, outer, last = LG_I, LG_J, LG_K
+    inner_end, outer_end, last_end = max_i, max_j, 1
+    inner_step, outer_step = 1, 1
+    if generator == GEN_A:
+        outer, outer_end = LG_K, max_j if loop[IS_RESADD] else max_k
+        last = LG_J
+        if loop[A_IS_TRANSPOSED]:
+            inner_step = step_of(MOST_BLOCKS, max_i)
+        else:
+            outer_step = step_of(MOST_BLOCKS, outer_end)
+    elif generator == GEN_B:
+        inner, inner_end = LG_J, max_j
+        outer, outer_end = LG_K, max_i if loop[IS_RESADD] else max_k
+        last = LG_I
+        if loop[B_IS_TRANSPOSED]:
+            outer_step = step_of(MOST_BLOCKS, outer_end)
+        else:
+            inner_step = step_of(MOST_BLOCKS, max_j)
+    elif generator == GEN_D:
+        outer_step = step_of(d_blocks(loop), max_j)
+    elif generator == GEN_C:
+        outer_step = step_of(c_blocks(loop), max_j)
+    else:
+        last_end = max_k
+    s[inner + generator] += inner_step
+    if s[inner + generator] < inner_end:
+        return False
+    s[inner + generator] = 0
+    s[outer + generator] += outer_step
+    if s[outer + generator] < outer_end:
+        return False
+    s[outer + generator] = 0
+    s[last + generator] += 1
+    if s[last + generator] < last_end:
+        return False
+    s[last + generator] = 0
+    return True

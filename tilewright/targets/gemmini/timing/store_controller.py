@@ -1,0 +1,226 @@
+"""Simulates the store controller: turns MVOUTs into rows, blocks and pooling windows."""
+
+from __future__ import annotations
+
+from tilewright.targets.gemmini.compiled import stage
+from tilewright.targets.gemmini.isa import (
+    CONFIG,
+    CONFIG_ST,
+    bits,
+    in_accumulator,
+    is_full_width,
+    is_garbage,
+    local_address,
+    move_columns,
+    rows,
+)
+from tilewright.targets.gemmini.spec import DIM, GemminiMachine
+from tilewright.targets.gemmini.timing.commands import Commands
+from tilewright.targets.gemmini.timing.state import (
+    COUNT,
+    DISPATCH_ENTRIES,
+    DISPATCH_Q,
+    KIND_ACCUMULATOR,
+    KIND_GARBAGE,
+    KIND_SCRATCHPAD,
+    POOLS,
+    SENDS_ROWS,
+    SQ_ADDRESS,
+    SQ_BANK,
+    SQ_BLOCK,
+    SQ_BYTES,
+    SQ_ENDS,
+    SQ_FIELDS,
+    SQ_KIND,
+    SQ_ROW,
+    SQ_SLOT,
+    ST_BLOCK,
+    ST_IN_COLUMNS,
+    ST_IN_ROWS,
+    ST_LEFT_PAD,
+    ST_POOL_COLUMN,
+    ST_POOL_COLUMNS,
+    ST_POOL_OUT,
+    ST_POOL_ROW,
+    ST_POOL_ROWS,
+    ST_POOL_SIZE,
+    ST_POOL_STRIDE,
+    ST_Q,
+    ST_ROW,
+    ST_SLOT,
+    ST_SLOT_ENTRY,
+    ST_SLOT_LEFT,
+    ST_SLOT_VALID,
+    ST_STATE,
+    ST_STRIDE,
+    ST_UPPER_PAD,
+    ST_WINDOW_COLUMN,
+    ST_WINDOW_ROW,
+    WAITS_FOR_COMMAND,
+    WAITS_FOR_ROOM,
+    State,
+    entry_at,
+    has_room,
+    new_entry,
+    remove,
+)
+
+ADDRESS_BITS = 40
+SLOTS = 2
+
+
+@stage
+def step_store(s: State, m: GemminiMachine, c: Commands) -> None:
+    """One cycle of the controller."""
+    if s[ST_STATE] == WAITS_FOR_COMMAND:
+        if s[ST_Q + COUNT] == 0:
+            return
+        at = entry_at(s, ST_Q, m.store_queue, 2, 0)
+        n = s[at]
+        if c.funct[n] == CONFIG:
+            if bits(c.rs1[n], 0, 2) == CONFIG_ST:
+                configure_store(s, c.rs1[n], c.rs2[n])
+            remove(s, ST_Q, m.store_queue)
+        elif take_store_slot(s, c, n, s[at + 1]):
+            sent = send_block(s, m, c, n)
+            s[ST_STATE] = sending_state(s) if sent else WAITS_FOR_ROOM
+        return
+    n = s[entry_at(s, ST_Q, m.store_queue, 2, 0)]
+    if s[ST_STATE] == WAITS_FOR_ROOM:
+        if send_block(s, m, c, n):
+            s[ST_STATE] = sending_state(s)
+        return
+    if at_start(s) or (send_block(s, m, c, n) and at_start(s)):
+        s[ST_STATE] = WAITS_FOR_COMMAND
+        remove(s, ST_Q, m.store_queue)
+
+
+@stage
+def sending_state(s: State) -> int:
+    """The state after a command's first row."""
+    return POOLS if s[ST_POOL_STRIDE] != 0 else SENDS_ROWS
+
+
+@stage
+def at_start(s: State) -> bool:
+    """Whether all counters are at a command's beginning."""
+    if s[ST_STATE] == POOLS or (s[ST_STATE] == WAITS_FOR_COMMAND and s[ST_POOL_STRIDE] != 0):
+        window = s[ST_WINDOW_ROW] + s[ST_WINDOW_COLUMN]
+        return window + s[ST_POOL_ROW] + s[ST_POOL_COLUMN] == 0
+    return s[ST_ROW] == 0 and s[ST_BLOCK] == 0
+
+
+@stage
+def configure_store(s: State, a: int, b: int) -> None:
+    """CONFIG_ST."""
+    s[ST_STRIDE] = bits(b, 0, 32)
+    stride, size = bits(a, 4, 2), bits(a, 6, 2)
+    s[ST_POOL_STRIDE], s[ST_POOL_SIZE] = stride, size
+    if stride != 0:
+        s[ST_POOL_ROWS], s[ST_POOL_COLUMNS] = bits(a, 32, 8), bits(a, 40, 8)
+        s[ST_UPPER_PAD], s[ST_LEFT_PAD] = bits(a, 8, 2), bits(a, 10, 2)
+    if stride != 0 or size != 0:
+        s[ST_POOL_OUT] = bits(a, 24, 8)
+        s[ST_IN_ROWS], s[ST_IN_COLUMNS] = bits(a, 48, 8), bits(a, 56, 8)
+
+
+@stage
+def flat(s: State) -> bool:
+    """Whether rows follow a grid without pooling."""
+    return s[ST_POOL_STRIDE] == 0 and s[ST_POOL_SIZE] != 0
+
+
+@stage
+def take_store_slot(s: State, c: Commands, n: int, entry: int) -> bool:
+    """Track a command in one of two slots; whether one was free."""
+    number = 0
+    while number < SLOTS and s[ST_SLOT_VALID + number]:
+        number += 1
+    if number == SLOTS:
+        return False
+    s[ST_SLOT] = number
+    s[ST_SLOT_VALID + number], s[ST_SLOT_ENTRY + number] = 1, entry
+    blocks = (move_columns(c.rs2[n]) + DIM - 1) // DIM
+    total = rows(c.rs2[n]) * blocks
+    if s[ST_POOL_STRIDE] != 0:
+        total = s[ST_POOL_ROWS] * s[ST_POOL_COLUMNS] * s[ST_POOL_SIZE] * s[ST_POOL_SIZE]
+    elif flat(s):
+        total = s[ST_IN_ROWS] * s[ST_IN_COLUMNS]
+    s[ST_SLOT_LEFT + number] = total
+    return True
+
+
+@stage
+def send_block(s: State, m: GemminiMachine, c: Commands, n: int) -> bool:
+    """Send the next block of a row to the dispatch queue; whether there was room."""
+    if not has_room(s, DISPATCH_Q, DISPATCH_ENTRIES):
+        return False
+    rs2 = c.rs2[n]
+    address, n_columns = local_address(rs2), move_columns(rs2)
+    blocks = (n_columns + DIM - 1) // DIM
+    offset, line, ends, garbage = s[ST_BLOCK] * DIM + s[ST_ROW], s[ST_ROW], True, False
+    if s[ST_POOL_STRIDE] != 0:
+        y = s[ST_POOL_ROW] * s[ST_POOL_STRIDE] + s[ST_WINDOW_ROW] - s[ST_UPPER_PAD]
+        x = s[ST_POOL_COLUMN] * s[ST_POOL_STRIDE] + s[ST_WINDOW_COLUMN] - s[ST_LEFT_PAD]
+        offset = y * s[ST_IN_COLUMNS] + x
+        garbage = y < 0 or x < 0 or y >= s[ST_IN_ROWS] or x >= s[ST_IN_COLUMNS]
+        line = s[ST_POOL_ROW] * s[ST_POOL_OUT] + s[ST_POOL_COLUMN]
+        last = s[ST_POOL_SIZE] - 1
+        ends = s[ST_WINDOW_ROW] == last and s[ST_WINDOW_COLUMN] == last
+    else:
+        ends = s[ST_BLOCK] == blocks - 1
+        if flat(s):
+            line = s[ST_POOL_ROW] * s[ST_POOL_OUT] + s[ST_POOL_COLUMN]
+    length = (n_columns - 1) % DIM + 1 if s[ST_BLOCK] == blocks - 1 else DIM
+    to = new_entry(s, DISPATCH_Q, DISPATCH_ENTRIES, SQ_FIELDS)
+    s[to + SQ_ADDRESS] = bits(c.rs1[n], 0, ADDRESS_BITS) + line * s[ST_STRIDE]
+    s[to + SQ_BYTES], s[to + SQ_BLOCK] = length, s[ST_BLOCK]
+    s[to + SQ_ENDS], s[to + SQ_SLOT] = 1 if ends else 0, s[ST_SLOT]
+    place(s, m, to, address, offset, garbage)
+    advance(s, rows(rs2), blocks)
+    return True
+
+
+@stage
+def place(s: State, m: GemminiMachine, to: int, address: int, offset: int, garbage: bool) -> None:
+    """Write which bank and row a queue entry reads."""
+    at = (address + offset) & m.address_mask
+    if garbage or is_garbage(m, (address & ~m.address_mask) | at):
+        s[to + SQ_KIND], s[to + SQ_BANK], s[to + SQ_ROW] = KIND_GARBAGE, 0, 0
+    elif in_accumulator(address):
+        at &= m.accumulator_rows - 1
+        s[to + SQ_KIND] = KIND_ACCUMULATOR
+        s[to + SQ_BANK], s[to + SQ_ROW] = (
+            at // m.accumulator_bank_rows, at % m.accumulator_bank_rows
+        )  # fmt: skip
+        if is_full_width(address):
+            s[to + SQ_BYTES] *= 4
+    else:
+        at &= m.scratchpad_rows - 1
+        s[to + SQ_KIND] = KIND_SCRATCHPAD
+        s[to + SQ_BANK], s[to + SQ_ROW] = (
+            at // m.scratchpad_bank_rows, at % m.scratchpad_bank_rows
+        )  # fmt: skip
+
+
+@stage
+def advance(s: State, n_rows: int, blocks: int) -> None:
+    """Move the counters on: blocks of a row first; of a pool, the window first."""
+    if s[ST_POOL_STRIDE] != 0:
+        for counter, end in (
+            (ST_WINDOW_COLUMN, ST_POOL_SIZE), (ST_WINDOW_ROW, ST_POOL_SIZE),
+            (ST_POOL_COLUMN, ST_POOL_COLUMNS), (ST_POOL_ROW, ST_POOL_ROWS),
+        ):  # fmt: skip
+            s[counter] = (s[counter] + 1) % max(s[end], 1)
+            if s[counter] != 0:
+                return
+        return
+    s[ST_BLOCK] = 0 if s[ST_BLOCK] + 1 >= blocks else s[ST_BLOCK] + 1
+    if flat(s):
+        s[ST_POOL_COLUMN] = (s[ST_POOL_COLUMN] + 1) % max(s[ST_IN_COLUMNS], 1)
+        if s[ST_POOL_COLUMN] == 0:
+            s[ST_POOL_ROW] = (s[ST_POOL_ROW] + 1) % max(s[ST_IN_ROWS], 1)
+        total = s[ST_IN_ROWS] * s[ST_IN_COLUMNS]
+        s[ST_ROW] = 0 if s[ST_ROW] + 1 >= total else s[ST_ROW] + 1
+    elif s[ST_BLOCK] == 0:
+        s[ST_ROW] = 0 if s[ST_ROW] + 1 >= n_rows else s[ST_ROW] + 1
