@@ -13,14 +13,14 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import TensorProto, helper
 from onnx_graphs import model, normal
 
 from tilewright import networks
 from tilewright.core.errors import TilewrightError
 from tilewright.networks import zoo
 from tilewright.networks.errors import DynamicShapeError, ModelFileError, UnsupportedOperatorError
-from tilewright.networks.onnx_file import read
+from tilewright.networks.onnx_file import read, stub, tensor_bytes
 
 
 def _relu(shape: tuple[int | str, ...] = (1, 4)) -> onnx.ModelProto:
@@ -145,6 +145,31 @@ def test_external_data_beside_the_model_is_read(tmp_path: Path) -> None:
     assert [str(w) for w, _, _ in network.workloads(16, 16)] == ["dense:n=1,c=256,o=128"]
     x = normal(1, 256, seed=3)
     np.testing.assert_allclose(network.run({"x": x})["y"], x @ normal(256, 128), atol=1e-4)
+
+
+def test_weights_beyond_what_a_graph_holds_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    """The file of weights has no blocks on disk, so that reading it would show in memory alone."""
+    rows = 12_000
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, size))
+        for name, size in (("x", rows), ("y", 50_000))
+    ]
+    product = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
+    source = helper.make_model(
+        helper.make_graph([product], "large", ends[:1], ends[1:]),
+        opset_imports=[helper.make_opsetid("", 17)], ir_version=8,
+    )  # fmt: skip
+    weight = stub("w", (rows, 50_000), TensorProto.FLOAT)
+    for key, value in (("location", "weights.bin"), ("length", str(tensor_bytes(weight)))):
+        weight.external_data.add(key=key, value=value)
+    source.graph.initializer.append(weight)
+    onnx.save(source, tmp_path / "model.onnx")
+    with (tmp_path / "weights.bin").open("wb") as file:
+        file.truncate(tensor_bytes(weight))
+    network = networks.load(tmp_path / "model.onnx")
+    assert network.examined.found.macs == {"product": rows * 50_000}
+    with pytest.raises(ModelFileError, match=r"has 2\.4 GB of weights.*export it in parts"):
+        _ = network.whole
 
 
 @pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "a/../../secret.bin", ""])

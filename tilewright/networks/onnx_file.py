@@ -53,7 +53,14 @@ def weight_files(path: Path) -> tuple[Path, ...]:
 
 
 def load_weights(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
-    """A copy whose external tensors carry their data, read from `folder`."""
+    """A copy whose external tensors carry their data, read from `folder`. Raises `ModelFileError`
+    for more data than one graph holds, before any is read."""
+    whole = sum(map(tensor_bytes, all_tensors(model)))
+    if whole > MAX_FILE_BYTES:
+        raise ModelFileError(
+            f"the model has {whole / 1e9:.1f} GB of weights, and a graph that is read with them "
+            "holds 2.1 at most; export it in parts"
+        )
     loaded = onnx.ModelProto()
     loaded.CopyFrom(model)
     for tensor in all_tensors(loaded):
