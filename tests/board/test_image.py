@@ -96,9 +96,7 @@ def test_another_machine_or_version_is_refused(program: BoardProgram) -> None:
     later = bytearray(files[NETWORK][:-32])
     later[8] = 1
     signed = bytes(later) + hashlib.sha256(later).digest()
-    with pytest.raises(
-        BoardError, match="version 1, this program reads 2; build it again"
-    ):
+    with pytest.raises(BoardError, match="version 1, this program reads 2; build it again"):
         read_image({**files, NETWORK: signed}, PYNQ)
 
 
