@@ -40,6 +40,7 @@ SECONDS = {
     "docs/guides/artifact.md": 10,
     "docs/guides/codesign.md": 9,
     "docs/guides/compare-tuners.md": 9,
+    "docs/guides/cpu.md": 9,
     "docs/guides/dashboard.md": 8,
     "docs/guides/own-hardware.md": 10,
     "docs/guides/own-model.md": 8,
