@@ -12,7 +12,8 @@ UNKNOWN_FUNCT, UNSUPPORTED_CONFIG, UNSUPPORTED_LOAD_STATE = 1, 2, 3
 ZERO_SIZE, TOO_MANY_ROWS, TOO_MANY_COLUMNS = 4, 5, 6
 OUT_OF_MEMORY, COMPUTE_WITHOUT_PRELOAD = 7, 8
 GARBAGE_DESTINATION, GARBAGE_SOURCE, LOOP_INCOMPLETE, UNSUPPORTED_LOOP = 9, 10, 11, 12
-TRANSPOSED_TWICE, BLOCK_STRIDE_TOO_SMALL, NOT_CONFIGURED, LOOP_TOO_LONG, HANG = 13, 14, 15, 16, 17
+TRANSPOSED_TWICE, BLOCK_STRIDE_TOO_SMALL, NOT_CONFIGURED = 13, 14, 15
+LOOP_TOO_LONG, HANG, ZERO_SHRINK = 16, 17, 18
 
 
 class StreamError(TilewrightError):
@@ -107,6 +108,11 @@ _FAULT_WORDINGS = {
         "loop_too_long", ImpossibleSize,
         "stands for {value} commands, at most {limit} are unrolled",
         "use smaller loops",
+    ),
+    ZERO_SHRINK: _FaultWording(
+        "zero_shrink", ProtocolError,
+        "writes zeros to the accumulator with a load state that shrinks, where the hardware stops",
+        "use a load state without shrink for zeros",
     ),
     HANG: _FaultWording(
         "hang", AcceleratorHang, "never completes: the accelerator waits for ever",

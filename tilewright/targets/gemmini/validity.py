@@ -62,7 +62,9 @@ def check_mvin(
         return f.BLOCK_STRIDE_TOO_SMALL
     first = bits(rs1, 0, ADDRESS_BITS)
     if first == 0:
-        return 0
+        # The hardware counts four bytes an element that it was told has one.
+        shrinks = in_accumulator(address) and not wide
+        return f.ZERO_SHRINK if shrinks else 0
     stride = regs.config[state + reg.LOAD_STRIDE]
     return check_range(first, stride, n_rows, n_columns * (4 if wide else 1), base, size, fault)
 

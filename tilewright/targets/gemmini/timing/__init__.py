@@ -19,11 +19,11 @@ from tilewright.targets.gemmini.timing.state import blank_state
 from tilewright.targets.gemmini.unroll import unrolled
 from tilewright.targets.gemmini.validity import check_stream
 
-__all__ = ["StreamTimes", "cycles", "time_stream"]
+__all__ = ["CommandTimes", "cycles", "time_stream"]
 
 
 @dataclass(frozen=True, eq=False)
-class StreamTimes:
+class CommandTimes:
     """How a stream ran: its cycles, and when each command moved on.
 
     `events` has accept, alloc, issue and complete, each (n,) cycles; -1 for what does not happen.
@@ -36,7 +36,7 @@ class StreamTimes:
     requests: NDArray[np.int64]
 
 
-def time_stream(stream: CommandStream, spec: GemminiSpec, most_requests: int = 0) -> StreamTimes:
+def time_stream(stream: CommandStream, spec: GemminiSpec, most_requests: int = 0) -> CommandTimes:
     """Cycles from the first command at the port until the accelerator is idle after the last.
 
     `most_requests`: of how many requests at the memory port to keep a record. Raises `StreamError`
@@ -59,7 +59,7 @@ def time_stream(stream: CommandStream, spec: GemminiSpec, most_requests: int = 0
     if total == HANGS:
         raise stream_error(_hang(stream, commands.times[COMPLETE, :n]))
     requests = commands.requests[commands.requests[:, 0] >= 0]
-    return StreamTimes(total, events, requests)
+    return CommandTimes(total, events, requests)
 
 
 def cycles(

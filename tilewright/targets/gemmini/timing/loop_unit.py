@@ -115,7 +115,7 @@ def run_loops(s: State, m: GemminiMachine, c: Commands) -> None:
     head_ends = s[LW_RUNNING + head] == 1 and s[LW_COMPLETED + head] == ALL_COMPLETED
     mark_completed_after = completed_now(s)
     chosen = choose_generator(s, m, c)
-    starting = starts(s)
+    starting = starts(s, c)
     for generator in range(GENERATORS):
         if s[LG_STATE + generator] != IDLE and is_skipped(s, c, generator):
             s[LG_STATE + generator] = IDLE
@@ -171,7 +171,7 @@ def completed_now(s: State) -> int:
 
 
 @stage
-def starts(s: State) -> int:
+def starts(s: State, c: Commands) -> int:
     """Which generators begin with a loop in this cycle, as a bit set."""
     starting = 0
     for generator in range(GENERATORS):
@@ -184,7 +184,7 @@ def starts(s: State) -> int:
         loads = (1 << GEN_A) | (1 << GEN_B) | (1 << GEN_D)
         if generator == GEN_EX and started & loads != loads:
             continue
-        if generator == GEN_C and not started & (1 << GEN_EX):
+        if generator == GEN_C and not (started & (1 << GEN_EX) or c.loops[0][IS_RESADD]):
             continue
         starting |= 1 << generator
     return starting

@@ -1,9 +1,9 @@
 """Simulates the way between the two DMA units and memory: buffers, crossbar, port, latency.
 
-Requests of reader and writer meet in a crossbar that serves them in turn and keeps a write until
-its last beat (Arbiter.scala of rocket-chip, `roundRobin`). Memory accepts one beat a cycle and
-answers in order, each at the earliest `memory_latency_cycles` after its last beat, one beat in
-each cycle that `cycles_per_beat` divides.
+Requests of reader and writer meet in a crossbar, which serves them in turn (Arbiter.scala of
+rocket-chip, `roundRobin`). A write keeps it until its last beat. Memory accepts one beat a cycle
+and answers in order. A response leaves `memory_latency_cycles` after its request's last beat at the
+earliest, one beat in each cycle that `cycles_per_beat` divides.
 """
 
 from __future__ import annotations

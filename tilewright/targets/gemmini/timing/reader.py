@@ -1,7 +1,7 @@
 """Simulates the DMA reader: cuts rows into requests and sends them, each with a number of its own.
 
-A request that meets a full buffer or an unknown page goes back to the end of a queue of two and
-blocks a new one (DMA.scala, StreamReaderCore).
+A request that meets a full buffer or an unknown page goes back to the end of a queue of two. It
+blocks a new one meanwhile (DMA.scala, StreamReaderCore).
 """
 
 from __future__ import annotations

@@ -380,6 +380,13 @@ def overlap(s: State, m: GemminiMachine, one: int, two: int) -> bool:
     if is_garbage(m, start) or is_garbage(m, other_start):
         return False
     a, b = local_row(m, start), local_row(m, other_start)
-    if b <= a and (a < local_row(m, other_end) or other_wraps == 1):
+    if b <= a and (is_before(m, start, other_end) or other_wraps == 1):
         return True
-    return a <= b and (b < local_row(m, end) or wraps == 1)
+    return a <= b and (is_before(m, other_start, end) or wraps == 1)
+
+
+@stage
+def is_before(m: GemminiMachine, address: int, end: int) -> bool:
+    """Whether a local address lies before another one of the same memory."""
+    same = in_accumulator(address) == in_accumulator(end)
+    return same and local_row(m, address) < local_row(m, end)

@@ -5,7 +5,7 @@ number of entries, the cycle of the last removal, then the entries.
 
 Within a cycle, units act from the memory port backwards: who takes from a queue acts before who
 fills it. A taker thus sees the entries of the cycle before, as in the hardware. A filler of a
-plain queue asks `has_room`, which does not count what was removed in this cycle; a filler of a
+plain queue asks `has_room`, which does not count what was removed in this cycle. A filler of a
 "pipe" queue asks `has_room_pipe`, which does.
 """
 
