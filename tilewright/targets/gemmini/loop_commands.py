@@ -2,6 +2,9 @@
 
 LoopMatmul.scala of ucb-bar/gemmini at commit b6e24f0. Two loops alternate, each with half of the
 scratchpad and of the accumulator. A loop keeps the settings of the one before the last.
+
+A loop's settings are `loop` (LOOP_SETTINGS,). Commands go to `out_funct` (n,), `out_rs1` (n,) and
+`out_rs2` (n,).
 """
 
 from __future__ import annotations

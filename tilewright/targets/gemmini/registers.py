@@ -1,4 +1,7 @@
-"""Holds what CONFIG commands set, for the checks of a stream and for its execution."""
+"""Holds what CONFIG commands set, for the checks of a stream and for its execution.
+
+Value and limit of a fault go to `fault` (3,).
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ MOST_LOOP_COMMANDS = 1 << 22
 def unrolled(
     stream: CommandStream, machine: GemminiMachine
 ) -> tuple[CommandStream, NDArray[np.int64]]:
-    """The stream without loops, and for each command the index of the one it comes from.
+    """The stream (n,) without loops, and of each command (m,) the index it comes from.
 
     Raises `StreamError` for a loop that never ends or that asks for what the machine lacks.
     """

@@ -1,4 +1,8 @@
-"""Checks commands before they run: function codes, sizes, addresses, order."""
+"""Checks commands before they run: function codes, sizes, addresses, order.
+
+Value and limit of a fault go to `fault` (3,), and the command's index. `origin` (n,) says where
+commands come from.
+"""
 
 from __future__ import annotations
 

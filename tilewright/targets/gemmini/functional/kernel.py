@@ -1,4 +1,7 @@
-"""Runs one command stream in program order, as one compiled call that releases the GIL."""
+"""Runs one command stream in program order, as one compiled call that releases the GIL.
+
+Main memory is `memory` (bytes,).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Multiplies blocks as the array does: PRELOAD and COMPUTE, weight- and output-stationary."""
+"""Multiplies blocks as the array does: PRELOAD and COMPUTE, weight- and output-stationary.
+
+Blocks are `block` (16, 16), `a` (16, 16), `b` (16, 16) and `sums` (16, 16). The weights in use and
+the next ones are `weights` (2, 16, 16).
+"""
 
 from __future__ import annotations
 

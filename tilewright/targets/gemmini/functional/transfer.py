@@ -1,4 +1,7 @@
-"""Moves rows between main memory and the two local memories: MVIN and MVOUT."""
+"""Moves rows between main memory and the two local memories: MVIN and MVOUT.
+
+Main memory is `memory` (bytes,).
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ def mvin(
     multiplies = not wide and config[state + reg.LOAD_SCALE_BITS] != SCALE_ONE
     first, stride = bits(rs1, 0, ADDRESS_BITS), config[state + reg.LOAD_STRIDE]
     repeats = 1 if wide else config[state + reg.LOAD_PIXEL_REPEATS]
-    for r in range(rows(rs2)):
+    n_rows = rows(rs2)
+    for line in range(n_rows):
+        # A repeated row fills the last row first, which shows where pixels are repeated.
+        r = n_rows - 1 - line if first != 0 and stride == 0 else line
         at = first + r * stride - base
         for c in range(n_columns):
             offset = r + (c // DIM) * config[state + reg.LOAD_BLOCK_STRIDE]
@@ -59,18 +65,20 @@ def mvin(
                     value = nb.int64(np.int8(memory[at + c]))
                     if multiplies:
                         value = scaled_int8(value, scale)
-            if to_accumulator:
-                row = accumulator_row(m, address, offset)
-                if adds:
-                    value += nb.int64(mems.accumulator[row, c % DIM])
-                mems.accumulator[row, c % DIM] = np.int32(value)
-            else:
-                for repeat in range(repeats):
-                    row, column = scratchpad_row(m, address, offset), c % DIM
-                    column += (repeat * min(n_columns, DIM)) & (DIM - 1)
-                    half = 0 if row < m.scratchpad_rows // 2 else m.scratchpad_rows // 2
-                    if row - repeat >= half and column < DIM:
-                        mems.scratchpad[row - repeat, column] = np.int8(value)
+            for repeat in range(repeats):
+                # The shift has four bits, the columns it multiplies five (PixelRepeater.scala).
+                column = c % DIM + ((repeat * (n_columns & 31)) & 15)
+                row = (address + offset) & m.address_mask
+                middle = m.scratchpad_rows // 2
+                if column >= DIM or row < (0 if row < middle else middle) + repeat:
+                    continue
+                if to_accumulator:
+                    row = accumulator_row(m, row - repeat, 0)
+                    before = nb.int64(mems.accumulator[row, column]) if adds else 0
+                    mems.accumulator[row, column] = np.int32(before + value)
+                else:
+                    row = scratchpad_row(m, row - repeat, 0)
+                    mems.scratchpad[row, column] = np.int8(value)
 
 
 @stage

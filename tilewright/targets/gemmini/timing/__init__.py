@@ -66,7 +66,7 @@ def cycles(
     funct: ArrayLike, rs1: ArrayLike, rs2: ArrayLike, setting: Mapping[str, object] | None = None,
     machine: GemminiSpec | Mapping[str, object] | None = None,
 ) -> tuple[int, dict[str, NDArray[np.int64]]]:  # fmt: skip
-    """Cycles of a stream and the events of its commands; of loops, only what the port accepted.
+    """Cycles of a stream (n,) and the events of its commands, (n,) each; of loops, only `accept`.
 
     `setting` overrides keys of the machine, such as `memory_latency_cycles`. Raises
     `TilewrightError`.

@@ -1,6 +1,8 @@
 """Simulates the array's timing: rows enter in order, leave a fixed time later, hold their tags.
 
 MeshWithDelays.scala. A tag names where a product's result goes; six products can be under way.
+
+The registers of all units are `s` (STATE_WORDS,).
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ from tilewright.targets.gemmini.timing.state import (
     TAGS,
     TOTAL_Q,
     TOTAL_REMOVED,
-    State,
+    UnitState,
     entry_at,
     new_entry,
     remove,
@@ -81,7 +83,7 @@ NO_TAG = -1
 
 
 @stage
-def step_results(s: State, m: GemminiMachine) -> None:
+def step_results(s: UnitState, m: GemminiMachine) -> None:
     """What leaves the array in this cycle: a row to write, or the end of a product."""
     s[ARRAY_WRITES] = NO_WRITE
     s[MESH_COMPLETES] = -1
@@ -118,7 +120,7 @@ def step_results(s: State, m: GemminiMachine) -> None:
 
 
 @stage
-def write_row(s: State, m: GemminiMachine, address: int, offset: int) -> None:
+def write_row(s: UnitState, m: GemminiMachine, address: int, offset: int) -> None:
     """Offer a result to its bank."""
     at = (address + offset) & m.address_mask
     if in_accumulator(address):
@@ -134,7 +136,7 @@ def write_row(s: State, m: GemminiMachine, address: int, offset: int) -> None:
 
 
 @stage
-def has_data(s: State, control: int, operand: int) -> bool:
+def has_data(s: UnitState, control: int, operand: int) -> bool:
     """Whether the row an operand waits for is at the end of its pipeline."""
     field = control + CN_OPERANDS + operand * OPERAND_FIELDS
     if not s[field + CN_NEEDS]:
@@ -147,7 +149,7 @@ def has_data(s: State, control: int, operand: int) -> bool:
 
 
 @stage
-def step_array(s: State) -> None:
+def step_array(s: UnitState) -> None:
     """Feed a row into the array and take the next one out of the control queue."""
     for bank in range(MOST_BANKS):
         s[EX_PIPE_READY + bank] = 0
@@ -197,7 +199,7 @@ def step_array(s: State) -> None:
 
 
 @stage
-def take_request(s: State, control: int, flushes: bool) -> None:
+def take_request(s: UnitState, control: int, flushes: bool) -> None:
     """Begin a product, or a flush, which has no tag."""
     number = s[MESH_ID]
     s[MESH_ID] = (number + 1) % PRODUCTS
@@ -217,7 +219,7 @@ def take_request(s: State, control: int, flushes: bool) -> None:
 
 
 @stage
-def release_rows(s: State, control: int, fired: int) -> None:
+def release_rows(s: UnitState, control: int, fired: int) -> None:
     """Empty the ends of the pipelines whose rows were taken."""
     for operand in range(OPERANDS):
         field = control + CN_OPERANDS + operand * OPERAND_FIELDS
@@ -230,7 +232,7 @@ def release_rows(s: State, control: int, fired: int) -> None:
 
 
 @stage
-def drop_tags(s: State) -> None:
+def drop_tags(s: UnitState) -> None:
     """End a cycle: remove the tags whose products have left."""
     if s[TAG_REMOVED]:
         tag = entry_at(s, TAG_Q, TAGS, TAG_FIELDS, 0)
@@ -241,7 +243,7 @@ def drop_tags(s: State) -> None:
 
 
 @stage
-def has_products(s: State) -> bool:
+def has_products(s: UnitState) -> bool:
     """Whether a product with a result is under way."""
     entries = 0
     for n in range(TAGS):
@@ -250,7 +252,7 @@ def has_products(s: State) -> bool:
 
 
 @stage
-def writes_to(s: State, m: GemminiMachine, operand: int) -> bool:
+def writes_to(s: UnitState, m: GemminiMachine, operand: int) -> bool:
     """Whether a product under way has its result at the start address of an operand."""
     mask = (1 << 31) | m.address_mask
     for n in range(TAGS):

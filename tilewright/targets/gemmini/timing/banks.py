@@ -1,4 +1,7 @@
-"""Simulates the read ports of the banks: an output register each, pipelines of four stages."""
+"""Simulates the read ports of the banks: an output register each, pipelines of four stages.
+
+The registers of all units are `s` (STATE_WORDS,).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from tilewright.targets.gemmini.timing.state import (
     MOST_BANKS,
     READ_READY,
     WRITES,
-    State,
+    UnitState,
 )
 
 FROM_STORE = 1
@@ -34,7 +37,7 @@ LAST_STAGE = 1 << (STAGES - 1)
 
 
 @stage
-def latch_reads(s: State) -> None:
+def latch_reads(s: UnitState) -> None:
     """Begin a cycle: what was read in the last one comes out of the banks."""
     for bank in range(MOST_BANKS):
         s[BANK_READ + bank] = s[BANK_NEXT + bank]
@@ -69,7 +72,7 @@ def moved(stages: int, free: int, enters: bool) -> int:
 
 
 @stage
-def drain_banks(s: State) -> None:
+def drain_banks(s: UnitState) -> None:
     """Move rows from the banks into the two pipelines, and say which banks can be read."""
     for bank in range(MOST_BANKS):
         holds, read = s[BANK_HOLDS + bank], s[BANK_READ + bank]
@@ -99,19 +102,19 @@ def drain_banks(s: State) -> None:
 
 
 @stage
-def bank_ready(s: State, bank: int) -> bool:
+def bank_ready(s: UnitState, bank: int) -> bool:
     """Whether a scratchpad bank can be read in this cycle: it has one port."""
     return s[READ_READY + bank] == 1 and s[WRITES + bank] == 0
 
 
 @stage
-def accumulator_output(s: State, bank: int) -> int:
+def accumulator_output(s: UnitState, bank: int) -> int:
     """Who gets the row that is at a bank's output; 0 if there is none."""
     return s[ACC_HOLDS + bank] if s[ACC_HOLDS + bank] else s[ACC_READ + bank]
 
 
 @stage
-def accumulator_ready(s: State, bank: int, row: int) -> bool:
+def accumulator_ready(s: UnitState, bank: int, row: int) -> bool:
     """Whether a row can be read: no addition uses the port, and no write to it is under way."""
     return (
         s[ACC_READ_READY + bank] == 1
@@ -122,7 +125,7 @@ def accumulator_ready(s: State, bank: int, row: int) -> bool:
 
 
 @stage
-def move_writes(s: State) -> None:
+def move_writes(s: UnitState) -> None:
     """End a cycle: accumulator writes move on to the adder and to the bank."""
     for bank in range(MOST_ACC_BANKS):
         s[ACC_PIPE_1 + bank] = s[ACC_PIPE_0 + bank]

@@ -2,6 +2,8 @@
 
 ExecuteController.scala and TransposePreloadUnroller.scala. A step is a PRELOAD, a COMPUTE, or a
 COMPUTE with the PRELOAD behind it.
+
+The registers of all units are `s` (STATE_WORDS,).
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ from tilewright.targets.gemmini.timing.state import (
     UN_Q,
     UN_STATE,
     UN_TRANSPOSES,
-    State,
+    UnitState,
     entry_at,
     has_room_pipe,
     new_entry,
@@ -86,7 +88,7 @@ FUNCT, RS1, RS2, ENTRY = 0, 1, 2, 3
 
 
 @stage
-def step_execute(s: State, m: GemminiMachine) -> None:
+def step_execute(s: UnitState, m: GemminiMachine) -> None:
     """One cycle: choose a step, feed rows, and say which command completes."""
     for bank in range(MOST_BANKS):
         s[EX_READS + bank] = 0
@@ -120,13 +122,13 @@ def step_execute(s: State, m: GemminiMachine) -> None:
 
 
 @stage
-def head(s: State, m: GemminiMachine, n: int) -> int:
+def head(s: UnitState, m: GemminiMachine, n: int) -> int:
     """The position of the n-th command of the queue, even if an old one stands there."""
     return entry_at(s, EX_Q, m.execute_queue, EX_FIELDS, n)
 
 
 @stage
-def choose_step(s: State, m: GemminiMachine) -> None:
+def choose_step(s: UnitState, m: GemminiMachine) -> None:
     """The first step that applies."""
     count = s[EX_Q + COUNT]
     products = has_products(s)
@@ -163,7 +165,7 @@ def choose_step(s: State, m: GemminiMachine) -> None:
 
 
 @stage
-def configure_array(s: State, a: int, b: int) -> None:
+def configure_array(s: UnitState, a: int, b: int) -> None:
     """CONFIG_EX."""
     s[EX_A_STRIDE], s[EX_C_STRIDE] = bits(a, 16, 16), bits(b, 48, 16)
     if bits(a, 7, 1) == 0:
@@ -172,7 +174,7 @@ def configure_array(s: State, a: int, b: int) -> None:
 
 
 @stage
-def feed(s: State, m: GemminiMachine) -> None:
+def feed(s: UnitState, m: GemminiMachine) -> None:
     """One cycle of feeding: each operand advances by a row unless it must wait."""
     performs = s[EX_PERFORMS]
     stationary = s[EX_DATAFLOW] == WEIGHT_STATIONARY
@@ -288,7 +290,7 @@ def feed(s: State, m: GemminiMachine) -> None:
 
 
 @stage
-def end_step(s: State, m: GemminiMachine, performs: int, c_absent: bool) -> None:
+def end_step(s: UnitState, m: GemminiMachine, performs: int, c_absent: bool) -> None:
     """Remove a step's commands; those that have no result complete from now on."""
     first, second = s[head(s, m, 0) + ENTRY], s[head(s, m, 1) + ENTRY]
     s[EX_STATE] = CHOOSES
@@ -324,7 +326,7 @@ def is_ahead(begun: int, count: int, other: int, total: int) -> bool:
 
 
 @stage
-def can_read(s: State, m: GemminiMachine, source: int, address: int, offset: int) -> bool:
+def can_read(s: UnitState, m: GemminiMachine, source: int, address: int, offset: int) -> bool:
     """Whether a row can be read in this cycle."""
     if source < MOST_BANKS:
         return bank_ready(s, source)
@@ -333,7 +335,7 @@ def can_read(s: State, m: GemminiMachine, source: int, address: int, offset: int
 
 
 @stage
-def read_row(s: State, source: int, fires: bool, ready: bool) -> None:
+def read_row(s: UnitState, source: int, fires: bool, ready: bool) -> None:
     """Ask a bank for a row; it is read if the bank and the control queue are ready."""
     if source < MOST_BANKS:
         if ready:
@@ -347,7 +349,7 @@ def read_row(s: State, source: int, fires: bool, ready: bool) -> None:
 
 
 @stage
-def put_operand(s: State, to: int, operand: int, fires: bool, source: int, needs: bool) -> None:
+def put_operand(s: UnitState, to: int, operand: int, fires: bool, source: int, needs: bool) -> None:
     """An operand's fields of a control entry."""
     field = to + CN_OPERANDS + operand * OPERAND_FIELDS
     s[field + CN_FIRES] = 1 if fires else 0
@@ -356,7 +358,7 @@ def put_operand(s: State, to: int, operand: int, fires: bool, source: int, needs
 
 
 @stage
-def unroll_transposed(s: State, m: GemminiMachine) -> None:
+def unroll_transposed(s: UnitState, m: GemminiMachine) -> None:
     """Move one command to the queue; a PRELOAD of transposed weights becomes three commands."""
     count = s[UN_Q + COUNT]
     if count == 0:

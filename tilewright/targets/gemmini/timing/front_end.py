@@ -1,4 +1,7 @@
-"""Simulates the way of commands from the port to the reservation station: four short queues."""
+"""Simulates the way of commands from the port to the reservation station: four short queues.
+
+The registers of all units are `s` (STATE_WORDS,).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from tilewright.targets.gemmini.timing.state import (
     WR_STATE,
     WR_XACTS_BUSY,
     XACT_COUNT,
-    State,
+    UnitState,
     entry_at,
     has_room,
     new_entry,
@@ -38,7 +41,7 @@ from tilewright.targets.gemmini.timing.state import (
 
 
 @stage
-def is_idle(s: State) -> bool:
+def is_idle(s: UnitState) -> bool:
     """Whether the accelerator is not busy and memory owes no response, as a cycle begins."""
     if s[LW_CONFIGURED] + s[LW_CONFIGURED + 1] > 0:
         return False
@@ -51,7 +54,7 @@ def is_idle(s: State) -> bool:
 
 
 @stage
-def step_front_end(s: State, m: GemminiMachine, c: Commands, end: int, idle: bool) -> None:
+def step_front_end(s: UnitState, m: GemminiMachine, c: Commands, end: int, idle: bool) -> None:
     """One cycle: commands move on by a queue, and the port accepts one."""
     step_loops(s, m, c, end)
     move_command(s, CONV_Q, LOOP_Q)
@@ -73,7 +76,7 @@ def step_front_end(s: State, m: GemminiMachine, c: Commands, end: int, idle: boo
 
 
 @stage
-def move_command(s: State, source: int, target: int) -> None:
+def move_command(s: UnitState, source: int, target: int) -> None:
     """The oldest command of a queue to the next one, if that has room."""
     if s[source + COUNT] > 0 and has_room(s, target, FRONT_ENTRIES):
         command = s[entry_at(s, source, FRONT_ENTRIES, 1, 0)]

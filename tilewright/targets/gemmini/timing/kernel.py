@@ -1,4 +1,7 @@
-"""Simulates a command stream cycle by cycle, as one compiled call that releases the GIL."""
+"""Simulates a command stream cycle by cycle, as one compiled call that releases the GIL.
+
+The registers of all units are `s` (STATE_WORDS,).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from tilewright.targets.gemmini.timing.state import (
     NOW,
     PROGRESS_AT,
     WAIT_UNTIL,
-    State,
+    UnitState,
 )
 from tilewright.targets.gemmini.timing.store_controller import step_store
 from tilewright.targets.gemmini.timing.store_path import dispatch_read, feed_writer
@@ -35,7 +38,7 @@ PATIENCE = 20_000
 
 
 @stage
-def all_accepted(s: State, c: Commands, end: int) -> bool:
+def all_accepted(s: UnitState, c: Commands, end: int) -> bool:
     """Whether no command is left, but a fence that an idle accelerator accepts in this cycle."""
     n = s[NEXT_COMMAND]
     if n == end - 1 and c.funct[n] == FENCE and s[NOW] >= s[WAIT_UNTIL]:
@@ -45,7 +48,7 @@ def all_accepted(s: State, c: Commands, end: int) -> bool:
 
 
 @compiled
-def simulate_stream(s: State, m: GemminiMachine, c: Commands, end: int) -> int:
+def simulate_stream(s: UnitState, m: GemminiMachine, c: Commands, end: int) -> int:
     """Cycles until all `end` commands are done and the accelerator is idle, or HANGS.
 
     `s` is a blank state; `c.times` and `c.requests` are filled.

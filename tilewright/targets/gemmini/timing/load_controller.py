@@ -1,4 +1,7 @@
-"""Simulates the load controller: turns MVINs into rows, two commands at a time."""
+"""Simulates the load controller: turns MVINs into rows, two commands at a time.
+
+The registers of all units are `s` (STATE_WORDS,).
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ from tilewright.targets.gemmini.timing.state import (
     ZERO_COLUMN,
     ZERO_SLOT,
     ZERO_VALID,
-    State,
+    UnitState,
     entry_at,
     has_room_pipe,
     new_entry,
@@ -62,7 +65,7 @@ ADDRESS_BITS = 40
 
 
 @stage
-def step_load(s: State, m: GemminiMachine, c: Commands, zero_ready: bool) -> None:
+def step_load(s: UnitState, m: GemminiMachine, c: Commands, zero_ready: bool) -> None:
     """One cycle of the controller."""
     if s[LD_STATE] == WAITS_FOR_COMMAND:
         if s[LD_Q + COUNT] == 0:
@@ -88,7 +91,7 @@ def step_load(s: State, m: GemminiMachine, c: Commands, zero_ready: bool) -> Non
 
 
 @stage
-def configure_load(s: State, a: int, b: int) -> None:
+def configure_load(s: UnitState, a: int, b: int) -> None:
     """CONFIG_LD."""
     state = bits(a, 3, 2)
     if state < 3:
@@ -100,7 +103,7 @@ def configure_load(s: State, a: int, b: int) -> None:
 
 
 @stage
-def take_slot(s: State, c: Commands, n: int, entry: int) -> bool:
+def take_slot(s: UnitState, c: Commands, n: int, entry: int) -> bool:
     """Track a command in one of two slots; whether one was free."""
     number = 0
     while number < LD_SLOTS and s[LD_SLOT_TABLE + number * SLOT_FIELDS + SLOT_VALID]:
@@ -127,7 +130,7 @@ def take_slot(s: State, c: Commands, n: int, entry: int) -> bool:
 
 
 @stage
-def send_row(s: State, m: GemminiMachine, c: Commands, n: int, zero_ready: bool) -> bool:
+def send_row(s: UnitState, m: GemminiMachine, c: Commands, n: int, zero_ready: bool) -> bool:
     """Send the next row of a command to the reader or to the zero writer; whether there was
     room."""
     rs1, rs2 = c.rs1[n], c.rs2[n]

@@ -1,6 +1,8 @@
 """Simulates the way of loaded data: beats are merged into rows, rows scaled, zeros made.
 
 BeatMerger.scala, VectorScalarMultiplier.scala, PixelRepeater.scala and ZeroWriter.scala.
+
+The registers of all units are `s` (STATE_WORDS,).
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ from tilewright.targets.gemmini.timing.state import (
     ZR_READY,
     ZR_SLOT,
     ZR_VALID,
-    State,
+    UnitState,
     entry_at,
     remove,
 )
@@ -97,7 +99,7 @@ MULTIPLIER_CYCLES = 5
 
 
 @stage
-def step_scaler(s: State) -> None:
+def step_scaler(s: UnitState) -> None:
     """One cycle of the scaler, from its results back to its input register."""
     head = SE_TABLE + s[SE_HEAD] * SE_FIELDS
     tail = SE_TABLE + s[SE_TAIL] * SE_FIELDS
@@ -126,7 +128,7 @@ def step_scaler(s: State) -> None:
 
 
 @stage
-def multiply_row(s: State) -> None:
+def multiply_row(s: UnitState) -> None:
     """One cycle of a multiplier; the four do the same at the same time.
 
     Elements are taken in turn from the three entries, beginning after the last one taken.
@@ -148,7 +150,7 @@ def multiply_row(s: State) -> None:
 
 
 @stage
-def step_merger(s: State) -> None:
+def step_merger(s: UnitState) -> None:
     """One cycle: a row out, a beat in."""
     valid, n_bytes = s[MG_VALID] == 1, s[MG_BYTES]
     length, read, sent = 1 << s[MG_SIZE], s[MG_READ], s[MG_SENT]
@@ -189,7 +191,7 @@ def step_merger(s: State) -> None:
 
 
 @stage
-def hand_on(s: State, wide: bool, row_bytes: int, last: bool) -> None:
+def hand_on(s: UnitState, wide: bool, row_bytes: int, last: bool) -> None:
     """A merged row to the scaler's input register or to that of int32 rows."""
     slot = s[MG_SLOT]
     block = (s[MG_OFFSET] + s[MG_SENT]) // row_bytes
@@ -204,7 +206,7 @@ def hand_on(s: State, wide: bool, row_bytes: int, last: bool) -> None:
 
 
 @stage
-def step_zeros(s: State) -> bool:
+def step_zeros(s: UnitState) -> bool:
     """One cycle of the zero writer; whether it takes another row."""
     if s[ZERO_VALID] == 0:
         return True

@@ -2,6 +2,8 @@
 
 The array comes first, then loaded rows, then zeros. An accumulating write waits while the same row
 is on its way through the adder.
+
+The registers of all units are `s` (STATE_WORDS,).
 """
 
 from __future__ import annotations
@@ -48,14 +50,14 @@ from tilewright.targets.gemmini.timing.state import (
     ZR_READY,
     ZR_SLOT,
     ZR_VALID,
-    State,
+    UnitState,
 )
 
 NO_WRITE, TO_SCRATCHPAD, TO_ACCUMULATOR = 0, 1, 2
 
 
 @stage
-def slot_field(s: State, slot: int, field: int) -> int:
+def slot_field(s: UnitState, slot: int, field: int) -> int:
     """A field of one of the load controller's two commands."""
     return s[LD_SLOT_TABLE + slot * SLOT_FIELDS + field]
 
@@ -68,7 +70,7 @@ def underflows(m: GemminiMachine, row: int, pixels: int) -> bool:
 
 
 @stage
-def write_local(s: State, m: GemminiMachine) -> None:
+def write_local(s: UnitState, m: GemminiMachine) -> None:
     """Grant the writes of a cycle and empty the registers in front of the banks."""
     for bank in range(MOST_BANKS):
         s[WRITES + bank] = 0
@@ -87,7 +89,7 @@ def write_local(s: State, m: GemminiMachine) -> None:
 
 
 @stage
-def offer(s: State, bank: int, row: int, adds: int) -> bool:
+def offer(s: UnitState, bank: int, row: int, adds: int) -> bool:
     """Offer a row to an accumulator bank; whether it is written."""
     if adds:
         s[ACC_ADDS + bank] = 1
@@ -98,7 +100,7 @@ def offer(s: State, bank: int, row: int, adds: int) -> bool:
 
 
 @stage
-def write_loaded(s: State, m: GemminiMachine) -> None:
+def write_loaded(s: UnitState, m: GemminiMachine) -> None:
     """The writes of loaded rows and of zeros."""
     row, pixels = s[PR_ROW], s[PR_PIXELS]
     narrow = s[PR_VALID] == 1 and not underflows(m, row, pixels)
@@ -154,7 +156,7 @@ def write_loaded(s: State, m: GemminiMachine) -> None:
 
 
 @stage
-def empty_narrow(s: State, valid: bool, done: bool, last: bool) -> None:
+def empty_narrow(s: UnitState, valid: bool, done: bool, last: bool) -> None:
     """The pixel repeater of int8 rows after its cycle."""
     if not s[PR_VALID] or (valid and not done):
         return
@@ -168,7 +170,7 @@ def empty_narrow(s: State, valid: bool, done: bool, last: bool) -> None:
 
 
 @stage
-def empty_wide(s: State, last: bool) -> None:
+def empty_wide(s: UnitState, last: bool) -> None:
     """The register of int32 rows after one was written."""
     if last:
         s[LD_RETURNED], s[LD_RETURNED_BYTES] = 1 + s[WI_SLOT], s[WI_BYTES]
@@ -180,7 +182,7 @@ def empty_wide(s: State, last: bool) -> None:
 
 
 @stage
-def empty_zero(s: State, valid: bool, done: bool) -> None:
+def empty_zero(s: UnitState, valid: bool, done: bool) -> None:
     """The pixel repeater of zeros after its cycle."""
     if not s[ZR_VALID] or (valid and not done):
         return

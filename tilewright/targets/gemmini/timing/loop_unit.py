@@ -3,6 +3,8 @@
 LoopMatmul.scala and WeightedArbiter.scala. Stores come first, then products, then biases, then A
 or B, whichever is behind. A generator waits while its part of the reservation station is full of
 generated commands.
+
+The registers of all units are `s` (STATE_WORDS,). A loop's settings are `loop` (LOOP_SETTINGS,).
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ from tilewright.targets.gemmini.timing.state import (
     RS_FIELDS,
     STATION,
     STORE_PART,
-    State,
+    UnitState,
     entry_at,
     has_room,
     new_entry,
@@ -87,14 +89,14 @@ NOBODY = -1
 
 
 @stage
-def step_loops(s: State, m: GemminiMachine, c: Commands, end: int) -> None:
+def step_loops(s: UnitState, m: GemminiMachine, c: Commands, end: int) -> None:
     """One cycle: pass on a plain command, or configure and run loops."""
     run_loops(s, m, c)
     count_completed(s, end)
 
 
 @stage
-def run_loops(s: State, m: GemminiMachine, c: Commands) -> None:
+def run_loops(s: UnitState, m: GemminiMachine, c: Commands) -> None:
     """The cycle without what leaves the reservation station, which counts from the next one on."""
     configured = s[LW_CONFIGURED] + s[LW_CONFIGURED + 1] > 0
     room = has_room(s, LAST_Q, FRONT_ENTRIES)
@@ -135,7 +137,7 @@ def run_loops(s: State, m: GemminiMachine, c: Commands) -> None:
 
 
 @stage
-def count_completed(s: State, end: int) -> None:
+def count_completed(s: UnitState, end: int) -> None:
     """Generated commands that left the reservation station in this cycle no longer count."""
     if s[COMPLETED] >= 0:
         command = s[STATION + s[COMPLETED] * RS_FIELDS + RS_COMMAND]
@@ -144,7 +146,7 @@ def count_completed(s: State, end: int) -> None:
 
 
 @stage
-def configure_loop(s: State, m: GemminiMachine, c: Commands, command: int, loop: int) -> None:
+def configure_loop(s: UnitState, m: GemminiMachine, c: Commands, command: int, loop: int) -> None:
     """Take one of a loop's configuration commands."""
     settings = c.loops[loop]
     set_loop(settings, c.funct[command], c.rs1[command], c.rs2[command])
@@ -159,7 +161,7 @@ def configure_loop(s: State, m: GemminiMachine, c: Commands, command: int, loop:
 
 
 @stage
-def completed_now(s: State) -> int:
+def completed_now(s: UnitState) -> int:
     """Which generators of which loop (8 bits each) are seen to have ended in this cycle."""
     marks = 0
     for generator in range(GENERATORS):
@@ -171,7 +173,7 @@ def completed_now(s: State) -> int:
 
 
 @stage
-def starts(s: State, c: Commands) -> int:
+def starts(s: UnitState, c: Commands) -> int:
     """Which generators begin with a loop in this cycle, as a bit set."""
     starting = 0
     for generator in range(GENERATORS):
@@ -191,14 +193,14 @@ def starts(s: State, c: Commands) -> int:
 
 
 @stage
-def next_loop(s: State, generator: int) -> int:
+def next_loop(s: UnitState, generator: int) -> int:
     """The loop a generator would begin with."""
     head = s[LW_HEAD]
     return 1 - head if s[LW_STARTED + head] & (1 << generator) else head
 
 
 @stage
-def start(s: State, generator: int) -> None:
+def start(s: UnitState, generator: int) -> None:
     """Begin with a loop."""
     loop = next_loop(s, generator)
     s[LG_STATE + generator], s[LG_LOOP + generator] = WORKS, loop
@@ -208,7 +210,7 @@ def start(s: State, generator: int) -> None:
 
 
 @stage
-def is_skipped(s: State, c: Commands, generator: int) -> bool:
+def is_skipped(s: UnitState, c: Commands, generator: int) -> bool:
     """Whether a generator has nothing to do in its loop."""
     loop = c.loops[s[LG_LOOP + generator]]
     if generator == GEN_A:
@@ -223,7 +225,7 @@ def is_skipped(s: State, c: Commands, generator: int) -> bool:
 
 
 @stage
-def has_command(s: State, m: GemminiMachine, c: Commands, generator: int) -> bool:
+def has_command(s: UnitState, m: GemminiMachine, c: Commands, generator: int) -> bool:
     """Whether a generator offers a command."""
     if s[LG_STATE + generator] == IDLE or is_skipped(s, c, generator):
         return False
@@ -243,13 +245,13 @@ def has_command(s: State, m: GemminiMachine, c: Commands, generator: int) -> boo
 
 
 @stage
-def ended_for(s: State, generator: int, other: int) -> bool:
+def ended_for(s: UnitState, generator: int, other: int) -> bool:
     """Whether a generator has made all commands of the loop of another one."""
     return s[LG_STATE + generator] == IDLE or s[LG_LOOP + generator] != s[LG_LOOP + other]
 
 
 @stage
-def operands_are_ahead(s: State) -> bool:
+def operands_are_ahead(s: UnitState) -> bool:
     """Whether A, B and the bias of the next product were loaded, as far as the machine checks."""
     i, j, k = s[LG_I + GEN_EX], s[LG_J + GEN_EX], s[LG_K + GEN_EX]
     a_k, b_k = s[LG_K + GEN_A], s[LG_K + GEN_B]
@@ -260,7 +262,7 @@ def operands_are_ahead(s: State) -> bool:
 
 
 @stage
-def results_are_ahead(s: State, c: Commands) -> bool:
+def results_are_ahead(s: UnitState, c: Commands) -> bool:
     """Whether the products of the next store were issued."""
     loop = c.loops[s[LG_LOOP + GEN_C]]
     i, j = s[LG_I + GEN_C], s[LG_J + GEN_C]
@@ -279,7 +281,7 @@ def results_are_ahead(s: State, c: Commands) -> bool:
 
 
 @stage
-def choose_generator(s: State, m: GemminiMachine, c: Commands) -> int:
+def choose_generator(s: UnitState, m: GemminiMachine, c: Commands) -> int:
     """Whose command goes next, or NOBODY."""
     if has_command(s, m, c, GEN_C):
         return GEN_C
@@ -292,7 +294,7 @@ def choose_generator(s: State, m: GemminiMachine, c: Commands) -> int:
 
 
 @stage
-def choose_operand(s: State, c: Commands) -> int:
+def choose_operand(s: UnitState, c: Commands) -> int:
     """Whether A or B is loaded next."""
     same = s[LG_LOOP + GEN_A] == s[LG_LOOP + GEN_B]
     a_idle, b_idle = s[LG_STATE + GEN_A] == IDLE, s[LG_STATE + GEN_B] == IDLE
@@ -311,7 +313,7 @@ def choose_operand(s: State, c: Commands) -> int:
 
 
 @stage
-def emit(s: State, m: GemminiMachine, c: Commands, generator: int) -> None:
+def emit(s: UnitState, m: GemminiMachine, c: Commands, generator: int) -> None:
     """Make a generator's command and move its counters on."""
     loop = c.loops[s[LG_LOOP + generator]]
     i, j, k = s[LG_I + generator], s[LG_J + generator], s[LG_K + generator]
@@ -353,7 +355,7 @@ def step_of(blocks: int, end: int) -> int:
 
 
 @stage
-def advance(s: State, loop: NDArray[np.int64], generator: int) -> bool:
+def advance(s: UnitState, loop: NDArray[np.int64], generator: int) -> bool:
     """Move a generator's counters on; whether its loop is done."""
     max_i, max_j, max_k = loop[MAX_I], loop[MAX_J], loop[MAX_K]
     inner, outer, last = LG_I, LG_J, LG_K

@@ -4,6 +4,8 @@ Requests of reader and writer meet in a crossbar, which serves them in turn (Arb
 rocket-chip, `roundRobin`). A write keeps it until its last beat. Memory accepts one beat a cycle
 and answers in order. A response leaves `memory_latency_cycles` after its request's last beat at the
 earliest, one beat in each cycle that `cycles_per_beat` divides.
+
+The registers of all units are `s` (STATE_WORDS,).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from tilewright.targets.gemmini.timing.state import (
     XB_BEATS_LEFT,
     XB_MASK,
     XB_OWNER,
-    State,
+    UnitState,
     entry_at,
     has_room,
     new_entry,
@@ -39,7 +41,7 @@ NOBODY = -1
 
 
 @stage
-def move_responses(s: State, m: GemminiMachine) -> None:
+def move_responses(s: UnitState, m: GemminiMachine) -> None:
     """One beat from the port's response buffer to its unit's, and one from memory to the port."""
     if s[D_BUFFER + COUNT] > 0:
         at = entry_at(s, D_BUFFER, BUFFER_ENTRIES, 2, 0)
@@ -62,7 +64,7 @@ def move_responses(s: State, m: GemminiMachine) -> None:
 
 
 @stage
-def move_requests(s: State, m: GemminiMachine) -> int:
+def move_requests(s: UnitState, m: GemminiMachine) -> int:
     """One beat from the port to memory, and one from the crossbar to the port.
 
     The request whose first beat was at the port, as xact + 64 * bytes, or NOBODY.
@@ -88,7 +90,7 @@ def move_requests(s: State, m: GemminiMachine) -> int:
 
 
 @stage
-def cross(s: State) -> None:
+def cross(s: UnitState) -> None:
     """The crossbar's choice and its beat."""
     reads, writes = s[RD_BUFFER + COUNT] > 0, s[WR_BUFFER + COUNT] > 0
     room = has_room(s, PORT_BUFFER, BUFFER_ENTRIES)

@@ -2,6 +2,8 @@
 
 A request that meets a full buffer or an unknown page goes back to the end of a queue of two. It
 blocks a new one meanwhile (DMA.scala, StreamReaderCore).
+
+The registers of all units are `s` (STATE_WORDS,).
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from tilewright.targets.gemmini.timing.state import (
     XACT_TABLE,
     XACT_VALID,
     XACTS,
-    State,
+    UnitState,
     entry_at,
     has_room,
     new_entry,
@@ -68,7 +70,7 @@ def request_log(address: int, left: int) -> int:
 
 
 @stage
-def step_reader(s: State) -> None:
+def step_reader(s: UnitState) -> None:
     """One cycle, from the crossbar's buffer back to the queue of rows."""
     retries = False
     retried_xact, retried_page = s[RD_OUT_XACT], s[RD_OUT_PAGE]
@@ -102,7 +104,7 @@ def step_reader(s: State) -> None:
 
 
 @stage
-def request(s: State) -> bool:
+def request(s: UnitState) -> bool:
     """Make the next request of a row; whether it was its last."""
     slot = LD_SLOT_TABLE + s[RD_SLOT] * SLOT_FIELDS
     width = 4 * DIM if s[slot + SLOT_WIDE] else DIM

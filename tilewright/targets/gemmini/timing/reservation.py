@@ -2,6 +2,8 @@
 
 ReservationStation.scala. Each of the three parts issues its commands in order. A command waits for
 commands of the other two parts whose local rows overlap with its own.
+
+The registers of all units are `s` (STATE_WORDS,).
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ from tilewright.targets.gemmini.timing.state import (
     STORE_PART,
     UN_ENTRIES,
     UN_Q,
-    State,
+    UnitState,
     entry_at,
     has_room,
     new_entry,
@@ -106,7 +108,7 @@ def part_entries(m: GemminiMachine, part: int) -> int:
 
 
 @stage
-def step_station(s: State, m: GemminiMachine, c: Commands) -> None:
+def step_station(s: UnitState, m: GemminiMachine, c: Commands) -> None:
     """One cycle: choose who is issued and who completes, take in a command, then apply both."""
     for part in range(PARTS):
         s[ISSUES + part] = -1
@@ -129,7 +131,7 @@ def step_station(s: State, m: GemminiMachine, c: Commands) -> None:
 
 
 @stage
-def choose_issue(s: State, m: GemminiMachine, part: int) -> None:
+def choose_issue(s: UnitState, m: GemminiMachine, part: int) -> None:
     """The first entry that waits for nothing, if its controller's queue has room."""
     for n in range(part_entries(m, part)):
         e = station_entry(part, n)
@@ -146,7 +148,7 @@ def choose_issue(s: State, m: GemminiMachine, part: int) -> None:
 
 
 @stage
-def completed_entry(s: State) -> int:
+def completed_entry(s: UnitState) -> int:
     """Who completes: the array's command first, then a load, then a store; -1 if nobody."""
     if s[EX_COMPLETES] >= 0:
         return EXECUTE_PART * MOST_ENTRIES + s[EX_COMPLETES]
@@ -163,7 +165,7 @@ def completed_entry(s: State) -> int:
 
 
 @stage
-def return_rows(s: State) -> None:
+def return_rows(s: UnitState) -> None:
     """Count what arrived in this cycle; a command completes in the next cycle at the earliest."""
     if s[LD_RETURNED] > 0:
         slot = LD_SLOT_TABLE + (s[LD_RETURNED] - 1) * SLOT_FIELDS
@@ -175,7 +177,7 @@ def return_rows(s: State) -> None:
 
 
 @stage
-def issue(s: State, m: GemminiMachine, c: Commands, part: int, n: int) -> None:
+def issue(s: UnitState, m: GemminiMachine, c: Commands, part: int, n: int) -> None:
     """Hand a command to its controller; a CONFIG of load or store is thereby complete."""
     e = station_entry(part, n)
     command = s[e + RS_COMMAND]
@@ -204,7 +206,7 @@ def issue(s: State, m: GemminiMachine, c: Commands, part: int, n: int) -> None:
 
 
 @stage
-def complete(s: State, m: GemminiMachine, c: Commands, part: int, n: int) -> None:
+def complete(s: UnitState, m: GemminiMachine, c: Commands, part: int, n: int) -> None:
     """Free an entry and those that wait for it."""
     e = station_entry(part, n)
     s[e + RS_VALID] = 0
@@ -216,14 +218,14 @@ def complete(s: State, m: GemminiMachine, c: Commands, part: int, n: int) -> Non
 
 
 @stage
-def release(s: State, m: GemminiMachine, waiting: int, part: int, n: int) -> None:
+def release(s: UnitState, m: GemminiMachine, waiting: int, part: int, n: int) -> None:
     """No entry of part `waiting` waits for entry n of `part` any more."""
     for k in range(part_entries(m, waiting)):
         s[station_entry(waiting, k) + RS_WAITS_LOAD + part] &= ~(1 << n)
 
 
 @stage
-def allocate(s: State, m: GemminiMachine, c: Commands, command: int) -> bool:
+def allocate(s: UnitState, m: GemminiMachine, c: Commands, command: int) -> bool:
     """Take a command into the station; whether its part had a free entry."""
     funct, a, b = c.funct[command], c.rs1[command], c.rs2[command]
     unit = bits(a, 0, 2)
@@ -252,7 +254,7 @@ def allocate(s: State, m: GemminiMachine, c: Commands, command: int) -> bool:
 
 
 @stage
-def configure_station(s: State, funct: int, part: int, a: int, b: int) -> None:
+def configure_station(s: UnitState, funct: int, part: int, a: int, b: int) -> None:
     """Remember the strides that later commands' ranges depend on."""
     if funct == CONFIG:
         if part == EXECUTE_PART:
@@ -273,7 +275,7 @@ def configure_station(s: State, funct: int, part: int, a: int, b: int) -> None:
 
 
 @stage
-def set_range(s: State, m: GemminiMachine, at: int, start: int, n_rows: int) -> None:
+def set_range(s: UnitState, m: GemminiMachine, at: int, start: int, n_rows: int) -> None:
     """Write a range of local rows: valid, start, end, whether it wraps around."""
     row = start & m.address_mask
     size = m.accumulator_rows if in_accumulator(start) else m.scratchpad_rows
@@ -284,7 +286,7 @@ def set_range(s: State, m: GemminiMachine, at: int, start: int, n_rows: int) -> 
 
 
 @stage
-def set_ranges(s: State, m: GemminiMachine, e: int, funct: int, a: int, b: int) -> None:
+def set_ranges(s: UnitState, m: GemminiMachine, e: int, funct: int, a: int, b: int) -> None:
     """The local rows a command reads and writes."""
     if is_mvin(funct):
         state = load_state(funct)
@@ -325,7 +327,7 @@ def without_pixels(m: GemminiMachine, start: int, pixels: int) -> int:
 
 
 @stage
-def set_waits(s: State, m: GemminiMachine, e: int, part: int) -> None:
+def set_waits(s: UnitState, m: GemminiMachine, e: int, part: int) -> None:
     """Which entries a new one waits for."""
     config = s[e + RS_CONFIG] == 1
     for other in range(PARTS):
@@ -344,7 +346,7 @@ def set_waits(s: State, m: GemminiMachine, e: int, part: int) -> None:
 
 
 @stage
-def depends_on(s: State, m: GemminiMachine, e: int, part: int, k: int, other: int) -> bool:
+def depends_on(s: UnitState, m: GemminiMachine, e: int, part: int, k: int, other: int) -> bool:
     """Whether new entry e waits for entry k of another part."""
     if part == LOAD_PART and other == EXECUTE_PART:
         return (s[k + RS_A_VALID] == 1 and overlap(s, m, e + RS_A_VALID, k + RS_A_VALID)) or (
@@ -371,7 +373,7 @@ def local_row(m: GemminiMachine, address: int) -> int:
 
 
 @stage
-def overlap(s: State, m: GemminiMachine, one: int, two: int) -> bool:
+def overlap(s: UnitState, m: GemminiMachine, one: int, two: int) -> bool:
     """Whether two ranges share rows of one memory."""
     start, end, wraps = s[one + 1], s[one + 2], s[one + 3]
     other_start, other_end, other_wraps = s[two + 1], s[two + 2], s[two + 3]

@@ -7,6 +7,8 @@ Within a cycle, units act from the memory port backwards: who takes from a queue
 fills it. A taker thus sees the entries of the cycle before, as in the hardware. A filler of a
 plain queue asks `has_room`, which does not count what was removed in this cycle. A filler of a
 "pipe" queue asks `has_room_pipe`, which does.
+
+The registers of all units are `s` (STATE_WORDS,).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from tilewright.targets.gemmini.compiled import stage
 from tilewright.targets.gemmini.spec import MOST_ENTRIES
 
-State = NDArray[np.int64]  # (STATE_WORDS,)
+UnitState = NDArray[np.int64]  # (STATE_WORDS,)
 HEAD, COUNT, REMOVED_AT, ENTRIES = 0, 1, 2, 3
 QUEUE_HEADER = 3
 
@@ -228,7 +230,7 @@ STATE_WORDS = _p.used
 
 
 @stage
-def entry_at(s: State, queue: int, entries: int, fields: int, n: int) -> int:
+def entry_at(s: UnitState, queue: int, entries: int, fields: int, n: int) -> int:
     """The position of a queue's n-th entry, the oldest being 0; beyond its entries, what an
     earlier one left there."""
     at = s[queue + HEAD] + n
@@ -238,7 +240,7 @@ def entry_at(s: State, queue: int, entries: int, fields: int, n: int) -> int:
 
 
 @stage
-def remove(s: State, queue: int, entries: int) -> None:
+def remove(s: UnitState, queue: int, entries: int) -> None:
     """Remove the oldest entry."""
     at = s[queue + HEAD] + 1
     s[queue + HEAD] = 0 if at == entries else at
@@ -247,7 +249,7 @@ def remove(s: State, queue: int, entries: int) -> None:
 
 
 @stage
-def new_entry(s: State, queue: int, entries: int, fields: int) -> int:
+def new_entry(s: UnitState, queue: int, entries: int, fields: int) -> int:
     """Append an entry; its position."""
     at = entry_at(s, queue, entries, fields, s[queue + COUNT])
     s[queue + COUNT] += 1
@@ -255,19 +257,19 @@ def new_entry(s: State, queue: int, entries: int, fields: int) -> int:
 
 
 @stage
-def has_room(s: State, queue: int, entries: int) -> bool:
+def has_room(s: UnitState, queue: int, entries: int) -> bool:
     """Whether it had room at the beginning of the cycle."""
     return s[queue + COUNT] + (1 if s[queue + REMOVED_AT] == s[NOW] else 0) < entries
 
 
 @stage
-def has_room_pipe(s: State, queue: int, entries: int) -> bool:
+def has_room_pipe(s: UnitState, queue: int, entries: int) -> bool:
     """Whether it has room now."""
     return s[queue + COUNT] < entries
 
 
-def blank_state() -> State:
-    """The registers after reset."""
+def blank_state() -> UnitState:
+    """The registers after reset, (STATE_WORDS,)."""
     s = np.zeros(STATE_WORDS, np.int64)
     for queue in (
         PORT_Q, CONV_Q, LOOP_Q, LAST_Q, LD_Q, READ_Q, ST_Q, DISPATCH_Q, NORM_Q, SCALE_Q, ISSUE_Q,

@@ -1,4 +1,7 @@
-"""Simulates the store controller: turns MVOUTs into rows, blocks and pooling windows."""
+"""Simulates the store controller: turns MVOUTs into rows, blocks and pooling windows.
+
+The registers of all units are `s` (STATE_WORDS,).
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ from tilewright.targets.gemmini.timing.state import (
     ST_WINDOW_ROW,
     WAITS_FOR_COMMAND,
     WAITS_FOR_ROOM,
-    State,
+    UnitState,
     entry_at,
     has_room,
     new_entry,
@@ -70,7 +73,7 @@ SLOTS = 2
 
 
 @stage
-def step_store(s: State, m: GemminiMachine, c: Commands) -> None:
+def step_store(s: UnitState, m: GemminiMachine, c: Commands) -> None:
     """One cycle of the controller."""
     if s[ST_STATE] == WAITS_FOR_COMMAND:
         if s[ST_Q + COUNT] == 0:
@@ -96,13 +99,13 @@ def step_store(s: State, m: GemminiMachine, c: Commands) -> None:
 
 
 @stage
-def sending_state(s: State) -> int:
+def sending_state(s: UnitState) -> int:
     """The state after a command's first row."""
     return POOLS if s[ST_POOL_STRIDE] != 0 else SENDS_ROWS
 
 
 @stage
-def at_start(s: State) -> bool:
+def at_start(s: UnitState) -> bool:
     """Whether all counters are at a command's beginning."""
     if s[ST_STATE] == POOLS or (s[ST_STATE] == WAITS_FOR_COMMAND and s[ST_POOL_STRIDE] != 0):
         window = s[ST_WINDOW_ROW] + s[ST_WINDOW_COLUMN]
@@ -111,7 +114,7 @@ def at_start(s: State) -> bool:
 
 
 @stage
-def configure_store(s: State, a: int, b: int) -> None:
+def configure_store(s: UnitState, a: int, b: int) -> None:
     """CONFIG_ST."""
     s[ST_STRIDE] = bits(b, 0, 32)
     stride, size = bits(a, 4, 2), bits(a, 6, 2)
@@ -125,13 +128,13 @@ def configure_store(s: State, a: int, b: int) -> None:
 
 
 @stage
-def flat(s: State) -> bool:
+def flat(s: UnitState) -> bool:
     """Whether rows follow a grid without pooling."""
     return s[ST_POOL_STRIDE] == 0 and s[ST_POOL_SIZE] != 0
 
 
 @stage
-def take_store_slot(s: State, c: Commands, n: int, entry: int) -> bool:
+def take_store_slot(s: UnitState, c: Commands, n: int, entry: int) -> bool:
     """Track a command in one of two slots; whether one was free."""
     number = 0
     while number < SLOTS and s[ST_SLOT_VALID + number]:
@@ -151,7 +154,7 @@ def take_store_slot(s: State, c: Commands, n: int, entry: int) -> bool:
 
 
 @stage
-def send_block(s: State, m: GemminiMachine, c: Commands, n: int) -> bool:
+def send_block(s: UnitState, m: GemminiMachine, c: Commands, n: int) -> bool:
     """Send the next block of a row to the dispatch queue; whether there was room."""
     if not has_room(s, DISPATCH_Q, DISPATCH_ENTRIES):
         return False
@@ -182,7 +185,9 @@ def send_block(s: State, m: GemminiMachine, c: Commands, n: int) -> bool:
 
 
 @stage
-def place(s: State, m: GemminiMachine, to: int, address: int, offset: int, garbage: bool) -> None:
+def place(
+    s: UnitState, m: GemminiMachine, to: int, address: int, offset: int, garbage: bool
+) -> None:
     """Write which bank and row a queue entry reads."""
     at = (address + offset) & m.address_mask
     if garbage or is_garbage(m, (address & ~m.address_mask) | at):
@@ -204,7 +209,7 @@ def place(s: State, m: GemminiMachine, to: int, address: int, offset: int, garba
 
 
 @stage
-def advance(s: State, n_rows: int, blocks: int) -> None:
+def advance(s: UnitState, n_rows: int, blocks: int) -> None:
     """Move the counters on: blocks of a row first; of a pool, the window first."""
     if s[ST_POOL_STRIDE] != 0:
         for counter, end in (

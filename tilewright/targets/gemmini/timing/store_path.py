@@ -1,4 +1,7 @@
-"""Simulates the way of stored rows: bank, four queues, scaler, writer (Scratchpad.scala)."""
+"""Simulates the way of stored rows: bank, four queues, scaler, writer (Scratchpad.scala).
+
+The registers of all units are `s` (STATE_WORDS,).
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ from tilewright.targets.gemmini.timing.state import (
     SQ_ROW,
     SQ_SLOT,
     ST_RETURNED,
-    State,
+    UnitState,
     entry_at,
     has_room,
     has_room_pipe,
@@ -54,7 +57,7 @@ LAST_STAGE = 1 << 3
 
 
 @stage
-def move_entry(s: State, source: int, source_entries: int, target: int, entries: int) -> None:
+def move_entry(s: UnitState, source: int, source_entries: int, target: int, entries: int) -> None:
     """The oldest entry of one queue to the next one."""
     at = entry_at(s, source, source_entries, SQ_FIELDS, 0)
     to = new_entry(s, target, entries, SQ_FIELDS)
@@ -64,7 +67,7 @@ def move_entry(s: State, source: int, source_entries: int, target: int, entries:
 
 
 @stage
-def feed_writer(s: State, writer_ready: bool) -> None:
+def feed_writer(s: UnitState, writer_ready: bool) -> None:
     """Hand the oldest row to the writer if its data are there; let the data pipes move on.
 
     What the pipes see is the oldest place of the issue queue even if that is empty, as in the
@@ -93,7 +96,7 @@ def feed_writer(s: State, writer_ready: bool) -> None:
 
 
 @stage
-def move_to_issue(s: State, scaler_ready: bool, issue_room: bool) -> None:
+def move_to_issue(s: UnitState, scaler_ready: bool, issue_room: bool) -> None:
     """From the scale queue to the issue queue; of the accumulator together with the scaler."""
     enters = 0
     head = entry_at(s, SCALE_Q, SCALE_ENTRIES, SQ_FIELDS, 0)
@@ -127,7 +130,7 @@ def move_to_issue(s: State, scaler_ready: bool, issue_room: bool) -> None:
 
 
 @stage
-def move_to_scale(s: State) -> None:
+def move_to_scale(s: UnitState) -> None:
     """From the norm queue to the scale queue; of the accumulator together with the bank's row."""
     for bank in range(MOST_ACC_BANKS):
         s[ACC_OUT_READY + bank] = 0
@@ -145,7 +148,7 @@ def move_to_scale(s: State) -> None:
 
 
 @stage
-def dispatch_read(s: State) -> None:
+def dispatch_read(s: UnitState) -> None:
     """Read the next row of a store from its bank, unless the array reads there."""
     if s[DISPATCH_Q + COUNT] == 0 or not has_room(s, NORM_Q, NORM_ENTRIES):
         return

@@ -2,6 +2,8 @@
 
 A request to another page asks the shared buffer, which answers one unit a cycle, in turn. A request
 that has no answer must try again (FrontendTLB.scala).
+
+The registers of all units are `s` (STATE_WORDS,).
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ from tilewright.targets.gemmini.timing.state import (
     TLB_PAGE,
     TLB_READER,
     TLB_WRITER,
-    State,
+    UnitState,
 )
 
 PAGE_BITS = 12
 
 
 @stage
-def answer_translation(s: State) -> None:
+def answer_translation(s: UnitState) -> None:
     """Say which unit's request of the cycle before is not translated."""
     granted = -1
     if s[TLB_ASKS + TLB_WRITER]:
@@ -42,7 +44,7 @@ def answer_translation(s: State) -> None:
 
 
 @stage
-def ask_translation(s: State, client: int, valid: int, page: int) -> None:
+def ask_translation(s: UnitState, client: int, valid: int, page: int) -> None:
     """Ask for the page of what waits in a unit's queue (`valid`), and learn the last answer."""
     hit = 1 if s[TLB_KNOWN + client] and s[TLB_PAGE + client] == page else 0
     if s[TLB_GRANTED] == client:
@@ -54,7 +56,7 @@ def ask_translation(s: State, client: int, valid: int, page: int) -> None:
 
 
 @stage
-def forget_pages(s: State) -> None:
+def forget_pages(s: UnitState) -> None:
     """FLUSH: both units ask again."""
     s[TLB_KNOWN + TLB_WRITER] = 0
     s[TLB_KNOWN + TLB_READER] = 0

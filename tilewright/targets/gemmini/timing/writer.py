@@ -2,6 +2,8 @@
 
 Each beat needs a free transaction number; a beat of an unknown page goes back (DMA.scala,
 StreamWriter).
+
+The registers of all units are `s` (STATE_WORDS,).
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from tilewright.targets.gemmini.timing.state import (
     WR_XACT,
     WR_XACTS_BUSY,
     XACTS,
-    State,
+    UnitState,
     entry_at,
     has_room,
     new_entry,
@@ -55,14 +57,14 @@ ALL_XACTS = (1 << XACTS) - 1
 
 
 @stage
-def copy_beat(s: State, to: int, source: int) -> None:
+def copy_beat(s: UnitState, to: int, source: int) -> None:
     """Copy a beat's fields."""
     for field in range(BEAT_FIELDS):
         s[to + field] = s[source + field]
 
 
 @stage
-def step_writer(s: State) -> bool:
+def step_writer(s: UnitState) -> bool:
     """One cycle, from the crossbar's buffer back; whether it takes another row."""
     s[WR_FREED] = 0
     if s[WR_D_BUFFER + COUNT] > 0 and s[WR_XACTS_BUSY]:
@@ -104,7 +106,7 @@ def step_writer(s: State) -> bool:
 
 
 @stage
-def send_beat(s: State) -> bool:
+def send_beat(s: UnitState) -> bool:
     """Make the next beat of a row; whether it was the row's last."""
     if s[WR_STATE] == NEW_REQUEST:
         left = s[WR_LENGTH] - s[WR_SENT]
@@ -146,7 +148,7 @@ def send_beat(s: State) -> bool:
 
 
 @stage
-def take_row(s: State) -> None:
+def take_row(s: UnitState) -> None:
     """Take the oldest row or block of the issue queue."""
     at = entry_at(s, ISSUE_Q, ISSUE_ENTRIES, SQ_FIELDS, 0)
     s[WR_ADDRESS] = s[at + SQ_ADDRESS]
