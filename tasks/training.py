@@ -152,7 +152,8 @@ def _numbers(metrics: Mapping[str, Json]) -> dict[str, float]:
     assert isinstance(visible, dict)
     low, high = interval
     found |= {"pairwise_accuracy_low": low, "pairwise_accuracy_high": high}
-    return found | {f"visible_{k}": float(v) for k, v in visible.items() if k != "interval"}
+    known = {k: v for k, v in visible.items() if isinstance(v, int | float)}
+    return found | {f"visible_{k}": float(v) for k, v in known.items()}
 
 
 def _register(

@@ -135,10 +135,13 @@ class _Search:
     def __init__(self, target: Target, workload: Workload) -> None:
         bounds, once = capability(target, Bounds), capability(target, MeasuresInOnePass)
         estimates = capability(target, Estimates)
+        refusal = f"{target.name} cannot bound schedules; name a VTA, such as vta-pynq"
+        if bounds is None or once is None or estimates is None:  # before a space is written out
+            raise TruthError(refusal)
         every = _whole(target.space(workload))
-        schedule_bounds = None if bounds is None else bounds.schedule_bounds(workload, every)
-        if schedule_bounds is None or once is None or estimates is None:
-            raise TruthError(f"{target.name} cannot bound schedules; name a VTA, such as vta-pynq")
+        schedule_bounds = bounds.schedule_bounds(workload, every)
+        if schedule_bounds is None:
+            raise TruthError(refusal)
         self._once, self._workload = once, workload
         self.flat = np.flatnonzero(np.isfinite(schedule_bounds))
         self._configs, self._bounds = every[self.flat], schedule_bounds[self.flat]

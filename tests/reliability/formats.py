@@ -398,6 +398,19 @@ def _specifications(folder: Path) -> tuple[Draw, Read]:
     return lambda rng: json_mutant(document, rng), read_it
 
 
+def _gemmini_specifications(folder: Path) -> tuple[Draw, Read]:
+    from tilewright.targets.gemmini.spec import GemminiSpec, preset_files
+
+    path = folder / "gemmini.json"
+    document = json.loads(preset_files()["gemmini-default"].read_text())
+
+    def read_it(data: bytes) -> object:
+        path.write_bytes(data)
+        return GemminiSpec.load(str(path)).fingerprint
+
+    return lambda rng: json_mutant(document, rng), read_it
+
+
 def _tables(folder: Path) -> tuple[Draw, Read]:
     import gzip
 
@@ -485,6 +498,9 @@ FORMATS = {
     "drafts": Format(_learned("draft")),
     "champions": Format(_champions, ("tilewright.tasks.champion_registry:champion_file",)),
     "specifications": Format(_specifications, ("tilewright.targets.vta.spec:VtaSpec.load",)),
+    "Gemmini specifications": Format(
+        _gemmini_specifications, ("tilewright.targets.gemmini.spec:GemminiSpec.load",)
+    ),
     "replay tables": Format(_tables, (f"{TABLE}:_reference_workload", f"{TABLE}:_text")),
     "instruction streams": Format(_streams, ("tilewright.cli.commands.vta:_read",)),
     **artifact_formats.FORMATS,

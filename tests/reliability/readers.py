@@ -39,7 +39,8 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.fusion.learned.pretrained:shipped_digest",
         "tilewright.targets.board.board_runner:BoardBench._build",
         "tilewright.targets.cpu.target:_sources",
-        "tilewright.targets.numba_cache:use_cache_of_these_sources",
+        "tilewright.networks.compiled.c_interface:write_c_interface",
+        "tilewright.targets.numba_cache:_folder_of",
         "tilewright.targets.vta.baseline:_tophub", "tilewright.targets.vta.board.runtime:source",
         "tilewright.targets.vta.code_digest:simulator_version", "tilewright.tasks.plots:_code",
         "tilewright.tuning.network:source_digest",
@@ -62,6 +63,8 @@ TRUSTED: dict[str, tuple[str, ...]] = {
     ),
     "the kernel wrote it": (
         "tilewright.search.file_lock:_boot_id", "tilewright.search.file_lock:_stopped",
+        "tilewright.evaluation.engines.process:_waited",
+        "tilewright.evaluation.engines.timing:_stolen",
         "tilewright.targets.cpu.machine:_said", "tilewright.targets.cpu.runner:quiet_machine",
     ),
     "it hashes bytes, whatever they are": (

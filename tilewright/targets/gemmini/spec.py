@@ -115,8 +115,8 @@ class GemminiSpec(BaseModel):
             values = as_object(read_json(path.read_text()))
         except OSError as error:
             raise SpecError(f"cannot read {path}: {error.strerror}") from None
-        except json.JSONDecodeError as error:
-            raise SpecError(f"{path} is not JSON: {error}; correct it there") from None
+        except ValueError as error:
+            raise SpecError(f"{path} describes no machine: {error}; correct it there") from None
         return cls.from_mapping({"name": path.stem, **values})
 
     @cached_property
