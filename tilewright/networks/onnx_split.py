@@ -58,7 +58,7 @@ def split(
     model: onnx.ModelProto, unsupported: Collection[str], input_shapes: Mapping[str, Sequence[int]]
 ) -> tuple[onnx.ModelProto, OnnxTail] | None:
     """The head of a model, and its tail from these operators on, each named as normalisation names
-    it; None where nothing is left to compile, or an operator is none of the model's own."""
+    it; None where nothing is left to compile, or the model has no operator of such a name."""
     copy = _inferred(named_copy(model).model, input_shapes)
     graph = copy.graph
     if not set(unsupported) <= {node.name for node in graph.node}:

@@ -43,8 +43,7 @@ def use_cache_of_these_sources() -> None:
 def cache_of(kind: str) -> Iterator[None]:
     """Kernels defined meanwhile keep their code in a folder for the sources of one other kind of
     target, so that a change there recompiles no other kind's."""
-    from numba.core import config
-
+    config = sys.modules["numba"].core.config
     before = config.CACHE_DIR
     if before == _CHOSEN.get("vta"):
         if kind not in _CHOSEN:

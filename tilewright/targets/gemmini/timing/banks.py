@@ -109,7 +109,7 @@ def bank_ready(s: UnitState, bank: int) -> bool:
 
 @stage
 def accumulator_output(s: UnitState, bank: int) -> int:
-    """Who gets the row that is at a bank's output; 0 if there is none."""
+    """The reader that gets the row at a bank's output; 0 without a row."""
     return s[ACC_HOLDS + bank] if s[ACC_HOLDS + bank] else s[ACC_READ + bank]
 
 
