@@ -10,20 +10,17 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from tilewright.evaluation.engines.engine import OWN, EngineError, check_engines
 from tilewright.evaluation.engines.timing import Rounds, Timed, time_engines
 from tilewright.flows.build import build_artifact
-from tilewright.networks.artifact import load
+from tilewright.networks.artifact import CompiledArtifact, load
+from tilewright.networks.imported_model import seeded_inputs
 from tilewright.networks.quantise.prepare import model_with_weights
 from tilewright.networks.sources import TORCH_SUFFIXES
 from tilewright.search import LocalRunner
-from tilewright.targets.layer import Value
 from tilewright.tuning.build_options import BuildOptions
 
 MODEL = "model.onnx"
@@ -71,11 +68,16 @@ def benchmark(run: LocalRunner, options: BenchmarkOptions) -> Benchmark:
             built = Path(folder) / "artifact"
             warnings = build_artifact(run, _build_options(options, built, threads)).warnings
         loaded = load(built, allow_code=True)
+        if not isinstance(loaded, CompiledArtifact):
+            raise EngineError(
+                f"{built} is for {loaded.target}, whose inferences are simulated; name a library "
+                "that 'tilewright build --target cpu' made"
+            )
         source = run(write_model, options.model, options.input_shapes, Path(folder)).value
         timed = run(
             time_engines,
             {OWN: built} | dict.fromkeys(options.against, source),
-            seeded(loaded.inputs),
+            seeded_inputs({each.name: (each.shape, each.dtype) for each in loaded.inputs}),
             threads,
             Rounds(options.rounds, 3 * options.rounds, options.seconds),
             run.emit,
@@ -94,23 +96,18 @@ def write_model(model: str, input_shapes: Mapping[str, tuple[int, ...]], folder:
     found = model_with_weights(model)
     for info in found.graph.input:
         if info.name in input_shapes:
-            dimensions = info.type.tensor_type.shape.dim
-            for dimension, size in zip(dimensions, input_shapes[info.name], strict=True):
+            dimensions, sizes = info.type.tensor_type.shape.dim, input_shapes[info.name]
+            if len(dimensions) != len(sizes):
+                raise EngineError(
+                    f"input '{info.name}' has {len(dimensions)} axes; --input-shape names "
+                    f"{len(sizes)}"
+                )
+            for dimension, size in zip(dimensions, sizes, strict=True):
                 dimension.dim_value = size
     path = folder / MODEL
     large = found.ByteSize() >= onnx.checker.MAXIMUM_PROTOBUF
     onnx.save(found, path, save_as_external_data=large)
     return path
-
-
-def seeded(values: tuple[Value, ...]) -> dict[str, NDArray[Any]]:
-    """An array of each input's shape: normal, or zeros and ones where it takes integers."""
-    rng, found = np.random.default_rng(0), {}
-    for value in values:
-        real = value.dtype.startswith("float")
-        drawn = rng.standard_normal(value.shape) if real else rng.integers(0, 2, value.shape)
-        found[value.name] = drawn.astype(value.dtype)
-    return found
 
 
 def _cores() -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import mlflow
 import numpy as np
 from mlflow.utils import requirements_utils
 
@@ -49,21 +50,15 @@ def flavoured(model: CostModel, folder: Path) -> Flavoured:
     survey_no_packages()
     booster = booster_of(model)
     if booster is not None and model.kind == "lightgbm":
-        import mlflow.lightgbm
-
         needs = [f"lightgbm=={lightgbm.__version__}"]
         return Flavoured(mlflow.lightgbm, {"lgb_model": booster, "pip_requirements": needs})
     if booster is not None:
-        import mlflow.xgboost
-
         booster.feature_names = list(model.columns) or None
         needs = [f"xgboost-cpu=={xgboost.__version__}"]
         return Flavoured(
             mlflow.xgboost,
             {"xgb_model": booster, "model_format": "ubj", "pip_requirements": needs},
         )
-    import mlflow.pyfunc
-
     path = folder / f"{model.kind}{model.suffix}"
     model.save(path)
     return Flavoured(

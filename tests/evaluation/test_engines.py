@@ -15,11 +15,14 @@ from tests import warm
 from tilewright.core.errors import UnknownName
 from tilewright.evaluation.engines.engine import OWN, EngineError, check_engines
 from tilewright.evaluation.engines.timing import EngineTimes, Rounds, Timed, ratio_of, time_engines
-from tilewright.flows.benchmark import BenchmarkOptions, benchmark, seeded, write_model
+from tilewright.flows.benchmark import BenchmarkOptions, benchmark, write_model
+from tilewright.flows.build import build_artifact
 from tilewright.networks import zoo
 from tilewright.networks.artifact import load
+from tilewright.networks.imported_model import seeded_inputs
 from tilewright.search import LocalRunner
 from tilewright.search.events import Event
+from tilewright.tuning.build_options import BuildOptions
 
 
 def times(engine: str, wall: list[float]) -> EngineTimes:
@@ -75,9 +78,6 @@ def test_a_network_is_timed_by_both_and_gives_the_same_numbers() -> None:
 @pytest.mark.slow(seconds=10)
 def test_another_network_in_its_place_shows_as_a_difference(tmp_path: Path) -> None:
     """The library is of one seed's weights, onnxruntime's of another's."""
-    from tilewright.flows.build import build_artifact
-    from tilewright.tuning.build_options import BuildOptions
-
     for seed in (0, 1):
         model = zoo.build("digits_cnn")
         for tensor in model.graph.initializer:
@@ -88,7 +88,8 @@ def test_another_network_in_its_place_shows_as_a_difference(tmp_path: Path) -> N
     build_artifact(
         LocalRunner(), BuildOptions(str(tmp_path / "0.onnx"), tmp_path / "art", "cpu", trials=0)
     )
-    inputs = seeded(load(tmp_path / "art", allow_code=True).inputs)
+    loaded = load(tmp_path / "art", allow_code=True)
+    inputs = seeded_inputs({each.name: (each.shape, each.dtype) for each in loaded.inputs})
     sources = {OWN: tmp_path / "art", "onnxruntime": tmp_path / "1.onnx"}
     timed = time_engines(sources, inputs, 1, Rounds(1, 1, 0.01))
     assert timed.engines["onnxruntime"].difference > 0.05
@@ -99,6 +100,19 @@ def test_a_model_that_an_engine_does_not_take_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     with pytest.raises(EngineError, match="onnxruntime does not run the network"):
         time_engines({"onnxruntime": tmp_path / "broken.onnx"}, {}, 1, Rounds(1, 1, 0.01))
+
+
+@pytest.mark.slow(seconds=5)
+def test_a_simulated_accelerator_is_not_timed(tmp_path: Path) -> None:
+    build_artifact(LocalRunner(), BuildOptions("digits_cnn", tmp_path / "art", trials=0))
+    options = BenchmarkOptions("digits_cnn", artifact=tmp_path / "art")
+    with pytest.raises(EngineError, match="for vta-pynq, whose inferences are simulated"):
+        benchmark(LocalRunner(), options)
+
+
+def test_a_shape_of_another_number_of_axes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="'input' has 4 axes; --input-shape names 2"):
+        write_model("digits_cnn", {"input": (1, 64)}, tmp_path)
 
 
 def test_a_torch_file_is_refused_with_the_way_out(tmp_path: Path) -> None:

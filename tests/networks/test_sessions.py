@@ -18,10 +18,11 @@ from tilewright.core.errors import SpecError
 from tilewright.flows.build import build_artifact
 from tilewright.networks import zoo
 from tilewright.networks.artifact import ArtifactError
-from tilewright.networks.artifact.session import ALIGNMENT, InferenceSession
+from tilewright.networks.artifact.session import InferenceSession
 from tilewright.networks.compiled import library
 from tilewright.networks.errors import InputError
 from tilewright.search import LocalRunner
+from tilewright.targets.kernels import ALIGNMENT
 from tilewright.tuning.build_options import BuildOptions
 
 MODEL = "digits_cnn"
@@ -79,7 +80,7 @@ def test_an_aligned_input_is_read_in_place_and_any_other_is_read_right(
     image = normal(*SHAPE, seed=4)
     expected = session.run(None, {"input": image})[0]
     placed = session.empty("input")
-    assert placed.ctypes.data % ALIGNMENT == library.ALIGNMENT % ALIGNMENT == 0
+    assert placed.ctypes.data % ALIGNMENT == 0
     placed[...] = image
     assert np.from_dlpack(library._tensor(placed)).ctypes.data == placed.ctypes.data
     raw = np.zeros(image.nbytes + 4 + ALIGNMENT, np.uint8)

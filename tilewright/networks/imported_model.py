@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,19 @@ if TYPE_CHECKING:
     from tilewright.networks.relax.bindings import FlatGraph
 
 Array = NDArray[Any]
+
+
+def seeded_inputs(
+    kinds: Mapping[str, tuple[Sequence[int], str]], seed: int = 0
+) -> dict[str, Array]:
+    """Arrays by input name, in the shapes and types given: normal, or zeros and ones where an input
+    takes integers."""
+    rng, found = np.random.default_rng(seed), {}
+    for name, (shape, dtype) in kinds.items():
+        real = dtype.startswith("float")
+        drawn = rng.standard_normal(shape) if real else rng.integers(0, 2, shape)
+        found[name] = drawn.astype(dtype)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,11 +40,7 @@ class Whole:
     reference_name: str
 
     def seeded_inputs(self, seed: int = 0) -> dict[str, Array]:
-        """Arrays of each input's shape: normal, or zeros and ones where it takes integers."""
-        rng, found = np.random.default_rng(seed), {}
-        for name, parameter in zip(self.inputs, self.flat.module["main"].params, strict=True):
-            shape, dtype = [int(size) for size in parameter.ty.shape], str(parameter.ty.dtype)
-            real = dtype.startswith("float")
-            drawn = rng.standard_normal(shape) if real else rng.integers(0, 2, shape)
-            found[name] = drawn.astype(dtype)
-        return found
+        """As `seeded_inputs`, of its own inputs."""
+        types = (parameter.ty for parameter in self.flat.module["main"].params)
+        kinds = (([int(size) for size in each.shape], str(each.dtype)) for each in types)
+        return seeded_inputs(dict(zip(self.inputs, kinds, strict=True)), seed)

@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper, shape_inference
 
 from tilewright.networks.graph import data_inputs, static_shape
+from tilewright.networks.imported_model import seeded_inputs
 from tilewright.networks.normalise import named_copy
 from tilewright.networks.quantise.session import runs
 
@@ -30,16 +30,15 @@ class OnnxTail:
     whole: onnx.ModelProto
 
     def seeded_inputs(self, seed: int = 0) -> dict[str, NDArray[Any]]:
-        """Arrays of the shape of each of the network's inputs: normal, or zeros and ones where it
-        takes integers."""
-        rng, found = np.random.default_rng(seed), {}
-        for info in data_inputs(self.whole):
-            shape = static_shape(info) or ()
-            dtype = helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)
-            real = np.issubdtype(dtype, np.floating)
-            drawn = rng.standard_normal(shape) if real else rng.integers(0, 2, shape)
-            found[info.name] = drawn.astype(dtype)
-        return found
+        """As `imported_model.seeded_inputs`, of the network's inputs."""
+        kinds = {
+            info.name: (
+                static_shape(info) or (),
+                helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).name,
+            )
+            for info in data_inputs(self.whole)
+        }
+        return seeded_inputs(kinds, seed)
 
     def output_shape(self, name: str) -> tuple[int, ...]:
         """The sizes of one of the network's outputs, −1 where only a running model knows."""

@@ -17,17 +17,12 @@ from urllib.parse import urlsplit
 import uvicorn
 from starlette.types import ASGIApp
 
-from tilewright.core.lazy_module import lazy_module
 from tilewright.services.auth_middleware import Guard
 from tilewright.services.mlflow_routes import OnlyRecords
 from tilewright.services.request_checks import Hosts
 from tilewright.services.server_process import LOOPBACK
 from tilewright.services.user_login import UserLogin
 from tilewright.services.users import Users
-
-# Both read variables of the environment when they are imported.
-prefect_api = lazy_module("prefect.server.api.server")
-mlflow_api = lazy_module("mlflow.server.fastapi_app")
 
 DATABASE = "MLFLOW_BACKEND_STORE_URI"
 _OPTIONS = "TILEWRIGHT_TEAM_SERVER"
@@ -61,15 +56,18 @@ def prefect_application() -> ASGIApp:
     """Prefect's server with its pages and services, guarded."""
     # the guard asks; Prefect would ask once more
     os.environ.pop("PREFECT_SERVER_API_AUTH_STRING", None)
-    app = prefect_api.create_app(final=True)
-    return TeamServer.inherited().guarded(app, sockets_log_in=True)
+    from prefect.server.api.server import create_app
+
+    return TeamServer.inherited().guarded(create_app(final=True), sockets_log_in=True)
 
 
 def mlflow_application() -> ASGIApp:
     """MLflow's server, guarded, with its artifacts in one folder and nothing but records."""
     options = TeamServer.inherited()
     _confine_mlflow(options)
-    return options.guarded(OnlyRecords(mlflow_api.app))
+    from mlflow.server.fastapi_app import app
+
+    return options.guarded(OnlyRecords(app))
 
 
 def _confine_mlflow(options: TeamServer) -> None:

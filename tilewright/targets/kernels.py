@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+ALIGNMENT = 64
+"""Bytes; kernels expect tensors at addresses that are multiples of them."""
+
 
 @dataclass(frozen=True, eq=False)
 class KernelCode:

@@ -12,11 +12,8 @@ from tilewright.networks.artifact.compiled import CompiledArtifact
 from tilewright.networks.artifact.load import Artifact, load
 from tilewright.networks.artifact.run import Array
 from tilewright.networks.errors import InputError
+from tilewright.targets.kernels import ALIGNMENT
 from tilewright.targets.layer import Value
-
-ALIGNMENT = 64
-"""Bytes; a library reads a tensor in place if its address is a multiple of them. As
-`networks.compiled.library` has it, which loads TVM."""
 
 
 class InferenceSession:

@@ -21,11 +21,10 @@ from tilewright.networks.compiled.vector_math import vector_legalizations
 from tilewright.networks.errors import ImportFailedError
 from tilewright.networks.relax.failures import plain
 from tilewright.networks.relax.uncompilable import uncompilable_operator
+from tilewright.targets.kernels import ALIGNMENT
 
 Array = NDArray[Any]
 MAIN = "main"
-ALIGNMENT = 64
-"""Bytes at whose multiples kernels expect tensors."""
 
 
 def compiled(module: Any, target: Any, pipeline: str, source: Any) -> Any:
