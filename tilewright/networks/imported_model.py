@@ -40,7 +40,7 @@ class Whole:
     reference_name: str
 
     def seeded_inputs(self, seed: int = 0) -> dict[str, Array]:
-        """As `seeded_inputs`, of its own inputs."""
+        """As `seeded_inputs`, in the shapes of its own inputs."""
         types = (parameter.ty for parameter in self.flat.module["main"].params)
         kinds = (([int(size) for size in each.shape], str(each.dtype)) for each in types)
         return seeded_inputs(dict(zip(self.inputs, kinds, strict=True)), seed)

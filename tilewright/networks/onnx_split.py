@@ -30,7 +30,7 @@ class OnnxTail:
     whole: onnx.ModelProto
 
     def seeded_inputs(self, seed: int = 0) -> dict[str, NDArray[Any]]:
-        """As `imported_model.seeded_inputs`, of the network's inputs."""
+        """As `imported_model.seeded_inputs`, in the shapes of the network's inputs."""
         kinds = {
             info.name: (
                 static_shape(info) or (),
