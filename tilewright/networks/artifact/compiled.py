@@ -261,7 +261,7 @@ class CompiledArtifact:
             if self._tail_session is None:
                 options = onnxruntime.SessionOptions()
                 options.log_severity_level = 4
-                options.intra_op_num_threads = self._threads or 0
+                options.intra_op_num_threads = self._threads or 0  # set by the head's first call
                 self._tail_session = onnxruntime.InferenceSession(
                     self._tail_model, options, providers=["CPUExecutionProvider"]
                 )
@@ -272,7 +272,7 @@ class CompiledArtifact:
         """The library, with the threads of the calling thread set: TVM has a pool for each."""
         network = self._network
         if not getattr(self._caller, "ready", False):
-            self._compiles.use_threads(self._threads)
+            self._threads = self._compiles.use_threads(self._threads)
             self._caller.ready = True
         return network
 

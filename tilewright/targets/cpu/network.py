@@ -50,10 +50,10 @@ class NetworkKernels:
         """See `targets.cpu.pipeline`."""
         return lowering()
 
-    def use_threads(self, threads: int | None) -> None:
+    def use_threads(self, threads: int | None) -> int:
         """Give the calling thread's pool of TVM so many threads, by default as many as kernels were
         tuned with, on all cores of the process: a thread that is kept from its core would hold up
-        all. Raises `SpecError` for more than there are cores."""
+        all. Gives the number. Raises `SpecError` for more than there are cores."""
         own = this_machine().threads
         if threads is not None and not 1 <= threads <= own:
             raise SpecError(
@@ -67,6 +67,7 @@ class NetworkKernels:
             configure(SHARING_CORES, count, list(map(str, cores)))
         else:
             configure(FASTEST_FIRST, count)
+        return count
 
     def kernel_error(
         self, workload: Workload, config: Sequence[int], function: Callable[..., object]
