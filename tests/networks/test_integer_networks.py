@@ -228,19 +228,22 @@ def test_islands_are_written_to_a_library_and_run_from_it(tmp_path: Path) -> Non
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow(seconds=0.5)
 def test_digits_are_read_as_onnxruntime_reads_them() -> None:
-    """All held-out images: equal predictions, and logits that differ by a step at most."""
+    """All held-out images: logits that differ by a step at most, and equal predictions, but where
+    two digits are within that step of each other."""
     model = quantise(zoo.build("digits_cnn")).model
     graph = integer_graph(model, BLOCKS, name="digits_cnn")
     assert len(graph.layers) == 5
     assert not graph.islands
     (output,), ort, island = graph.outputs, session(model), in_memory(graph)
+    assert output.scale is not None
+    step = ONE_TIE * output.scale.step
     images, _ = digits.held_out()
     for image in images:
-        ours = run(graph, {"input": image[None]}, island)[output.name]
-        (theirs,) = ort.run(None, {"input": image[None]})
-        assert ours.argmax() == theirs.argmax()
-        assert output.scale is not None
-        assert np.abs(ours - theirs).max() <= ONE_TIE * output.scale.step
+        (ours,) = run(graph, {"input": image[None]}, island)[output.name]
+        ((theirs,),) = ort.run(None, {"input": image[None]})
+        assert np.abs(ours - theirs).max() <= step
+        first, second = np.sort(theirs)[:-3:-1]
+        assert ours.argmax() == theirs.argmax() or first - second <= step
     _check_layers(model, graph, 5)
 
 
