@@ -142,7 +142,8 @@ def build_network(target: Target, network: str, out: Path, trials: int) -> None:
     """As `tilewright build`, with MetaSchedule's kernels in the place of ours, of so many
     measurements a workload."""
     from tilewright import networks
-    from tilewright.networks.artifact.compiled import build as build_folder
+    from tilewright.networks.artifact.compiled import compile_files
+    from tilewright.networks.artifact.folder import write_folder
     from tilewright.networks.compiled.layers import kernel_layers
 
     spec = CpuSpec.parse(target.name.partition(":")[2])
@@ -154,10 +155,16 @@ def build_network(target: Target, network: str, out: Path, trials: int) -> None:
         workload: Pick("kernels", tuple(map(int, baseline_config(target, spec, workload)[0])))
         for workload in workloads
     }
-    build_folder(
-        loaded.whole, layers, picks, WithFunctions(spec, functions), "cpu", out, name=network,
+    made = compile_files(
+        loaded.whole,
+        layers,
+        picks,
+        WithFunctions(spec, functions),
+        "cpu",
+        name=network,
         total_macs=sum(loaded.examined.found.macs.values()),
-    )  # fmt: skip
+    )
+    write_folder(out, made.files, made.manifest)
 
 
 class WithFunctions(CpuTarget):

@@ -50,9 +50,10 @@ def timed(infer: Callable[[], object], seconds: float) -> list[float]:
 
 def tilewright(folder: str, threads: int) -> Callable[[], object]:
     """A library that `tilewright build` made; its target says how many threads."""
-    from tilewright.networks.artifact import load
+    from tilewright.networks.artifact import CompiledArtifact, load
 
     artifact = load(Path(folder), allow_code=True)
+    assert isinstance(artifact, CompiledArtifact)
     rng = np.random.default_rng(0)
     arrays = {
         value.name: rng.standard_normal(value.shape).astype(value.dtype)

@@ -1,14 +1,15 @@
 """Builds an artifact: from a model to one folder that a simulator, a board or a process executes.
 
 for an accelerator   integer_network → choose_schedules → link_artifact
-for a processor      read_layers → choose_kernels → compile_library
+for a processor      read_layers → choose_kernels → compile_library → write_library
+for several sizes    read_sizes → (as above, a size) → join_sizes → write_library
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tilewright.core.errors import WorkloadError
@@ -24,13 +25,21 @@ from tilewright.targets.capabilities import CompilesKernels, capability
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload
 from tilewright.tuning.build_artifact import BuiltArtifact, check, integer_network, link_artifact
-from tilewright.tuning.build_cpu_library import check_library, compile_library, read_layers
+from tilewright.tuning.build_cpu_library import (
+    check_library,
+    compile_library,
+    join_sizes,
+    read_layers,
+    read_sizes,
+    write_library,
+)
 from tilewright.tuning.build_options import BuildOptions
 from tilewright.tuning.fusion_file import labels_of
 from tilewright.tuning.output_dir import FUSION
 from tilewright.tuning.schedule_lookup import pick_without_trials, read_picks
 
 if TYPE_CHECKING:
+    from tilewright.networks.artifact.compiled import CompiledFiles
     from tilewright.networks.compiled.layers import KernelLayer
     from tilewright.networks.integer.graph import IntegerGraph
 
@@ -67,13 +76,30 @@ def build_library(run: LocalRunner, options: BuildOptions, target: Target) -> Bu
     """Compile a network into `options.out`.
 
     Raises `ArtifactError` for what is asked of integers and where nothing of the network has a
-    kernel, `PickError`, what reading the model raises, and as `networks.artifact.compiled.build`.
+    kernel, `PickError`, what reading the model raises, and as
+    `networks.artifact.compiled.compile_files`.
     """
     check_library(options, target)
+    if not options.sizes:
+        made, warnings = compile_one(run, options, target)
+        return BuiltArtifact(run(write_library, options, made).value, warnings)
+    model = run(read_sizes, options).value
+    each = [
+        compile_one(run, replace(options, input_shapes=at.shapes), target) for at in model.wanted
+    ]
+    joined = run(join_sizes, options, target, model, [made for made, _ in each]).value
+    said = dict.fromkeys(warning for _, warnings in each for warning in warnings)
+    return BuiltArtifact(run(write_library, options, joined).value, tuple(said))
+
+
+def compile_one(
+    run: LocalRunner, options: BuildOptions, target: Target
+) -> tuple[CompiledFiles, tuple[str, ...]]:
+    """The library of a network of static shapes, and words about what it lacks. Raises as
+    `build_library`."""
     network, layers = run(read_layers, options, target).value
     picks, warnings = run(choose_kernels, options, target, layers, run.emit).value
-    manifest = run(compile_library, options, target, network, layers, picks).value
-    return BuiltArtifact(manifest, warnings)
+    return run(compile_library, options, target, network, layers, picks).value, warnings
 
 
 def choose_schedules(

@@ -15,11 +15,18 @@ from tilewright.search.events import Event, StageBegan
 from tilewright.tasks.progress import Progress
 from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
 from tilewright.tuning.build_artifact import BuiltArtifact, integer_network, link_artifact
-from tilewright.tuning.build_cpu_library import compile_library, read_layers
+from tilewright.tuning.build_cpu_library import (
+    compile_library,
+    join_sizes,
+    read_layers,
+    read_sizes,
+    write_library,
+)
 from tilewright.tuning.build_options import BuildOptions
 
 STEPS: tuple[Step, ...] = (
     integer_network, choose_schedules, link_artifact, read_layers, choose_kernels, compile_library,
+    read_sizes, join_sizes, write_library,
 )  # fmt: skip
 
 

@@ -26,8 +26,8 @@ from tilewright.networks import zoo
 from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.artifact import ArtifactError, CompiledArtifact, load
 from tilewright.networks.artifact.accuracy import OF_QUANTISED
-from tilewright.networks.artifact.compiled import TOLERANCE, build
-from tilewright.networks.artifact.folder import sealed
+from tilewright.networks.artifact.compiled import TOLERANCE, compile_files
+from tilewright.networks.artifact.folder import sealed, write_folder
 from tilewright.networks.compiled.layers import kernel_layers
 from tilewright.networks.errors import InputError
 from tilewright.networks.offload import decide
@@ -79,7 +79,8 @@ def built(model: onnx.ModelProto | str, folder: Path) -> CompiledArtifact:
     layers = kernel_layers(whole.flat, target.space)
     picks = {layer.workload: by_rule(target, layer.workload) for layer in layers}
     total = sum(layer.workload.macs for layer in layers)
-    build(whole, layers, picks, target, "cpu", folder / "art", name="small", total_macs=total)
+    made = compile_files(whole, layers, picks, target, "cpu", name="small", total_macs=total)
+    write_folder(folder / "art", made.files, made.manifest)
     found = load(folder / "art", allow_code=True)
     assert isinstance(found, CompiledArtifact)
     return found

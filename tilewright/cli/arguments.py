@@ -36,6 +36,15 @@ InputShape = Annotated[
     list[str] | None,
     typer.Option("--input-shape", help="Fix an input's shape, NAME=1x3x224x224."),
 ]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sizes",
+        metavar="NAME=1,8",
+        help="Compile a library for these sizes of a dynamic "
+        "dimension; the fitting one is chosen when it runs. Only for a cpu.",
+    ),
+]
 Calibration = Annotated[
     Path | None,
     typer.Option(help="Samples for a float model: an NPZ file, or a folder of them."),
@@ -66,6 +75,18 @@ def read_input_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
         except ValueError:
             raise TilewrightError(f"--input-shape {text}: write NAME=1x3x224x224") from None
     return shapes
+
+
+def read_sizes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """Values of `--sizes`. Raises `TilewrightError`."""
+    found = {}
+    for text in texts or []:
+        name, sizes = read_pair(text, "--sizes")
+        try:
+            found[name] = tuple(int(size) for size in sizes.split(","))
+        except ValueError:
+            raise TilewrightError(f"--sizes {text}: write NAME=1,8") from None
+    return found
 
 
 def read_pair(text: str, flag: str) -> tuple[str, str]:

@@ -11,14 +11,14 @@ from tilewright.reports.markdown import plain
 from tilewright.reports.number_format import mega, milliseconds, percent, plural
 from tilewright.reports.run_description import paragraphs
 
-LIBRARY_KIND = "library"
+LIBRARY_KIND, SIZED_KIND = "library", "sized library"
 MEBI = 1 << 20
 
 
 def built_lines(manifest: Mapping[str, Json], out: Path) -> list[str]:
     """A line for what was built, further ones set off by spaces."""
     head = f"{as_text(manifest['network'])} on {as_text(manifest['target'])} → {out}"
-    of = _library if manifest.get("kind") == LIBRARY_KIND else _programs
+    of = {LIBRARY_KIND: _library, SIZED_KIND: _libraries}.get(str(manifest.get("kind")), _programs)
     return [head, *of(manifest, out)]
 
 
@@ -110,6 +110,21 @@ def _tail(manifest: Mapping[str, Json]) -> list[str]:
     ]
     counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     return [f"  left to onnxruntime, behind the library: {counts}"]
+
+
+def _libraries(manifest: Mapping[str, Json], out: Path) -> list[str]:
+    """What each size is, and along which dimensions inputs may lie between."""
+    padded = [as_text(each) for each in as_list(manifest["padded"])]
+    lines = []
+    for row in map(as_object, as_list(manifest["sizes"])):
+        at = ", ".join(f"{name} {as_int(size)}" for name, size in as_object(row["at"]).items())
+        library = as_object(row["library"])
+        lines += [
+            f"  {at}:",
+            *(f"  {line}" for line in _library(library, out / as_text(row["folder"]))),
+        ]
+    between = f"padded in between: {', '.join(padded)}" if padded else "no size in between is taken"
+    return [*lines, f"  {between}"]
 
 
 def _library(manifest: Mapping[str, Json], out: Path) -> list[str]:

@@ -96,6 +96,11 @@ def integer_network(
 
     accelerator = Accelerator.of(target, "per-channel" if options.per_channel else "full")
     model = reference_model(model_with_weights(options.model, options.seed))
+    if options.sizes:
+        raise ArtifactError(
+            f"--sizes makes a library for a processor, and streams of {target.name} have one "
+            "shape; give --input-shape instead"
+        )
     network = load(options.model, options.input_shapes, options.seed)
     refuse_unsupported(options.model, network.examined.unsupported)  # before it is quantised
     if network.examined.constant_outputs:

@@ -11,8 +11,12 @@ from tilewright import networks
 from tilewright.core.files import Json
 from tilewright.networks.artifact import ArtifactError
 from tilewright.networks.artifact.accuracy import OF_QUANTISED
-from tilewright.networks.artifact.compiled import TOLERANCE, build
+from tilewright.networks.artifact.compiled import TOLERANCE, CompiledFiles, compile_files
+from tilewright.networks.artifact.folder import write_folder
+from tilewright.networks.artifact.sized import joined
+from tilewright.networks.dynamic_sizes import NamedShape, SizedShapes, named_shapes, shapes_at
 from tilewright.networks.float32 import is_quantised
+from tilewright.networks.onnx_file import read
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.registry import kind_of
@@ -69,17 +73,52 @@ def compile_library(
     network: SplitNetwork,
     layers: Sequence[KernelLayer],
     picks: Mapping[Workload, Pick],
-) -> Mapping[str, Json]:
-    """Compile the network with these schedules; the folder's manifest. Raises as
-    `networks.artifact.compiled.build`."""
+) -> CompiledFiles:
+    """Compile the network with these schedules. Raises as
+    `networks.artifact.compiled.compile_files`."""
     found = network.compiled.examined.found
     tolerance = options.tolerance
     if tolerance is None:
         tolerance = OF_QUANTISED if any(map(is_quantised, found.calls)) else TOLERANCE
     macs = sum(found.macs.values())
     picked = [layer for layer in layers if layer.workload in picks]
-    return build(
-        network.compiled.whole, picked, dict(picks), target,
-        kind_of(options.target)[0].name, options.out, name=Path(options.model).stem,
-        total_macs=macs, tolerance=tolerance, tail=network.tail,
+    return compile_files(
+        network.compiled.whole, picked, dict(picks), target, kind_of(options.target)[0].name,
+        name=Path(options.model).stem, total_macs=macs, tolerance=tolerance, tail=network.tail,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DynamicModel:
+    """The inputs of a model, dynamic axes by name, and their shapes at the sizes that are asked."""
+
+    inputs: Mapping[str, NamedShape]
+    wanted: tuple[SizedShapes, ...]
+
+
+def read_sizes(options: BuildOptions) -> DynamicModel:
+    """What sizes a library is compiled for. Raises `DynamicShapeError`, `ArtifactError` for a model
+    that is no ONNX file, and what reading it raises."""
+    if Path(options.model).suffix != ".onnx":
+        raise ArtifactError(
+            f"--sizes is for ONNX files with dynamic dimensions, and {options.model} is none; "
+            "leave it out"
+        )
+    if options.input_shapes:
+        raise ArtifactError("give either --sizes or --input-shape: both say how large inputs are")
+    inputs = named_shapes(read(Path(options.model)))
+    return DynamicModel(inputs, tuple(shapes_at(inputs, options.sizes)))
+
+
+def join_sizes(
+    options: BuildOptions, target: Target, model: DynamicModel, made: Sequence[CompiledFiles]
+) -> CompiledFiles:
+    """One artifact of the libraries of a model's sizes."""
+    sizes = [each.sizes for each in model.wanted]
+    return joined(model.inputs, list(zip(sizes, made, strict=True)), target)
+
+
+def write_library(options: BuildOptions, made: CompiledFiles) -> Mapping[str, Json]:
+    """Write the folder; its manifest. Raises `ArtifactError` where other files are in the way."""
+    write_folder(options.out, made.files, made.manifest)
+    return made.manifest

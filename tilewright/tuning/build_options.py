@@ -15,7 +15,8 @@ class BuildOptions:
     many trials of each workload. `per_channel` is that of `networks.quantise.Options`. `bare`
     refuses what the CPU would have to compute. A model with scales that no shifts reach is `exact`,
     or takes one pass a layer. `tolerance` bounds the relative error of the outputs; None takes the
-    default for the kind of model (`networks.artifact.accuracy`)."""
+    default for the kind of model (`networks.artifact.accuracy`). A library has a part for each
+    combination of the `sizes` of dynamic dimensions."""
 
     model: str
     out: Path
@@ -26,6 +27,7 @@ class BuildOptions:
     keep_float: tuple[str, ...] = ()
     per_channel: bool = False
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     bare: bool = False
     exact: bool = True
     tolerance: float | None = None

@@ -5,12 +5,21 @@ outputs.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.arguments import Calibration, InputShape, Model, Target, read_input_shapes
+from tilewright.cli.arguments import (
+    Calibration,
+    InputShape,
+    Model,
+    Sizes,
+    Target,
+    read_input_shapes,
+    read_sizes,
+)
 from tilewright.cli.signals import interruptible
 from tilewright.core.errors import TilewrightError
 from tilewright.core.name_list import split_names
@@ -19,8 +28,10 @@ from tilewright.core.working_folder import as_typed
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tilewright.networks.artifact import Artifact, CompiledArtifact
+    from tilewright.core.files import Json
+    from tilewright.networks.artifact import AnyArtifact, CompiledArtifact
     from tilewright.networks.artifact.run import Array
+    from tilewright.networks.artifact.sized import Fit
 
 Folder = Annotated[Path, typer.Argument(metavar="ART", help="What 'tilewright build' wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -86,6 +97,7 @@ def build(
         ),
     ] = False,
     shape: InputShape = None,
+    sizes: Sizes = None,
     bare: Annotated[
         bool,
         typer.Option("--bare", help="Refuse what a board cannot run without Python."),
@@ -107,8 +119,8 @@ def build(
     options = BuildOptions(
         model=model, out=out, target=target, schedules=schedules,
         trials=TRIALS if trials is None else trials, calibration=calibration, keep_float=names,
-        per_channel=per_channel, input_shapes=read_input_shapes(shape), bare=bare,
-        exact=not one_pass, tolerance=tolerance,
+        per_channel=per_channel, input_shapes=read_input_shapes(shape), sizes=read_sizes(sizes),
+        bare=bare, exact=not one_pass, tolerance=tolerance,
     )  # fmt: skip
     console = Terminal()
     with Building(Terminal(stderr=True)) as shown:
@@ -155,18 +167,23 @@ def run(
     from tilewright.cli.views.artifact import profile_json, show_profile, show_run
     from tilewright.cli.views.terminal import Terminal, working
     from tilewright.core.files import pack_arrays, write_atomically
-    from tilewright.networks.artifact import CompiledArtifact
+    from tilewright.networks.artifact import CompiledArtifact, SizedLibrary
+    from tilewright.networks.artifact.sized import Fit
 
     if timeline is not None and timeline.suffix not in (".png", ".html"):
         raise TilewrightError(f"--timeline {timeline}: a picture is written as .png or .html")
     if output.suffix != ".npz":
         raise TilewrightError(f"--output {output}: outputs are written as .npz")
     artifact = _loaded(folder, allow_code)
-    arrays = _arrays(inputs, artifact)
-    if isinstance(artifact, CompiledArtifact):
+    arrays = _arrays(inputs)
+    if isinstance(artifact, CompiledArtifact | SizedLibrary):
         if timeline is not None:
             raise TilewrightError("--timeline draws an accelerator's units; leave it out for a cpu")
-        _run_library(artifact, arrays, output, profile=profile, as_json=as_json)
+        if isinstance(artifact, SizedLibrary):
+            fit = artifact.fit(arrays)
+        else:
+            fit = Fit(artifact, arrays, {})
+        _run_library(fit, output, profile=profile, as_json=as_json)
         return
     with working(f"running {artifact.name}"):
         outputs, spent = interruptible(lambda: artifact.run(arrays))
@@ -185,10 +202,7 @@ def run(
         show_run(artifact, spent, output, Terminal())
 
 
-def _run_library(
-    artifact: CompiledArtifact, arrays: dict[str, Array], output: Path, *, profile: bool,
-    as_json: bool,
-) -> None:  # fmt: skip
+def _run_library(fit: Fit, output: Path, *, profile: bool, as_json: bool) -> None:
     """One inference on this machine, and its figures."""
     from tilewright.cli.views.library import (
         library_profile_json,
@@ -198,9 +212,10 @@ def _run_library(
     from tilewright.cli.views.terminal import Terminal, working
     from tilewright.core.files import pack_arrays, write_atomically
 
+    artifact = fit.library
     with working(f"running {artifact.name}"):
-        outputs, spent = artifact.run(arrays, layers=profile or as_json)
-    write_atomically(output, pack_arrays(outputs))
+        outputs, spent = artifact.run(fit.inputs, layers=profile or as_json)
+    write_atomically(output, pack_arrays(fit.cropped(outputs)))
     if as_json:
         typer.echo(json.dumps(library_profile_json(spent), indent=2, ensure_ascii=False))
     elif profile:
@@ -214,11 +229,14 @@ def verify(folder: Folder, as_json: AsJson = False, allow_code: AllowCode = Fals
     arithmetic on random data."""
     from tilewright.cli.views.artifact import checks_json, show_accuracy, show_checks
     from tilewright.cli.views.terminal import Terminal, working
-    from tilewright.networks.artifact import CompiledArtifact
+    from tilewright.networks.artifact import CompiledArtifact, SizedLibrary
 
     artifact = _loaded(folder, allow_code)
     if isinstance(artifact, CompiledArtifact):
-        _verify_library(artifact, as_json=as_json)
+        _verify_libraries([({}, artifact)], as_json=as_json)
+        return
+    if isinstance(artifact, SizedLibrary):
+        _verify_libraries(artifact.libraries, as_json=as_json)
         return
     with working(f"verifying {artifact.name}"):
         checks, whole = interruptible(lambda: (list(artifact.verify()), artifact.accuracy()))
@@ -232,7 +250,7 @@ def verify(folder: Folder, as_json: AsJson = False, allow_code: AllowCode = Fals
         raise typer.Exit(1)
 
 
-def _loaded(folder: Path, allow_code: bool) -> Artifact | CompiledArtifact:
+def _loaded(folder: Path, allow_code: bool) -> AnyArtifact:
     """The artifact; says which code of it runs. Raises `ArtifactError`."""
     from tilewright.core.sanitize import printable
     from tilewright.networks.artifact import code_of, load
@@ -243,29 +261,39 @@ def _loaded(folder: Path, allow_code: bool) -> Artifact | CompiledArtifact:
     return artifact
 
 
-def _verify_library(artifact: CompiledArtifact, *, as_json: bool) -> None:
+def _verify_libraries(
+    libraries: Sequence[tuple[dict[str, int], CompiledArtifact]], *, as_json: bool
+) -> None:
+    """Each library, with the sizes that it is for; none where it is the only one."""
     from tilewright.cli.views.library import errors_json, show_errors
-    from tilewright.cli.views.terminal import Terminal, working
+    from tilewright.cli.views.terminal import Terminal, say, working
 
-    with working(f"verifying {artifact.name}"):
-        errors, whole = list(artifact.verify()), artifact.output_error()
-    found = errors_json(artifact, errors, whole)
+    console = Terminal()
+    documents: list[dict[str, Json]] = []
+    for sizes, artifact in libraries:
+        with working(f"verifying {artifact.name}"):
+            errors, whole = list(artifact.verify()), artifact.output_error()
+        documents.append(errors_json(artifact, errors, whole) | ({"sizes": sizes} if sizes else {}))
+        if not as_json:
+            if sizes:
+                say(console, ", ".join(f"{name} {size}" for name, size in sizes.items()) + ":")
+            show_errors(artifact, errors, whole, console)
+    right = all(each["right"] for each in documents)
     if as_json:
+        alone = len(documents) == 1 and "sizes" not in documents[0]
+        found = documents[0] if alone else {"right": right, "libraries": list[Json](documents)}
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
-    else:
-        show_errors(artifact, errors, whole, Terminal())
-    if not found["right"]:
+    if not right:
         raise typer.Exit(1)
 
 
-def _arrays(path: Path, artifact: Artifact | CompiledArtifact) -> dict[str, Array]:
+def _arrays(path: Path) -> dict[str, Array]:
     """The inputs of an NPZ file. Raises `TilewrightError`."""
     from tilewright.core.files import unpack_arrays
     from tilewright.core.safe_files import read_plain
-    from tilewright.networks.artifact.run import checked
 
     try:
-        arrays = unpack_arrays(read_plain(path, limit=MOST_INPUT_BYTES))
+        return unpack_arrays(read_plain(path, limit=MOST_INPUT_BYTES))
     except FileNotFoundError:
         raise TilewrightError(
             f"there is no file {path}; name an NPZ file with the inputs"
@@ -276,4 +304,3 @@ def _arrays(path: Path, artifact: Artifact | CompiledArtifact) -> dict[str, Arra
         raise TilewrightError(
             f"{path} is not an NPZ file ({error}); write one with numpy.savez"
         ) from None
-    return checked(artifact.inputs, arrays)

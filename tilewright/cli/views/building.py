@@ -19,6 +19,9 @@ _STAGES = {
     "choose_kernels": "choosing schedules",
     "link_artifact": "linking",
     "compile_library": "compiling",
+    "read_sizes": "reading",
+    "join_sizes": "comparing sizes",
+    "write_library": "writing",
     "write_model": "preparing",
     "time_engines": "timing",
 }

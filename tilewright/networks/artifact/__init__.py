@@ -17,11 +17,12 @@ from tilewright.networks.artifact.build import (
 )
 from tilewright.networks.artifact.compiled import CompiledArtifact
 from tilewright.networks.artifact.errors import ArtifactError
-from tilewright.networks.artifact.load import Artifact, code_of, load
+from tilewright.networks.artifact.load import AnyArtifact, Artifact, code_of, load
 from tilewright.networks.artifact.run import LayerTime, Profile
+from tilewright.networks.artifact.sized import SizedLibrary
 
 __all__ = [
-    "Artifact", "ArtifactError", "Check", "CompiledArtifact", "LayerTime", "NetworkAccuracy",
-    "Profile", "build", "canonical_workloads", "check_of", "check_possible", "code_of",
-    "in_the_way", "load",
+    "AnyArtifact", "Artifact", "ArtifactError", "Check", "CompiledArtifact", "LayerTime",
+    "NetworkAccuracy", "Profile", "SizedLibrary", "build", "canonical_workloads", "check_of",
+    "check_possible", "code_of", "in_the_way", "load",
 ]  # fmt: skip

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from tilewright.core.files import (
 from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.artifact.compiled_profile import CallTime, LibraryProfile, profile_of
 from tilewright.networks.artifact.errors import ArtifactError
-from tilewright.networks.artifact.folder import AGAIN, specification, write_folder
+from tilewright.networks.artifact.folder import AGAIN, specification
 from tilewright.networks.artifact.run import Array, checked
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
@@ -52,6 +51,8 @@ KIND = "library"
 LIBRARY, CHECK, TAIL = "network.so", "check.npz", "tail.onnx"
 TOLERANCE = 1e-4
 """Largest difference that counts as equal, as a share of the largest value."""
+LIBRARY_BYTES = 1 << 31
+"""Of an artifact with a library: weights are in float32 there."""
 TIMED, PROFILED = 3, 15
 
 
@@ -68,18 +69,26 @@ class KernelError:
         return not self.error <= TOLERANCE
 
 
-def build(
-    whole: Whole, layers: Sequence[KernelLayer], picks: Mapping[Workload, Pick], target: Target,
-    target_kind: str, out: Path, *, name: str, total_macs: int, tolerance: float = TOLERANCE,
-    tail: OnnxTail | None = None,
-) -> Mapping[str, Json]:  # fmt: skip
-    """Write a folder to `out` and return its manifest; `picks` has a schedule of each workload.
-    Behind `whole`, onnxruntime runs the `tail`.
+@dataclass(frozen=True, eq=False)
+class CompiledFiles:
+    """The files of an artifact by name, and its manifest but for their digests."""
 
-    Raises `ArtifactError` for a target that compiles no kernels, outputs that are further from the
-    source model's than `tolerance`, a share of the largest value, and a folder with other files,
-    `WorkloadError` for a schedule that does not apply, `ImportFailedError` where TVM cannot compile
-    the rest or nothing can link it.
+    files: Mapping[str, bytes]
+    manifest: Mapping[str, Json]
+
+
+def compile_files(
+    whole: Whole, layers: Sequence[KernelLayer], picks: Mapping[Workload, Pick], target: Target,
+    target_kind: str, *, name: str, total_macs: int, tolerance: float = TOLERANCE,
+    tail: OnnxTail | None = None,
+) -> CompiledFiles:  # fmt: skip
+    """A network as a library; `picks` has a schedule of each workload. Behind `whole`, onnxruntime
+    runs the `tail`.
+
+    Raises `ArtifactError` for a target that compiles no kernels and outputs that are further from
+    the source model's than `tolerance`, a share of the largest value, `WorkloadError` for a
+    schedule that does not apply, `ImportFailedError` where TVM cannot compile the rest or nothing
+    can link it.
     """
     from tilewright.networks.compiled.library import compiled, library_bytes
     from tilewright.networks.compiled.rewrite import rewritten
@@ -129,8 +138,7 @@ def build(
             "--tolerance, or report the model"
         )
     manifest["error"] = error
-    write_folder(out, files, manifest)
-    return manifest
+    return CompiledFiles(files, manifest)
 
 
 def compiles_kernels(target: Target) -> CompilesKernels:
@@ -209,14 +217,17 @@ class CompiledArtifact:
     def output_error(self) -> float:
         """The largest difference of its outputs from the source model's, on the inputs that the
         folder holds, as a share of an output's largest value."""
-        known = unpack_arrays(self._check)
-        found = self.infer(self.check_inputs())
-        return max(_error(array, known[f"output {name}"]) for name, array in found.items())
+        return largest_error(self.infer(self.check_inputs()), self.check_outputs())
 
     def check_inputs(self) -> dict[str, Array]:
         """The inputs that the folder holds, in the network's shapes."""
         known = unpack_arrays(self._check)
         return {value.name: known[f"input {value.name}"] for value in self.inputs}
+
+    def check_outputs(self) -> dict[str, Array]:
+        """What the source model gives for `check_inputs`."""
+        known = unpack_arrays(self._check)
+        return {value.name: known[f"output {value.name}"] for value in self.outputs}
 
     @property
     def tolerance(self) -> float:
@@ -285,6 +296,11 @@ class CompiledArtifact:
         from tilewright.networks.compiled.library import CompiledNetwork
 
         return CompiledNetwork(self._library)
+
+
+def largest_error(found: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
+    """The largest difference of any output, as a share of that output's largest value."""
+    return max(_error(array, expected[name]) for name, array in found.items())
 
 
 def _error(found: Array, expected: Array) -> float:

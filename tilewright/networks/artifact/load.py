@@ -13,7 +13,7 @@ from tilewright.core.files import Json, as_int, as_list, as_number, as_object, a
 from tilewright.networks.artifact.accuracy import CHECK_FILE, NetworkAccuracy, accuracy, unpacked
 from tilewright.networks.artifact.check_order import check_order
 from tilewright.networks.artifact.compiled import KIND as LIBRARY_KIND
-from tilewright.networks.artifact.compiled import LIBRARY, TAIL, CompiledArtifact
+from tilewright.networks.artifact.compiled import LIBRARY, LIBRARY_BYTES, TAIL, CompiledArtifact
 from tilewright.networks.artifact.errors import ArtifactError
 from tilewright.networks.artifact.folder import AGAIN, MOST_BYTES, read_files, read_manifest
 from tilewright.networks.artifact.run import (
@@ -26,6 +26,8 @@ from tilewright.networks.artifact.run import (
     infer,
     layer_times,
 )
+from tilewright.networks.artifact.sized import KIND as SIZED_KIND
+from tilewright.networks.artifact.sized import SizedLibrary
 from tilewright.targets.artifact_types import BuiltProgram, LayerCheck, StreamTimes
 from tilewright.targets.capabilities import Builds, capability
 from tilewright.targets.layer import Scale, Value
@@ -40,8 +42,6 @@ DTYPES = (
 MOST_AXES, MOST_ELEMENTS, MOST_COUNT = 32, 1 << 40, 1 << 60
 TINIEST, LARGEST = 2.0**-126, 2.0**127
 """Of steps: normal numbers in float32."""
-LIBRARY_BYTES = 1 << 31
-"""Of an artifact with a library: weights are in float32 there."""
 
 
 class Artifact:
@@ -137,9 +137,10 @@ class Artifact:
             return Library.load(path)
 
 
-def load(
-    folder: Path, *, allow_code: bool = False, threads: int | None = None
-) -> Artifact | CompiledArtifact:
+AnyArtifact = Artifact | CompiledArtifact | SizedLibrary
+
+
+def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) -> AnyArtifact:
     """Read an artifact and compare every file with its digest. Imports neither TVM nor ONNX, unless
     work was left to the CPU and is run. An artifact with machine code, which an inference would
     run, is read if the caller says `allow_code`. A library runs on so many `threads`, by default on
@@ -153,10 +154,12 @@ def load(
                 f"{'; '.join(code)}; if you built it, or trust who did, allow it with --allow-code "
                 "(allow_code=True)"
             )
-        is_library = manifest.get("kind") == LIBRARY_KIND
-        files = read_files(folder, manifest, LIBRARY_BYTES if is_library else MOST_BYTES)
         spec = as_object(manifest["specification"])
         target = rebuild(as_text(spec["kind"]), as_object(spec["keys"]), "")
+        if manifest.get("kind") == SIZED_KIND:
+            return SizedLibrary(manifest, target, folder, threads)
+        is_library = manifest.get("kind") == LIBRARY_KIND
+        files = read_files(folder, manifest, LIBRARY_BYTES if is_library else MOST_BYTES)
         if is_library:
             return CompiledArtifact(manifest, target, files, threads)
         builds = capability(target, Builds)
@@ -187,7 +190,11 @@ def code_of(manifest: Mapping[str, Json]) -> list[str]:
         CPU_LIBRARY: of_islands or "changes of layout",
         LIBRARY: "the network" if TAIL in files else "the whole network",
     }
-    return [f"{name} ({what})" for name, what in known.items() if name in files]
+    return [
+        f"{name} ({known[last]})"
+        for name in files
+        if (last := name if name in known else name.rpartition("/")[2]) in known
+    ]
 
 
 def _no_cpu(name: str, arrays: Sequence[Array]) -> Sequence[Array]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.networks.artifact.compiled import CompiledArtifact
-from tilewright.networks.artifact.load import Artifact, load
+from tilewright.networks.artifact.load import AnyArtifact, load
 from tilewright.networks.artifact.run import Array
+from tilewright.networks.artifact.sized import NamedValue
 from tilewright.networks.errors import InputError
 from tilewright.targets.kernels import ALIGNMENT
 from tilewright.targets.layer import Value
@@ -23,28 +23,33 @@ class InferenceSession:
     of a library. A simulated accelerator takes turns.
     """
 
-    def __init__(self, artifact: Artifact | CompiledArtifact) -> None:
+    def __init__(self, artifact: AnyArtifact) -> None:
         self._artifact = artifact
         self._outputs = [value.name for value in artifact.outputs]
 
     @property
-    def artifact(self) -> Artifact | CompiledArtifact:
+    def artifact(self) -> AnyArtifact:
         """What was loaded: manifest, layers, checks."""
         return self._artifact
 
-    def get_inputs(self) -> list[Value]:
-        """The inputs in order; each has `name`, `shape` and `dtype`."""
+    def get_inputs(self) -> Sequence[Value | NamedValue]:
+        """The inputs in order; each has `name`, `shape` and `dtype`. An axis of a library that was
+        built for several sizes has a name instead of a size."""
         return list(self._artifact.inputs)
 
-    def get_outputs(self) -> list[Value]:
-        """The outputs in order; each has `name`, `shape` and `dtype`."""
+    def get_outputs(self) -> Sequence[Value | NamedValue]:
+        """The outputs in order; each has `name`, `shape` and `dtype`, as the inputs."""
         return list(self._artifact.outputs)
 
-    def empty(self, name: str) -> Array:
-        """An array of an input's shape that a library reads in place. Raises `InputError`."""
+    def empty(self, name: str, shape: Sequence[int] | None = None) -> Array:
+        """An array of an input's shape that a library reads in place; of the given `shape` where
+        axes have names. Raises `InputError`."""
         for value in self._artifact.inputs:
             if value.name == name:
-                return aligned_empty(value.shape, np.dtype(value.dtype))
+                sizes = [size for size in shape or value.shape if isinstance(size, int)]
+                if len(sizes) != len(value.shape):
+                    raise InputError(f"'{name}' has the shape {value.shape}; name one of its sizes")
+                return aligned_empty(sizes, np.dtype(value.dtype))
         known = ", ".join(value.name for value in self._artifact.inputs)
         raise InputError(f"there is no input '{name}'; the network takes {known}")
 

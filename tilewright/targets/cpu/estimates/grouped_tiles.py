@@ -132,7 +132,7 @@ def _groups(
     spec, blocks = machine.spec, knobs["tile_blocks"]
     span = np.empty_like(blocks)
     for number in np.unique(blocks):
-        span[blocks == number] = Reach(w, int(number) * ob, ib).span
+        span[blocks == number] = Reach(w, int(number) * ob, ib).spans.mean()
     wide = blocks * of_vector(ob)
     numbers = knobs["tile_rows"] * knobs["tile_columns"]
     kept = kept_operands(wide, numbers, blocks, np.zeros_like(wide) > 0)

@@ -2,7 +2,8 @@
 
 A tile of output channels reads the input channels of all its groups. Where a tile is in several,
 the weights between an output channel and other groups are zeros. Groups whose output channels are
-whole blocks waste nothing. With smaller groups (four channels, say) a block computes products of
+whole blocks waste nothing. Where a border of groups lies within some tiles, only those read several
+groups. With smaller groups (four channels, say) a block computes products of
 zeros, as many times more as groups share it, in whole vectors. That costs less than gathering
 single numbers.
 """
@@ -59,8 +60,8 @@ MAX_TILE_BLOCKS = 4
 
 @dataclass(frozen=True)
 class Reach:
-    """Which input channels tiles of `tile` output channels read: `span` from `start(task)` on, in
-    blocks of `block`."""
+    """Which input channels tiles of `tile` output channels read: at most `span` from `start(task)`
+    on, in blocks of `block`."""
 
     workload: Workload
     tile: int
@@ -77,12 +78,21 @@ class Reach:
         return self.workload.out_channels // self.tile
 
     @property
-    def span(self) -> int:
-        """Input channels a tile reads."""
+    def spans(self) -> NDArray[np.int64]:
+        """Input channels that each tile needs, shape (tasks,)."""
         each_in, each_out = self._sizes
-        first = np.arange(self.tasks) * self.tile
-        groups = (first + self.tile - 1) // each_out - first // each_out + 1
-        return int(groups.max()) * each_in
+        first = np.arange(self.tasks, dtype=np.int64) * self.tile
+        return ((first + self.tile - 1) // each_out - first // each_out + 1) * each_in
+
+    @property
+    def span(self) -> int:
+        """Input channels that a tile has weights for."""
+        return int(self.spans.max())
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all tiles need equally many channels."""
+        return int(self.spans.min()) == self.span
 
     @property
     def starts(self) -> NDArray[np.int64]:
@@ -97,6 +107,21 @@ class Reach:
         first = tirx.indexdiv(task * self.tile, each_out) * each_in
         last = self.workload.in_channels - self.span
         return first if int(first_of_last(self)) <= last else tirx.min(first, last)
+
+    def needed(self, task: Any) -> tuple[Any, Any]:
+        """The first and the number of those of its `span` channels that a tile needs, in
+        TensorIR."""
+        each_in, each_out = self._sizes
+        first = tirx.indexdiv(task * self.tile, each_out)
+        groups = tirx.indexdiv(task * self.tile + self.tile - 1, each_out) - first + 1
+        return first * each_in - self.start(task), groups * each_in
+
+    @property
+    def step(self) -> int:
+        """What the channels that are added in one loop are a multiple of."""
+        if not self.is_even:
+            return self._sizes[0]
+        return self.block if self.aligned else self.span
 
     @property
     def aligned(self) -> bool:
@@ -159,7 +184,17 @@ class _GroupTaps:
                     value = source.at(of_block[0], y, column(pixel), of_block[1]) * weight
                     T.buffer_store(buffer, buffer[place] + value, [place])
 
-        size = block if reach.aligned else reach.span
+        def scattered(at: Any) -> None:
+            place = offset + at
+            channel(at, (tirx.indexdiv(place, block), tirx.indexmod(place, block)))
+
+        if not reach.is_even:
+            first, count = reach.needed(task)
+            middles = T.serial(0, tirx.indexdiv(count, self.unrolled))
+            with Nest([middles, T.unroll(0, self.unrolled)]) as (middle, inner):
+                scattered(first + middle * self.unrolled + inner)
+            return
+        size = reach.step
         outer = reach.span // size
         loops = [T.serial(0, outer), T.serial(0, size // self.unrolled), T.unroll(0, self.unrolled)]
         with Nest(loops) as (b, middle, inner):
@@ -167,8 +202,7 @@ class _GroupTaps:
             if reach.aligned:
                 channel(b * size + at, (b, at))
             else:
-                place = offset + at
-                channel(at, (tirx.indexdiv(place, block), tirx.indexmod(place, block)))
+                scattered(at)
 
 
 class Grouped:
@@ -186,8 +220,7 @@ class Grouped:
         _, ob = _blocks(w, spec)
         each = w.out_channels // w.groups
         blocks = divisors((each if each % ob == 0 else w.out_channels) // ob, MAX_TILE_BLOCKS)
-        reaches = [_reach(w, spec, v) for v in blocks]
-        sizes = [r.block if r.aligned else r.span for r in reaches]
+        sizes = [_reach(w, spec, v).step for v in blocks]
         return (
             Knob("tile_blocks", blocks),
             Knob("unroll_channels", divisors(int(np.gcd.reduce(sizes)), 8)),
@@ -202,7 +235,8 @@ class Grouped:
 
         def cost(tile: tuple[int, int]) -> float:
             blocks, columns = tile
-            done = tiles(w.out_width, columns) * columns * _reach(w, spec, blocks).span
+            spans = _reach(w, spec, blocks).spans
+            done = tiles(w.out_width, columns) * columns * float(spans.mean())
             return done * (1 + (1 / columns + 1 / blocks) / 2) * (1 + 3 / (columns * blocks))
 
         fits = [

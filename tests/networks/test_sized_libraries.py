@@ -1,0 +1,144 @@
+"""Checks that a library for several sizes computes what onnxruntime does at each, or refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tilewright
+from tilewright.networks.artifact import ArtifactError, SizedLibrary, load
+from tilewright.networks.dynamic_sizes import shapes_at
+from tilewright.networks.errors import DynamicShapeError, InputError
+
+CHANNELS = 16
+
+
+def convolution() -> onnx.ModelProto:
+    """Images of a dynamic batch."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.standard_normal((CHANNELS, 3, 3, 3), np.float32),
+        "d": rng.standard_normal((CHANNELS, 10), np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="conv", pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["b"], name="relu"),
+        helper.make_node("GlobalAveragePool", ["b"], ["c"], name="pool"),
+        helper.make_node("Flatten", ["c"], ["e"], name="flatten"),
+        helper.make_node("MatMul", ["e", "d"], ["y"], name="fc"),
+    ]
+    return _model(nodes, weights, ["batch", 3, 8, 8], ["batch", 10])
+
+
+def attention() -> onnx.ModelProto:
+    """Tokens that all see each other, those of a padding as well."""
+    weights = {"q": np.random.default_rng(0).standard_normal((32, 32), np.float32) / 8}
+    nodes = [
+        helper.make_node("MatMul", ["x", "q"], ["a"], name="query"),
+        helper.make_node("Transpose", ["x"], ["t"], name="keys", perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["a", "t"], ["s"], name="scores"),
+        helper.make_node("Softmax", ["s"], ["p"], name="softmax", axis=-1),
+        helper.make_node("MatMul", ["p", "x"], ["y"], name="context"),
+    ]
+    return _model(nodes, weights, ["batch", "tokens", 32], ["batch", "tokens", 32])
+
+
+def _model(
+    nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray],
+    read: list[int | str], given: list[int | str],
+) -> onnx.ModelProto:  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "sized",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, read)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, given)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def _saved(model: onnx.ModelProto, folder: Path) -> Path:
+    onnx.save(model, folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+@pytest.mark.slow(seconds=15)
+def test_inputs_between_two_sizes_are_padded_and_their_outputs_cut(tmp_path: Path) -> None:
+    path = _saved(convolution(), tmp_path)
+    tilewright.build(path, tmp_path / "art", target="cpu", trials=0, sizes={"batch": (4, 1)})
+    session = tilewright.load(tmp_path / "art", allow_code=True)
+    assert session.get_inputs()[0].shape == ("batch", 3, 8, 8)
+    assert session.get_outputs()[0].shape == ("batch", 10)
+    theirs = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for images in (1, 2, 3, 4):
+        feeds = {"x": np.random.default_rng(images).standard_normal((images, 3, 8, 8), np.float32)}
+        (ours,), (expected,) = session.run(["y"], feeds), theirs.run(None, feeds)
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+    said = r"'batch' is [50], and the library was built for 1, 4"
+    for wrong in ((5, 3, 8, 8), (0, 3, 8, 8)):
+        with pytest.raises(InputError, match=said):
+            session.run(None, {"x": np.zeros(wrong, np.float32)})
+    with pytest.raises(InputError, match="has shape 3×3×9×8 instead of batch×3×8×8"):
+        session.run(None, {"x": np.zeros((3, 3, 9, 8), np.float32)})
+    with pytest.raises(InputError, match="has shape 3×8×8 instead of batch×3×8×8"):
+        session.run(None, {"x": np.zeros((3, 8, 8), np.float32)})
+    with pytest.raises(InputError, match="'x' is missing"):
+        session.run(None, {})
+
+
+@pytest.mark.slow(seconds=15)
+def test_where_padding_changes_the_outputs_only_the_sizes_themselves_run(tmp_path: Path) -> None:
+    path = _saved(attention(), tmp_path)
+    sizes = {"tokens": (8, 16), "batch": (1, 2)}
+    tilewright.build(path, tmp_path / "art", target="cpu", trials=0, sizes=sizes)
+    session = tilewright.load(tmp_path / "art", allow_code=True)
+    assert isinstance(session.artifact, SizedLibrary)
+    assert session.artifact.padded == {"batch"}
+    theirs = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for shape in ((1, 8, 32), (2, 16, 32)):
+        feeds = {"x": np.random.default_rng(1).standard_normal(shape, np.float32)}
+        (ours,), (expected,) = session.run(None, feeds), theirs.run(None, feeds)
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(InputError, match=r"'tokens' is 12, .* padding would change the outputs"):
+        session.run(None, {"x": np.zeros((1, 12, 32), np.float32)})
+
+
+@pytest.mark.slow(seconds=10)
+def test_a_damaged_size_is_found_when_it_is_needed(tmp_path: Path) -> None:
+    path = _saved(convolution(), tmp_path)
+    tilewright.build(path, tmp_path / "art", target="cpu", trials=0, sizes={"batch": (1, 2)})
+    library = tmp_path / "art/size2/network.so"
+    library.write_bytes(library.read_bytes()[:-4] + b"more")
+    with pytest.raises(ArtifactError, match="holds machine code"):
+        load(tmp_path / "art")
+    session = tilewright.load(tmp_path / "art", allow_code=True)
+    session.run(None, {"x": np.zeros((1, 3, 8, 8), np.float32)})
+    with pytest.raises(ArtifactError, match=r"size2/network\.so has other bytes"):
+        session.run(None, {"x": np.zeros((2, 3, 8, 8), np.float32)})
+
+
+def test_sizes_that_cannot_be_are_refused() -> None:
+    inputs = {"ids": ("batch", "tokens"), "mask": ("batch", "tokens"), "image": (1, 3)}
+    found = shapes_at(inputs, {"batch": (2, 1), "tokens": (64, 128)})
+    assert [dict(each.sizes) for each in found] == [
+        {"batch": b, "tokens": t} for b in (1, 2) for t in (64, 128)
+    ]
+    assert found[1].shapes == {"ids": (1, 128), "mask": (1, 128)}
+    with pytest.raises(DynamicShapeError, match=r"no dynamic dimension 'rows'.*'batch', 'tokens'"):
+        shapes_at(inputs, {"rows": (1,)})
+    with pytest.raises(DynamicShapeError, match="'tokens' of input 'ids' is dynamic, too"):
+        shapes_at(inputs, {"batch": (1,)})
+    with pytest.raises(DynamicShapeError, match="whole numbers from 1"):
+        shapes_at(inputs, {"batch": (0,), "tokens": (1,)})
+    with pytest.raises(DynamicShapeError, match="17 combinations"):
+        shapes_at(inputs, {"batch": tuple(range(1, 18)), "tokens": (1,)})
+
+
+def test_an_accelerator_has_one_shape(tmp_path: Path) -> None:
+    path = _saved(convolution(), tmp_path)
+    with pytest.raises(ArtifactError, match="give --input-shape instead"):
+        tilewright.build(path, tmp_path / "art", trials=0, sizes={"batch": (1, 2)})
