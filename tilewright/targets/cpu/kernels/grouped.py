@@ -243,13 +243,16 @@ class Grouped:
             (blocks, columns)
             for blocks in knobs["tile_blocks"]
             for columns in knobs["tile_columns"]
-            if per_block * blocks * (columns + 1) <= registers(spec)
+            if per_block * blocks * (columns + 1) + 1 <= registers(spec)
         ] or [(knobs["tile_blocks"][0], 1)]
         blocks, columns = min(fits, key=cost)
+        # LLVM loads the weights of all unrolled channels first: in registers, or it spills.
+        free = registers(spec) - 1 - per_block * blocks * columns
+        unrolled = min(4, max(1, free // (per_block * blocks)))
         tasks = _reach(w, spec, blocks).tasks
         return {
             "tile_blocks": blocks, "unroll_channels": max(
-                u for u in knobs["unroll_channels"] if u <= 4
+                u for u in knobs["unroll_channels"] if u <= unrolled
             ),
             "tile_columns": columns, "tile_rows": 1,
             "row_shares": even_shares(w, tasks, spec.threads, knobs["row_shares"]),
