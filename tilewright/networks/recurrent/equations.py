@@ -43,9 +43,11 @@ def _sums(w: RecurrentWriter, d: Direction, t: int, state: str) -> str:
 def lstm(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tuple[str, str]:
     """i, o, f and c are gates: c(t) = f·c(t-1) + i·c, h(t) = o·tanh(c(t))."""
     at, h = f"{d.prefix}{t}/", d.hidden
-    three, last = w.split(_sums(w, d, t, state), [3 * h, h], 1, f"{at}gates")
-    opened = w.emit(d.activations[0], [three], f"{at}opened")
-    i, o, f = w.split(opened, [h, h, h], 1, f"{at}iof")
+    *gates, last = w.gates(_sums(w, d, t, state), 4, h, f"{at}gates")
+    i, o, f = (
+        w.emit(d.activations[0], [gate], f"{at}{name}")
+        for name, gate in zip("iof", gates, strict=True)
+    )
     new = w.emit("Mul", [i, w.emit(d.activations[1], [last], f"{at}new")], f"{at}taken")
     if cell:
         new = w.emit("Add", [w.emit("Mul", [f, cell], f"{at}kept"), new], f"{at}cell")

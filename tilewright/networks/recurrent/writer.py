@@ -24,6 +24,7 @@ class RecurrentWriter:
             (o.version for o in normal.model.opset_import if o.domain in STANDARD_DOMAINS),
             default=14,
         )
+        self._columns: dict[int, str] = {}
         self._taken = {operator.name for operator in normal.operators}
 
     def emit(self, kind: str, inputs: Sequence[str], name: str, **attributes: object) -> str:
@@ -47,6 +48,28 @@ class RecurrentWriter:
         node.name = name
         self.nodes.append(node)
         return results
+
+    def gates(self, source: str, count: int, size: int, name: str) -> list[str]:
+        """As many parts of so many columns each; their names. Each is read alone, so that what
+        follows it becomes one operator with it, which the results of a Split do not."""
+        if count == 1:
+            return [source]
+        return [
+            self._columns_of(source, place * size, (place + 1) * size, f"{name}.{place}")
+            for place in range(count)
+        ]
+
+    def _columns_of(self, source: str, begin: int, end: int, name: str) -> str:
+        if self._opset < 10:
+            return self.emit("Slice", [source], name, axes=[1], starts=[begin], ends=[end])
+        given = [self._column(place) for place in (begin, end, 1)]
+        return self.emit("Slice", [source, *given], name)
+
+    def _column(self, place: int) -> str:
+        """A constant int64 vector of that number, written once; its name."""
+        if place not in self._columns:
+            self._columns[place] = self.integers(f"column/{place}", [place])
+        return self._columns[place]
 
     def columns(self, whole: str, sizes: Mapping[str, int]) -> list[str]:
         """Constants, written once, that are the columns of one of (rows, columns), one behind
