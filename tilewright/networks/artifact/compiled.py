@@ -8,12 +8,14 @@ check.npz       seeded inputs, and what the source model gives for them
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -165,7 +167,7 @@ class CompiledArtifact:
         self.name, self.target = as_text(manifest["network"]), as_text(manifest["target"])
         self._target = target
         self._compiles = compiles_kernels(target)
-        self._caller = threading.local()
+        self._caller, self._opening = threading.local(), threading.Lock()
         self._library, self._check = files[LIBRARY], files[CHECK]
         self.inputs, self.outputs = _values(manifest["inputs"]), _values(manifest["outputs"])
         self.rows = tuple(as_object(row) for row in as_list(manifest["layers"]))
@@ -281,10 +283,12 @@ class CompiledArtifact:
     @property
     def _ready(self) -> CompiledNetwork:
         """The library, with the threads of the calling thread set: TVM has a pool for each."""
-        network = self._network
-        if not getattr(self._caller, "ready", False):
+        network: CompiledNetwork | None = getattr(self._caller, "network", None)
+        if network is None:
+            with self._opening:
+                network = self._network
             self._threads = self._compiles.use_threads(self._threads)
-            self._caller.ready = True
+            self._caller.network = network
         return network
 
     @cached_property
@@ -295,7 +299,11 @@ class CompiledArtifact:
             )
         from tilewright.networks.compiled.library import CompiledNetwork
 
-        return CompiledNetwork(self._library)
+        with tempfile.TemporaryDirectory() as folder:  # the bytes whose digest was compared
+            path = Path(folder) / LIBRARY
+            path.write_bytes(self._library)
+            self._library = b""  # TVM makes two more copies of the weights as it loads them
+            return CompiledNetwork(path)
 
 
 def largest_error(found: Mapping[str, Array], expected: Mapping[str, Array]) -> float:

@@ -80,12 +80,8 @@ class CompiledNetwork:
     """A library in this process. It runs code: load none of strangers. Threads may call it at the
     same time: each has a virtual machine of its own."""
 
-    def __init__(self, library: bytes) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "network.so"
-            path.write_bytes(library)
-            module = tvm.runtime.load_module(str(path))
-        self._module = module
+    def __init__(self, path: Path) -> None:
+        self._module = tvm.runtime.load_module(str(path))
         self._caller = threading.local()
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
