@@ -318,6 +318,16 @@ def dtypes_of(target: Target) -> frozenset[DType]:
 
 
 @runtime_checkable
+class RoundsToEven(Protocol):
+    """Scales sums in float32 as it stores them, instead of shifting them."""
+
+    @property
+    def rounds_to_even(self) -> bool:
+        """Whether a division by a power of two gives the nearest integer, ties to even
+        (`shr_even`), in the place of one that rounds down behind a constant."""
+
+
+@runtime_checkable
 class HasHost(Protocol):
     """Knows the processor beside it, which runs what is not offloaded."""
 
