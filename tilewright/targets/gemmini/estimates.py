@@ -1,8 +1,8 @@
 """Estimates cycles of schedules without programs, in closed form.
 
-Rows fed to the array, response beats and requests are counted for whole tiles (facts of the RTL:
-16 cycles a block of weights; a response beat takes `cycles_per_beat`; 16 requests are in flight for
-the memory's latency and 7 cycles more). Units that have buffers run side by side.
+Rows fed to the array, response beats and requests are counted for whole tiles. A block of weights
+takes 16 cycles, a response beat `cycles_per_beat`. 16 requests are in flight, each for the memory's
+latency and 7 cycles more. Units that have buffers run side by side.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from math import log2
@@ -13,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.files import Json
+from tilewright.targets.artifact_types import Built, BuiltProgram, LayerGraph, Pick
 from tilewright.targets.base import Configs, Lowered, Measurements, Space, Status
 from tilewright.targets.capabilities import (
     Baseline,
     BaselineSchedule,
     Blocks,
     Bounds,
+    Builds,
     Costs,
     Estimates,
     Fallback,
@@ -31,6 +34,8 @@ from tilewright.targets.capabilities import (
     offers,
 )
 from tilewright.targets.features import Features
+from tilewright.targets.gemmini.board.build import build
+from tilewright.targets.gemmini.board.program import GemminiProgram
 from tilewright.targets.gemmini.bounds import bound_cycles, roofline_cycles
 from tilewright.targets.gemmini.estimates import estimate
 from tilewright.targets.gemmini.faults import AcceleratorHang, StreamError
@@ -42,8 +47,8 @@ from tilewright.targets.source_digest import source_digest
 from tilewright.targets.workload import Workload
 
 CAPABILITIES = (
-    Baseline, Bounds, Estimates, Fallback, HasBlocks, HasCosts, HasSpecification, RoundsToEven,
-    Verifies,
+    Baseline, Bounds, Builds, Estimates, Fallback, HasBlocks, HasCosts, HasSpecification,
+    RoundsToEven, Verifies,
 )  # fmt: skip
 """What a Gemmini can do beyond `Target`."""
 
@@ -167,6 +172,16 @@ class GemminiTarget:
             except StreamError:
                 continue
         return wrong
+
+    def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
+        """See `targets.gemmini.board`."""
+        return build(graph, schedules, self.spec)
+
+    def open(
+        self, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]]
+    ) -> BuiltProgram:
+        """On a machine that is simulated."""
+        return GemminiProgram.open(files, layers, self.spec)
 
     @property
     def specification(self) -> dict[str, Json]:

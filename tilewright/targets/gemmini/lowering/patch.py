@@ -1,7 +1,7 @@
 """Loads what a stage multiplies: the pixels under a tile, weights, a residual, identities.
 
-Pixels that taps a stride apart read lie next to each other, so that the array reads consecutive
-rows: an image's rows and columns are split by their remainder (phase) modulo the stride.
+The array shall read consecutive rows, whatever the stride. So pixels lie by their remainder modulo
+the stride, their phase: those that a tap reads follow one another.
 """
 
 from __future__ import annotations

@@ -84,6 +84,32 @@ def constants(g: Geometry, weight: Array, bias: Array | None) -> dict[str, Array
     return found
 
 
+def unpacked_weight(g: Geometry, workload: Workload, image: NDArray[np.uint8]) -> NDArray[np.int8]:
+    """(o, c/groups, kh, kw) as they lie in a memory image."""
+    w, rows = workload, whole(g.in_channels)
+    at = g.addresses["weight"] - MEMORY_BASE
+    shape = (g.groups, g.kernel_h, g.kernel_w, rows, g.weight_stride)
+    packed = image[at : at + int(np.prod(shape))].view(np.int8).reshape(shape)
+    per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
+    made = np.zeros((w.out_channels, per_in, g.kernel_h, g.kernel_w), np.int8)
+    for group in range(w.groups):
+        block, place = divmod(group, g.merged)
+        own = packed[
+            block, :, :, place * per_in : (place + 1) * per_in,
+            place * per_out : (place + 1) * per_out,
+        ]  # fmt: skip
+        made[group * per_out : (group + 1) * per_out] = own.transpose(3, 2, 0, 1)
+    return made
+
+
+def unpacked_bias(g: Geometry, image: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """(o,) as it lies in a memory image, without the constant."""
+    at = g.addresses["bias"] - MEMORY_BASE
+    raw = image[at : at + 4 * g.groups * g.weight_stride].view(np.int32)
+    rows = raw.reshape(g.groups, g.weight_stride)[:, : g.out_channels].reshape(-1)
+    return rows[: g.all_out_channels] - np.int32(g.epilogue.constant)
+
+
 def memory_image(g: Geometry, tensors: Mapping[str, Array]) -> NDArray[np.uint8]:
     """All tensors of a workload at their addresses, (bytes,) from `MEMORY_BASE` on."""
     parts = constants(g, tensors["weight"], tensors.get("bias"))

@@ -2,8 +2,8 @@
 
 `tiled_matmul_auto`: two tiles share each memory, as its loops alternate between halves. Tiles of
 equal numbers of rows and columns come first: as many blocks as half the accumulator holds, as deep
-as half the scratchpad allows. Then columns, rows and depth grow by turns, a block at a time, as
-long as the halves hold it and the matrix has so many blocks.
+as half the scratchpad allows. Then columns, rows and depth grow by turns, a block at a time. They
+end where the halves hold no more or the matrix has no more blocks.
 
 `tiled_conv_auto`: the whole layer is the first tile. Its longest side shrinks until both halves
 hold the tile, columns of up to 16 pixels last; then whatever still can, grows. The library runs
@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tilewright.targets.gemmini.lowering.failures import LoweringFailure
-from tilewright.targets.gemmini.lowering.geometry import Geometry, blocks
+from tilewright.targets.gemmini.lowering.geometry import Geometry, blocks, whole
 from tilewright.targets.gemmini.lowering.rooms import check_rooms
 from tilewright.targets.gemmini.lowering.schedule import LOOP, PIXELS_OUTSIDE, SPREAD, Schedule
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
@@ -51,8 +52,10 @@ def vendor_tile(i: int, j: int, k: int, m: GemminiMachine) -> Sizes:
 
 
 def _convolution(g: Geometry, m: GemminiMachine) -> Schedule:
-    whole = g.out_height, g.out_width, g.out_channels, g.in_channels
-    tile = list(whole)
+    """Of layers that differ in padding of channels and in a residual's factor, the same."""
+    g = replace(g, epilogue=replace(g.epilogue, residual=min(1, g.epilogue.residual)))
+    most = g.out_height, g.out_width, whole(g.out_channels), whole(g.in_channels)
+    tile = list(most)
 
     def schedule(sizes: Sequence[int]) -> Schedule:
         rows, columns, out, inputs = sizes
@@ -75,16 +78,16 @@ def _convolution(g: Geometry, m: GemminiMachine) -> Schedule:
             tile[longest] -= 1
         else:
             tile[longest] = max(1, (blocks(tile[longest]) - 1) * DIM)
-    return schedule(_grown(_grown(tuple(tile), whole, (1,), fits), whole, (0, 1, 2, 3), fits))
+    return schedule(_grown(_grown(tuple(tile), most, (1,), fits), most, (0, 1, 2, 3), fits))
 
 
-def _grown(tile: Sizes, whole: Sizes, order: Sequence[int], fits: Callable[[Sizes], bool]) -> Sizes:
+def _grown(tile: Sizes, most: Sizes, order: Sequence[int], fits: Callable[[Sizes], bool]) -> Sizes:
     """A tile whose sides grow by turns, in this order, as long as it fits."""
     grown = True
     while grown:
         grown = False
         for side in order:
             larger = tuple(size + (place == side) for place, size in enumerate(tile))
-            if larger[side] <= whole[side] and fits(larger):
+            if larger[side] <= most[side] and fits(larger):
                 tile, grown = larger, True
     return tile
