@@ -29,14 +29,17 @@ from tilewright.targets.capabilities import (
     HasCosts,
     HasSpecification,
     Latency,
+    NamedSchedule,
     RoundsToEven,
     Verifies,
+    WritesC,
     offers,
 )
 from tilewright.targets.features import Features
 from tilewright.targets.gemmini.board.build import build
 from tilewright.targets.gemmini.board.program import GemminiProgram
 from tilewright.targets.gemmini.bounds import bound_cycles, roofline_cycles
+from tilewright.targets.gemmini.c_source import c_file, c_function
 from tilewright.targets.gemmini.estimates import estimate
 from tilewright.targets.gemmini.faults import AcceleratorHang, StreamError
 from tilewright.targets.gemmini.lowering.batch import COMMANDS, Lowering, stream_from
@@ -48,7 +51,7 @@ from tilewright.targets.workload import Workload
 
 CAPABILITIES = (
     Baseline, Bounds, Builds, Estimates, Fallback, HasBlocks, HasCosts, HasSpecification,
-    RoundsToEven, Verifies,
+    RoundsToEven, Verifies, WritesC,
 )  # fmt: skip
 """What a Gemmini can do beyond `Target`."""
 
@@ -58,6 +61,7 @@ class GemminiTarget:
 
     deterministic = True
     rounds_to_even = True
+    c_format = "gemmini-c"
     blocks = Blocks(1, DIM, DIM)
 
     def __init__(self, spec: GemminiSpec) -> None:
@@ -172,6 +176,15 @@ class GemminiTarget:
             except StreamError:
                 continue
         return wrong
+
+    def c_source(self, schedules: Sequence[NamedSchedule]) -> str:
+        """See `targets.gemmini.c_source`. Raises `WorkloadError`."""
+        functions = []
+        for each in schedules:
+            lowering = self.lowering(each.workload)
+            program = lowering.program(each.space, each.knobs)
+            functions.append(c_function(each.name, each.workload, lowering.geometry, program))
+        return c_file(self.spec, functions)
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
         """See `targets.gemmini.board`."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from tilewright.core.errors import WorkloadError
 from tilewright.targets.base import Configs, Lowered, Ragged, Space
 from tilewright.targets.features import Features
 from tilewright.targets.gemmini.lowering.failures import LoweringFailure
@@ -49,6 +51,15 @@ class Lowering:
     def vendor(self) -> tuple[str, Schedule]:
         """The vendor's rule by name, and what it chooses."""
         return vendor_schedule(self.geometry, self.spec.machine)
+
+    def program(self, space: str, knobs: Mapping[str, int]) -> Commands:
+        """The commands of knob values, (n, 3). Raises `WorkloadError`."""
+        if space != self.space.name or set(knobs) != set(Schedule._fields):
+            raise WorkloadError(f"{self.workload}: no schedule of the space '{self.space.name}'")
+        try:
+            return program_of(self.geometry, self.spec.machine, Schedule(**knobs))
+        except LoweringFailure as failure:
+            raise WorkloadError(f"{self.workload}: its schedule fails: {failure}") from None
 
     def lower(self, configs: Configs) -> Lowered:
         """Compile configs (n, knobs)."""
