@@ -38,7 +38,7 @@ def _epilogue(layer: Layer) -> str:
     return ", ".join(map(str, layer.workload.epilogue))
 
 
-def _residual_net(g: Graph) -> onnx.ModelProto:
+def residual_net(g: Graph) -> onnx.ModelProto:
     """A first convolution, pools, residuals in and out of chains, a product behind an image."""
     x = g.quantise(g.input("x", (1, 3, 8, 8)), -5)
     first = g.conv(x, "first", (24, 3, 3, 3), (-5, -7), pads=[1] * 4)
@@ -111,7 +111,7 @@ def channels_net(g: Graph) -> onnx.ModelProto:
 
 
 NETS: dict[str, Callable[[Graph], onnx.ModelProto]] = {
-    "residual": _residual_net, "depthwise": depthwise_net, "attention": attention_net,
+    "residual": residual_net, "depthwise": depthwise_net, "attention": attention_net,
     "channels": channels_net,
 }  # fmt: skip
 
@@ -145,11 +145,11 @@ def test_every_layer_is_onnxruntimes(name: str, compared: int, blocks: Blocks) -
     assert steps.max() <= 3 * ONE_TIE  # ties add up from layer to layer
 
 
-def test_a_residual_network_is_one_segment_of_known_layers() -> None:
+def test_aresidual_network_is_one_segment_of_known_layers() -> None:
     def unfold(workload: Workload) -> Unfold | None:
         return Unfold.of(workload, 3, 3)
 
-    graph = integer_graph(_residual_net(Graph()), BLOCKS, unfold=unfold)
+    graph = integer_graph(residual_net(Graph()), BLOCKS, unfold=unfold)
     assert not graph.islands
     assert len(graph.segments()) == 1
     assert {layer.name: f"{layer.workload} {_epilogue(layer)}" for layer in graph.layers} == {
@@ -172,7 +172,7 @@ def test_a_residual_network_is_one_segment_of_known_layers() -> None:
 
 def test_what_passes_the_matrix_unit_as_it_is_needs_square_blocks() -> None:
     """Elsewhere it is left to the CPU, and what comes out is as right as before."""
-    model = _residual_net(Graph())
+    model = residual_net(Graph())
     graph = integer_graph(model, Blocks(1, 8, 32))
     assert {layer.name for layer in graph.layers} == {"first", "mean", "fc"}
     assert {name for name, why in graph.left.items() if "square" in why} == {
@@ -183,14 +183,14 @@ def test_what_passes_the_matrix_unit_as_it_is_needs_square_blocks() -> None:
 
 def test_a_flattened_image_is_read_as_it_lies() -> None:
     """Weights of a product behind an image follow the packed image, which has 8 channels more."""
-    graph = integer_graph(_residual_net(Graph()), BLOCKS)
+    graph = integer_graph(residual_net(Graph()), BLOCKS)
     fc = graph.layers[-1]
     image = np.random.default_rng(0).integers(-9, 9, (24, 9)).astype(np.int8)
     packed = np.zeros((2, 9, 16), np.int64)  # blocks, pixels, channels of a block
     for channel in range(24):
         packed[channel // 16, :, channel % 16] = image[channel]
     assert fc.weight is not None
-    plain = _weights_of(_residual_net(Graph()), "fc.weight")
+    plain = _weights_of(residual_net(Graph()), "fc.weight")
     np.testing.assert_array_equal(
         fc.weight[:, :, 0, 0].astype(np.int64) @ packed.ravel(),
         plain.T.astype(np.int64) @ image.ravel(),
@@ -466,7 +466,7 @@ def test_float_and_integer_readers_of_one_tensor() -> None:
 
 
 def test_wrong_inputs_are_named() -> None:
-    graph = integer_graph(_residual_net(Graph()), BLOCKS)
+    graph = integer_graph(residual_net(Graph()), BLOCKS)
     island = in_memory(graph)
     with pytest.raises(InputError, match="inputs are x, not y"):
         run(graph, {"y": np.zeros(1, np.float32)}, island)

@@ -48,6 +48,8 @@ TARGETS: dict[str, tuple[Callable[[], Target], Workload]] = {
     "vta-pynq pool": (lambda: make_target("vta-pynq"), POOL),
     "vta-pynq average": (lambda: make_target("vta-pynq"), AVERAGED),
     "huge dense": (lambda: make_target("huge"), DENSE),
+    "gemmini dense": (lambda: make_target("gemmini"), DENSE),
+    "gemmini convolution": (lambda: make_target("gemmini"), CONV),
 }
 
 

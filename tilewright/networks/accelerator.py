@@ -22,12 +22,14 @@ from tilewright.targets.capabilities import (
     HasHost,
     Latency,
     PoolsSums,
+    RoundsToEven,
     blocks_of,
     capability,
     dtypes_of,
     least_estimate,
     limit_of,
 )
+from tilewright.targets.rounding import rounded_to_even
 from tilewright.targets.workload import Workload
 
 EpilogueMode = Literal["full", "per-channel", "plain"]
@@ -44,9 +46,11 @@ class Accelerator:
     where nobody knows, and raises `WorkloadError` for one that cannot run; `slowdown` is that of
     the CPU beside it (`networks.cpu_costs`).
 
+    Where it `rounds_to_even`, `form` gives a workload the steps that it computes, and `check`
+    raises `WorkloadError` for what it has no schedule of.
+
     One that `computes_floats` is the processor that the rest of the network runs on, too: nothing
-    is packed or padded for it, and `check`, which raises `WorkloadError` for what it has no kernel
-    of, is all there is to decide."""
+    is packed or padded for it, and `check` is all there is to decide."""
 
     blocks: Blocks
     epilogue: EpilogueMode = "full"
@@ -58,6 +62,7 @@ class Accelerator:
     target pools sums."""
     computes_floats: bool = False
     check: Callable[[Workload], object] = lambda workload: None
+    rounds_to_even: bool = False
 
     @classmethod
     def of(
@@ -72,6 +77,8 @@ class Accelerator:
             return cls(Blocks(), epilogue, max_waste, computes_floats=True, check=target.space)
         known = capability(target, Bounds)
         host, pools = capability(target, HasHost), capability(target, PoolsSums)
+        rounds = capability(target, RoundsToEven)
+        even = rounds is not None and rounds.rounds_to_even
         return cls(
             blocks_of(target),
             epilogue,
@@ -79,7 +86,17 @@ class Accelerator:
             None if known is None else partial(limit_of, known),
             SLOWDOWN if host is None else host.host_slowdown,
             _estimate_of(target, sampled) if pools is not None and pools.pools_sums else None,
+            check=target.space if even else lambda workload: None,
+            rounds_to_even=even,
         )
+
+    def form(self, workload: Workload) -> Workload:
+        """A workload as the accelerator computes it."""
+        return rounded_to_even(workload) if self.rounds_to_even else workload
+
+    def accept(self, workload: Workload) -> None:
+        """Raises `WorkloadError` where it has no schedule."""
+        self.check(self.form(workload))
 
     def seconds(self, workload: Workload) -> float | None:
         """What a call takes at least, unless nobody knows. Raises `WorkloadError` where it cannot

@@ -79,7 +79,7 @@ def candidate(
     if image is not None and math.prod(image[2:]) > 1:  # it reads the blocks as they lie
         whole = -(-image[1] // blocks.in_channels) * blocks.in_channels
         written_plainly = replace(written_plainly, in_channels=whole * math.prod(image[2:]))
-    plain = canonical(_without_passing(written_plainly, blocks))
+    plain = canonical(_without_passing(accelerator.form(written_plainly), blocks))
     unfold = unfold_for(plain, accelerator) if from_host else None
     written = plain if unfold is None else unfold.workload(plain)
     workload, wasted = padded(written, blocks), _waste(call, written, blocks)

@@ -198,6 +198,28 @@ class WritesAutoTvm(Protocol):
         and the Unix time it gets. Raises `WorkloadError` if the stock compiler has no such one."""
 
 
+@dataclass(frozen=True)
+class NamedSchedule:
+    """A schedule to be written down: the layer's name, its workload, the space, knob values."""
+
+    name: str
+    workload: Workload
+    space: str
+    knobs: Mapping[str, int]
+
+
+@runtime_checkable
+class WritesC(Protocol):
+    """Its programs can be written as C."""
+
+    @property
+    def c_format(self) -> str:
+        """What the form of the file is called."""
+
+    def c_source(self, schedules: Sequence[NamedSchedule]) -> str:
+        """A file with a function a schedule. Raises `WorkloadError` for one without a program."""
+
+
 @runtime_checkable
 class Verifies(Protocol):
     """Runs programs on data."""
@@ -315,6 +337,16 @@ def dtypes_of(target: Target) -> frozenset[DType]:
     """Those of a target; int8 where it does not say."""
     offered = capability(target, ComputesIn)
     return frozenset[DType](("int8",)) if offered is None else offered.dtypes
+
+
+@runtime_checkable
+class RoundsToEven(Protocol):
+    """Scales sums in float32 as it stores them, instead of shifting them."""
+
+    @property
+    def rounds_to_even(self) -> bool:
+        """Whether a division by a power of two gives the nearest integer, ties to even
+        (`shr_even`), in the place of one that rounds down behind a constant."""
 
 
 @runtime_checkable

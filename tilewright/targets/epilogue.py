@@ -24,7 +24,8 @@ class EpilogueOp:
     `NEAR_BIAS` in size, as quantised layers have it, and a target may refuse others); `add` adds an
     int32 tensor of the output's shape, `residual` an int8 tensor of that shape times 2^`value`,
     `weighted` one times `value` (`weight_and_shift`), `offset` the constant `value`; `shr`/`shl`
-    shift arithmetically by `value` bits; `min`/`max` clip from above / below with the constant
+    shift arithmetically by `value` bits; `shr_even` divides by 2^`value` in float32, to the nearest
+    integer, ties to even; `min`/`max` clip from above / below with the constant
     `value`. `shr_channel` shifts to the right by an amount an output channel (`amounts`: by what,
     as `value` promises).
     """
@@ -59,8 +60,8 @@ def usual(op: EpilogueOp) -> EpilogueOp:
 
 def parse_epilogue(text: str) -> tuple[EpilogueOp, ...]:
     """`>> 8, min 127, max 0`, also `bias`, `bias 32`, `add`, `residual N`, `weighted N`, `+ N`,
-    `relu` (max 0), `<< N`, `>> channel`, `>> channel N`, and those of further kinds of steps; empty
-    for none. Raises `WorkloadError`."""
+    `relu` (max 0), `<< N`, `>> even N`, `>> channel`, `>> channel N`, and those of further kinds
+    of steps; empty for none. Raises `WorkloadError`."""
     items = filter(None, (part.strip() for part in text.split(",")))
     return tuple(_parsed(item) for item in items)
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _KEPT = 3  # folders of earlier states
-_KERNEL_WORDS = (b"numba", b"NamedTuple", b"np.record")
+_KERNEL_WORDS = (b"numba", b"NamedTuple", b"np.record", b".compiled import")
 
 
 def use_cache_of_these_sources() -> None:
@@ -65,8 +65,8 @@ def _folder_of(kind: str, name: str) -> Path | None:
     digest = hashlib.sha256()
     for file in sorted((package / kind).rglob("*.py")):
         text = file.read_bytes()
-        # Kernels, and the types they are compiled for; VTA's folder has much else.
-        if kind != "vta" or any(word in text for word in _KERNEL_WORDS):
+        # Kernels, and the types they are compiled for; the folders have much else.
+        if any(word in text for word in _KERNEL_WORDS):
             digest.update(file.relative_to(package).as_posix().encode() + b"\0" + text)
     caches = package / "__pycache__" / name
     folder = caches / digest.hexdigest()[:16]

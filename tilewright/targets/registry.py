@@ -25,6 +25,7 @@ from tilewright.targets.base import Target
 BUILT_IN = (
     "tilewright.targets.vta.factory:KIND",
     "tilewright.targets.vta.replay_kind:KIND",
+    "tilewright.targets.gemmini.factory:KIND",
     "tilewright.targets.cpu.factory:KIND",
     "tilewright.targets.board.factory:KIND",
 )

@@ -9,13 +9,14 @@ from pathlib import Path
 from pydantic import BaseModel, JsonValue
 
 from tilewright.core.errors import TilewrightError, WorkloadError
-from tilewright.targets.capabilities import WritesAutoTvm, capability
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import NamedSchedule, WritesAutoTvm, WritesC, capability
 from tilewright.targets.registry import rebuild
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.output_dir import SCHEDULES, SUMMARY
 from tilewright.tuning.read_run import foreign, read_written
 
-FORMATS = ("autotvm", "optuna", "kernel-tuner", "t4")
+FORMATS = ("autotvm", "optuna", "kernel-tuner", "t4", "gemmini-c")
 
 
 class ExportError(TilewrightError):
@@ -44,6 +45,7 @@ class _ExportedSchedule(BaseModel):
     epilogue: str
     space: str | None
     knobs: dict[str, int] | None
+    names: list[str] = []
 
 
 class _ExportedSchedules(BaseModel):
@@ -82,6 +84,35 @@ def export_autotvm(folder: Path, written: float) -> Exported:
     return Exported("".join(f"{line}\n" for line in lines), len(lines), tuple(left_out))
 
 
+def export_c(folder: Path, form: str) -> Exported:
+    """The programs of the best schedules in a run's folder as a C file of that form, a function a
+    workload. Raises `ExportError` where there are none."""
+    found = read_written(_ExportedSchedules, folder, SCHEDULES, ExportError)
+    target = _target(found.target, folder)
+    writer = None if target is None else capability(target, WritesC)
+    if writer is None or writer.c_format != form:
+        raise ExportError(
+            f"{folder} was tuned for {found.target.name}, and no {form} is written for it; "
+            "tune for a Gemmini, such as --target gemmini"
+        )
+    kept = [
+        NamedSchedule(
+            (each.names or [each.id])[0], parse_workload(each.workload, each.epilogue), each.space,
+            each.knobs,
+        )
+        for each in found.schedules
+        if each.space is not None and each.knobs is not None
+    ]  # fmt: skip
+    left_out = tuple(
+        f"{each.workload}: it has no schedule that runs"
+        for each in found.schedules
+        if each.space is None or each.knobs is None
+    )
+    if not kept:
+        raise ExportError(f"no schedule in {folder} runs; tune with more --trials")
+    return Exported(writer.c_source(kept), len(kept), left_out)
+
+
 def _line(
     writer: WritesAutoTvm,
     each: _ExportedSchedule,
@@ -96,10 +127,7 @@ def _line(
 
 def _writer(target: _ExportedTarget, folder: Path) -> WritesAutoTvm:
     """Who writes the records of the run's target. Raises `ExportError`."""
-    try:
-        made = None if target.spec is None else rebuild(target.kind, target.spec, "")
-    except (ValueError, TilewrightError) as error:
-        raise ExportError(foreign(folder, error)) from None
+    made = _target(target, folder)
     writer = None if made is None else capability(made, WritesAutoTvm)
     if writer is None:
         raise ExportError(
@@ -107,3 +135,11 @@ def _writer(target: _ExportedTarget, folder: Path) -> WritesAutoTvm:
             "tune for a VTA, such as --target vta-pynq"
         )
     return writer
+
+
+def _target(target: _ExportedTarget, folder: Path) -> Target | None:
+    """The run's target; None where it was not written down. Raises `ExportError`."""
+    try:
+        return None if target.spec is None else rebuild(target.kind, target.spec, "")
+    except (ValueError, TilewrightError) as error:
+        raise ExportError(foreign(folder, error)) from None

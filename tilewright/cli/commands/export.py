@@ -26,9 +26,10 @@ def export(
         str,
         typer.Option(
             "--format",
-            metavar="autotvm|optuna|kernel-tuner|t4",
+            metavar="autotvm|optuna|kernel-tuner|t4|gemmini-c",
             help="autotvm: schedules as TVM 0.8 to 0.14 logs them; optuna: a study a layer, as a "
-            "journal; kernel-tuner, t4: the trials of a layer as its cache, or in the T4 format.",
+            "journal; kernel-tuner, t4: the trials of a layer as its cache, or in the T4 format; "
+            "gemmini-c: a C function of raw commands a layer.",
         ),
     ] = "autotvm",
     layer: Annotated[
@@ -39,7 +40,7 @@ def export(
     --space template are written; those of another space are left out, with a sentence."""
     from tilewright.core.files import write_atomically
     from tilewright.reports.number_format import counted
-    from tilewright.tuning.export import FORMATS, export_autotvm
+    from tilewright.tuning.export import FORMATS, export_autotvm, export_c
     from tilewright.tuning.output_dir import check_folder
 
     if form not in FORMATS:
@@ -49,6 +50,10 @@ def export(
         text, left_out = exported.text, exported.left_out
         said = f"{counted(exported.schedules, 'record')} for "
         said += "autotvm.apply_history_best"
+    elif form == "gemmini-c":
+        exported = export_c(folder, form)
+        text, left_out = exported.text, exported.left_out
+        said = f"{counted(exported.schedules, 'C function')} of raw commands"
     else:
         text, said = _trials(folder, form, layer)
         left_out = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -23,6 +23,7 @@ from tilewright.networks.relax.op_patterns import Match, matches
 from tilewright.networks.rewrites import best_unfold
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import ChannelSlice, Layer, Value
+from tilewright.targets.workload import Workload
 
 AS_ASKED = "it is kept in float as asked"
 
@@ -31,6 +32,7 @@ def integer_graph(
     model: onnx.ModelProto, blocks: Blocks, *, name: str = "network",
     input_shapes: Mapping[str, Sequence[int]] | None = None, keep_float: Collection[str] = (),
     unfold: UnfoldRule | None = None, pool: PoolRule | None = None, exact: bool = True,
+    accept: Callable[[Workload], object] = lambda workload: None,
 ) -> IntegerGraph:  # fmt: skip
     """The layers and CPU islands of a quantised model (QDQ or QOperator form) with all its weights.
 
@@ -40,15 +42,17 @@ def integer_graph(
     of the convolution before them (by default none). Scales that are no powers of two apart take
     two passes a layer; where they are not to be `exact`, one, with weights that are rounded anew
     (`IntegerGraph.lost`). Operators with scales that are not known before the network runs are left
-    to the CPU; `IntegerGraph.left` says why. Raises as `networks.load(...).compiled`.
+    to the CPU, as are those of whose workloads `accept` raises `WorkloadError`;
+    `IntegerGraph.left` says why. Raises as `networks.load(...).compiled`.
     """
     normal, flat = import_whole(name, model, dict(input_shapes or {}))
     types = {o.name: o.op_type for o in normal.operators}
     outputs = [info.name for info in normal.graph.output]
     rule = unfold or (lambda workload: best_unfold(workload, blocks))
     return _Extraction(
-        name, flat, types, outputs, blocks, rule, keep_float, pool=pool, exact=exact
-    ).graph()
+        name, flat, types, outputs, blocks, rule, keep_float, pool=pool, exact=exact,
+        accept=accept,
+    ).graph()  # fmt: skip
 
 
 def graph_of_module(
@@ -73,6 +77,7 @@ class _Extraction:
         self, name: str, flat: FlatGraph, types: Mapping[str, str], outputs: Sequence[str],
         blocks: Blocks, unfold: UnfoldRule, keep_float: Collection[str], *,
         pool: PoolRule | None = None, in_place: bool = True, exact: bool = True,
+        accept: Callable[[Workload], object] = lambda workload: None,
     ) -> None:  # fmt: skip
         self._name = name
         self._flat = flat
@@ -85,7 +90,9 @@ class _Extraction:
         self._pool = pool
         self._left: dict[str, str] = {}
         self._tensors = QdqTensors(flat, blocks if in_place else None)
-        self._layers = Layers(self._tensors, blocks, unfold, self._macs, self._types, exact=exact)
+        self._layers = Layers(
+            self._tensors, blocks, unfold, self._macs, self._types, exact=exact, accept=accept
+        )
 
     def graph(self) -> IntegerGraph:
         self._walk()

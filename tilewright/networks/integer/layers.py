@@ -60,17 +60,20 @@ square, and weights of seven bits, which take none, are a step or two off."""
 
 
 class Layers:
-    """Writes calls as layers, in order, into `steps`. `lost` says, by the name of a layer whose
-    weights had to be rounded anew, the decibels that leaves them."""
+    """Writes calls as layers that the accelerator can `accept`, in order, into `steps`. `lost`
+    says, by the name of a layer whose weights had to be rounded anew, the decibels that leaves
+    them."""
 
     def __init__(
         self, tensors: QdqTensors, blocks: Blocks, unfold: UnfoldRule, macs: dict[str, int],
         types: dict[str, str], *, exact: bool = True,
+        accept: Callable[[Workload], object] = lambda workload: None,
     ) -> None:  # fmt: skip
         self._t = tensors
         self._products = Products(tensors, blocks)
         self._passes = blocks.in_channels == blocks.out_channels
         self._exact = exact
+        self._accept = accept
         self._unfold = unfold
         self._macs = macs
         self._types = types
@@ -275,6 +278,7 @@ class Layers:
             unfold = self._unfold(workload)
             if unfold is not None:
                 workload, weight = unfold.workload(workload), unfold.weight(weight)
+        self._accept(workload)
         add = finished.add
         if add is not None:
             add = np.repeat(add, workload.batch, axis=0)

@@ -28,6 +28,7 @@ from tilewright.networks.quantise import (
 from tilewright.networks.quantise.samples import Samples
 from tilewright.networks.report import ModelReport, OperatorReport, WorkloadReport, epilogue_text
 from tilewright.targets.layer import Layer
+from tilewright.targets.rounding import layer_rounded_to_even
 from tilewright.targets.workload import Workload, canonical
 
 
@@ -74,8 +75,9 @@ def in_integers(
     graph = integer_graph(
         made.model, accelerator.blocks, name=name, input_shapes=input_shapes, keep_float=on_cpu,
         unfold=lambda plain: unfold_for(plain, accelerator),
-        pool=None if apart else pool or _pooled_on(accelerator),
+        pool=None if apart else pool or _pooled_on(accelerator), accept=accelerator.accept,
     )  # fmt: skip
+    graph = _in_form(graph, accelerator)
     return InIntegers(graph, as_object(made.report.to_json()), made.report.warnings)
 
 
@@ -103,9 +105,20 @@ def quantised_graph(
         made.model, accelerator.blocks, name=name, keep_float=on_cpu,
         unfold=lambda plain: unfold_for(plain, accelerator),
         pool=None if apart else pool or _pooled_on(accelerator), exact=exact,
+        accept=accelerator.accept,
     )  # fmt: skip
     samples = samples or samples_for(model, None, input_shapes)
-    return calibrated(graph, made.model, samples.feeds)
+    return _in_form(calibrated(graph, made.model, samples.feeds), accelerator)
+
+
+def _in_form(graph: IntegerGraph, accelerator: Accelerator) -> IntegerGraph:
+    """A graph whose layers round as the accelerator does."""
+    if not accelerator.rounds_to_even:
+        return graph
+    steps = (
+        layer_rounded_to_even(step) if isinstance(step, Layer) else step for step in graph.steps
+    )
+    return replace(graph, steps=tuple(steps))
 
 
 def cheaper_on_cpu(decisions: Sequence[OffloadDecision]) -> tuple[str, ...]:

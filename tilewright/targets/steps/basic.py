@@ -13,7 +13,7 @@ from tilewright.targets.steps.step import Apply, Integers, StepKind
 
 RESIDUALS = ("residual", "weighted")
 """Steps that add an int8 tensor of the output's shape; an epilogue has one at the most."""
-CONSTANTS = ("offset", "shr", "shl", "min", "max")
+CONSTANTS = ("offset", "shr", "shr_even", "shl", "min", "max")
 """Steps that read no tensor."""
 MAX_WEIGHT = 127
 """The largest factor of a `weighted` residual that an int8 weight holds; a larger one is such a
@@ -66,6 +66,12 @@ def _usual_weighted(value: int) -> tuple[str, int]:
     return _usual_residual(_IDENTITY_BITS + weight_and_shift(value)[1])
 
 
+def _to_nearest(total: Integers, value: int, tensors: Mapping[str, NDArray[Any]]) -> Integers:
+    """As hardware does it that multiplies in float32: sums of more than 24 bits round twice."""
+    scaled = np.rint(total.astype(np.float32) * np.float32(2.0**-value))
+    return np.asarray(scaled, np.int64)
+
+
 def _adds_tensor(name: str, a_channel: bool) -> Apply:
     def apply(total: Integers, value: int, tensors: Mapping[str, NDArray[Any]]) -> Integers:
         return total + (_each_channel(tensors[name]) if a_channel else tensors[name])
@@ -80,6 +86,9 @@ def _each_channel(values: NDArray[Any]) -> Integers:
 BASIC: tuple[StepKind, ...] = (
     StepKind(
         "shr", ">>", lambda total, value, _: total >> value, check=check_shift, usual=_usual_shift
+    ),
+    StepKind(
+        "shr_even", ">> even", _to_nearest, check=check_shift, usual=lambda _: ("shr_even", 8)
     ),
     StepKind(
         "shl", "<<", lambda total, value, _: total << value, check=check_shift,

@@ -283,6 +283,11 @@ class VtaTarget:
 
     def _bind(self, workload: Workload) -> Lowering:
         """Raises `WorkloadError` for what the accelerator does not compute."""
+        if any(step.kind == "shr_even" for step in workload.epilogue):
+            raise WorkloadError(
+                f"{self.name} shifts and does not round to even, as in '{workload.epilogue_text}'; "
+                "write '+ N' and '>> N', or name a target that rounds: --target gemmini"
+            )
         if workload.dtype != "int8" or workload.operator == "batch_matmul":
             raise WorkloadError(
                 f"{self.name} computes conv2d, dense and max_pool in int8, not {workload} "

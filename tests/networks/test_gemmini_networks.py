@@ -1,0 +1,80 @@
+"""Builds networks for Gemmini, runs them in simulation and compares them with onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from integer_nets import random_inputs, session
+from quantised_graphs import Graph
+from test_integer_networks import attention_net, depthwise_net, residual_net
+
+from tilewright.flows.build import tuned_picks
+from tilewright.networks import artifact
+from tilewright.networks.accelerator import Accelerator
+from tilewright.networks.integer.graph import IntegerGraph
+from tilewright.networks.integer.network import quantised_graph
+from tilewright.targets import make_target
+
+
+def strips_net(g: Graph) -> onnx.ModelProto:
+    """Channels of a tensor that lie in it, joined again behind layers of their own."""
+    x = g.quantise(g.input("x", (1, 16, 7, 7)), -5)
+    whole = g.quantise(g.conv(x, "conv", (32, 16, 3, 3), (-5, -6)), -1)
+    parts = []
+    for first in (0, 16):
+        places = (("begin", first), ("end", first + 16), ("axis", 1))
+        bounds = [g.constant(f"{name}{first}", np.array([at])) for name, at in places]
+        part = g.quantise(g.op("Slice", f"slice{first}", [whole, *bounds]), -1)
+        parts.append(g.quantise(g.conv(part, f"own{first}", (16, 16, 1, 1), (-1, -7)), 1))
+    joined = g.quantise(g.op("Concat", "joined", parts, axis=1), 1)
+    last = g.conv(joined, "last", (20, 32, 1, 1), (1, -8))
+    return g.model((g.quantise(last, 2), (1, 20, 5, 5)), (whole, (1, 32, 5, 5)))
+
+
+NETS: dict[str, tuple[Callable[[Graph], onnx.ModelProto], int]] = {
+    "residual": (residual_net, 5), "depthwise": (depthwise_net, 2),
+    "attention": (attention_net, 5), "strips": (strips_net, 4),
+}  # fmt: skip
+"""Networks, and the layers that the accelerator gets of them at least."""
+
+
+def built(model: onnx.ModelProto, folder: Path) -> tuple[IntegerGraph, artifact.Artifact]:
+    """All that the accelerator can run of a model, by schedules of lowest estimate."""
+    target = make_target("gemmini")
+    graph = quantised_graph(model, Accelerator.of(target), [])
+    picks = tuned_picks(artifact.canonical_workloads(graph), target, trials=0)
+    artifact.build(graph, picks, target, "gemmini", folder)
+    loaded = artifact.load(folder, allow_code=True)
+    assert isinstance(loaded, artifact.Artifact)
+    return graph, loaded
+
+
+@pytest.mark.slow(seconds=4)
+@pytest.mark.parametrize("name", NETS)
+def test_a_network_gives_what_onnxruntime_gives(name: str, tmp_path: Path) -> None:
+    """Exactly, but where floats are rounded differently: both round ties to even."""
+    make, layers = NETS[name]
+    model = make(Graph())
+    graph, loaded = built(model, tmp_path / "built")
+    assert len(graph.layers) >= layers, graph.left
+    assert [check.wrong for check in loaded.verify()] == [0] * len(graph.layers)
+    inputs = random_inputs(graph)
+    names = [value.name for value in graph.outputs]
+    theirs = dict(zip(names, session(model).run(names, inputs), strict=True))
+    for output, ours in loaded.infer(inputs).items():
+        assert (ours == theirs[output]).mean() > 0.99, output
+        step = next(value.scale.step for value in graph.outputs if value.name == output)
+        np.testing.assert_allclose(ours, theirs[output], rtol=0, atol=step)
+
+
+def test_what_no_store_clips_to_is_left_to_the_host() -> None:
+    """A relu6 that ends at 96 of 127."""
+    graph = quantised_graph(depthwise_net(Graph()), Accelerator.of(make_target("gemmini")), [])
+    assert "clips to 0…96" in graph.left["deep"]
+    assert {step.kind for layer in graph.layers for step in layer.workload.epilogue} <= {
+        "bias", "offset", "shr_even", "min", "max"
+    }  # fmt: skip

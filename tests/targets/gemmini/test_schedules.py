@@ -1,0 +1,201 @@
+"""Runs schedules of layers on the functional simulator and compares with plain numpy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets import gemmini, make_target
+from tilewright.targets.gemmini.lowering.tensors import constants
+from tilewright.targets.gemmini.lowering.vendor_rule import vendor_tile
+from tilewright.targets.gemmini.spec import GemminiSpec
+from tilewright.targets.workload import Workload, parse_workload
+
+ROUNDED = "bias, >> even 8, min 127, max 0"
+LAYERS = {
+    "dense:n=128,c=128,o=128": ROUNDED,
+    "dense:n=1,c=100,o=10": ROUNDED,
+    "dense:n=49,c=72,o=40": ">> 8, min 127, max 0",
+    "conv2d:n=1,c=32,h=9,w=9,o=48,k=3,s=2,p=1": ROUNDED,
+    "conv2d:n=1,c=20,h=20,w=20,o=24,k=3,s=1,p=1": "bias, residual 7, >> even 9, min 127, max -128",
+    "conv2d:n=1,c=32,h=6,w=6,o=32,k=1,s=1,p=0": "+ 77, weighted 300, >> even 9, min 127, max -128",
+    "conv2d:n=2,c=16,h=7,w=7,o=32,k=1,s=2,p=0": ROUNDED,
+    "conv2d:n=1,c=40,h=10,w=10,o=40,k=3,s=1,p=1,g=40": ROUNDED,
+    "conv2d:n=1,c=24,h=9,w=9,o=48,k=3,s=1,p=1,g=3,d=2": ROUNDED,
+    "conv2d:n=1,c=24,h=9,w=9,o=24,k=1,s=1,p=0,g=24": ">> even 2, min 127, max -128",
+    "conv2d:n=1,c=3,h=30,w=30,o=32,k=7,s=2,p=3x2x1x3": ROUNDED,
+}
+Array = NDArray[np.int64]
+
+
+def sums(w: Workload, data: Array, weight: Array) -> Array:
+    """The sums of products, a tap at a time, (n, o, oh, ow)."""
+    padded = np.pad(data, ((0, 0), (0, 0), (w.pad_top, w.pad_bottom), (w.pad_left, w.pad_right)))
+    per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
+    out = np.zeros((w.batch, w.out_channels, w.sums_height, w.sums_width), np.int64)
+    for i in range(w.kernel_h):
+        for j in range(w.kernel_w):
+            y, x = i * w.dilation_h, j * w.dilation_w
+            seen = padded[
+                :, :, y : y + (w.sums_height - 1) * w.stride_h + 1 : w.stride_h,
+                x : x + (w.sums_width - 1) * w.stride_w + 1 : w.stride_w,
+            ]  # fmt: skip
+            for g in range(w.groups):
+                outs, ins = (slice(g * n, (g + 1) * n) for n in (per_out, per_in))
+                out[:, outs] += np.einsum("nchw,oc->nohw", seen[:, ins], weight[outs, :, i, j])
+    return out
+
+
+def expected(w: Workload, tensors: dict[str, Array]) -> Array:
+    """The output, step by step, in exact arithmetic: all sums here have less than 24 bits."""
+    total = sums(w, tensors["data"], tensors["weight"])
+    for step in w.epilogue:
+        if step.kind == "bias":
+            total = total + tensors["bias"][:, None, None]
+        elif step.kind == "offset":
+            total = total + step.value
+        elif step.kind in ("residual", "weighted"):
+            factor = step.value if step.kind == "weighted" else 2**step.value
+            total = total + tensors["residual"] * factor
+        elif step.kind == "shr":
+            total = total // 2**step.value
+        elif step.kind == "shr_even":
+            total = np.round(total / 2**step.value).astype(np.int64)
+        else:
+            total = (np.minimum if step.kind == "min" else np.maximum)(total, step.value)
+    return total
+
+
+def in_memory(image: Array) -> NDArray[np.int8]:
+    """(n, c, h, w) pixel by pixel, channels up to a multiple of 16."""
+    rows = np.moveaxis(image, 1, -1)
+    return np.pad(rows, ((0, 0),) * 3 + ((0, -rows.shape[-1] % 16),)).astype(np.int8)
+
+
+@pytest.mark.parametrize("text", LAYERS)
+def test_drawn_schedules_compute_a_layer(text: str) -> None:
+    workload, rng = parse_workload(text, LAYERS[text]), np.random.default_rng(5)
+    target = make_target("gemmini")
+    lowering = target.lowering(workload)  # type: ignore[attr-defined]
+    g, w = lowering.geometry, workload
+    shapes = {
+        "data": (w.batch, w.in_channels, w.height, w.width),
+        "weight": (w.out_channels, w.in_channels // w.groups, w.kernel_h, w.kernel_w),
+        "residual": (w.batch, w.out_channels, w.out_height, w.out_width),
+    }
+    tensors = {name: rng.integers(-128, 128, shape) for name, shape in shapes.items()}
+    tensors["bias"] = rng.integers(-(1 << 19), 1 << 19, w.out_channels)
+    image = np.zeros(1 << 21, np.uint8)
+    bias = tensors["bias"] if "bias" in LAYERS[text] else None
+    parts = {"data": in_memory(tensors["data"]), **constants(g, tensors["weight"], bias)}
+    if g.epilogue.residual:
+        parts["residual"] = in_memory(tensors["residual"])
+    for role, values in parts.items():
+        at = g.addresses[role] - 0x80000000
+        image[at : at + values.nbytes] = np.ascontiguousarray(values).view(np.uint8).ravel()
+    space, want, ran = target.space(workload), expected(w, tensors), 0
+    lowered = target.lower(workload, space.unravel(rng.integers(0, space.size, 16)))
+    for row in np.flatnonzero(lowered.ok):
+        program = lowered.programs["commands"][row]
+        after = gemmini.execute(*program.T, image.tobytes(), 0x80000000)
+        at = g.addresses["output"] - 0x80000000
+        pixels = want.shape[0] * want.shape[2] * want.shape[3]
+        stored = np.frombuffer(after, np.int8)[at : at + pixels * g.output_stride]
+        got = stored.reshape(w.batch, w.out_height, w.out_width, -1)[..., : w.out_channels]
+        assert np.array_equal(np.moveaxis(got, -1, 1), want), space.describe(lowered.configs[row])
+        ran += 1
+    assert ran >= 8
+
+
+def test_rounding_down_is_exact_at_every_tie_behind_a_relu() -> None:
+    """Sums at and around all ties of all shifts, as the bias of a product with zeros."""
+    for shift in range(1, 16):
+        workload = parse_workload("dense:n=1,c=16,o=1024", f"bias, >> {shift}, min 127, max 0")
+        target = make_target("gemmini")
+        g = target.lowering(workload).geometry  # type: ignore[attr-defined]
+        base = np.arange(-128, 128)[:, None] * 2**shift
+        bias = (base + np.array([-1, 0, 1, 2 ** (shift - 1)])).ravel()
+        lowered = target.lower(workload, np.zeros((1, 10), np.int32))
+        image = np.zeros(1 << 20, np.uint8)
+        at = g.addresses["bias"] - 0x80000000
+        stored = (bias + g.epilogue.constant).astype(np.int32).view(np.uint8)
+        image[at : at + len(stored)] = stored
+        after = gemmini.execute(*lowered.programs["commands"][0].T, image.tobytes(), 0x80000000)
+        at = g.addresses["output"] - 0x80000000
+        got = np.frombuffer(after, np.int8)[at : at + 1024]
+        assert np.array_equal(got, np.clip(bias // 2**shift, 0, 127)), shift
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "said"),
+    [
+        (">> 8, min 127, max -128", ">> even 8"),
+        (">> 16, min 127, max 0", "at most 15 bits"),
+        (">> even 8, min 96, max 0", "clips to 0…96"),
+        (">> channel, min 127, max 0", "none of its steps"),
+        ("residual 14, >> even 8, min 127, max 0", "16384-fold"),
+        (">> even 8", "must to"),
+    ],
+)
+def test_an_epilogue_that_no_store_computes_is_refused(epilogue: str, said: str) -> None:
+    with pytest.raises(WorkloadError, match=said):
+        make_target("gemmini").space(parse_workload("dense:n=1,c=16,o=16", epilogue))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["max_pool:n=1,c=16,h=8,w=8,k=2,s=2,p=0", "dense:n=1,c=16,o=16,dtype=float32",
+     "batch_matmul:n=2,h=16,c=16,o=16"],
+)  # fmt: skip
+def test_an_operator_that_the_array_lacks_is_refused(text: str) -> None:
+    with pytest.raises(WorkloadError, match="conv2d and dense in int8"):
+        make_target("gemmini").space(parse_workload(text))
+
+
+def test_tiles_that_do_not_fit_are_typed_failures() -> None:
+    target = make_target("gemmini")
+    workload = parse_workload("conv2d:n=1,c=128,h=14,w=14,o=128,k=3,s=1,p=1", ROUNDED)
+    space = target.space(workload)
+    drawn = np.random.default_rng(0).integers(0, space.size, 30)
+    lowered = target.lower(workload, space.unravel(drawn))
+    assert {"scratchpad", "accumulator"} <= set(lowered.failures)
+    measured = target.measure(lowered.rows(~lowered.ok))
+    assert set(measured.status) == {"compile_error"}
+    assert all("rows, and there are" in reason for reason in measured.reason)
+
+
+def test_no_other_target_takes_rounding_for_a_shift() -> None:
+    workload = parse_workload("dense:n=1,c=32,o=32", ROUNDED)
+    with pytest.raises(WorkloadError, match="--target gemmini"):
+        make_target("vta-pynq").space(workload)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "tile"),
+    [
+        ((8, 8, 8), (5, 6, 8)),  # 30 of 32 blocks of sums
+        ((4, 4, 32), (4, 4, 32)),  # all of it
+        ((1, 8, 32), (1, 8, 32)),
+        ((64, 64, 64), (5, 5, 51)),  # 510 of 512 blocks of operands
+    ],
+)  # fmt: skip
+def test_the_vendors_rule_fills_half_of_both_memories(
+    blocks: tuple[int, int, int], tile: tuple[int, int, int]
+) -> None:
+    found = vendor_tile(*blocks, GemminiSpec.load("gemmini-default").machine)
+    assert found == tile
+
+
+def test_a_machine_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text('{"memory_latency_cycles": 100, "cycles_per_beat": 2}')
+    slow, fast = make_target(f"gemmini:{path}"), make_target("gemmini")
+    workload = parse_workload("dense:n=64,c=64,o=64")
+    config = np.zeros((1, len(fast.space(workload).knobs)), np.int32)
+    cycles = [int(t.measure(t.lower(workload, config)).cycles[0]) for t in (slow, fast)]
+    assert slow.name == "mine"
+    assert cycles[0] > cycles[1]

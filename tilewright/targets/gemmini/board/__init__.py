@@ -1,0 +1,1 @@
+"""Builds networks for Gemmini: one memory image, one command stream a segment."""

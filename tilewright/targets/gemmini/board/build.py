@@ -1,0 +1,213 @@
+"""Implements `targets.capabilities.Builds` for Gemmini: from layers and schedules to files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tilewright.core.files import Json
+from tilewright.targets.artifact_types import Built, HostStep, LayerGraph, Pick
+from tilewright.targets.gemmini.board.layer import LayerProgram, data_form, form_of, lower_layer
+from tilewright.targets.gemmini.board.memory import Form, MemoryPlan, Port
+from tilewright.targets.gemmini.board.program import (
+    COMMANDS,
+    CONSTANTS,
+    PROGRAM,
+    GemminiProgram,
+    segment_commands,
+)
+from tilewright.targets.gemmini.bounds import roofline_cycles
+from tilewright.targets.gemmini.lowering.batch import Lowering, stream_from
+from tilewright.targets.gemmini.lowering.geometry import MEMORY_BASE
+from tilewright.targets.gemmini.spec import GemminiSpec
+from tilewright.targets.gemmini.timing import time_stream
+from tilewright.targets.im2col import Unfold
+from tilewright.targets.layer import Layer
+
+WHY_NOT_BARE = "a Gemmini is run by a processor; 'tilewright export --format gemmini-c' writes C"
+Reading = tuple[str, Form, Unfold | None]
+
+
+@dataclass
+class _Segment:
+    """Layers without work of the host between."""
+
+    layers: list[LayerProgram] = field(default_factory=list)
+    loads: list[Port] = field(default_factory=list)
+    stores: list[Port] = field(default_factory=list)
+
+
+class _Builder:
+    """A network as far as it is built."""
+
+    def __init__(self, graph: LayerGraph, spec: GemminiSpec) -> None:
+        self.graph, self.spec = graph, spec
+        self.plan = MemoryPlan(graph)
+        self.shapes = {name: value.shape for name, value in graph.values.items()}
+        self.segments: list[_Segment] = []
+        self.order: list[tuple[str, int]] = []
+        self.made: dict[str, tuple[Form, int]] = {}  # by layers: form and segment
+        self.there: set[Reading] = set()
+        self.open = False
+
+    def layer(self, layer: Layer, pick: Pick) -> None:
+        """Add a layer, behind what it reads: in a new segment where the host has to bring that
+        into another form."""
+        w, pixels = layer.workload, layer.workload.batch * layer.workload.out_height
+        pixels *= w.out_width
+        reads: list[Reading] = [
+            (layer.data, data_form(layer, self.shapes[layer.data]), layer.unfold)
+        ]
+        if layer.residual is not None:
+            form = form_of(self.shapes[layer.residual], w.out_channels, pixels)
+            reads.append((layer.residual, form, None))
+        if layer.weight_from is not None:
+            reads.append((layer.weight_from, "weights", None))
+        missing = [read for read in reads if read not in self.there]
+        here = len(self.segments) - 1
+        if any(name in self.made and self.made[name][1] == here for name, *_ in missing):
+            self.open = False
+        if not self.open:
+            self.open = True
+            self.order.append(("segment", len(self.segments)))
+            self.segments.append(_Segment())
+        for name, form, unfold in missing:
+            self._load(name, form, unfold)
+        program = lower_layer(layer, self.plan, self.shapes, self.spec, pick)
+        self.segments[-1].layers.append(program)
+        self._written(layer.output, form_of(self.shapes[layer.output], w.out_channels, pixels))
+
+    def host(self, step: HostStep, number: int) -> None:
+        """Add a step of the host."""
+        self.open = False
+        for name in step.reads:
+            self.store(name)
+        self.order.append(("host", number))
+
+    def store(self, name: str) -> None:
+        """The host takes a value that a layer made, behind its segment."""
+        if name not in self.made:
+            return
+        form, segment = self.made[name]
+        value = self.graph.values[name]
+        outside = self.graph.stored_as.get(name, value)
+        port = Port.of(outside, value, outside.scale or value.scale, self.plan.place(name, form))
+        stores = self.segments[segment].stores
+        if all(each.name != port.name for each in stores):
+            stores.append(port)
+
+    def _load(self, name: str, form: Form, unfold: Unfold | None) -> None:
+        self.store(name)
+        value = self.graph.values[name]
+        outside = self.graph.loaded_as.get(name, value)
+        place = self.plan.place(name, form, unfold)
+        self.segments[-1].loads.append(Port.of(outside, value, value.scale, place))
+        self.there.add((name, form, unfold))
+
+    def _written(self, name: str, form: Form) -> None:
+        """Note that a layer wrote a value, and with it those that lie inside it or around it."""
+        waiting, segment = [name], len(self.segments) - 1
+        while waiting:
+            own = waiting.pop()
+            self.made[own] = form, segment
+            self.there.add((own, form, None))
+            for each in self.graph.slices:
+                other = {each.part: each.whole, each.whole: each.part}.get(own)
+                if other is not None and self.made.get(other) != (form, segment):
+                    waiting.append(other)
+
+
+def build(graph: LayerGraph, schedules: Sequence[Pick], spec: GemminiSpec) -> Built:
+    """Lower and lay out a network's layers. Raises `WorkloadError`."""
+    builder, picks, host = _Builder(graph, spec), iter(schedules), 0
+    for step in graph.steps:
+        if isinstance(step, Layer):
+            builder.layer(step, next(picks))
+        else:
+            builder.host(step, host)
+            host += 1
+    for name in graph.outputs:
+        builder.store(name)
+    segments = builder.segments
+    layers = [(k, each) for k, segment in enumerate(segments) for each in segment.layers]
+    described: list[dict[str, Json]] = []
+    first = 0
+    for k, program in layers:
+        described.append(_described(program, k, first, spec))
+        first += len(program.commands)
+    pieces = [piece for _, program in layers for piece in program.constants.items()]
+    size = builder.plan.end - MEMORY_BASE
+    files = {
+        COMMANDS: np.concatenate([p.commands for _, p in layers]).astype("<u8").tobytes(),
+        CONSTANTS: b"".join(np.ascontiguousarray(v).tobytes() for _, v in pieces),
+        PROGRAM: json.dumps(
+            {
+                "memory_bytes": size,
+                "constants": [[at, values.nbytes] for at, values in pieces],
+                "segments": [
+                    {
+                        "loads": [port.to_json() for port in segment.loads],
+                        "stores": [port.to_json() for port in segment.stores],
+                    }
+                    for segment in segments
+                ],
+            }
+        ).encode(),
+    }
+    times = GemminiProgram.open(files, described, spec).times()
+    spans = [cycles for each in times for cycles in each.layers]
+    rows: list[dict[str, Json]] = [
+        {**row, "stream_cycles": span} for row, span in zip(described, spans, strict=True)
+    ]
+    return Built(
+        files=files,
+        layers=rows,
+        order=builder.order,
+        memory=_memory(segments, size, files),
+        bytes=size,
+        stream_cycles=sum(each.total for each in times),
+        ports=[(tuple(p.name for p in s.loads), tuple(p.name for p in s.stores)) for s in segments],
+        why_not_bare=WHY_NOT_BARE,
+    )
+
+
+def _described(
+    program: LayerProgram, segment: int, first: int, spec: GemminiSpec
+) -> dict[str, Json]:
+    """A layer as `board.program` reads it, and what people want to know of it."""
+    g, w = program.geometry, program.layer.workload
+    space = Lowering.of(w, spec).space
+    alone = time_stream(stream_from(segment_commands([program.commands])), spec).total
+    return {
+        "cycles": alone,
+        "roofline_cycles": roofline_cycles(w, spec),
+        "workload": str(w),
+        "epilogue": w.epilogue_text,
+        "space": program.pick.space,
+        "config": list(program.pick.config),
+        "knobs": dict(space.describe(program.pick.config)),
+        "segment": segment,
+        "instructions": [first, len(program.commands)],
+        "addresses": dict(g.addresses),
+        "strides": [g.data_stride, g.residual_stride, g.output_stride],
+    }
+
+
+def _memory(segments: Sequence[_Segment], size: int, files: dict[str, bytes]) -> dict[str, Json]:
+    tensors: list[Json] = [
+        {"name": port.name, "buffer": 0, "offset": port.place.at - MEMORY_BASE,
+         "bytes": int(np.prod(port.held))}
+        for segment in segments for port in (*segment.loads, *segment.stores)
+    ]  # fmt: skip
+    counts = [sum(len(layer.commands) for layer in segment.layers) for segment in segments]
+    return {
+        "buffers": [
+            {"name": "memory", "kind": "activations", "bytes": size - len(files[CONSTANTS])},
+            {"name": "constants", "kind": "constants", "bytes": len(files[CONSTANTS])},
+        ],
+        "instructions": [24 * count for count in counts],
+        "tensors": tensors,
+    }

@@ -1,0 +1,99 @@
+"""Estimates cycles of schedules without programs, in closed form.
+
+Rows fed to the array, response beats and requests are counted for whole tiles. A block of weights
+takes 16 cycles, a response beat `cycles_per_beat`. 16 requests are in flight, each for the memory's
+latency and 7 cycles more. Units that have buffers run side by side.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.features import Feature, Features
+from tilewright.targets.gemmini.loop_commands import LOOPS, MOST_BLOCKS
+from tilewright.targets.gemmini.lowering.geometry import Geometry, blocks
+from tilewright.targets.gemmini.lowering.hidden import LEAST_ROWS
+from tilewright.targets.gemmini.lowering.schedule import FIRST, LOOP, PIXELS_OUTSIDE, Schedule
+from tilewright.targets.gemmini.spec import DIM, GemminiSpec
+
+Counts = NDArray[np.int64]
+REQUEST_CYCLES = 7
+"""Beside the memory's latency, until a request's number is free again."""
+STORE_CYCLES = np.array([0, 1, 3, 6, 7])
+"""Of a stored row, by its blocks."""
+
+ESTIMATES = (
+    Feature("cycles", "latency", "", "the estimate"),
+    Feature("feeding", "work", "compute", "cycles in which rows enter the array"),
+    Feature("loading", "work", "load", "cycles of responses"),
+    Feature("storing", "work", "store", "cycles of written rows"),
+    Feature("data_bytes", "bytes", "load", "data and residual read [bytes]"),
+    Feature("weight_bytes", "bytes", "load", "weights read [bytes]"),
+    Feature("stored_bytes", "bytes", "store", "results written [bytes]"),
+    Feature("scratchpad_share", "share", "", "of the scratchpad"),
+    Feature("accumulator_share", "share", "", "of the accumulator"),
+)
+
+
+def estimate(g: Geometry, spec: GemminiSpec, values: Counts) -> Features:
+    """A row a schedule, by knob values (n, knobs)."""
+    s = Schedule(*values.T)  # columns in place of numbers
+    loop = np.asarray(s.form == LOOP)
+    in_buffers = np.where(loop, LOOPS, s.in_buffers)
+    out_buffers = np.where(loop, LOOPS, s.out_buffers)
+    taps, k_all, n_all = g.kernel_h * g.kernel_w, blocks(g.in_channels), blocks(g.out_channels)
+    pixel_tiles = g.images * _up(g.out_height, s.tile_h) * _up(g.out_width, s.tile_w)
+    n_tiles, k_tiles = _up(n_all, s.tile_n), _up(k_all, s.tile_k)
+    chunks = _up(s.tile_w, DIM)
+    width = _up(s.tile_w, chunks)  # pixels of a product
+    fed = np.maximum(width, LEAST_ROWS)
+    passes = pixel_tiles * g.groups * (taps * k_all + len(g.identities)) * n_all
+    feeding = passes * (DIM + (s.tile_h * chunks - 1) * fed)
+    again = (k_tiles > 1) | (s.order != PIXELS_OUTSIDE)
+    data_loads = pixel_tiles * np.where(again & (n_tiles > 1), n_tiles, 1) * g.groups
+    patch = _patch_pixels(g, s)
+    data_rows = data_loads * patch * _up(k_all, MOST_BLOCKS)
+    data_bytes = data_loads * patch * min(k_all * DIM, g.in_channels)
+    residual = g.pixels * g.all_out_channels if g.epilogue.residual else 0
+    reload = (k_tiles * n_tiles > 1) & ((k_tiles > 1) | (s.order == PIXELS_OUTSIDE))
+    weight_loads = np.where(reload, pixel_tiles, 1) * g.groups * taps * k_all
+    weight_rows = weight_loads * DIM * n_tiles * _up(np.minimum(s.tile_n, n_all), MOST_BLOCKS)
+    weight_bytes = weight_loads * DIM * n_all * DIM
+    bias = pixel_tiles * s.tile_h * chunks * n_all * DIM * int(g.epilogue.loads_sums)
+    busy = (spec.memory_latency_cycles + REQUEST_CYCLES) / spec.requests_in_flight
+    beats = spec.cycles_per_beat * (data_bytes + weight_bytes + residual) / DIM
+    loading = np.maximum(beats, busy * (data_rows + weight_rows)) + bias
+    store_blocks = np.minimum(np.where(loop, MOST_BLOCKS, s.store_blocks), s.tile_n)
+    commands_a_row = _up(n_all, store_blocks) * g.groups
+    storing = g.pixels * commands_a_row * np.maximum(STORE_CYCLES[store_blocks], busy)
+    longest = np.maximum(np.maximum(feeding, loading), storing)
+    total = feeding + loading + storing
+    beside = np.where(in_buffers > 1, np.where(s.form == FIRST, 0.8, 0.95), 0.3)
+    start = spec.memory_latency_cycles + (loading + storing) / np.maximum(pixel_tiles * k_tiles, 1)
+    cycles = longest + (1 - beside) * (total - longest) + start
+    operands = np.where(
+        loop, (_up(s.tile_w, DIM) + s.tile_n) * s.tile_k * DIM * LOOPS / spec.scratchpad_rows,
+        2 * in_buffers * np.maximum(s.tile_k * patch, taps * s.tile_k * s.tile_n * DIM)
+        / spec.scratchpad_rows,
+    )  # fmt: skip
+    sums = s.tile_h * chunks * s.tile_n * DIM * out_buffers / spec.accumulator_rows
+    stored = np.full(len(values), g.pixels * g.all_out_channels)
+    columns = (
+        cycles, feeding, loading, storing, data_bytes + residual, weight_bytes, stored, operands,
+        sums,
+    )  # fmt: skip
+    return Features(np.stack(columns, 1).astype(np.float64), ESTIMATES)
+
+
+def _up(size: Any, step: Any) -> Any:
+    return -(-size // step)
+
+
+def _patch_pixels(g: Geometry, s: Schedule) -> Any:
+    """Pixels under a tile that taps read."""
+    height = s.tile_h * min(g.stride_h, g.kernel_h) + max(0, g.kernel_h - g.stride_h)
+    width = s.tile_w * min(g.stride_w, g.kernel_w) + max(0, g.kernel_w - g.stride_w)
+    return height * width

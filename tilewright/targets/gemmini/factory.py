@@ -1,0 +1,92 @@
+"""Makes Gemmini targets from their names: `gemmini`, a preset, or `gemmini:FILE.json`.
+
+Nothing heavy is imported before a target is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tilewright.core.files import Json
+from tilewright.targets.base import Target
+from tilewright.targets.registry import Property, TargetKind
+
+if TYPE_CHECKING:
+    from tilewright.targets.gemmini.spec import GemminiSpec
+
+
+def _spec(text: str) -> GemminiSpec:
+    from tilewright.targets.gemmini.spec import DEFAULT_PRESET, GemminiSpec
+
+    return GemminiSpec.load(text or DEFAULT_PRESET)
+
+
+def _make(text: str, space: str) -> Target:
+    return _target(_spec(text))
+
+
+def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
+    from tilewright.targets.gemmini.spec import GemminiSpec
+
+    return _target(GemminiSpec.from_mapping(specification))
+
+
+def _target(spec: GemminiSpec) -> Target:
+    from tilewright.targets.gemmini.target import GemminiTarget
+
+    return GemminiTarget(spec)
+
+
+def _presets() -> Sequence[str]:
+    from tilewright.targets.gemmini.spec import preset_files
+
+    return list(preset_files())
+
+
+def _check(text: str) -> None:
+    _spec(text)
+
+
+def _describe(preset: str) -> Mapping[str, str]:
+    spec = _spec(preset)
+    return {
+        "array": f"{spec.dim}×{spec.dim}",
+        "scratchpad": f"{spec.scratchpad_rows * spec.dim >> 10} KiB",
+        "accumulator": f"{spec.accumulator_rows * spec.dim * 4 >> 10} KiB",
+        "memory": f"{spec.memory_latency_cycles} cycles latency",
+        "clock": f"{spec.clock_mhz:g} MHz",
+    }
+
+
+def _properties(text: str) -> Sequence[Property]:
+    spec = _spec(text)
+    return [
+        Property("machine", name, getattr(spec, name), "", field.description or "")
+        for name, field in type(spec).model_fields.items()
+        if name != "name"
+    ]
+
+
+def _warm_up() -> None:
+    """Run each kernel once, on a small layer in both forms."""
+    import numpy as np
+
+    from tilewright.targets.workload import parse_workload
+
+    target, workload = _make("", ""), parse_workload("dense:n=16,c=16,o=16")
+    space = target.space(workload)
+    target.measure(target.lower(workload, space.unravel(np.arange(min(space.size, 3)))))
+
+
+KIND = TargetKind(
+    name="gemmini",
+    summary="the Gemmini systolic array, on a simulator exact to the cycle of its RTL",
+    make=_make,
+    presets=_presets,
+    check=_check,
+    describe=_describe,
+    properties=_properties,
+    rebuild=_rebuild,
+    warm_up=_warm_up,
+)

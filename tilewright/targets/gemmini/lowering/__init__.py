@@ -1,0 +1,1 @@
+"""Lowers schedules to command streams: spaces, geometry, the two forms of a program."""

@@ -1,0 +1,94 @@
+"""Lowers batches of schedules of one workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.base import Configs, Lowered, Ragged, Space
+from tilewright.targets.features import Features
+from tilewright.targets.gemmini.lowering.failures import LoweringFailure
+from tilewright.targets.gemmini.lowering.geometry import Geometry
+from tilewright.targets.gemmini.lowering.hidden import HIDDEN, hidden_row
+from tilewright.targets.gemmini.lowering.loop_form import loop_program
+from tilewright.targets.gemmini.lowering.nest_form import nest_program
+from tilewright.targets.gemmini.lowering.schedule import LOOP, Schedule
+from tilewright.targets.gemmini.lowering.space import space_of
+from tilewright.targets.gemmini.lowering.vendor_rule import vendor_schedule
+from tilewright.targets.gemmini.lowering.words import Commands
+from tilewright.targets.gemmini.spec import GemminiMachine, GemminiSpec
+from tilewright.targets.gemmini.stream import CommandStream
+from tilewright.targets.gemmini.unroll import unrolled
+from tilewright.targets.workload import Workload
+
+COMMANDS = "commands"
+"""The part of a batch's programs: (commands, 3), uint64."""
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """A workload on a machine."""
+
+    workload: Workload
+    spec: GemminiSpec
+    geometry: Geometry
+
+    @classmethod
+    def of(cls, workload: Workload, spec: GemminiSpec) -> Lowering:
+        """Raises `WorkloadError` for what the machine does not compute."""
+        return cls(workload, spec, Geometry.of(workload))
+
+    @cached_property
+    def space(self) -> Space:
+        """The schedules there are."""
+        return space_of(self.geometry, self.vendor[1])
+
+    @cached_property
+    def vendor(self) -> tuple[str, Schedule]:
+        """The vendor's rule by name, and what it chooses."""
+        return vendor_schedule(self.geometry, self.spec.machine)
+
+    def program(self, space: str, knobs: Mapping[str, int]) -> Commands:
+        """The commands of knob values, (n, 3). Raises `WorkloadError`."""
+        if space != self.space.name or set(knobs) != set(Schedule._fields):
+            raise WorkloadError(f"{self.workload}: no schedule of the space '{self.space.name}'")
+        try:
+            return program_of(self.geometry, self.spec.machine, Schedule(**knobs))
+        except LoweringFailure as failure:
+            raise WorkloadError(f"{self.workload}: its schedule fails: {failure}") from None
+
+    def lower(self, configs: Configs) -> Lowered:
+        """Compile configs (n, knobs)."""
+        n, machine = len(configs), self.spec.machine
+        failures, reasons = np.full(n, "", object), np.full(n, "", object)
+        hidden = np.full((n, len(HIDDEN)), np.nan)
+        made: list[Commands] = []
+        for row, values in enumerate(self.space.values(configs).tolist()):
+            try:
+                program = program_of(self.geometry, machine, Schedule(*values))
+                stream = stream_from(program)
+                hidden[row] = hidden_row(machine, stream, unrolled(stream, machine)[0])
+            except LoweringFailure as failure:
+                program = np.zeros((0, 3), np.uint64)
+                failures[row], reasons[row] = failure.name, failure.reason
+            made.append(program)
+        programs = {COMMANDS: Ragged.of(made)} if made else {}
+        return Lowered(
+            self.workload, configs, failures, reasons, Features(hidden, HIDDEN), programs,
+            self.space.name,
+        )  # fmt: skip
+
+
+def program_of(g: Geometry, m: GemminiMachine, schedule: Schedule) -> Commands:
+    """The commands of a schedule, (n, 3). Raises `LoweringFailure`."""
+    return (loop_program if schedule.form == LOOP else nest_program)(g, m, schedule)
+
+
+def stream_from(program: Commands) -> CommandStream:
+    """Commands (n, 3) as the simulators take them."""
+    rs1, rs2 = (np.ascontiguousarray(program[:, part]) for part in (1, 2))
+    return CommandStream(program[:, 0].astype(np.uint8), rs1, rs2)

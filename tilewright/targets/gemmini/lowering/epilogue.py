@@ -1,0 +1,97 @@
+"""Reads an epilogue as what one MVOUT can do: scale, round, saturate, relu; or refuses it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.epilogue import EpilogueOp
+from tilewright.targets.workload import Workload
+
+MOST_FLOOR_SHIFT = 15
+"""Bits up to which a scale a little above a power of two rounds every sum as a shift does."""
+MOST_FACTOR = 127 * 64
+"""Of a residual: each 127 take another product."""
+_REST = "the accumulator is scaled, rounded and saturated to int8 as it is stored"
+
+
+@dataclass(frozen=True)
+class StoreEpilogue:
+    """What is added to sums, and what storing makes of them.
+
+    `constant` is added to each sum, beside a `has_bias` value a channel; `residual` is the factor
+    of an int8 tensor that is added, 0 where none is. `scale` multiplies, in float32; `relu` cuts
+    negative results.
+    """
+
+    has_bias: bool
+    constant: int
+    residual: int
+    scale: float
+    relu: bool
+
+    @property
+    def loads_sums(self) -> bool:
+        """Whether accumulators begin with values from memory."""
+        return self.has_bias or self.constant != 0
+
+
+def store_epilogue(workload: Workload) -> StoreEpilogue:
+    """That of a workload. Raises `WorkloadError` for steps that no store computes.
+
+    A floor, `>> N`, is the nearest integer of what is less by half, but for ties. A scale of the
+    next larger float32 breaks these upwards. Negative ones it breaks downwards, but a relu cuts
+    them.
+    """
+    steps = list(workload.epilogue)
+    relu = _clips(workload, steps)
+    shift = steps.pop() if steps and steps[-1].kind in ("shr", "shr_even", "shl") else None
+    has_bias, constant, residual = False, 0, 0
+    for step in steps:
+        if step.kind == "bias":
+            has_bias = True
+        elif step.kind == "offset":
+            constant += step.value
+        elif step.kind in ("residual", "weighted") and not residual:
+            residual = step.value if step.kind == "weighted" else 1 << step.value
+        else:
+            raise _refused(workload, f"'{step}' is none of its steps")
+    value = 0 if shift is None else shift.value
+    scale = np.float32(2.0 ** (value if shift is not None and shift.kind == "shl" else -value))
+    if residual > MOST_FACTOR:
+        raise _refused(workload, f"its residual counts {residual}-fold, and may {MOST_FACTOR}-fold")
+    if shift is not None and shift.kind == "shr" and value:
+        if not relu or value > MOST_FLOOR_SHIFT:
+            raise _refused(
+                workload,
+                f"'{shift}' rounds down, which needs a relu behind it and at most "
+                f"{MOST_FLOOR_SHIFT} bits; write '>> even {value}'",
+            )
+        constant -= 1 << (value - 1)
+        scale = np.nextafter(scale, np.float32(np.inf))
+    return StoreEpilogue(has_bias, constant, residual, float(scale), relu)
+
+
+def _clips(workload: Workload, steps: list[EpilogueOp]) -> bool:
+    """Take the clips off the end of the steps; whether the lower one is a relu."""
+    high, low = 127, -128
+    seen = set()
+    while steps and steps[-1].kind in ("min", "max"):
+        step = steps.pop()
+        seen.add(step.kind)
+        if step.kind == "min":
+            high = min(high, step.value)
+        else:
+            low = max(low, step.value)
+    if seen != {"min", "max"} or high != 127 or low not in (-128, 0):
+        raise _refused(workload, f"it clips to {low}…{high}, and must to -128…127 or 0…127")
+    return low == 0
+
+
+def _refused(workload: Workload, why: str) -> WorkloadError:
+    return WorkloadError(
+        f"{workload}: the epilogue '{workload.epilogue_text}' has no such store, where {_REST}: "
+        f"{why}; leave the operator to the CPU, or change the epilogue"
+    )

@@ -1,0 +1,177 @@
+"""Describes a workload as products of blocks: sizes, groups of channels, addresses of its tensors.
+
+Activations lie in memory pixel by pixel (NHWC), weights as (group, kernel row, kernel column, input
+channel, output channel). A pixel and a row of weights begin at multiples of 16 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.gemmini.lowering.epilogue import StoreEpilogue, store_epilogue
+from tilewright.targets.gemmini.spec import DIM
+from tilewright.targets.workload import Workload
+
+MEMORY_BASE = 0x80000000
+MEMORY_BYTES = 1 << 28
+"""What the machine's main memory has, from `MEMORY_BASE` on."""
+PAGE_BYTES = 4096
+MOST_WEIGHT = 127
+ROLES = ("data", "weight", "bias", "residual", "identity", "output")
+
+
+def whole(size: int, block: int = DIM) -> int:
+    """The next multiple of a block."""
+    return -(-size // block) * block
+
+
+def blocks(size: int) -> int:
+    """How many blocks of 16 hold so many."""
+    return -(-size // DIM)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Sizes in elements. A matrix product, and a convolution of single pixels, is `flat`: an image
+    of height 1 whose pixels are the rows of the matrix. Groups that share blocks are one of
+    `groups`; each has `in_channels` and `out_channels`, the last may have fewer
+    (`in_channels_of`). Strides are bytes from a pixel to the next."""
+
+    flat: bool
+    images: int
+    height: int
+    width: int
+    out_height: int
+    out_width: int
+    kernel_h: int
+    kernel_w: int
+    stride_h: int
+    stride_w: int
+    dilation_h: int
+    dilation_w: int
+    pad_top: int
+    pad_left: int
+    groups: int
+    merged: int  # of the workload's groups in one of these
+    in_channels: int
+    out_channels: int
+    all_in_channels: int
+    all_out_channels: int
+    epilogue: StoreEpilogue
+    data_stride: int
+    residual_stride: int
+    output_stride: int
+    addresses: Mapping[str, int]
+
+    @classmethod
+    def of(cls, workload: Workload) -> Geometry:
+        """On tensors one after another from `MEMORY_BASE` on. Raises `WorkloadError` for what the
+        array does not compute."""
+        w = workload
+        if w.dtype != "int8" or w.operator not in ("conv2d", "dense") or w.patterns:
+            raise WorkloadError(
+                f"Gemmini computes conv2d and dense in int8 without pools, shortcuts and averages, "
+                f"not {w} ({w.dtype}); leave it to the CPU, or name another target"
+            )
+        flat = (w.kernel_h, w.kernel_w, w.stride_h, w.stride_w) == (1, 1, 1, 1) and not max(
+            w.pad_top, w.pad_left, w.pad_bottom, w.pad_right
+        )
+        merged = _groups_together(w)
+        groups = -(-w.groups // merged)
+        pixels = w.batch * w.height * w.width
+        made = cls(
+            flat,
+            1 if flat else w.batch,
+            1 if flat else w.height,
+            pixels if flat else w.width,
+            1 if flat else w.out_height,
+            pixels if flat else w.out_width,
+            w.kernel_h, w.kernel_w, w.stride_h, w.stride_w, w.dilation_h, w.dilation_w,
+            w.pad_top, w.pad_left, groups, merged,
+            w.in_channels // w.groups * merged,
+            w.out_channels // w.groups * merged,
+            w.in_channels,
+            w.out_channels,
+            store_epilogue(w),
+            whole(w.in_channels),
+            whole(w.out_channels),
+            whole(w.out_channels),
+            {},
+        )  # fmt: skip
+        return replace(made, addresses=made.in_order(MEMORY_BASE))
+
+    def in_channels_of(self, group: int) -> int:
+        """Those that a group really has."""
+        return min(self.in_channels, self.all_in_channels - group * self.in_channels)
+
+    def out_channels_of(self, group: int) -> int:
+        """Likewise."""
+        return min(self.out_channels, self.all_out_channels - group * self.out_channels)
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether the accelerator's own loop computes it."""
+        return self.flat and not self.epilogue.residual
+
+    @property
+    def weight_stride(self) -> int:
+        """Bytes of a row of weights: those of one input channel and one tap."""
+        return whole(self.out_channels)
+
+    @property
+    def tap_bytes(self) -> int:
+        """Of the weights of one tap of one group."""
+        return whole(self.in_channels) * self.weight_stride
+
+    @property
+    def identities(self) -> list[int]:
+        """Weights that multiply a residual, together its factor."""
+        left, found = self.epilogue.residual, []
+        while left > 0:
+            found.append(min(left, MOST_WEIGHT))
+            left -= found[-1]
+        return found
+
+    @property
+    def pixels(self) -> int:
+        """Of the output, in all images."""
+        return self.images * self.out_height * self.out_width
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each tensor that there is, by role."""
+        found = {
+            "data": self.images * self.height * self.width * self.data_stride,
+            "weight": self.groups * self.kernel_h * self.kernel_w * self.tap_bytes,
+            "output": self.pixels * self.output_stride,
+        }
+        if self.epilogue.loads_sums:
+            found["bias"] = 4 * self.groups * self.weight_stride
+        if self.epilogue.residual:
+            found["residual"] = self.pixels * self.residual_stride
+            found["identity"] = len(self.identities) * DIM * self.weight_stride
+        return found
+
+    def in_order(self, base: int) -> dict[str, int]:
+        """Addresses of the tensors one after another, each on a page of its own. Raises
+        `WorkloadError` where they are more than the memory holds."""
+        found, at = {}, base
+        for role, size in self.sizes().items():
+            found[role] = at
+            at += whole(size, PAGE_BYTES)
+        if at > MEMORY_BASE + MEMORY_BYTES:
+            raise WorkloadError(
+                f"its tensors take {(at - base) >> 20} MiB, and the machine's memory has "
+                f"{MEMORY_BYTES >> 20}; split the workload, or leave it to the CPU"
+            )
+        return found
+
+
+def _groups_together(w: Workload) -> int:
+    """The fewest neighbouring groups whose channels fill whole blocks, or all of them."""
+    per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
+    count = 1
+    while count < w.groups and (count * per_in % DIM or count * per_out % DIM):
+        count *= 2
+    return min(count, w.groups)

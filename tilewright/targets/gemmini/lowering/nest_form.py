@@ -1,0 +1,215 @@
+"""Writes a workload as products of blocks: loads, PRELOAD and COMPUTE pairs, stores.
+
+The scratchpad's lower half holds data, its upper half weights, so that the array never reads two
+operands from one bank. While a stage multiplies, the operands of the next are loaded and the tile
+before it is stored, as far as there are buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+import numpy as np
+
+from tilewright.targets.gemmini.isa import MVIN3, MVOUT
+from tilewright.targets.gemmini.lowering.geometry import Geometry
+from tilewright.targets.gemmini.lowering.nest_products import Pairs, Places, products
+from tilewright.targets.gemmini.lowering.patch import (
+    Command,
+    Patch,
+    load_identities,
+    load_patch,
+    load_residual,
+    load_weights,
+    output_pixel,
+)
+from tilewright.targets.gemmini.lowering.rooms import check_rooms
+from tilewright.targets.gemmini.lowering.schedule import SPREAD, Schedule
+from tilewright.targets.gemmini.lowering.tile import Stage, Tile, channels_in, pixel_groups, stages
+from tilewright.targets.gemmini.lowering.words import (
+    ACCUMULATOR,
+    Commands,
+    commands,
+    configure_array,
+    configure_load,
+    configure_store,
+    operand,
+)
+from tilewright.targets.gemmini.spec import DIM, GemminiMachine
+
+
+def nest_program(g: Geometry, m: GemminiMachine, s: Schedule) -> Commands:
+    """The commands of any workload, (n, 3). Raises `LoweringFailure`."""
+    check_rooms(g, m, s)
+    return _Nest(g, m, s, Patch.of(g, s)).program()
+
+
+@dataclass
+class _Buffer:
+    """One of `count` buffers of an operand, `rows` apart, and what it holds."""
+
+    base: int
+    rows: int
+    count: int
+    number: int = 0
+    holds: object = None
+
+    @property
+    def row(self) -> int:
+        """Where it begins."""
+        return self.base + self.number * self.rows
+
+    def turn(self) -> None:
+        """Take the next one."""
+        self.number = (self.number + 1) % self.count
+
+    def take(self, content: object) -> bool:
+        """Have it hold this, in the next buffer; whether that has to be loaded."""
+        if self.holds == content:
+            return False
+        if self.holds is not None:
+            self.turn()
+        self.holds = content
+        return True
+
+
+@dataclass
+class _Nest:
+    """A program that is being written."""
+
+    g: Geometry
+    m: GemminiMachine
+    s: Schedule
+    patch: Patch
+    made: list[Commands] = field(default_factory=list)
+    known: dict[object, Pairs] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        s, m = self.s, self.m
+        half = m.scratchpad_rows // 2
+        self.data = _Buffer(0, half // s.in_buffers, s.in_buffers)
+        self.weights = _Buffer(half, half // s.in_buffers, s.in_buffers)
+        self.sums = _Buffer(0, m.accumulator_rows // s.out_buffers, s.out_buffers)
+
+    def program(self) -> Commands:
+        """All stages. What has a second buffer is loaded a stage ahead, or stored one later."""
+        g, s = self.g, self.s
+        self._put(
+            configure_array(), configure_store(g.output_stride, g.epilogue), self._data_stride(),
+            configure_load(1, g.weight_stride, DIM), configure_load(2, 0, DIM),
+        )  # fmt: skip
+        every = stages(g, s)
+        self._put(*self._begun(every[0].tile))
+        loads, places = self._loaded(every[0])
+        self._put(*loads)
+        stores: list[Command] = []
+        for stage, following in zip_longest(every, every[1:]):
+            pairs = self._products(stage, places)
+            beside, after = stores, list[Command]()
+            stores, loads = [], []
+            if stage.is_last:
+                stores = self._stores(stage.tile, places.sums)
+                begun: list[Command] = []
+                if following is not None:
+                    self.sums.turn()
+                    begun = self._begun(following.tile)
+                if s.out_buffers > 1:
+                    beside = beside + begun
+                else:
+                    after, stores = stores + begun, []
+            if following is not None:
+                loads, places = self._loaded(following)
+            if s.in_buffers > 1:
+                self._multiply(pairs, beside, loads)
+                self._put(*after)
+            else:
+                self._multiply(pairs, beside)
+                self._put(*after, *loads)
+        self._put(*stores)
+        return np.concatenate(self.made)
+
+    def _put(self, *given: Command) -> None:
+        self.made.append(commands(given))
+
+    def _multiply(self, pairs: Pairs, *beside: Sequence[Command]) -> None:
+        """Products, and the other commands spread among them or before them."""
+        if self.s.form != SPREAD:
+            self.made += [commands(each) for each in beside]
+            self.made.append(pairs.reshape(-1, 3))
+            return
+        places = [np.repeat(np.arange(len(pairs)) + 1.0, 2)]
+        for each in beside:
+            places.append((np.arange(len(each)) + 0.5) * len(pairs) / max(len(each), 1))
+        every = np.concatenate([pairs.reshape(-1, 3), *map(commands, beside)])
+        self.made.append(every[np.argsort(np.concatenate(places), kind="stable")])
+
+    def _loaded(self, stage: Stage) -> tuple[list[Command], Places]:
+        """What loads a stage's operands, as far as they are not there, and where they are."""
+        g, tile, found = self.g, stage.tile, list[Command]()
+        where = (tile.group, tile.image, tile.y, tile.x)
+        part = ("residual", tile.n) if stage.is_residual else ("data", stage.k)
+        if self.data.take((where, part)):
+            if stage.is_residual:
+                plane = self.s.tile_h * self.s.tile_w
+                found.append(configure_load(0, g.residual_stride, plane))
+                found += load_residual(g, self.s, tile, self.data.row)
+                found.append(self._data_stride())
+            else:
+                found += load_patch(g, self.patch, stage, self.data.row)
+        own = "identity" if stage.is_residual else (tile.group, tile.n, stage.k)
+        if self.weights.take(own):
+            if stage.is_residual:
+                found += load_identities(g, self.weights.row)
+            else:
+                found += load_weights(g, stage, self.weights.row)
+        return found, Places(self.data.row, self.weights.row, self.sums.row)
+
+    def _begun(self, tile: Tile) -> list[Command]:
+        """What loads the values that a tile's sums begin with, into the next buffer."""
+        g = self.g
+        if not g.epilogue.loads_sums:
+            return []
+        total, found = g.out_channels_of(tile.group), list[Command]()
+        for block in range(tile.n_blocks):
+            columns = channels_in(total, tile.n + block)
+            channel = tile.group * g.weight_stride + (tile.n + block) * DIM
+            address = g.addresses["bias"] + 4 * channel
+            for number, (_, _, rows) in enumerate(pixel_groups(tile)):
+                row = self.sums.row + (number * tile.n_blocks + block) * DIM
+                found.append((MVIN3, address, operand(row | ACCUMULATOR, columns, rows)))
+        return found
+
+    def _stores(self, tile: Tile, sums: int) -> list[Command]:
+        """MVOUTs of a tile."""
+        g, found = self.g, list[Command]()
+        total = g.out_channels_of(tile.group)
+        for number, (y, x, rows) in enumerate(pixel_groups(tile)):
+            pixel = g.addresses["output"] + output_pixel(g, tile, y, x) * g.output_stride
+            for block in range(0, tile.n_blocks, self.s.store_blocks):
+                count = min(self.s.store_blocks, tile.n_blocks - block)
+                columns = channels_in(total, tile.n + block, count)
+                address = pixel + tile.group * g.out_channels + (tile.n + block) * DIM
+                row = sums + (number * tile.n_blocks + block) * DIM
+                found.append((MVOUT, address, operand(row | ACCUMULATOR, columns, rows)))
+        return found
+
+    def _products(self, stage: Stage, places: Places) -> Pairs:
+        """Those of equal stages are made once."""
+        tile, g = stage.tile, self.g
+        at_end = (
+            g.out_channels_of(tile.group) - tile.n * DIM < tile.n_blocks * DIM,
+            g.in_channels_of(tile.group) - stage.k * DIM < stage.k_blocks * DIM,
+        )
+        key = (
+            tile.height, tile.width, tile.n_blocks, stage[2:], places, at_end,
+            g.out_channels_of(tile.group) - tile.n * DIM if at_end[0] else 0,
+        )  # fmt: skip
+        if key not in self.known:
+            self.known[key] = products(g, self.s, self.patch, stage, places)
+        return self.known[key]
+
+    def _data_stride(self) -> Command:
+        g = self.g
+        return configure_load(0, g.stride_w * g.data_stride, self.patch.plane_rows)

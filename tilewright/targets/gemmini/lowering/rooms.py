@@ -1,0 +1,32 @@
+"""Checks that the tiles of a nest fit the scratchpad and the accumulator."""
+
+from __future__ import annotations
+
+from tilewright.targets.gemmini.lowering.failures import LoweringFailure, needs
+from tilewright.targets.gemmini.lowering.geometry import Geometry, blocks
+from tilewright.targets.gemmini.lowering.patch import Patch
+from tilewright.targets.gemmini.lowering.schedule import Schedule
+from tilewright.targets.gemmini.spec import DIM, GemminiMachine
+
+MOST_PRODUCTS = 1 << 19
+MOST_BLOCK_STRIDE = (1 << 14) - 1
+"""Rows between blocks of channels: a field of 14 bits."""
+
+
+def check_rooms(g: Geometry, m: GemminiMachine, s: Schedule) -> None:
+    """Raises `LoweringFailure`."""
+    patch, taps, half = Patch.of(g, s), g.kernel_h * g.kernel_w, m.scratchpad_rows // 2
+    sums = s.tile_h * blocks(s.tile_w) * s.tile_n * DIM
+    needs("accumulator", "a tile's sums", sums, m.accumulator_rows // s.out_buffers)
+    data = s.tile_k * patch.plane_rows
+    if g.epilogue.residual:
+        data = max(data, s.tile_n * s.tile_h * s.tile_w)
+    needs("scratchpad", "a stage's data", data, half // s.in_buffers)
+    weights = max(taps * s.tile_k * s.tile_n, len(g.identities)) * DIM
+    needs("scratchpad", "a stage's weights", weights, half // s.in_buffers)
+    needs("scratchpad", "a plane of pixels", patch.plane_rows, MOST_BLOCK_STRIDE)
+    strips = g.images * g.out_height * -(-g.out_width // min(DIM, s.tile_w))
+    count = g.groups * strips * blocks(g.out_channels)
+    count *= taps * blocks(g.in_channels) + len(g.identities)
+    if count > MOST_PRODUCTS:
+        raise LoweringFailure("program", f"it has {count} products, and may have {MOST_PRODUCTS}")

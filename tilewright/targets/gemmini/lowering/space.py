@@ -1,0 +1,61 @@
+"""Offers the schedules of a workload: tiles, their order, buffers, and the form of the program."""
+
+from __future__ import annotations
+
+from tilewright.targets.base import Knob, Space
+from tilewright.targets.gemmini.lowering.geometry import Geometry, blocks
+from tilewright.targets.gemmini.lowering.schedule import (
+    ALL_CHANNELS_FIRST,
+    CHANNELS_OUTSIDE,
+    FIRST,
+    LOOP,
+    PIXELS_OUTSIDE,
+    SPREAD,
+    WEIGHTS_OF_A_CHANNEL_FIRST,
+    Schedule,
+)
+from tilewright.targets.gemmini.spec import DIM
+
+MOST_VALUES = 8
+MOST_BLOCKS = 64
+"""No side of a tile is longer: half an accumulator holds 32 blocks."""
+
+
+def space_of(g: Geometry, rule: Schedule) -> Space:
+    """All combinations of sensible values, those of the vendor's rule among them."""
+    values: dict[str, tuple[int, ...]] = {
+        "form": (LOOP, SPREAD, FIRST) if g.has_loops else (SPREAD, FIRST),
+        "order": (PIXELS_OUTSIDE, CHANNELS_OUTSIDE),
+        "tile_h": _thinned({-(-g.out_height // parts) for parts in range(1, g.out_height + 1)}),
+        "tile_w": tuple(
+            sorted({min(g.out_width, DIM * step) for step in _steps(blocks(g.out_width))})
+        ),
+        "tile_n": _steps(blocks(g.out_channels)),
+        "tile_k": _steps(blocks(g.in_channels)),
+        "in_buffers": (1, 2),
+        "out_buffers": (1, 2),
+        "store_blocks": (1, 4),
+        "walk": (WEIGHTS_OF_A_CHANNEL_FIRST, ALL_CHANNELS_FIRST),
+    }
+    chosen = rule._asdict()
+    return Space(
+        "tiles",
+        tuple(
+            Knob(name, tuple(sorted({*values[name], chosen[name]}))) for name in Schedule._fields
+        ),
+    )
+
+
+def _steps(count: int) -> tuple[int, ...]:
+    """Equal parts of a number of blocks, and powers of two."""
+    found = {-(-count // parts) for parts in range(1, count + 1)}
+    found |= {1 << k for k in range(count.bit_length())}
+    return _thinned({step for step in found if step <= min(count, MOST_BLOCKS)})
+
+
+def _thinned(found: set[int]) -> tuple[int, ...]:
+    """At most `MOST_VALUES` in order, evenly by rank, the ends among them."""
+    values, last = sorted(found), len(found) - 1
+    if last < MOST_VALUES:
+        return tuple(values)
+    return tuple(values[round(k * last / (MOST_VALUES - 1))] for k in range(MOST_VALUES))

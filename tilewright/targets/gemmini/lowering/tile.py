@@ -1,0 +1,87 @@
+"""Cuts a workload into tiles of its output, and each tile's sums into stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
+
+from tilewright.targets.gemmini.lowering.geometry import Geometry, blocks
+from tilewright.targets.gemmini.lowering.schedule import PIXELS_OUTSIDE, Schedule
+from tilewright.targets.gemmini.spec import DIM
+
+
+class Tile(NamedTuple):
+    """Part of the output: `height` × `width` pixels of an image from (`y`, `x`) on, and `n_blocks`
+    blocks of a group's channels from block `n` on."""
+
+    group: int
+    image: int
+    y: int
+    x: int
+    height: int
+    width: int
+    n: int
+    n_blocks: int
+
+
+class Stage(NamedTuple):
+    """The products of a tile with some input channels: `k_blocks` blocks from block `k` on; or,
+    where `is_residual`, of the residual with identities."""
+
+    tile: Tile
+    k: int
+    k_blocks: int
+    is_first: bool
+    is_last: bool
+    is_residual: bool = False
+
+
+def tiles(g: Geometry, s: Schedule) -> Iterator[Tile]:
+    """In the schedule's order."""
+    n_blocks = blocks(g.out_channels)
+    pixels = list(
+        product(range(g.images), range(0, g.out_height, s.tile_h), range(0, g.out_width, s.tile_w))
+    )
+    channels = range(0, n_blocks, s.tile_n)
+    for group in range(g.groups):
+        if s.order == PIXELS_OUTSIDE:
+            places = [(place, n) for place in pixels for n in channels]
+        else:
+            places = [(place, n) for n in channels for place in pixels]
+        own = blocks(g.out_channels_of(group))
+        for (image, y, x), n in places:
+            if n < own:
+                yield Tile(
+                    group, image, y, x, min(s.tile_h, g.out_height - y),
+                    min(s.tile_w, g.out_width - x), n, min(s.tile_n, own - n),
+                )  # fmt: skip
+
+
+def stages(g: Geometry, s: Schedule) -> list[Stage]:
+    """Of all tiles, in order."""
+    found = []
+    for tile in tiles(g, s):
+        k_blocks = blocks(g.in_channels_of(tile.group))
+        firsts = range(0, k_blocks, s.tile_k)
+        residual = bool(g.epilogue.residual)
+        for k in firsts:
+            last = k == firsts[-1] and not residual
+            found.append(Stage(tile, k, min(s.tile_k, k_blocks - k), k == 0, last))
+        if residual:
+            found.append(Stage(tile, 0, tile.n_blocks, False, True, True))
+    return found
+
+
+def pixel_groups(tile: Tile) -> list[tuple[int, int, int]]:
+    """What one product multiplies: (row, first column, pixels) of up to 16 pixels of a row."""
+    return [
+        (y, x, min(DIM, tile.width - x))
+        for y in range(tile.height)
+        for x in range(0, tile.width, DIM)
+    ]
+
+
+def channels_in(total: int, first_block: int, count: int = 1) -> int:
+    """How many of `total` channels so many blocks have."""
+    return min(count * DIM, total - first_block * DIM)

@@ -1,0 +1,50 @@
+"""Encodes commands: arrays of (function code, first operand, second operand)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.gemmini.isa import (
+    CONFIG,
+    CONFIG_EX,
+    CONFIG_LD,
+    CONFIG_ST,
+    RELU,
+    SCALE_ONE,
+    WEIGHT_STATIONARY,
+)
+from tilewright.targets.gemmini.lowering.epilogue import StoreEpilogue
+
+Commands = NDArray[np.uint64]
+"""Commands (n, 3): funct, rs1, rs2."""
+ACCUMULATOR, ACCUMULATES = 1 << 31, 1 << 30
+
+
+def operand(address: Any, columns: Any, rows: Any) -> Any:
+    """A local address with its size; integers or arrays of them."""
+    return address | columns << 32 | rows << 48
+
+
+def commands(rows: Sequence[tuple[int, int, int]]) -> Commands:
+    """From tuples of integers."""
+    return np.array(rows, np.uint64).reshape(-1, 3)
+
+
+def configure_array() -> tuple[int, int, int]:
+    """Weight-stationary, strides of one row, no scale."""
+    return CONFIG, CONFIG_EX | WEIGHT_STATIONARY << 2 | 1 << 16 | SCALE_ONE << 32, 1 << 48
+
+
+def configure_load(state: int, stride: int, block_stride: int) -> tuple[int, int, int]:
+    """Rows so many bytes apart in memory, blocks of columns so many rows apart."""
+    return CONFIG, CONFIG_LD | state << 3 | block_stride << 16 | SCALE_ONE << 32, stride
+
+
+def configure_store(stride: int, epilogue: StoreEpilogue) -> tuple[int, int, int]:
+    """Rows so many bytes apart in memory, scaled, cut at zero behind a relu."""
+    bits = int(np.float32(epilogue.scale).view(np.uint32))
+    return CONFIG, CONFIG_ST | (RELU if epilogue.relu else 0) << 2, stride | bits << 32

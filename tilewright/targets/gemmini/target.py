@@ -1,0 +1,213 @@
+"""Implements Gemmini as a target: schedules become command streams, which both simulators run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from math import log2
+from os import cpu_count
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.files import Json
+from tilewright.targets.artifact_types import Built, BuiltProgram, LayerGraph, Pick
+from tilewright.targets.base import Configs, Lowered, Measurements, Space, Status
+from tilewright.targets.capabilities import (
+    Baseline,
+    BaselineSchedule,
+    Blocks,
+    Bounds,
+    Builds,
+    Costs,
+    Estimates,
+    Fallback,
+    HasBlocks,
+    HasCosts,
+    HasSpecification,
+    Latency,
+    NamedSchedule,
+    RoundsToEven,
+    Verifies,
+    WritesC,
+    offers,
+)
+from tilewright.targets.features import Features
+from tilewright.targets.gemmini.board.build import build
+from tilewright.targets.gemmini.board.program import GemminiProgram
+from tilewright.targets.gemmini.bounds import bound_cycles, roofline_cycles
+from tilewright.targets.gemmini.c_source import c_file, c_function
+from tilewright.targets.gemmini.estimates import estimate
+from tilewright.targets.gemmini.faults import AcceleratorHang, StreamError
+from tilewright.targets.gemmini.lowering.batch import COMMANDS, Lowering, stream_from
+from tilewright.targets.gemmini.spec import DIM, GemminiSpec
+from tilewright.targets.gemmini.timing import time_stream
+from tilewright.targets.gemmini.verify import Checker
+from tilewright.targets.source_digest import source_digest
+from tilewright.targets.workload import Workload
+
+CAPABILITIES = (
+    Baseline, Bounds, Builds, Estimates, Fallback, HasBlocks, HasCosts, HasSpecification,
+    RoundsToEven, Verifies, WritesC,
+)  # fmt: skip
+"""What a Gemmini can do beyond `Target`."""
+
+
+class GemminiTarget:
+    """Implements `targets.base.Target` for one specification, and what `capabilities` names."""
+
+    deterministic = True
+    rounds_to_even = True
+    c_format = "gemmini-c"
+    blocks = Blocks(1, DIM, DIM)
+
+    def __init__(self, spec: GemminiSpec) -> None:
+        self.spec = spec
+        self.lowering = lru_cache(maxsize=64)(self._bind)  # of a workload
+        self._checker = lru_cache(maxsize=4)(self._check_on)  # of a workload and a seed
+        self.capabilities = offers(self, *CAPABILITIES)
+
+    @property
+    def name(self) -> str:
+        """That of the specification."""
+        return self.spec.name
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the specification and the sources of lowering and simulators."""
+        parts = f"{self.spec.fingerprint} {source_digest(Path(__file__).parent)}"
+        return hashlib.sha256(parts.encode()).hexdigest()[:16]
+
+    def hardware_features(self) -> dict[str, float]:
+        s = self.spec
+        return {
+            "batch": 1.0,
+            "block_in": float(s.dim),
+            "block_out": float(s.dim),
+            "log2_scratchpad_rows": log2(s.scratchpad_rows),
+            "log2_accumulator_rows": log2(s.accumulator_rows),
+            "bus_bytes": float(s.bus_bytes),
+            "memory_latency_cycles": float(s.memory_latency_cycles),
+            "cycles_per_beat": float(s.cycles_per_beat),
+        }
+
+    def space(self, workload: Workload) -> Space:
+        return self.lowering(workload).space
+
+    def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        return self.lowering(workload).lower(configs)
+
+    def measure(self, lowered: Lowered) -> Measurements:
+        """Output and cycles by the two simulators; a program whose output differs is no valid
+        one."""
+        made = Measurements.nothing(len(lowered))
+        made.reason[:] = lowered.reasons
+        rows = np.flatnonzero(lowered.ok).tolist()
+        checker = self._checker(lowered.workload, 0) if rows else None
+
+        def run(row: int) -> tuple[Status, str, int]:
+            assert checker is not None
+            stream = stream_from(lowered.programs[COMMANDS][row])
+            try:
+                wrong = checker.wrong_values(stream)
+                if wrong:
+                    return "wrong_result", f"run: {wrong} values of the output differ", -1
+                return "valid", "", time_stream(stream, self.spec).total
+            except AcceleratorHang as error:
+                return "timeout", f"run: {error}", -1
+            except StreamError as error:
+                return "run_error", f"run: {error}", -1
+
+        with ThreadPoolExecutor(cpu_count()) as pool:
+            for row, found in zip(rows, pool.map(run, rows), strict=True):
+                made.status[row], made.reason[row], made.cycles[row] = found
+        valid = made.cycles >= 0
+        made.seconds[valid] = made.cycles[valid] / (self.spec.clock_mhz * 1e6)
+        return made
+
+    # -- capabilities ------------------------------------------------------------------------
+
+    def estimate(self, workload: Workload, configs: Configs) -> Features:
+        """See `targets.gemmini.estimates`."""
+        lowering = self.lowering(workload)
+        return estimate(lowering.geometry, self.spec, lowering.space.values(configs))
+
+    def baseline(self, workload: Workload) -> BaselineSchedule:
+        """What the vendor's library would run, see `targets.gemmini.lowering.vendor_rule`. Raises
+        `WorkloadError`."""
+        lowering = self.lowering(workload)
+        rule, schedule = lowering.vendor
+        pairs = zip(lowering.space.knobs, schedule, strict=True)
+        config = [knob.values.index(value) for knob, value in pairs]
+        lowered = lowering.lower(np.array([config], np.int32))
+        return BaselineSchedule(rule, lowering.space, lowered, self.measure(lowered))
+
+    def fallback(self, workload: Workload) -> BaselineSchedule:
+        """The same: the library has a rule and no log. Raises `WorkloadError`."""
+        return self.baseline(workload)
+
+    def roofline(self, workload: Workload) -> Latency:
+        """See `targets.gemmini.bounds.roofline_cycles`."""
+        return self._latency(roofline_cycles(workload, self.spec))
+
+    def bound(self, workload: Workload) -> Latency:
+        """See `targets.gemmini.bounds.bound_cycles`."""
+        return self._latency(bound_cycles(workload, self.spec))
+
+    def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
+        """That of the workload, for each config (n, knobs)."""
+        return np.full(len(configs), float(bound_cycles(workload, self.spec)))
+
+    def costs(self, workload: Workload) -> Costs:
+        """What trials cost a user of an FPGA: a millisecond to lower one here, seconds to load and
+        run it there."""
+        return Costs(compiling=0.001, measuring=1.0)
+
+    def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
+        """On random data over all of int8, against integer arithmetic."""
+        wrong = np.full(len(lowered), -1, np.int64)
+        checker = self._checker(lowered.workload, seed)
+        for row in np.flatnonzero(lowered.ok).tolist():
+            try:
+                wrong[row] = checker.wrong_values(stream_from(lowered.programs[COMMANDS][row]))
+            except StreamError:
+                continue
+        return wrong
+
+    def c_source(self, schedules: Sequence[NamedSchedule]) -> str:
+        """See `targets.gemmini.c_source`. Raises `WorkloadError`."""
+        functions = []
+        for each in schedules:
+            lowering = self.lowering(each.workload)
+            program = lowering.program(each.space, each.knobs)
+            functions.append(c_function(each.name, each.workload, lowering.geometry, program))
+        return c_file(self.spec, functions)
+
+    def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
+        """See `targets.gemmini.board`."""
+        return build(graph, schedules, self.spec)
+
+    def open(
+        self, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]]
+    ) -> BuiltProgram:
+        """On a machine that is simulated."""
+        return GemminiProgram.open(files, layers, self.spec)
+
+    @property
+    def specification(self) -> dict[str, Json]:
+        """The keys of a preset."""
+        return self.spec.model_dump(exclude={"source"})
+
+    # -- shared ------------------------------------------------------------------------------
+
+    def _bind(self, workload: Workload) -> Lowering:
+        return Lowering.of(workload, self.spec)
+
+    def _check_on(self, workload: Workload, seed: int) -> Checker:
+        return Checker.of(self.lowering(workload), seed)
+
+    def _latency(self, cycles: int) -> Latency:
+        return Latency(cycles / (self.spec.clock_mhz * 1e6), cycles)

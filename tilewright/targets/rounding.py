@@ -1,0 +1,49 @@
+"""Turns shifts that round down behind a constant into divisions to the nearest, ties to even."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from tilewright.targets.epilogue import EpilogueOp
+from tilewright.targets.layer import Layer
+from tilewright.targets.workload import Workload
+
+Steps = tuple[EpilogueOp, ...]
+
+
+def rounded_to_even(workload: Workload) -> Workload:
+    """A workload with `shr_even` in the place of a `shr` that a bias, an added tensor or an offset
+    rounds; any other as it is."""
+    return workload.with_steps(_to_even(workload.epilogue)[0])
+
+
+def layer_rounded_to_even(layer: Layer) -> Layer:
+    """A layer of such a workload, its constants without the half that rounded."""
+    steps, half = _to_even(layer.workload.epilogue)
+    changed = replace(layer, workload=layer.workload.with_steps(steps))
+    if half and layer.bias is not None:
+        return replace(changed, bias=(layer.bias - np.int32(half)).astype(np.int32))
+    if half and layer.add is not None:
+        return replace(changed, add=(layer.add - np.int32(half)).astype(np.int32))
+    return changed
+
+
+def _to_even(steps: Steps) -> tuple[Steps, int]:
+    """The steps, and what is to be taken from a bias or an added tensor."""
+    shift = next((step for step in steps if step.kind == "shr" and step.value), None)
+    constants = [step for step in steps if step.kind in ("bias", "add", "offset")]
+    if shift is None or not constants:
+        return steps, 0
+    half, inside = 1 << (shift.value - 1), constants[0].kind != "offset"
+    made: list[EpilogueOp] = []
+    for step in steps:
+        if step is shift:
+            made.append(EpilogueOp("shr_even", step.value))
+        elif step is constants[0] and not inside:
+            left = step.value - half
+            made += [replace(step, value=left)] if left else []
+        else:
+            made.append(step)
+    return tuple(made), half if inside else 0
