@@ -101,7 +101,7 @@ def test_rows_say_what_a_run_needed(tmp_path: Path) -> None:
     assert found["a trial"][0] == pytest.approx(1)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "docs/evidence/rows").glob("tuners-*.parquet")))
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/rows").glob("tuners-*.parquet")))
 def test_a_table_is_what_its_rows_give(path: Path) -> None:
     """Rows of the page that name the tuner and, in the next cell, its trials."""
     page = (ROOT / "docs/evidence/tuners.md").read_text()
@@ -110,4 +110,7 @@ def test_a_table_is_what_its_rows_give(path: Path) -> None:
     for tuner, cells in found.items():
         value, low, high = cells["trials"]
         cell = f"{100 * value:.1f} % ({100 * low:.1f}-{100 * high:.1f})"  # type: ignore[str-format]
-        assert re.search(rf"\| `{re.escape(tuner)}` \| {re.escape(cell)} \|", section), (tuner, cell)
+        assert re.search(rf"\| `{re.escape(tuner)}` \| {re.escape(cell)} \|", section), (
+            tuner,
+            cell,
+        )
