@@ -3,7 +3,7 @@
     .venv/bin/python -m benchmarks.sample_efficiency tables      # the real stack's tables: minutes
     .venv/bin/python -m benchmarks.sample_efficiency unchecked   # ML²Tuner's space on evta-zcu102
     .venv/bin/python -m benchmarks.sample_efficiency extended    # the default space on vta-pynq
-    .venv/bin/python -m benchmarks.sample_efficiency tables --redraw benchmarks/rows/tuners-tables.parquet
+    .venv/bin/python -m benchmarks.sample_efficiency tables --redraw benchmarks/rows/FILE
 
 Layers are the judged ones (`benchmarks.layers`) unless others are named; the four tables are all
 of development layers. Unchecked and extended spaces are enumerated first (a quarter of an hour of

@@ -1,7 +1,8 @@
-"""Checks what benchmarks share: the split of layers, intervals, and the rows that tables come of."""
+"""Checks what benchmarks share: the split of layers, intervals, and the rows behind tables."""
 
 from __future__ import annotations
 
+import argparse
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,16 @@ from scipy import stats
 from benchmarks.intervals import hierarchical, ratio_of_medians
 from benchmarks.layers import DEVELOPMENT, JUDGED
 from benchmarks.sample_efficiency import _rows, _test_bed, figures
+from benchmarks.transfer_accuracy import formula_figures
+from benchmarks.transfer_controls import controls
+from benchmarks.transfer_tuning import _goals, summary
 from tests.documents import ROOT
 from tilewright.evaluation.compare.leaderboard import Results
+from tilewright.evaluation.datasets.folder import read_table
+from tilewright.evaluation.datasets.metrics import score
+from tilewright.models.transfer.derived_features import REFERENCE
+from tilewright.models.transfer.preprocessing import aligned
+from tilewright.models.transfer.registry import load_model
 from tilewright.targets.workload import Workload
 
 BLOCK = 16
@@ -99,6 +108,44 @@ def test_rows_say_what_a_run_needed(tmp_path: Path) -> None:
     assert found["trials"][0] == pytest.approx(2 / 3)  # medians 2 and 3
     assert found["invalid"][0] == pytest.approx((1 + 1) / (2 + 1))
     assert found["a trial"][0] == pytest.approx(1)
+
+
+SLICE = ROOT / "tests" / "data" / "transfer" / "slice"
+
+
+@pytest.mark.slow(seconds=20)
+def test_controls_know_the_formula_or_nothing(tmp_path: Path) -> None:
+    found = controls(argparse.Namespace(folder=tmp_path, dataset=SLICE))
+    table = read_table(SLICE)
+    known = ~np.isnan(aligned(table.features, (REFERENCE,))[:, 0]) & table.valid
+    table = table.rows(known)  # of the machines that the formula is of
+    accuracy = {
+        name: score(table, load_model(path).predict(table.features).log_latency).pairwise_accuracy
+        for name, path in found.items()
+    }
+    assert accuracy["formula"] == pytest.approx(
+        formula_figures(table)["pairwise_accuracy"], abs=0.01
+    )
+    assert 0.4 < accuracy["shuffled"] < 0.6
+
+
+def run(target: str, seed: int, tuner: str, trials: int, cycles: float) -> dict[str, object]:
+    return {
+        "target": target, "network": "n", "seed": seed, "tuner": tuner, "trials": trials,
+        "cycles": cycles, "seconds": 1.0, "processor_seconds": 1.0,
+    }  # fmt: skip
+
+
+def test_a_goal_is_one_of_all_seeds_and_intervals_are_over_pairs_too() -> None:
+    boards = [run("a", k, "board", 100, c) for k, c in enumerate((10.0, 12, 20))]
+    boards += [run("b", k, "board", 100, 5.0) for k in range(3)]
+    assert _goals(boards) == {("a", "n"): 12.0, ("b", "n"): 5.0}
+    warm = [run("a", k, "warm", 10, 12.0) for k in range(3)]
+    warm += [run("b", k, "warm", 30, 6.0) for k in range(3)]
+    text = summary([*boards, *warm])
+    # Runs of a pair are alike: all that varies is which pairs are drawn.
+    assert "warm                   20.0% (10.0%-30.0%) of the trials" in text
+    assert "3 of 6 came there" in text
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/rows").glob("tuners-*.parquet")))

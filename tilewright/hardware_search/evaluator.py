@@ -2,11 +2,11 @@
 spent.
 
 A measurement is one config of one layer on one machine that compiled. One that does not compile is
-known without a measurement: every method pays for it a compile and nothing else, and tries
+known without a measurement. Every method pays a compile for it, and nothing else. It tries
 `RETRIES` others before it leaves a layer alone. Compiles are counted beside measurements. A config
-that this search has tried already is answered from memory and costs nothing. What an earlier, killed run of the same search
-has recorded counts, but is not simulated again. So the search, which is a function of its seed and
-of answers, comes to where it was.
+that this search has tried already is answered from memory and costs nothing. What an earlier,
+killed run of the same search has recorded counts, but is not simulated again. So the search, which
+is a function of its seed and of answers, comes to where it was.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from tilewright.search.run_ledger import RunLedger
 from tilewright.targets.base import Configs, Lowered, Measurements
 from tilewright.targets.capabilities import MeasuresInOnePass, capability
 from tilewright.targets.workload import Workload
-
 
 RETRIES = 256
 """Configs of a layer that are compiled in a turn, whatever the method, until one compiles."""
