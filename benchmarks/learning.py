@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.layers import OTHERS, RESNET18
+from benchmarks.layers import DEVELOPMENT, JUDGED
 from tilewright.flows.tuning import learn, tune_round
 from tilewright.models import LEARNERS, make_explorer
 from tilewright.search import Problem, Session, problem_of, setting_of
@@ -46,8 +46,8 @@ def main(
 ) -> None:
     """Print a row a layer."""
     target = make_target("vta-pynq" if where == "extended" else "evta-zcu102", where)
-    known = {name: workload for name, (workload, _) in RESNET18.items()} | OTHERS
-    names = [name for name in layers.split(",") if name] or list(known)
+    known = DEVELOPMENT | JUDGED
+    names = [name for name in layers.split(",") if name] or list(JUDGED)
     rows = []
     for name in track(names, console=Console(stderr=True), transient=True):
         table = ground_truth_table(target, known[name], spaces)

@@ -1,6 +1,9 @@
 """Measures how well models order programs: every kind and split, by rows, and pruned or not.
 
-Figures are those of `tilewright model train`. A part of `benchmarks.transfer`.
+Figures are those of `tilewright model train`. Two controls stand in the same table. `formula` is
+the hand-written time formula by itself, which learns nothing. `KIND without formula` is a model
+that learns neither the difference to it nor its ingredients, as published. A part of
+`benchmarks.transfer`.
 """
 
 from __future__ import annotations
@@ -13,26 +16,33 @@ import numpy as np
 
 from benchmarks.dataset_pruning import pruned
 from tilewright.evaluation.datasets.folder import digest_of, read_table
+from tilewright.evaluation.datasets.metrics import score
 from tilewright.evaluation.datasets.splits import split
 from tilewright.evaluation.datasets.training import figures
+from tilewright.models.transfer.derived_features import PEAK, REFERENCE
+from tilewright.models.transfer.preprocessing import aligned, reference
 from tilewright.models.transfer.registry import make_model
 from tilewright.models.transfer.training_table import TrainingTable
 
 if TYPE_CHECKING:
     from benchmarks.transfer_rows import Found
 
-KINDS = ("xgboost", "lightgbm", "mlp", "attention")
+FORMULA, WITHOUT = "formula", " without formula"
+KINDS = (
+    FORMULA, "xgboost", "lightgbm", "mlp", "attention",
+    *(kind + WITHOUT for kind in ("xgboost", "lightgbm", "mlp")),
+)  # fmt: skip
 SPLITS = ("by_target", "by_task", "within_task")
 
 
 def measure(options: argparse.Namespace, found: Found) -> None:
     """Every kind and split; by_target of fewer rows, and of pruned ones."""
-    kinds = options.kinds or (("xgboost", "mlp") if options.quick else KINDS)
+    kinds = options.kinds or ((FORMULA, "xgboost", "xgboost" + WITHOUT) if options.quick else KINDS)
     whole: TrainingTable | None = None
     for kind in kinds:
         for by in SPLITS[:1] if options.quick else SPLITS:
             for share, prune in [(1.0, False), (0.1, False), (0.01, False), (1.0, True)]:
-                if by != SPLITS[0] and (share < 1 or prune):
+                if (by != SPLITS[0] or kind not in KINDS[1:5]) and (share < 1 or prune):
                     continue
                 key = {"kind": kind, "split": by, "share": share, "pruned": prune}
                 if found.has("accuracy", **key):
@@ -46,13 +56,16 @@ def _judged(
 ) -> dict[str, Any]:
     """Figures of a model of a part of the rows, on the same rows whatever the part."""
     train, test = split(whole, by, 0)
+    if kind == FORMULA:
+        return formula_figures(whole.rows(test)) | {"dataset": digest_of(options.dataset)}
     rows = np.flatnonzero(train)
     table = whole.rows(
         np.sort(np.random.default_rng(0).permutation(rows)[: int(share * len(rows))])
     )
     if prune:
         table = table.rows(pruned(table))
-    model = make_model(kind, 0, {"minutes": options.minutes})
+    given = {"minutes": options.minutes, "formula": not kind.endswith(WITHOUT)}
+    model = make_model(kind.removesuffix(WITHOUT), 0, given)
     trained = model.fit(table)
     return figures(model, whole.rows(test)) | {
         "rows": trained.rows, "seconds": trained.seconds, "epochs": trained.epochs,
@@ -61,10 +74,24 @@ def _judged(
     }  # fmt: skip
 
 
+def formula_figures(table: TrainingTable) -> dict[str, Any]:
+    """Figures of the time formula by itself; before compiling it says nothing."""
+    columns = (REFERENCE, PEAK)
+    said = reference(aligned(table.features, columns), columns).astype(np.float64)
+    table = table.rows(~np.isnan(said))
+    found = score(table, said[~np.isnan(said)])
+    return {
+        "pairwise_accuracy": found.pairwise_accuracy, "interval": list(found.interval),
+        "top1_regret": found.top1_regret, "top8_regret": found.top8_regret,
+        "tasks": found.tasks, "tested": found.rows, "visible": {"pairwise_accuracy": float("nan")},
+        "rows": 0, "seconds": 0.0, "epochs": 0.0, "stopped": "nothing is learned",
+    }  # fmt: skip
+
+
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     """A line a model."""
     return "\n".join(
-        f"{row['kind']:10} {row['split']:12} {row['rows']:>9,} rows"
+        f"{row['kind']:24} {row['split']:12} {row['rows']:>9,} rows"
         f"{' pruned' if row['pruned'] else '       '} {row['seconds']:6.0f} s  "
         f"{row['pairwise_accuracy']:.4f} ({row['interval'][0]:.4f}-{row['interval'][1]:.4f}), "
         f"before compiling {row['visible']['pairwise_accuracy']:.4f}"

@@ -1,7 +1,10 @@
 """Tunes whole networks until they are as fast as a tuner with a board makes them.
 
 A part of `benchmarks.transfer`. The goal is the latency of a tuner that has a board and no model of
-it (`board`) after 64 trials a layer: no closed-form estimates, no compiles beyond its batches.
+it (`board`) after 64 trials a layer: no closed-form estimates, no compiles beyond its batches. It
+is one goal a network and target, the median over the board's seeds. Controls say what a saving is
+owed to: `formula` has the hand-written time formula instead of a model, `shuffled` a model of
+shuffled latencies, and `cold, equal compiles` compiles as much as a warm start does.
 Every other tuner runs until its network is as fast. Its trials are counted to the end of the round.
 Its seconds count from before its model is loaded, as the loop of one process in which modules are
 loaded. A layer without a valid trial counts as the baseline does. `scheduled` gives rounds by
@@ -27,6 +30,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.intervals import hierarchical
+from benchmarks.transfer_controls import controls
 from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.datasets.metadata import read_about
 from tilewright.flows.tuning import tune_round
@@ -52,7 +57,6 @@ TARGETS = ("vta-de10", "evta-zcu102", "large")
 NETWORKS = ("resnet50", "mobilenet_v3", "inception_v3")
 TRIALS = 64
 WARM_BATCH = 3
-RESAMPLES = 2000
 MEASURING = (0.002, 0.01, 0.1, 1.0)
 """Seconds that a measurement takes on boards of which the summary speaks."""
 
@@ -67,9 +71,12 @@ class Tuner:
     batch: int = 8
     warm: bool = False
     scheduled: bool = False
+    control: str = ""
+    """Of `benchmarks.transfer_controls`, the model that a warm start has instead of the trained."""
 
 
 _ALONE = (("alpha", 0.0), ("first_alpha", 0.0), ("warm_alpha", 0.0))  # no compiles beyond a batch
+_AS_WARM = (("alpha", 23.0), ("first_alpha", 23.0))  # programs beyond a trial, as a warm start's
 BOARD = Tuner("board", "default-blind", _ALONE)
 TUNERS = (
     BOARD,
@@ -82,6 +89,9 @@ TUNERS = (
     Tuner("warm, scheduled", "default-blind", batch=WARM_BATCH, warm=True, scheduled=True),
     Tuner("warm, scheduled by 2", "default-blind", batch=2, warm=True, scheduled=True),
     Tuner("warm, no compiles", "default-blind", _ALONE, batch=WARM_BATCH, warm=True),
+    Tuner("formula, scheduled by 2", "default-blind", (), 2, True, True, "formula"),
+    Tuner("shuffled, scheduled by 2", "default-blind", (), 2, True, True, "shuffled"),
+    Tuner("cold, equal compiles", "default-blind", _AS_WARM, batch=2, scheduled=True),
     Tuner("warm default, scheduled", "default", batch=WARM_BATCH, warm=True, scheduled=True),
 )  # fmt: skip
 
@@ -122,14 +132,17 @@ def measure(options: argparse.Namespace, found: Found) -> None:
     for name in targets:
         _unseen(options.dataset, name)
     first, second = [], []
+    models = {"": options.model}
+    if any(each.control for each in TUNERS if each.name in names):
+        models |= controls(options)
     for seed in range(options.seeds):
         for target in targets:
             for network in networks:
                 layers = layers_of(target, network)
-                unit = partial(Unit, target, network, seed, model=str(options.model))
-                first.append(unit(BOARD, subgraphs=layers))
+                unit = partial(Unit, target, network, seed)
+                first.append(unit(BOARD, model="", subgraphs=layers))
                 second += [
-                    unit(each, subgraphs=layers)
+                    unit(each, model=str(models[each.control]), subgraphs=layers)
                     for each in TUNERS
                     if each.name in names and each is not BOARD
                 ]
@@ -137,13 +150,23 @@ def measure(options: argparse.Namespace, found: Found) -> None:
     for row in _performed([each for each in first if each.key not in known], options.jobs):
         found.keep("tuning", row)
     known = {_key(row): row for row in found.rows["tuning"]}
+    goals = _goals(found.rows["tuning"])
     left = [
-        replace(each, goal=known[(*each.key[:3], BOARD.name)]["cycles"])
+        replace(each, goal=goals[each.target, each.network])
         for each in second
         if each.key not in known
     ]
     for row in _performed(left, options.jobs):
         found.keep("tuning", row)
+
+
+def _goals(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
+    """Cycles of each target and network that end a run: the median over the board's seeds."""
+    boards: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        if row["tuner"] == BOARD.name:
+            boards.setdefault((row["target"], row["network"]), []).append(row["cycles"])
+    return {pair: float(np.median(cycles)) for pair, cycles in boards.items()}
 
 
 def _key(row: Mapping[str, Any]) -> tuple[str, str, int, str]:
@@ -255,35 +278,37 @@ def _scheduled(
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     """A line a tuner: its share of the board's trials and seconds, means over runs with 95 %
-    bootstrap intervals over them, and in how many it came there."""
+    intervals over pairs of target and network and over their runs, and in how many it came there.
+    The board's goal is one a pair: the median of its runs."""
     boards = {_key(row)[:3]: row for row in rows if row["tuner"] == BOARD.name}
-    lines = []
+    goals, lines = _goals(rows), []
     for name in dict.fromkeys(row["tuner"] for row in rows):
         pairs = [(row, boards[_key(row)[:3]]) for row in rows if row["tuner"] == name]
         if name == BOARD.name or not pairs:
             continue
+        cells = [(row["target"], row["network"]) for row, _ in pairs]
         trials = np.array([row["trials"] / board["trials"] for row, board in pairs])
         seconds, computed = _ratios(pairs, "seconds"), _ratios(pairs, "processor_seconds")
-        came = sum(row["cycles"] <= board["cycles"] for row, board in pairs)
+        came = sum(
+            row["cycles"] <= goals[cell] for (row, _), cell in zip(pairs, cells, strict=True)
+        )
         lines.append(
-            f"{name:22} {_mean(trials)} of the trials, {_mean(seconds)} of the seconds, "
-            f"{_mean(computed)} of the processor's; {came} of {len(pairs)} came there"
+            f"{name:22} {_mean(trials, cells)} of the trials, {_mean(seconds, cells)} of the "
+            f"seconds, {_mean(computed, cells)} of the processor's; {came} of {len(pairs)} came "
+            f"there; intervals over {len(set(cells))} pairs and their runs"
         )
         lines.append(
             "    on boards where a measurement takes "
-            + ", ".join(f"{t:g} s: {_mean(_on_board(pairs, t))}" for t in MEASURING)
+            + ", ".join(f"{t:g} s: {_mean(_on_board(pairs, t), cells)}" for t in MEASURING)
             + " of the seconds"
         )
-        for target in dict.fromkeys(row["target"] for row, _ in pairs):
-            for network in dict.fromkeys(row["network"] for row, _ in pairs):
-                some = np.array(
-                    [(row["target"], row["network"]) == (target, network) for row, _ in pairs]
-                )
-                if some.any():
-                    lines.append(
-                        f"    {target:12} {network:14} {_mean(trials[some])}, "
-                        f"{_mean(seconds[some])} seconds, {_mean(computed[some])} the processor's"
-                    )
+        for cell in dict.fromkeys(cells):
+            some = np.array([each == cell for each in cells])
+            own = [cell] * int(some.sum())
+            lines.append(
+                f"    {cell[0]:12} {cell[1]:14} {_mean(trials[some], own)}, "
+                f"{_mean(seconds[some], own)} seconds, {_mean(computed[some], own)} the processor's"
+            )
     return "\n".join(lines)
 
 
@@ -305,11 +330,12 @@ def _ratios(
     return np.array([row.get(name, np.nan) / board.get(name, np.nan) for row, board in pairs])
 
 
-def _mean(values: NDArray[np.float64]) -> str:
-    values = values[np.isfinite(values)]
-    if not len(values):
+def _mean(values: NDArray[np.float64], cells: Sequence[tuple[str, str]]) -> str:
+    """Of runs (n,) that belong to these pairs of target and network: the mean over pairs of means
+    over runs."""
+    groups = [values[[each == cell for each in cells]] for cell in dict.fromkeys(cells)]
+    runs = min(map(len, groups))  # of a measurement that is not complete, as many of each pair
+    if not np.isfinite(values).all():
         return "unknown"
-    rng = np.random.default_rng(0)
-    drawn = rng.choice(values, (RESAMPLES, len(values))).mean(axis=1)
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    return f"{values.mean():.1%} ({low:.1%}-{high:.1%})"
+    grid = np.array([group[:runs] for group in groups])
+    return str(hierarchical(lambda each: each.mean(axis=(-2, -1)), grid))

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.transfer_tuning import NETWORKS, RESAMPLES, TARGETS, TRIALS, layers_of
-from tilewright.evaluation.datasets.folder import digest_of, read_table
+from benchmarks.intervals import RESAMPLES
+from benchmarks.transfer_controls import controls
+from benchmarks.transfer_tuning import NETWORKS, TARGETS, TRIALS, layers_of
 from tilewright.flows.tuning import tune_round
 from tilewright.models import make_explorer
 from tilewright.models.transfer.prior import prior_from
-from tilewright.models.transfer.registry import load_model, make_model
+from tilewright.models.transfer.registry import load_model
 from tilewright.search import Session
 from tilewright.search.problem import Belief, TransferredPrior
 from tilewright.search.setting import Setting, problem_of
@@ -39,7 +40,7 @@ NEAR = (1.01, 1.0)
 def measure(options: argparse.Namespace, found: Found) -> None:
     """Layers of the first target, drawn from all networks."""
     target = (options.targets.split(",") if options.targets else TARGETS)[0]
-    shuffled = _shuffled(options)
+    wrong = controls(options)["shuffled"]
     every = [
         Subgraph.from_json(each).workload for name in NETWORKS for each in layers_of(target, name)
     ]
@@ -50,25 +51,8 @@ def measure(options: argparse.Namespace, found: Found) -> None:
                 "target": target, "layer": str(every[place]), "seed": seed, "batch": options.batch,
             }  # fmt: skip
             if not found.has("wrong", **key):
-                runs = _wrong_runs(
-                    target, every[place], seed, options.model, shuffled, options.batch
-                )
+                runs = _wrong_runs(target, every[place], seed, options.model, wrong, options.batch)
                 found.keep("wrong", key | runs)
-
-
-def _shuffled(options: argparse.Namespace) -> Path:
-    """An XGBoost model that learned from latencies shuffled within their tasks."""
-    path: Path = options.folder / f"shuffled-{digest_of(options.dataset)[:8]}"
-    if not path.exists():
-        table = read_table(options.dataset, rows=100_000)
-        rng, latency = np.random.default_rng(0), table.log_latency.copy()
-        order = np.lexsort((rng.random(len(table)), ~table.valid, table.task))
-        plain = np.lexsort((~table.valid, table.task))
-        latency[plain] = table.log_latency[order]
-        model = make_model("xgboost", 0, {"minutes": 3.0})
-        model.fit(replace(table, log_latency=latency))
-        model.save(path)
-    return path
 
 
 def _wrong_runs(

@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.layers import OTHERS, RESNET18
+from benchmarks.layers import DEVELOPMENT
 from tilewright.cli.views.comparison import comparing
 from tilewright.evaluation.compare.benchmark_suite import EnumeratedTestBed
 from tilewright.evaluation.compare.leaderboard import Results
@@ -43,7 +43,7 @@ MACHINES: dict[str, dict[str, object]] = {
     "one read at a time, latency 100": {"read_tags": 1, "memory_latency_cycles": 100},
 }
 LAYERS = ("C2", "C4", "C8", "C10", "resnet50 1")
-TUNERS = "estimate,default,default-blind,autotvm,random"
+TUNERS = "estimate,default,default-blind,autotvm,autotvm:plan=16,random"
 LOOKS = (8, 64)  # trials after which regret is read
 
 
@@ -72,8 +72,7 @@ def main(
     out: Path = Path("built/wrong_estimates"),
 ) -> None:
     """Run all machines and print what each tuner makes of them."""
-    known = {name: workload for name, (workload, _) in RESNET18.items()} | OTHERS
-    layers = tuple((name, known[name]) for name in LAYERS)
+    layers = tuple((name, DEVELOPMENT[name]) for name in LAYERS)
     table, figures = _table(), {}
     console = Console(width=120)
     for place, (name, changed) in enumerate(MACHINES.items()):

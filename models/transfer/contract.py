@@ -57,6 +57,11 @@ class CommonOptions(BaseModel):
         default=0.01, ge=0, lt=1,
         description="share of single values that are taken away, so that hardware may lack some",
     )  # fmt: skip
+    formula: bool = Field(
+        default=True,
+        description="learn the difference to a hand-written time formula, and see what it is made "
+        "of; without, as published, latencies of a task about their mean",
+    )  # fmt: skip
     held: float = Field(
         default=0.05, gt=0, le=0.5, description="share of tasks that tell when to stop"
     )

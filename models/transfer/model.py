@@ -80,7 +80,7 @@ class Transferred(ABC):
     options_type: ClassVar[type[CommonOptions]]
     refining: ClassVar[Mapping[str, object]]
     """Options that fine-tuning has instead of those of the model it starts from."""
-    lasting: ClassVar[tuple[str, ...]] = ()
+    lasting: ClassVar[tuple[str, ...]] = ("formula",)
     """Options that what was learned depends on: fine-tuning cannot change them."""
 
     def __init__(self, seed: int, options: CommonOptions) -> None:
@@ -130,7 +130,10 @@ class Transferred(ABC):
         if validation is None:
             divide = held_out if start is None else kept_back
             table, validation = divide(table, self.options.held, self.seed)
-        self.columns = known_columns(table) if start is None else start.columns
+        if start is None:
+            self.columns = known_columns(table, self.options.formula)
+        else:
+            self.columns = start.columns
         given = _Given.of(table, self.columns), _Given.of(validation, self.columns)
         self._learn_chance(*given, begun + _CHANCE_SHARE * seconds, start)
         lesson = _lesson(*given, self.columns, begun + 0.97 * seconds, say, start)

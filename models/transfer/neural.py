@@ -131,7 +131,7 @@ class MLP(_Neural):
     kind: ClassVar[str] = "mlp"
     options_type = MLPOptions
     refining: ClassVar[Mapping[str, object]] = _REFINING | {"batch": 64}
-    lasting = ("units", "layers")
+    lasting = ("formula", "units", "layers")
 
     def _network(self) -> Any:
         from tilewright.models.transfer.jax_networks import Perceptron
@@ -151,7 +151,7 @@ class Attention(_Neural):
     kind: ClassVar[str] = "attention"
     options_type = AttentionOptions
     refining: ClassVar[Mapping[str, object]] = _REFINING
-    lasting = ("units", "layers", "heads")
+    lasting = ("formula", "units", "layers", "heads")
 
     def _network(self) -> Any:
         from tilewright.models.transfer.jax_networks import Decisions

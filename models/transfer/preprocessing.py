@@ -31,12 +31,12 @@ _SURE = 1.645  # standard errors, a one-sided 5 %
 _AT_ONCE = 1 << 16  # rows, so that a large table is not copied as a whole
 
 
-def known_columns(table: TrainingTable) -> tuple[str, ...]:
-    """Names of the columns of a table that say something of any row, and of those derived from
+def known_columns(table: TrainingTable, derived: bool = True) -> tuple[str, ...]:
+    """Names of the columns of a table that say something of any row, and of those `derived` from
     them, in the order of the table."""
     found: dict[str, bool] = {}
     for part in _parts(table.features):
-        given = with_derived(part)
+        given = with_derived(part) if derived else part
         known = np.atleast_1d(np.isfinite(given.matrix).any(axis=0))
         for name, any_row in zip(given.names, known, strict=True):
             found[name] = found.get(name, False) or bool(any_row)

@@ -8,6 +8,7 @@ from tilewright.core.errors import UnknownName
 from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent
 from tilewright.hardware_search.method import make_method, method_names
 from tilewright.hardware_search.pareto import front_of, hypervolume
+from tilewright.hardware_search.problem import CodesignProblem, read_networks
 from tilewright.hardware_search.screening import Screening
 from tilewright.search.registry import OptionError
 
@@ -54,6 +55,35 @@ def test_a_search_ends_when_nothing_is_left_to_try(name, options):
     design = problem.design(0)
     make_method(name, options).search(problem, evaluator, 0)
     assert evaluator.spent == sum(design.target.space(each.workload).size for each in design.layers)
+
+
+PRICED = {
+    "ours": {"screened": 12, "start": 6},
+    "autotvm": {"first": 16, "steps": 20},
+    "chameleon": {"first": 16, "steps": 5},
+    "dcoc": {"first": 16, "steps": 5},
+}
+
+
+@pytest.mark.slow(seconds=5)
+@pytest.mark.parametrize("name", method_names())
+def test_what_does_not_compile_costs_every_method_a_compile_and_no_measurement(name):
+    large = CodesignProblem(read_networks(["alexnet"]), small_problem().hardware)
+    evaluator = BudgetedEvaluator(40)
+    with pytest.raises(BudgetSpent):
+        make_method(name, PRICED.get(name)).search(large, evaluator, 0)
+    assert evaluator.spent == len(evaluator.log) == 40
+    assert all(each.found.status != "compile_error" for each in evaluator.log)
+    assert evaluator.compiled > 40  # some did not compile, or were looked at and left
+
+
+@pytest.mark.parametrize("name", ["random", "autotvm"])
+def test_a_layer_gets_other_schedules_until_one_compiles(name):
+    large = CodesignProblem(read_networks(["alexnet"]), small_problem().hardware)
+    evaluator = BudgetedEvaluator(60)
+    with pytest.raises(BudgetSpent):
+        make_method(name, PRICED.get(name, {"trials": 1})).search(large, evaluator, 0)
+    assert front_of(evaluator)  # one random schedule a layer, in four of five cases, is no machine
 
 
 def test_ours_finds_a_better_front_than_chance():

@@ -51,8 +51,9 @@ def _tight() -> Points:
 def _seen() -> tuple[Points, BudgetedEvaluator, Seen]:
     """What some points at random measured."""
     points, evaluator, seen = _points(), BudgetedEvaluator(10_000), Seen()
-    for point in points.random(60, np.random.default_rng(0)):
-        measure(points, evaluator, seen, point, False)
+    rng = np.random.default_rng(0)
+    for point in points.random(60, rng):
+        measure(points, evaluator, seen, point, False, rng)
     return points, evaluator, seen
 
 
@@ -200,8 +201,9 @@ def test_a_move_redraws_one_knob_and_the_machine_s_as_often_as_asked():
 def test_what_overflows_by_its_tiles_is_never_built():
     large = CodesignProblem(read_networks(["alexnet"]), small_problem().hardware)
     points, evaluator, seen = Points(large), BudgetedEvaluator(10_000), Seen()
-    for point in points.random(12, np.random.default_rng(0)):
-        measure(points, evaluator, seen, point, False)
+    rng = np.random.default_rng(0)
+    for point in points.random(12, rng):
+        measure(points, evaluator, seen, point, False, rng)
     places, slots, seconds = seen.table()
     over = overflow(points, places)[np.arange(len(slots)), slots] > 1
     assert 0.3 < over.mean() < 0.9
@@ -222,8 +224,9 @@ def test_scores_order_what_was_measured():
 
 def test_a_machine_beyond_the_budget_is_fined():
     points, seen = _tight(), Seen()
-    for point in points.random(10, np.random.default_rng(0)):
-        measure(points, BudgetedEvaluator(1000), seen, point, False)
+    rng = np.random.default_rng(0)
+    for point in points.random(10, rng):
+        measure(points, BudgetedEvaluator(1000), seen, point, False, rng)
     light, heavy = (
         Rating(points, AutoTvmCodesign.Options(penalty=penalty), seen, 64, 0)
         for penalty in (1.0, 5.0)

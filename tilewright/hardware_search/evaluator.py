@@ -1,15 +1,17 @@
 """Answers measurements: counts them, keeps them in the ledger, and ends a search when they are
 spent.
 
-A measurement is one config of one layer on one machine. A config that this search has measured
-already is answered from memory and costs nothing. What an earlier, killed run of the same search
-has recorded counts, but is not simulated again. So the search, which is a function of its seed and
-of answers, comes to where it was.
+A measurement is one config of one layer on one machine that compiled. One that does not compile is
+known without a measurement. Every method pays a compile for it, and nothing else. It tries
+`RETRIES` others before it leaves a layer alone. Compiles are counted beside measurements. A config
+that this search has tried already is answered from memory and costs nothing. What an earlier,
+killed run of the same search has recorded counts, but is not simulated again. So the search, which
+is a function of its seed and of answers, comes to where it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +24,9 @@ from tilewright.search.run_ledger import RunLedger
 from tilewright.targets.base import Configs, Lowered, Measurements
 from tilewright.targets.capabilities import MeasuresInOnePass, capability
 from tilewright.targets.workload import Workload
+
+RETRIES = 256
+"""Configs of a layer that are compiled in a turn, whatever the method, until one compiles."""
 
 
 class BudgetSpent(Exception):
@@ -109,7 +114,8 @@ class BudgetedEvaluator:
         )  # fmt: skip
 
     def evaluate(self, design: Design, workload: Workload, configs: Configs) -> Measurements:
-        """Compile and measure configs (n, knobs), without keeping programs. Raises as `measure`."""
+        """Compile configs (n, knobs) and measure those that compile, without keeping programs.
+        Raises as `measure`."""
         once = capability(design.target, MeasuresInOnePass)
 
         def done(rows: NDArray[np.int64]) -> tuple[Lowered, Measurements]:
@@ -118,11 +124,17 @@ class BudgetedEvaluator:
             lowered = design.target.lower(workload, configs[rows])
             return lowered, design.target.measure(lowered)
 
-        before = self.spent
-        try:
-            return self._answered(design, workload, configs, done)
-        finally:
-            self.compiled += self.spent - before
+        return self._answered(design, workload, configs, done, compiles=True)
+
+    def evaluate_until(
+        self, design: Design, workload: Workload, configs: Configs, most: int
+    ) -> None:
+        """Compile configs (n, knobs) in order until `most` of them compile and are measured. Raises
+        as `measure`."""
+        goal, at = self.spent + most, 0
+        while at < len(configs) and (missing := goal - self.spent) > 0:
+            self.evaluate(design, workload, configs[at : at + missing])
+            at += missing
 
     def correct(self, design: Design, workload: Workload, measured: Known) -> None:
         """Put what trials measure now, by flat index, in the place of what the ledger says of them:
@@ -134,28 +146,40 @@ class BudgetedEvaluator:
     def _answered(
         self, design: Design, workload: Workload, configs: Configs,
         simulate: Callable[[NDArray[np.int64]], tuple[Lowered, Measurements]],
+        compiles: bool = False,
     ) -> Measurements:  # fmt: skip
         space = design.target.space(workload)
         flat, tried = space.ravel(configs).tolist(), self.tried(design, workload)
         new = [k for k, each in enumerate(flat) if each not in tried.trials]
         new = list({flat[k]: k for k in reversed(new)}.values())[::-1]  # each once
-        kept = new[: self.left]
+        if new and not self.left:
+            raise BudgetSpent
         known = self._recorded(design, workload)
-        missing = np.array([k for k in kept if flat[k] not in known], np.int64)
-        found: dict[int, Trial] = {flat[k]: known[flat[k]] for k in kept if flat[k] in known}
+        found = {flat[k]: known[flat[k]] for k in new if flat[k] in known}
+        missing = np.array([k for k in new if flat[k] not in found], np.int64)
         if len(missing):
             lowered, measured = simulate(missing)
             found |= {flat[k]: trial_at(measured, row) for row, k in enumerate(missing)}
-            self._keep(design, workload, lowered, measured)
-        for k in kept:
-            tried.trials[flat[k]] = found[flat[k]]
-            self.spent += 1
-            told = EvaluatedPoint(self.spent, design, workload, flat[k], found[flat[k]])
-            self.log.append(told)
-            self._listen(told)
-        if len(kept) < len(new):
+        kept = self._affordable([found[flat[k]] for k in new])
+        if len(missing):
+            rows = np.flatnonzero(np.isin(missing, new[:kept]))
+            self._keep(design, workload, lowered.rows(rows), measured.rows(rows))
+        self.compiled += kept * compiles
+        for k in new[:kept]:
+            trial = tried.trials[flat[k]] = found[flat[k]]
+            if trial.status != "compile_error":
+                self.spent += 1
+                told = EvaluatedPoint(self.spent, design, workload, flat[k], trial)
+                self.log.append(told)
+                self._listen(told)
+        if kept < len(new):
             raise BudgetSpent
         return measurements_of([tried.trials[each] for each in flat])
+
+    def _affordable(self, trials: Sequence[Trial]) -> int:
+        """How many of them, in order, what is left pays for."""
+        measured = np.cumsum([trial.status != "compile_error" for trial in trials])
+        return int(np.searchsorted(measured, self.left, side="right"))
 
     def _recorded(self, design: Design, workload: Workload) -> Mapping[int, Trial]:
         """What the ledger holds of this search."""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tilewright.flows.tuning import measure_batch, propose_batch
-from tilewright.hardware_search.evaluator import BudgetedEvaluator
+from tilewright.hardware_search.evaluator import RETRIES, BudgetedEvaluator
 from tilewright.hardware_search.problem import Design
 from tilewright.models import make_explorer
 from tilewright.search import Session, round_steps
@@ -24,9 +24,6 @@ T = TypeVar("T")
 
 ALPHA = 15.0
 """Configs compiled beyond a trial: on a small machine few of those compile that look best."""
-
-TRIES = 8
-"""Rounds in which nothing compiles, after which a layer is left alone for now."""
 
 
 class BudgetedRunner(LocalRunner):
@@ -76,7 +73,8 @@ class LayerTuning:
         if layer not in self._sessions:
             self._sessions[layer] = self._session(layer)
         session = self._sessions[layer]
-        for _ in range(TRIES):
+        until = self.evaluator.compiled + RETRIES
+        while self.evaluator.compiled < until:
             proposal = propose_batch(session, trials)
             if proposal is None:
                 break

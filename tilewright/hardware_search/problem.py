@@ -18,7 +18,7 @@ from tilewright.networks.errors import NothingToOffload
 from tilewright.networks.network import Network
 from tilewright.networks.offload_diagnostics import nothing_offloaded
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import bound_of
+from tilewright.targets.capabilities import Bounds, bound_of, capability
 from tilewright.targets.workload import Workload
 
 SAMPLED = 1 << 13
@@ -57,6 +57,15 @@ class Design:
         """What each layer takes at least, in seconds a call, shape (layers,)."""
         found = [bound_of(self.target, layer.workload) for layer in self.layers]
         return np.array([0.0 if bound is None else bound.seconds for bound in found])
+
+    @cached_property
+    def rooflines(self) -> NDArray[np.float64]:
+        """The larger of arithmetic at its peak and bytes over the bus, in seconds a call, shape
+        (layers,); 0 where the machine does not say."""
+        knows = capability(self.target, Bounds)
+        if knows is None:
+            return np.zeros(len(self.layers))
+        return np.array([knows.roofline(layer.workload).seconds for layer in self.layers])
 
     def seconds(self, layers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Of each network, from seconds a call of each layer, (layers,): shape (networks,)."""

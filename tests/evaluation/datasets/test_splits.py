@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.evaluation.datasets.tables import table_of
 from tilewright.evaluation.datasets.errors import DatasetError
-from tilewright.evaluation.datasets.splits import Kind, split
+from tilewright.evaluation.datasets.splits import Kind, padded_workloads, split
 from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.targets.features import Features
 
 
 @st.composite
@@ -78,3 +79,22 @@ def test_one_group_cannot_be_split(kind: Kind) -> None:
 def test_a_share_that_is_none_is_refused(share: float) -> None:
     with pytest.raises(DatasetError, match="between 0 and 1"):
         split(table_of([0, 0], [0, 1]), "within_task", 0, share)
+
+
+def test_workloads_that_are_padded_to_the_same_shape_are_on_one_side() -> None:
+    """33 and 64 channels are both two blocks of 32; 32 channels are one."""
+    channels = np.repeat([32.0, 33, 64, 65, 128, 256], 20)
+    columns = ["hardware block_in", "workload in_channels", "workload macs"]
+    matrix = np.stack([np.full(120, 5.0), np.log2(channels), np.log2(channels * 7)], axis=1)
+    numbers = np.repeat(np.arange(6), 20)
+    table = TrainingTable(
+        Features.of(matrix, columns), np.zeros(120), numbers, numbers, np.zeros(120, np.int64)
+    )
+    for seed in range(20):
+        train, test = split(table, "by_task", seed, 0.3)
+        padded = np.ceil(channels / 32)
+        assert not set(padded[train]) & set(padded[test])
+    assert set(padded_workloads(table)[channels == 33]) == set(
+        padded_workloads(table)[channels == 64]
+    )
+    assert len(np.unique(padded_workloads(table))) == 5

@@ -208,3 +208,12 @@ def _assert_same(one: object, other: object) -> None:
     assert vars(one).keys() == vars(other).keys()
     for name, each in vars(one).items():
         assert np.array_equal(each, vars(other)[name]), name
+
+
+def test_without_the_formula_nothing_is_derived_by_hand() -> None:
+    table = small_table()
+    plain = make_model("xgboost", 0, {"trees": 20, "formula": False})
+    plain.fit(table)
+    assert not [name for name in plain.columns if name.startswith("derived ")]
+    assert np.isnan(reference(aligned(table.features, plain.columns), plain.columns)).all()
+    assert score(table, plain.predict(table.features).log_latency).pairwise_accuracy > 0.6

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tilewright.hardware_search.evaluator import BudgetedEvaluator
+from tilewright.hardware_search.evaluator import RETRIES, BudgetedEvaluator
 from tilewright.hardware_search.method import MethodOptions, generator
 from tilewright.hardware_search.methods.estimate_features import Informed, estimated
 from tilewright.hardware_search.methods.joint_cost_model import Rating, Seen
@@ -71,7 +71,7 @@ class PublishedMethod:
             asked = self._batch(points, seen, tried, rng)
             tried = np.union1d(tried, points.keys(asked))
             for point in asked:
-                measure(points, evaluator, seen, point, self.table.estimates)
+                measure(points, evaluator, seen, point, self.table.estimates, rng)
             idle, batch = (idle + 1 if evaluator.spent == before else 0), batch + 1
 
     def _batch(
@@ -79,7 +79,7 @@ class PublishedMethod:
     ) -> Places:
         layers = max(1, int((points.slots.calls > 0).sum(axis=1).mean()))
         count = max(1, self.table.plan // layers)
-        if len(seen) < self.table.first or np.isnan(seen.seconds).all():
+        if np.isfinite(seen.seconds).sum() < self.table.first:
             return points.random(count, rng)
         rating = Rating(points, self.table, seen, self.table.plan, int(rng.integers(1 << 31)))
         more = count * self.table.plan if self.table.estimates else count
@@ -101,17 +101,24 @@ def measure(
     seen: Seen,
     point: NDArray[np.int64],
     estimates: bool,
+    rng: np.random.Generator,
 ) -> None:
-    """One schedule of each of its layers, shape (knobs,), with its estimates or without. Raises
-    `BudgetSpent`."""
+    """One schedule of each of its layers, shape (knobs,), with its estimates or without. Where it
+    does not compile, others of that layer are drawn until one does. Raises `BudgetSpent`."""
     row = int(points.rows(point[None])[0])
     design = points.problem.design(row)
     for slot, layer, config in points.schedules(design, point):
-        before = evaluator.spent
-        found = evaluator.evaluate(design, layer.workload, config)
-        if slot >= 0 and evaluator.spent > before:
-            seen.places.append(point)
-            seen.slots.append(slot)
-            seen.seconds.append(float(found.seconds[0]))
-            if estimates:
-                seen.estimates.append(estimated(design, layer, config)[0])
+        place = point
+        for _ in range(RETRIES):
+            before = evaluator.compiled
+            found = evaluator.evaluate(design, layer.workload, config)
+            if slot >= 0 and evaluator.compiled > before:
+                seen.places.append(place)
+                seen.slots.append(slot)
+                seen.seconds.append(float(found.seconds[0]))
+                if estimates:
+                    seen.estimates.append(estimated(design, layer, config)[0])
+            if slot < 0 or found.status[0] != "compile_error":
+                break
+            place = points.redrawn(point, slot, rng)
+            config = points.schedule(design, layer, slot, place)

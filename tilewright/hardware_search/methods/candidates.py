@@ -18,11 +18,15 @@ behind them."""
 
 class Machines:
     """Seconds a call as estimated, as measured (infinite before), and at least; how often each
-    layer was tuned. `estimated` are designs and seconds a call of their layers, shape (layers,);
-    `points`, shape (points, knobs), says which machines are near each other."""
+    layer was tuned. `estimated` are designs and seconds a call of their layers, shape (layers,),
+    `least` the seconds that none of their schedules beats; `points`, shape (points, knobs), says
+    which machines are near each other."""
 
     def __init__(
-        self, estimated: Sequence[tuple[Design, NDArray[np.float64]]], points: Configs
+        self,
+        estimated: Sequence[tuple[Design, NDArray[np.float64]]],
+        points: Configs,
+        least: Sequence[NDArray[np.float64]],
     ) -> None:
         self.designs = [design for design, _ in estimated]
         sizes = np.array([len(design.layers) for design in self.designs], np.int64)
@@ -35,7 +39,7 @@ class Machines:
         known: dict[tuple[str, str], int] = {}
         for row, (design, seconds) in enumerate(estimated):
             own = slice(len(design.layers))
-            self.estimated[row, own], self.bounds[row, own] = seconds, design.bounds
+            self.estimated[row, own], self.bounds[row, own] = seconds, least[row]
             self.calls[row, own] = [layer.calls for layer in design.layers]
             self.names[row, own] = [
                 known.setdefault(layer.names[0], len(known)) for layer in design.layers

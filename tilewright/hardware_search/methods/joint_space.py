@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.hardware_search.problem import CodesignLayer, CodesignProblem, Design
-from tilewright.targets.base import Configs, Space
+from tilewright.targets.base import Configs
 
 Places = NDArray[np.int64]
 """Points, shape (points, knobs)."""
@@ -148,24 +148,33 @@ class Points:
         self, design: Design, point: NDArray[np.int64]
     ) -> Iterator[tuple[int, CodesignLayer, Configs]]:
         """What a point measures on its machine: slot, layer and its config, shape (1, knobs)."""
-        shares = self.shares(point[None])[0]
         for layer in design.layers:
-            slot = next((self._of[name] for name in layer.names if name in self._of), None)
-            space = design.target.space(layer.workload)
-            yield (-1 if slot is None else slot), layer, self._config(space, shares, slot)
+            slot = next((self._of[name] for name in layer.names if name in self._of), -1)
+            yield slot, layer, self.schedule(design, layer, slot, point)
+
+    def schedule(
+        self, design: Design, layer: CodesignLayer, slot: int, point: NDArray[np.int64]
+    ) -> Configs:
+        """A layer's config at a point, shape (1, knobs); in slot -1, that of no core, the middle of
+        every knob."""
+        space, shares = design.target.space(layer.workload), self.shares(point[None])[0]
+        place = {name: k for k, name in enumerate(self.slots.knobs)}
+        share = [
+            0.5 if slot < 0 or knob.name not in place else shares[slot, place[knob.name]]
+            for knob in space.knobs
+        ]
+        return np.floor(share * space.cardinalities).astype(np.int32)[None]
+
+    def redrawn(self, point: NDArray[np.int64], slot: int, rng: np.random.Generator) -> Places:
+        """A point, shape (knobs,), with another schedule of a slot, drawn evenly."""
+        columns = self.column[slot][self.column[slot] >= 0]
+        moved = point.copy()
+        moved[columns] = rng.integers(0, self.cardinalities[columns])
+        return moved
 
     @cached_property
     def _of(self) -> dict[tuple[str, str], int]:
         return {name: slot for slot, name in enumerate(self.slots.names)}
-
-    def _config(self, space: Space, shares: Floats, slot: int | None) -> Configs:
-        """A layer that no core has takes the middle of every knob."""
-        place = {name: k for k, name in enumerate(self.slots.knobs)}
-        share = [
-            0.5 if slot is None or knob.name not in place else shares[slot, place[knob.name]]
-            for knob in space.knobs
-        ]
-        return np.floor(share * space.cardinalities).astype(np.int32)[None]
 
 
 def _slots(designs: list[Design]) -> JointSlots:

@@ -7,7 +7,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.hardware_search.evaluator import BudgetedEvaluator
+from tilewright.hardware_search.evaluator import RETRIES, BudgetedEvaluator
 from tilewright.hardware_search.method import MethodOptions, generator
 from tilewright.hardware_search.problem import CodesignProblem, Design
 
@@ -29,13 +29,13 @@ class RandomCodesign:
         self.options = options
 
     def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
-        """Raises `BudgetSpent`, or ends when every schedule of every machine was measured."""
+        """Raises `BudgetSpent`, or ends when every schedule of every machine was tried."""
         rows = generator(seed, 0).permutation(len(problem.hardware.points)).tolist()
         for turn in count(1):
-            before = evaluator.spent
+            before = evaluator.compiled
             for row in rows:
                 self._measure(problem.design(row), evaluator, seed, turn)
-            if evaluator.spent == before:
+            if evaluator.compiled == before:
                 return
 
     def _measure(self, design: Design, evaluator: BudgetedEvaluator, seed: int, turn: int) -> None:
@@ -45,9 +45,9 @@ class RandomCodesign:
                 evaluator.tried(design, layer.workload),
             )
             rng = generator(seed, turn, design.row, place)
-            flat = _others(rng, space.size, list(tried.trials), self.options.trials)
-            if len(flat):
-                evaluator.evaluate(design, layer.workload, space.unravel(flat))
+            flat = _others(rng, space.size, list(tried.trials), RETRIES)
+            configs = space.unravel(flat)
+            evaluator.evaluate_until(design, layer.workload, configs, self.options.trials)
 
 
 def _others(rng: np.random.Generator, size: int, tried: list[int], most: int) -> NDArray[np.int64]:

@@ -21,7 +21,7 @@ from tilewright.hardware_search.mapping_search import LayerTuning
 from tilewright.hardware_search.method import MethodOptions, generator
 from tilewright.hardware_search.methods.candidates import Machines, PerLayer
 from tilewright.hardware_search.pareto import added_hypervolume
-from tilewright.hardware_search.problem import CodesignProblem
+from tilewright.hardware_search.problem import CodesignProblem, Design
 from tilewright.hardware_search.screening import Screening
 
 
@@ -46,7 +46,11 @@ class TwoLevelOptions(MethodOptions):
     part: float = Field(
         0.3, gt=0, le=1, description="of a machine's time is measured before it is judged again"
     )
-    estimates: bool = Field(True, description="screen machines; else all look alike at first")
+    estimates: bool = Field(
+        True, description="screen machines by estimates; else all look as fast as their bounds. "
+        "The tuner of layers has its own: `tuner=default-blind` takes them from it",
+    )  # fmt: skip
+    bounds: bool = Field(True, description="know each layer's bound; else its roofline alone")
     correct: bool = Field(True, description="learn what estimates err by from other machines")
 
 
@@ -100,9 +104,14 @@ class _Search:
         if self.options.estimates:
             known = [(design, found.seconds(design.row)) for design in designs]
         else:
-            known = [(design, design.bounds) for design in designs]
+            known = [(design, self._least(design)) for design in designs]
         able = [(design, seconds) for design, seconds in known if np.isfinite(seconds).all()]
-        return Machines(able, self.problem.hardware.points)
+        least = [self._least(design) for design, _ in able]
+        return Machines(able, self.problem.hardware.points, least)
+
+    def _least(self, design: Design) -> NDArray[np.float64]:
+        """Seconds that no schedule of each layer beats, as far as the search knows."""
+        return design.bounds if self.options.bounds else design.rooflines
 
     # -- steps ---------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from tilewright.search import candidates
@@ -32,7 +33,9 @@ class ML2TunerOptions(Options):
     alpha: float = Field(1.0, ge=0, description="configs lowered beyond the batch, per trial (α)")
     veto: float = Field(0.5, ge=0, le=1, description="V's threshold on the probability of valid")
     first: int = Field(16, ge=1, description="random trials before the models are asked")
-    explore: float = Field(0.1, ge=0, le=1, description="share of a batch drawn at random")
+    explore: float = Field(
+        0.0, ge=0, le=1, description="share of a batch drawn at random, whatever the models say"
+    )
     learner: Literal["xgboost", "lightgbm"] = Field("xgboost", description="of all three models")
     rounds: int = Field(120, ge=1, description="boosting rounds")
     pool: int = Field(4096, ge=16, description="candidates scored where a space is too large")
@@ -55,12 +58,15 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             return Candidates(problem.space.unravel(flat))
         best = history.configs[history.fastest(8)]
         configs = candidates.pool(problem.space, tried, best, self.options.pool, rng)
+        if len(drawn := self._drawn(problem, history, n)):
+            known = problem.space.ravel(configs)
+            configs = problem.space.unravel(np.union1d(known, drawn))
         if not len(configs):
             return Candidates(configs)
         predicted = state.models["P"].predict(self.learners.tree_features(problem, configs))
         order = np.lexsort((rng.random(len(configs)), predicted))
-        lucky = rng.random(len(configs)) < self.options.explore * n / len(configs)
-        order = np.concatenate([order[lucky[order]], order[~lucky[order]]])
+        lucky = self._lucky(problem, history, configs, n)[order]
+        order = np.concatenate([order[lucky], order[~lucky]])
         return Candidates(configs[order], {"P": predicted[order]})
 
     def veto(
@@ -76,10 +82,11 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             return candidates.take(np.arange(min(wanted, len(candidates))))
         features = self.learners.tree_features(problem, candidates.configs)
         chance = state.models["V"].predict(features)
-        passed = np.flatnonzero(chance >= self.options.veto)[:wanted]
+        lucky = self._lucky(problem, history, candidates.configs, n)
+        passed = np.flatnonzero((chance >= self.options.veto) | lucky)[:wanted]
         vetoed = int(passed[-1]) + 1 - len(passed) if len(passed) else 0
         if len(passed) < wanted:  # too strict: the likeliest of the rest
-            rest = np.flatnonzero(chance < self.options.veto)
+            rest = np.flatnonzero((chance < self.options.veto) & ~lucky)
             rest = rest[np.argsort(-chance[rest], kind="stable")]
             vetoed = len(rest)
             passed = np.concatenate([passed, rest[: wanted - len(passed)]])
@@ -92,12 +99,14 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         if "A" not in state.models:
             rows = np.arange(min(n, len(lowered)), dtype=np.int64)
             return BatchChoice(rows, self._scores(problem, state, lowered.rows(rows)))
-        compiled, broken = np.flatnonzero(lowered.ok), np.flatnonzero(~lowered.ok)
+        lucky = self._lucky(problem, history, lowered.configs, n)
+        compiled, broken = np.flatnonzero(lowered.ok & ~lucky), np.flatnonzero(~lowered.ok & ~lucky)
         hidden = lowered.hidden.rows(compiled)
         features = self._with_hidden(problem, lowered.configs[compiled], hidden)
         predicted = state.models["A"].predict(features)
         # A place in the batch is spent whether its config compiles or not.
-        rows = np.concatenate([compiled[np.argsort(predicted, kind="stable")], broken])[:n]
+        ranked = compiled[np.argsort(predicted, kind="stable")]
+        rows = np.concatenate([np.flatnonzero(lucky), ranked, broken])[:n]
         return BatchChoice(rows, self._scores(problem, state, lowered.rows(rows)))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
@@ -131,6 +140,22 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             features = self._with_hidden(problem, lowered.configs, lowered.hidden)
             asked["A"] = ModelInput.plain(features, np.flatnonzero(lowered.ok))
         return asked
+
+    def _drawn(self, problem: Problem, history: History, n: int) -> NDArray[np.int64]:
+        """Flat indices, shape (up to `n`,), that hold a random place of this round's batch,
+        whatever the models say. Every stage of a round draws the same ones."""
+        rng = problem.rng(history.round, "explore")
+        places = int(rng.binomial(n, self.options.explore))
+        if not places:
+            return np.empty(0, dtype=np.int64)
+        return candidates.sample(problem.space, places, history.tried(problem.space), rng)
+
+    def _lucky(
+        self, problem: Problem, history: History, configs: Configs, n: int
+    ) -> NDArray[np.bool_]:
+        """Which of `configs` (m, knobs) hold a random place, shape (m,)."""
+        drawn = self._drawn(problem, history, n)
+        return np.isin(problem.space.ravel(configs), drawn)
 
     def _with_hidden(self, problem: Problem, configs: Configs, hidden: Features) -> Features:
         return self.learners.tree_features(problem, configs).beside(hidden.named("hidden"))

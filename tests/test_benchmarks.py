@@ -1,0 +1,163 @@
+"""Checks what benchmarks share: the split of layers, intervals, and the rows behind tables."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from benchmarks.intervals import hierarchical, ratio_of_medians
+from benchmarks.layers import DEVELOPMENT, JUDGED
+from benchmarks.sample_efficiency import _rows, _test_bed, figures
+from benchmarks.transfer_accuracy import formula_figures
+from benchmarks.transfer_controls import controls
+from benchmarks.transfer_tuning import _goals, summary
+from tests.documents import ROOT
+from tilewright.evaluation.compare.leaderboard import Results
+from tilewright.evaluation.datasets.folder import read_table
+from tilewright.evaluation.datasets.metrics import score
+from tilewright.models.transfer.derived_features import REFERENCE
+from tilewright.models.transfer.preprocessing import aligned
+from tilewright.models.transfer.registry import load_model
+from tilewright.targets.workload import Workload
+
+BLOCK = 16
+
+
+def padded(workload: Workload) -> Workload:
+    """What a VTA of 16 channels a block runs in the place of a workload."""
+    up = {
+        name: -(-getattr(workload, name) // BLOCK) * BLOCK
+        for name in ("in_channels", "out_channels")
+    }
+    return replace(workload, **up)
+
+
+def test_no_judged_layer_is_a_development_layer() -> None:
+    development = {padded(each).id for each in DEVELOPMENT.values()}
+    judged = {padded(each).id for each in JUDGED.values()}
+    assert len(judged) == len(JUDGED)
+    assert not development & judged
+
+
+@pytest.mark.parametrize("where", ["unchecked", "extended"])
+def test_tuners_are_judged_on_judged_layers(where: str, tmp_path: Path) -> None:
+    bed = _test_bed(where, tmp_path, [], live=False)  # type: ignore[arg-type]
+    assert dict(bed.workloads) == JUDGED
+
+
+def test_no_test_of_a_default_uses_a_judged_layer() -> None:
+    """Judged layers are written down once; nothing else may choose anything on them."""
+    texts = [path.read_text() for path in (ROOT / "benchmarks").rglob("*.py")]
+    for workload in JUDGED.values():
+        shape = f"c={workload.in_channels},h={workload.height},w={workload.width},"
+        shape += f"o={workload.out_channels},k={workload.kernel_h},"
+        assert sum(text.count(shape) for text in texts) == 1
+
+
+def test_an_interval_over_one_group_is_that_over_its_runs() -> None:
+    runs = np.random.default_rng(1).exponential(size=40)
+    found = hierarchical(lambda a: a.mean(axis=(-2, -1)), runs[None])
+    known = stats.bootstrap((runs,), np.mean, method="percentile", rng=np.random.default_rng(2))
+    assert found.value == pytest.approx(runs.mean())
+    assert found[1:] == pytest.approx(known.confidence_interval, rel=0.03)
+
+
+def test_an_interval_widens_with_what_groups_differ_by() -> None:
+    rng = np.random.default_rng(3)
+    groups = rng.normal(scale=1.0, size=(30, 1))
+    runs = groups + rng.normal(scale=0.1, size=(30, 20))
+    found = hierarchical(lambda a: a.mean(axis=(-2, -1)), runs)
+    # The standard error over groups is 1/√30; over the 600 runs as if they were alike it is 1/√600.
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 / np.sqrt(30), rel=0.3)
+
+
+def test_paired_runs_are_drawn_together() -> None:
+    shared = np.random.default_rng(4).exponential(size=(6, 10))
+    apart = hierarchical(ratio_of_medians, 2 * shared, shared)
+    together = hierarchical(ratio_of_medians, 2 * shared, shared, paired=True)
+    assert together == pytest.approx((2, 2, 2))
+    assert apart.low < 2 < apart.high
+
+
+def results() -> Results:
+    """Two tuners, one layer, two seeds, four trials in batches of two."""
+    regret = np.array([[[[9, 9, 9, 0], [9, 0, 0, 0]]], [[[9, 0, 0, 0], [0, 0, 0, 0]]]], float)
+    steps = np.broadcast_to(np.array([2.0, 2, 4, 4]), regret.shape)
+    ones = np.ones(regret.shape[:-1])
+    return Results(
+        tuners=("autotvm", "new"), workloads=("unet",), seeds=(0, 1), trials=4, regret=regret,
+        invalid=np.broadcast_to(np.array([0.0, 1, 1, 2]), regret.shape), spent=ones.astype(int) * 4,
+        lowered=ones.astype(int), failed=ones.astype(int), seconds=ones,
+        measured=steps.astype(int), compiled=steps, elapsed=steps, stack=0 * steps,
+    )  # fmt: skip
+
+
+def test_rows_say_what_a_run_needed(tmp_path: Path) -> None:
+    _rows(results(), {"unet": 0.6}).to_parquet(tmp_path / "rows.parquet")
+    rows = pd.read_parquet(tmp_path / "rows.parquet")
+    assert rows["trials"].tolist() == [4, 2, 2, 2]  # to the end of the batch
+    assert not rows["development"].any()
+    found = figures(rows)["new"]
+    assert found["trials"][0] == pytest.approx(2 / 3)  # medians 2 and 3
+    assert found["invalid"][0] == pytest.approx((1 + 1) / (2 + 1))
+    assert found["a trial"][0] == pytest.approx(1)
+
+
+SLICE = ROOT / "tests" / "data" / "transfer" / "slice"
+
+
+@pytest.mark.slow(seconds=20)
+def test_controls_know_the_formula_or_nothing(tmp_path: Path) -> None:
+    found = controls(argparse.Namespace(folder=tmp_path, dataset=SLICE))
+    table = read_table(SLICE)
+    known = ~np.isnan(aligned(table.features, (REFERENCE,))[:, 0]) & table.valid
+    table = table.rows(known)  # of the machines that the formula is of
+    accuracy = {
+        name: score(table, load_model(path).predict(table.features).log_latency).pairwise_accuracy
+        for name, path in found.items()
+    }
+    assert accuracy["formula"] == pytest.approx(
+        formula_figures(table)["pairwise_accuracy"], abs=0.01
+    )
+    assert 0.4 < accuracy["shuffled"] < 0.6
+
+
+def run(target: str, seed: int, tuner: str, trials: int, cycles: float) -> dict[str, object]:
+    return {
+        "target": target, "network": "n", "seed": seed, "tuner": tuner, "trials": trials,
+        "cycles": cycles, "seconds": 1.0, "processor_seconds": 1.0,
+    }  # fmt: skip
+
+
+def test_a_goal_is_one_of_all_seeds_and_intervals_are_over_pairs_too() -> None:
+    boards = [run("a", k, "board", 100, c) for k, c in enumerate((10.0, 12, 20))]
+    boards += [run("b", k, "board", 100, 5.0) for k in range(3)]
+    assert _goals(boards) == {("a", "n"): 12.0, ("b", "n"): 5.0}
+    warm = [run("a", k, "warm", 10, 12.0) for k in range(3)]
+    warm += [run("b", k, "warm", 30, 6.0) for k in range(3)]
+    text = summary([*boards, *warm])
+    # Runs of a pair are alike: all that varies is which pairs are drawn.
+    assert "warm                   20.0% (10.0%-30.0%) of the trials" in text
+    assert "3 of 6 came there" in text
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/rows").glob("tuners-*.parquet")))
+def test_a_table_is_what_its_rows_give(path: Path) -> None:
+    """Rows of the page that name the tuner and, in the next cell, its trials."""
+    page = (ROOT / "docs/evidence/tuners.md").read_text()
+    section = next(part for part in page.split("\n## ") if path.name in part)
+    found = figures(pd.read_parquet(path))
+    for tuner, cells in found.items():
+        value, low, high = cells["trials"]
+        cell = f"{100 * value:.1f} % ({100 * low:.1f}-{100 * high:.1f})"  # type: ignore[str-format]
+        assert re.search(rf"\| `{re.escape(tuner)}` \| {re.escape(cell)} \|", section), (
+            tuner,
+            cell,
+        )
