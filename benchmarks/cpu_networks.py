@@ -3,14 +3,15 @@
     python -m benchmarks.cpu_networks --json built/networks.json --quick   # minutes: five networks
     python -m benchmarks.cpu_networks --json built/networks.json           # an hour or two
     python -m benchmarks.cpu_networks --json FILE --folder models          # ONNX files of your own
+    python -m benchmarks.cpu_networks --redraw benchmarks/rows/cpu-networks-avx2.parquet
 
 Libraries take the kernels' own rules, without tuning, unless `--trials` says otherwise. Every
 network runs on one thread, where processor time is compared, and on two, where wall-clock time is.
 `evaluation.engines.timing` says how rounds are taken, and which count. An engine that is not
 installed is left out; `pip install openvino` adds OpenVINO, which computes in float32 here.
 
-The file has a row a network and number of threads, its figures medians of quiet rounds; `raw` has
-every round.
+The file has a row a network and number of threads, its figures medians of quiet rounds. Every round
+is in the Parquet file beside it, of which `--redraw` makes the table of docs/evidence/cpu.md.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pandas as pd
 
 from benchmarks import cpu_models
+from benchmarks.intervals import Floats, hierarchical, ratio_of_medians
 from benchmarks.onnx_models import cases
 from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.engines.engine import OWN
+from tilewright.evaluation.engines.timing import FEWEST
 from tilewright.flows.benchmark import Benchmark, BenchmarkOptions, benchmark
 from tilewright.networks import zoo
 from tilewright.search import LocalRunner
@@ -46,7 +50,8 @@ SECONDS = 0.2
 def main() -> None:
     """Time, write the file after every network, print a line each and the means."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--json", type=Path, help="what the run writes")
+    parser.add_argument("--redraw", type=Path, help="print the table of the rows of a run")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--folder", type=Path, help="ONNX files, instead of the networks here")
     parser.add_argument("--networks", default="", help="names, separated by commas")
@@ -54,11 +59,17 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=0, help="measurements a workload")
     parser.add_argument("--rounds", type=int)
     options = parser.parse_args()
+    if options.redraw:
+        print(table(pd.read_parquet(options.redraw)))
+        return
+    if options.json is None:
+        parser.error("name a file with --json")
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     own = this_machine().threads
     threads = [int(each) for each in options.threads.split(",") if each] or sorted({1, min(2, own)})
     rivals = tuple(name for name in RIVALS if find_spec(name))
-    found: dict[str, list[dict[str, Any]]] = {"networks": [], "raw": [], "failed": []}
+    found: dict[str, list[dict[str, Any]]] = {"networks": [], "failed": []}
+    rows: list[dict[str, Any]] = []
     options.json.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         for name, path in _models(options, Path(folder)):
@@ -74,9 +85,10 @@ def main() -> None:
                     print(f"{name}, {count} threads: {error}", flush=True)
                     continue
                 found["networks"].append(row(name, made))
-                found["raw"].append(raw(name, made))
+                rows += every_round(name, made)
                 print(line(found["networks"][-1]), flush=True)
                 options.json.write_text(json.dumps(found, indent=1))
+                pd.DataFrame(rows).to_parquet(options.json.with_suffix(".parquet"), index=False)
     options.json.write_text(json.dumps(found, indent=1))
     print(summary(found["networks"]))
 
@@ -129,15 +141,49 @@ def row(network: str, made: Benchmark) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def raw(network: str, made: Benchmark) -> dict[str, Any]:
-    """Every round, in seconds."""
+def every_round(network: str, made: Benchmark) -> list[dict[str, Any]]:
+    """A row an engine and round: seconds an inference took, and of processor time."""
     timed = made.timed
-    return {
-        "network": network, "threads": made.threads, "load": timed.load,
-        "quiet": timed.quiet.tolist(),
-        "wall": {name: each.wall.tolist() for name, each in timed.engines.items()},
-        "cpu": {name: each.cpu.tolist() for name, each in timed.engines.items()},
-    }  # fmt: skip
+    return [
+        {
+            "network": network, "threads": made.threads, "load": timed.load, "engine": name,
+            "round": place, "quiet": bool(timed.quiet[place]), "wall": float(each.wall[place]),
+            "cpu": float(each.cpu[place]),
+        }
+        for name, each in timed.engines.items()
+        for place in range(len(timed.quiet))
+    ]  # fmt: skip
+
+
+def table(rows: pd.DataFrame) -> str:
+    """Markdown: a line a network, of its quiet rounds, or of all where fewer than `FEWEST` are
+    quiet; then geometric means, whose intervals resample networks and rounds."""
+    rows = rows[rows["threads"] == rows["threads"].min()]
+    lines = [
+        "| network | onnxruntime, ms | OpenVINO, ms | Tilewright, ms | to onnxruntime "
+        "| to OpenVINO | quiet rounds |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    times: dict[str, list[Floats]] = {name: [] for name in (OWN, *RIVALS)}
+    for network, each in rows.groupby("network"):
+        quiet = each[each["quiet"]]
+        counted = quiet if quiet["round"].nunique() >= FEWEST else each
+        cpu = {name: of["cpu"].to_numpy() for name, of in counted.groupby("engine")}
+        wall = counted.groupby("engine")["wall"].median() * 1e3
+        ratios = " | ".join(f"{float(np.median(cpu[OWN] / cpu[name])):.2f}" for name in RIVALS)
+        shown = " | ".join(f"{wall[name]:.3g}" for name in (*RIVALS, OWN))
+        lines.append(f"| {network} | {shown} | {ratios} | {quiet['round'].nunique()} |")
+        for name, seconds in cpu.items():
+            times[name].append(seconds)
+    fewest = min(len(seconds) for seconds in times[OWN])
+    whole = {name: np.array([s[:fewest] for s in listed]) for name, listed in times.items()}
+    for name in RIVALS:
+        found = hierarchical(ratio_of_medians, whole[OWN], whole[name], paired=True)
+        lines.append(
+            f"\nOver {len(whole[OWN])} networks: {found.value:.3f} ({found.low:.3f}–"
+            f"{found.high:.3f}) of {name}'s processor time."
+        )
+    return "\n".join(lines)
 
 
 def line(found: Mapping[str, Any]) -> str:
