@@ -174,7 +174,7 @@ def table(rows: pd.DataFrame) -> str:
         shown = " | ".join(f"{wall[name]:.3g}" for name in (*RIVALS, OWN))
         lines.append(f"| {network} | {shown} | {ratios} | {quiet['round'].nunique()} |")
         for name, seconds in cpu.items():
-            times[name].append(seconds)
+            times[str(name)].append(seconds)
     fewest = min(len(seconds) for seconds in times[OWN])
     whole = {name: np.array([s[:fewest] for s in listed]) for name, listed in times.items()}
     for name in RIVALS:

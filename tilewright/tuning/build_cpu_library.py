@@ -101,8 +101,8 @@ def read_sizes(options: BuildOptions) -> DynamicModel:
     that is no ONNX file, and what reading it raises."""
     if Path(options.model).suffix != ".onnx":
         raise ArtifactError(
-            f"--sizes is for ONNX files with dynamic dimensions, and {options.model} is none; "
-            "leave it out"
+            f"--sizes needs an ONNX file with dynamic dimensions, and {options.model} is no ONNX "
+            "file; leave it out"
         )
     if options.input_shapes:
         raise ArtifactError("give either --sizes or --input-shape: both say how large inputs are")

@@ -1,7 +1,7 @@
 """Holds a network that is compiled for several sizes of its inputs, and runs the one that fits.
 
-An input between two sizes is padded with zeros, and the outputs are cut; only along dimensions
-where that was found to change nothing when the library was built.
+An input between two sizes is padded with zeros, and the outputs are cut. That is done only along
+dimensions where it changed nothing when the library was built.
 """
 
 from __future__ import annotations
