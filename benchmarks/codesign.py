@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from benchmarks.codesign_figures import summary
 from benchmarks.codesign_truth import GRID, QUICK, made
@@ -45,6 +46,9 @@ from tilewright.hardware_search.problem import (
 )
 from tilewright.networks.network import Network
 from tilewright.targets.registry import make_target
+
+_NESTED = ("networks", "steps", "front")
+"""Lists, which a Parquet file holds as JSON."""
 
 
 def main() -> None:
@@ -67,13 +71,34 @@ def main() -> None:
     entries = given.methods.split(";") if given.methods else method_names()
     for entry in entries:
         make_method(*parse_entry(entry))  # a wrong one is refused before anything runs
-    rows = json.loads(given.json.read_text())["runs"] if given.json.exists() else []
+    rows = read_runs(given.json)
     if not given.show:
         for row in _missing(given, truth, entries, rows):
             rows.append(row)
             given.json.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(given.json, (json.dumps({"runs": rows}) + "\n").encode())
+            _write_runs(given.json, rows)
     print(summary(rows, truth, given.against))
+
+
+def read_runs(path: Path) -> list[dict[str, Any]]:
+    """The runs of a file: JSON, or Parquet, which is a tenth of it."""
+    if not path.exists():
+        return []
+    if path.suffix != ".parquet":
+        return list(json.loads(path.read_text())["runs"])
+    rows = pd.read_parquet(path).to_dict("records")
+    return [
+        {str(name): json.loads(each) if name in _NESTED else each for name, each in row.items()}
+        for row in rows
+    ]
+
+
+def _write_runs(path: Path, rows: list[dict[str, Any]]) -> None:
+    if path.suffix != ".parquet":
+        write_atomically(path, (json.dumps({"runs": rows}) + "\n").encode())
+        return
+    flat = [row | {name: json.dumps(row[name]) for name in _NESTED} for row in rows]
+    pd.DataFrame(flat).to_parquet(path, index=False)
 
 
 def parse_entry(entry: str) -> tuple[str, dict[str, object]]:

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.exact_codesign.store import Truth
+from benchmarks.intervals import hierarchical
 from tilewright.hardware_search.pareto import hypervolume
 
-RESAMPLES = 2000
 FINAL = 0.95
 Run = Mapping[str, Any]
 
@@ -111,7 +111,8 @@ def paired(runs: Sequence[Run], entry: str, against: str) -> list[Pair]:
 
 def _beside(entry: str, pairs: Sequence[Pair]) -> str:
     def ratios(of: Callable[[Run, Run], float]) -> str:
-        return interval(np.array([of(a, b) for _, a, b in pairs]), [seed for seed, _, _ in pairs])
+        sets = [tuple(a["networks"]) for _, a, _ in pairs]
+        return interval(np.array([of(a, b) for _, a, b in pairs]), sets)
 
     def until_there(a: Run, b: Run, cost: int) -> float:
         return min(reached(a, last(b)[0])[cost], spent(a)[cost]) / reached(b, last(b)[0])[cost]
@@ -129,23 +130,19 @@ def _beside(entry: str, pairs: Sequence[Pair]) -> str:
     )
 
 
-def interval(ratios: NDArray[np.float64], seeds: Sequence[int]) -> str:
-    """Geometric mean of ratios (runs,), and its 95 % bootstrap interval over seeds, which are drawn
-    whole: all ratios of a seed, whatever the networks, go together."""
+def interval(ratios: NDArray[np.float64], sets: Sequence[tuple[str, ...]]) -> str:
+    """Geometric mean of ratios (runs,) of these sets of networks, and its 95 % interval over sets
+    and over seeds of each (`benchmarks.intervals`); of one set, over seeds alone."""
     with np.errstate(divide="ignore"):  # of a run that found nothing
         logs = np.log(ratios)
     if not np.isfinite(logs).all():
         return f"{np.exp(np.median(logs)):.3f} (median; some runs found nothing)"
-    kinds = sorted(set(seeds))
-    groups = [logs[np.array(seeds) == kind] for kind in kinds]
-    sums, counts = np.array([g.sum() for g in groups]), np.array([len(g) for g in groups])
-    drawn = np.random.default_rng(0).integers(0, len(kinds), (RESAMPLES, len(kinds)))
-    means = np.exp(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
-    low, high = np.percentile(means, [2.5, 97.5])
-    return f"{np.exp(logs.mean()):.3f} ({low:.3f}-{high:.3f})"
+    groups = [logs[[each == names for each in sets]] for names in dict.fromkeys(sets)]
+    runs = min(map(len, groups))
+    grid = np.array([group[:runs] for group in groups])
+    found = hierarchical(lambda each: np.exp(each.mean(axis=(-2, -1))), grid)
+    return f"{found.value:.3f} ({found.low:.3f}-{found.high:.3f})"
 
 
 def _mean(values: NDArray[np.float64]) -> str:
-    drawn = np.random.default_rng(0).choice(values, (RESAMPLES, len(values))).mean(axis=1)
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    return f"{values.mean():.1%} ({low:.1%}-{high:.1%})"
+    return str(hierarchical(lambda each: each.mean(axis=(-2, -1)), values[None]))

@@ -51,17 +51,22 @@ def main() -> None:
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--batch", type=int, default=8, help="trials a round, for wrong")
     parser.add_argument("--jobs", type=int, default=2, help="networks that are tuned at a time")
+    parser.add_argument("--show", action="store_true", help="run nothing")
     options = parser.parse_args()
+    found = Found(options.json)
+    parts = options.parts.split(",") if options.parts else list(PARTS)
+    if options.show:
+        for name in parts:
+            print(PARTS[name].summary(found.rows[name]))
+        return
     quick = options.quick
     options.rows = options.rows or (60_000 if quick else 2_000_000)
     options.minutes = options.minutes or (1.5 if quick else 30.0)
     options.seeds = options.seeds or (1 if quick else 10)
     options.dataset = options.dataset or _dataset(options.folder, options.rows)
     options.kinds = options.kinds.split(",") if options.kinds else []
-    parts = options.parts.split(",") if options.parts else list(PARTS)
     if set(parts) & {"tuning", "wrong"}:
         options.model = options.model or _model(options)
-    found = Found(options.json)
     for name, part in PARTS.items():
         if name in parts:
             part.measure(options, found)

@@ -48,7 +48,7 @@ def codesign(
                 evaluator = run(search_designs, options, problem, ledger, run.emit).value
                 while ledger.problems:
                     run.emit(Note(ledger.problems.pop(0)))
-                front = run(prove_front, evaluator).value
+                front = run(prove_front, evaluator, options.objective).value
                 if not isinstance(front, int):
                     break
                 # The record was wrong: search again on what is true.

@@ -97,6 +97,7 @@ from tilewright.tuning.tuning_task import TuningTask, target_of, tuning_task_of
 from tilewright.tuning.verification import (
     baseline_again,
     measure_baseline,
+    microjoules_of,
     verify_schedule,
     wrong_winners,
 )
@@ -263,6 +264,7 @@ def tune_workload(run: LocalRunner, job: WorkloadJob) -> Flow[TunedWorkload]:
         wall_seconds=time.perf_counter() - begin - sum(waits),
         validation=None if final is None else final.validation,
         model_errors=mean_errors(done),
+        microjoules=microjoules_of(task, chosen),
     )
     run.call(log_workload, job, tuned, session, run.emit)
     return tuned

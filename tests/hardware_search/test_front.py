@@ -14,6 +14,7 @@ from tilewright.hardware_search.pareto import (
     undominated,
 )
 from tilewright.hardware_search.problem import least_seconds
+from tilewright.targets.capabilities import picojoules_of
 
 POINTS = st.lists(
     st.tuples(st.sampled_from([0.1, 0.2, 0.5, 0.9]), st.sampled_from([1.0, 2.0, 3.0, 5.0])),
@@ -48,6 +49,33 @@ def test_a_point_adds_what_the_hypervolume_with_it_has_more(points, new):
     for gain, point in zip(added, new, strict=True):
         whole = hypervolume(np.concatenate([front, [point]]), reference)
         assert gain == pytest.approx(whole - volume, abs=1e-12)
+
+
+def spent(judged_design):
+    """Joules of one inference of each network, layer by layer."""
+    total = 0.0
+    design = judged_design.design
+    for layer, flat in zip(design.layers, judged_design.flats, strict=True):
+        config = design.target.space(layer.workload).unravel(np.array([flat]))
+        measured = design.target.measure(design.target.lower(layer.workload, config))
+        total += 1e-12 * layer.calls * picojoules_of(design.target, measured)[0]
+    return total
+
+
+def test_a_front_by_energy_or_its_product_is_of_what_was_measured():
+    evaluator = searched("random", 400, trials=8)
+    fast = {each.design.row: each for each in judged(evaluator)}
+    thrifty = {each.design.row: each for each in judged(evaluator, "energy")}
+    assert fast.keys() == thrifty.keys()
+    assert all(each.joules == pytest.approx(spent(each)) for each in thrifty.values())
+    assert all(thrifty[row].joules <= spent(fast[row]) * (1 + 1e-9) for row in fast)
+    assert any(thrifty[row].joules < 0.999 * spent(fast[row]) for row in fast)
+    product = front_of(evaluator, "edp")
+    costs = [each.joules * each.latency for each in product]
+    assert costs == sorted(costs, reverse=True)
+    assert min(each.joules for each in thrifty.values()) == pytest.approx(
+        front_of(evaluator, "energy")[-1].joules
+    )
 
 
 def test_a_point_outside_of_the_reference_counts_nothing():

@@ -90,11 +90,6 @@ class BudgetedEvaluator:
         """What this search has measured of a layer on a machine."""
         return self._tried.setdefault((design.row, workload), Tried())
 
-    def best(self, design: Design) -> NDArray[np.float64]:
-        """Seconds of each layer by its fastest trial, shape (layers,); infinite without one."""
-        found = [self.tried(design, layer.workload).best for layer in design.layers]
-        return np.array([np.inf if each is None else each[1].seconds for each in found])
-
     def designs(self) -> dict[int, Design]:
         """Those of which anything was measured, by row, in that order."""
         return {each.design.row: each.design for each in self.log}

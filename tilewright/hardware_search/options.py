@@ -12,6 +12,7 @@ from tilewright.core.working_folder import as_typed
 from tilewright.tuning.choices import with_networks_in_list, with_targets
 from tilewright.tuning.options import OptionsError, OptionValue
 
+Objective = Literal["latency", "edp", "energy"]
 _LONGEST_NAME = 60  # characters of a default folder
 
 
@@ -43,6 +44,11 @@ class CodesignOptions(BaseModel):
     )
     method_options: dict[str, OptionValue] = Field(
         default_factory=dict, description="options of the method, by name"
+    )
+    objective: Objective = Field(
+        default="latency",
+        description="what the front holds beside the area: latency, energy or their product (edp) "
+        "of one inference of each network. Searches propose by latency in any case",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="same seed, same front")
     target: str = Field(

@@ -18,7 +18,7 @@ import pandas as pd
 from tilewright.core.files import write_atomically
 from tilewright.hardware_search import folder
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
-from tilewright.hardware_search.options import CodesignOptions
+from tilewright.hardware_search.options import CodesignOptions, Objective
 from tilewright.hardware_search.pareto import hypervolume, judged, reference_of
 from tilewright.hardware_search.problem import CodesignProblem, Design
 from tilewright.hardware_search.progress import ProgressCount
@@ -61,6 +61,7 @@ class CodesignSummary(TypedDict):
     area_model: str
     clock: str
     clock_rule: str
+    objective: Objective
     hardware: dict[str, int]
     trials: int
     measurements: int
@@ -118,6 +119,7 @@ def outcome_of(
         "area_model": AREA_MODEL,
         "clock": options.clock,
         "clock_rule": CLOCKS[options.clock],
+        "objective": options.objective,
         "hardware": {
             "points": hardware.space.size,
             "machines": len(hardware.points),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
+from tilewright.hardware_search.options import Objective
 from tilewright.hardware_search.problem import CodesignProblem, Design, least_seconds
+from tilewright.targets.capabilities import picojoules_of
+from tilewright.targets.workload import Workload
 
 Points = NDArray[np.float64]
 """Area (relative) and latency (seconds, the sum of all networks), shape (points, 2)."""
@@ -20,8 +22,11 @@ class JudgedFront:
     """A design of which every layer has a valid trial: seconds a network, shape (networks,)."""
 
     design: Design
+    flats: tuple[int, ...]  # the schedule of each layer, flat indices
     layers: NDArray[np.float64]  # seconds a call, shape (layers,)
     seconds: NDArray[np.float64]
+    joules: float = float("nan")
+    """One inference of each network on the accelerator; NaN where it was not asked for."""
 
     @property
     def latency(self) -> float:
@@ -33,23 +38,51 @@ class JudgedFront:
         """Area and latency."""
         return self.design.area, self.latency
 
+    def cost(self, objective: Objective) -> float:
+        """Seconds, joules, or their product."""
+        if objective == "latency":
+            return self.latency
+        return self.joules * (1.0 if objective == "energy" else self.latency)
 
-def judged(
-    evaluator: BudgetedEvaluator, designs: Sequence[Design] | None = None
-) -> list[JudgedFront]:
-    """The designs that run all layers, by what was measured."""
+
+def judged(evaluator: BudgetedEvaluator, objective: Objective = "latency") -> list[JudgedFront]:
+    """The designs that run all layers, each layer by the schedule that was best of those
+    measured. By energy-delay product that is each layer's own, which need not be best for the
+    network's."""
     found = []
-    for design in list(evaluator.designs().values()) if designs is None else designs:
-        layers = evaluator.best(design)
-        if np.isfinite(layers).all():
-            found.append(JudgedFront(design, layers, design.seconds(layers)))
+    for design in evaluator.designs().values():
+        picks = [_pick(evaluator, design, layer.workload, objective) for layer in design.layers]
+        picked = [pick for pick in picks if pick is not None]
+        if len(picked) == len(picks):
+            flats = tuple(flat for flat, _, _ in picked)
+            layers = np.array([seconds for _, seconds, _ in picked])
+            calls = np.array([layer.calls for layer in design.layers])
+            joules = float(calls @ np.array([each for _, _, each in picked]))
+            found.append(JudgedFront(design, flats, layers, design.seconds(layers), joules))
     return found
 
 
-def front_of(evaluator: BudgetedEvaluator) -> list[JudgedFront]:
-    """Those that none of the others dominates, by ascending area."""
-    every = judged(evaluator)
-    points = np.array([each.point for each in every]).reshape(-1, 2)
+def _pick(
+    evaluator: BudgetedEvaluator, design: Design, workload: Workload, objective: Objective
+) -> tuple[int, float, float] | None:
+    """The best trial of a layer: flat index, seconds, and joules of a call, NaN by latency."""
+    tried = evaluator.tried(design, workload)
+    if tried.best is None or objective == "latency":
+        return None if tried.best is None else (tried.best[0], tried.best[1].seconds, np.nan)
+    flats = [flat for flat, trial in tried.trials.items() if trial.status == "valid"]
+    configs = design.target.space(workload).unravel(np.array(flats, np.int64))
+    measured = design.target.measure(design.target.lower(workload, configs))
+    spent = picojoules_of(design.target, measured)
+    assert spent is not None  # checked before the search
+    seconds = np.array([tried.trials[flat].seconds for flat in flats])
+    best = int(np.argmin(spent * (1.0 if objective == "energy" else seconds)))
+    return flats[best], float(seconds[best]), 1e-12 * float(spent[best])
+
+
+def front_of(evaluator: BudgetedEvaluator, objective: Objective = "latency") -> list[JudgedFront]:
+    """Those that none of the others dominates in area and what is asked for, by ascending area."""
+    every = judged(evaluator, objective)
+    points = np.array([(each.design.area, each.cost(objective)) for each in every]).reshape(-1, 2)
     return [every[row] for row in undominated(points)]
 
 

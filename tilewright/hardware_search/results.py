@@ -23,7 +23,8 @@ UNKNOWN = "unknown"
 class ProvenLayer:
     """A layer's best schedule, lowered and measured anew: knobs, cycles and seconds a call, what
     was counted, cycles by `PARTS` (none where the machine does not see that), the bound in cycles
-    (-1 if unknown), and whether its output was compared bit for bit."""
+    (-1 if unknown), whether its output was compared bit for bit, and microjoules a call by what
+    spends them (none where the machine does not know)."""
 
     layer: CodesignLayer
     knobs: Mapping[str, int]
@@ -33,6 +34,7 @@ class ProvenLayer:
     parts: Mapping[str, int]
     bound: int
     verified: bool
+    energy: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,12 @@ class ProvenDesign:
         """What most cycles go to."""
         return largest(self.parts())
 
+    def microjoules(self) -> NDArray[np.float64]:
+        """Of the accelerator, one inference of each network, shape (networks,); 0 where the machine
+        does not know."""
+        counts = np.array([each.layer.counts for each in self.layers], np.float64)
+        return np.asarray(np.array([sum(each.energy.values()) for each in self.layers]) @ counts)
+
     def cycles(self) -> NDArray[np.int64]:
         """Of the accelerator, one inference of each network, shape (networks,)."""
         counts = np.array([each.layer.counts for each in self.layers], np.int64)
@@ -84,13 +92,15 @@ class LayerRow(TypedDict):
     bottleneck: str
     parts: dict[str, int]
     counters: dict[str, int]
+    microjoules: dict[str, float]
     schedule: dict[str, int]
     verified: bool
 
 
 class FrontRow(TypedDict):
     """A machine in `front.json`. `milliseconds` are cycles at the machine's clock and
-    `cpu_milliseconds`, an estimate of what stays on the CPU."""
+    `cpu_milliseconds`, an estimate of what stays on the CPU. `microjoules` are an estimate of what
+    the accelerator and its memory spend (`targets.vta.energy`)."""
 
     name: str
     spec: dict[str, Json]
@@ -98,6 +108,7 @@ class FrontRow(TypedDict):
     cycles: dict[str, int]
     milliseconds: dict[str, float]
     cpu_milliseconds: dict[str, float]
+    microjoules: dict[str, float]
     bottleneck: str
     shares: dict[str, float]
     layers: list[LayerRow]
@@ -120,6 +131,7 @@ def front_row(problem: CodesignProblem, proven: ProvenDesign) -> FrontRow:
         "cycles": dict(zip(names, proven.cycles().tolist(), strict=True)),
         "milliseconds": _milliseconds(names, proven.judged.seconds.tolist()),
         "cpu_milliseconds": _milliseconds(names, list(design.cpu_seconds)),
+        "microjoules": dict(zip(names, proven.microjoules().round(4).tolist(), strict=True)),
         "bottleneck": proven.bottleneck,
         "shares": {name: round(share, 6) for name, share in proven.parts().items()},
         "layers": [_layer_row(names, each, whole) for each in proven.layers],
@@ -143,6 +155,7 @@ def _layer_row(networks: list[str], each: ProvenLayer, whole: float) -> LayerRow
         "bottleneck": largest(each.parts),
         "parts": dict(each.parts),
         "counters": dict(each.counters),
+        "microjoules": {name: round(spent, 6) for name, spent in each.energy.items()},
         "schedule": dict(each.knobs),
         "verified": each.verified,
     }

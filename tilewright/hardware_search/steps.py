@@ -5,11 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import lru_cache
 
+from tilewright.core.errors import TilewrightError
 from tilewright.hardware_search import folder
 from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent
 from tilewright.hardware_search.hardware import HardwareSpace
 from tilewright.hardware_search.method import make_method
-from tilewright.hardware_search.options import CodesignOptions
+from tilewright.hardware_search.options import CodesignOptions, Objective
 from tilewright.hardware_search.outputs import CodesignOutcome, write_outputs
 from tilewright.hardware_search.pareto import front_of
 from tilewright.hardware_search.problem import CodesignProblem, read_networks
@@ -18,6 +19,7 @@ from tilewright.hardware_search.results import ProvenDesign
 from tilewright.hardware_search.verification import proven
 from tilewright.search.events import Listener
 from tilewright.search.ledger import Ledger
+from tilewright.targets.capabilities import HasEnergy, capability
 from tilewright.targets.registry import check_target, make_target
 from tilewright.tuning.preflight import check_source
 
@@ -31,7 +33,13 @@ def check(options: CodesignOptions) -> None:
         check_source(source)
     make_method(options.method, options.method_options)
     folder.check_vacant(options)
-    _ = hardware_of(options).points
+    hardware = hardware_of(options)
+    if options.objective != "latency" and capability(hardware.base, HasEnergy) is None:
+        raise TilewrightError(
+            f"{options.target} has no energy model, so --objective {options.objective} cannot be "
+            "judged; leave it out"
+        )
+    _ = hardware.points
 
 
 def hardware_of(options: CodesignOptions) -> HardwareSpace:
@@ -56,10 +64,10 @@ def pose_problem(options: CodesignOptions) -> CodesignProblem:
     return problem
 
 
-def prove_front(evaluator: BudgetedEvaluator) -> list[ProvenDesign] | int:
+def prove_front(evaluator: BudgetedEvaluator, objective: Objective) -> list[ProvenDesign] | int:
     """Lower and measure every schedule of the front anew, and run it on data: its designs, or how
     many measurements were recorded wrongly. Raises `WrongSchedule`."""
-    return proven(evaluator, front_of(evaluator))
+    return proven(evaluator, front_of(evaluator, objective))
 
 
 def search_designs(

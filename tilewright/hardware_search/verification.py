@@ -16,10 +16,11 @@ from tilewright.hardware_search.pareto import JudgedFront
 from tilewright.hardware_search.problem import CodesignLayer, Design
 from tilewright.hardware_search.results import ProvenDesign, ProvenLayer
 from tilewright.search.round_steps import Trial, trial_at
-from tilewright.targets.base import Lowered
+from tilewright.targets.base import Lowered, Measurements
 from tilewright.targets.capabilities import (
     PARTS,
     HasBreakdown,
+    HasEnergy,
     MeasuresInOnePass,
     Verifies,
     bound_of,
@@ -35,23 +36,24 @@ def proven(evaluator: BudgetedEvaluator, front: Sequence[JudgedFront]) -> list[P
 
     Raises `WrongSchedule` for one that computes wrong numbers, `LedgerError` and `LeaseHeld`.
     """
-    layers = [(each.design, layer) for each in front for layer in each.design.layers]
-    if wrong := sum(_corrected(evaluator, design, layer) for design, layer in layers):
+    chosen = [
+        [(each.design, *pair) for pair in zip(each.design.layers, each.flats, strict=True)]
+        for each in front
+    ]
+    if wrong := sum(_corrected(evaluator, *layer) for layers in chosen for layer in layers):
         return wrong
     return [
-        ProvenDesign(
-            each, tuple(_proven(evaluator, each.design, layer) for layer in each.design.layers)
-        )
-        for each in front
+        ProvenDesign(each, tuple(_proven(*layer) for layer in layers))
+        for each, layers in zip(front, chosen, strict=True)
     ]
 
 
-def _corrected(evaluator: BudgetedEvaluator, design: Design, layer: CodesignLayer) -> int:
-    """How many trials of a layer the ledger had wrong: none if the best one holds."""
+def _corrected(
+    evaluator: BudgetedEvaluator, design: Design, layer: CodesignLayer, flat: int
+) -> int:
+    """How many trials of a layer the ledger had wrong: none if the chosen one holds."""
     tried = evaluator.tried(design, layer.workload)
-    assert tried.best is not None  # the front has whole designs
-    flat, best = tried.best
-    if _holds(design, best, _measured_again(design, layer, [flat])[0]):
+    if _holds(design, tried.trials[flat], _measured_again(design, layer, [flat])[0]):
         return 0
     again = dict(zip(tried.trials, _measured_again(design, layer, list(tried.trials)), strict=True))
     wrong = {
@@ -81,12 +83,10 @@ def _measured_again(design: Design, layer: CodesignLayer, flat: Sequence[int]) -
     return [trial_at(measured, row) for row in range(len(measured))]
 
 
-def _proven(evaluator: BudgetedEvaluator, design: Design, layer: CodesignLayer) -> ProvenLayer:
+def _proven(design: Design, layer: CodesignLayer, flat: int) -> ProvenLayer:
     target, workload = design.target, layer.workload
-    best = evaluator.tried(design, workload).best
-    assert best is not None
     space = target.space(workload)
-    config = space.unravel(np.array([best[0]]))
+    config = space.unravel(np.array([flat]))
     lowered = target.lower(workload, config)
     measured = target.measure(lowered)
     bound = bound_of(target, workload)
@@ -99,7 +99,15 @@ def _proven(evaluator: BudgetedEvaluator, design: Design, layer: CodesignLayer) 
         parts=_parts(design, lowered),
         bound=-1 if bound is None else bound.cycles,
         verified=_verified(design, layer, lowered),
+        energy=_energy(design, measured),
     )
+
+
+def _energy(design: Design, measured: Measurements) -> dict[str, float]:
+    knows = capability(design.target, HasEnergy)
+    if knows is None:
+        return {}
+    return {name: 1e-6 * float(each[0]) for name, each in knows.energy(measured).items()}
 
 
 def _parts(design: Design, lowered: Lowered) -> dict[str, int]:

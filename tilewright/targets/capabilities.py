@@ -310,6 +310,22 @@ class HasArea(Protocol):
 
 
 @runtime_checkable
+class HasEnergy(Protocol):
+    """Estimates what programs spend."""
+
+    def energy(self, measured: Measurements) -> Mapping[str, NDArray[np.float64]]:
+        """Picojoules of each config (n,) by what spends them; NaN where one did not run."""
+
+
+def picojoules_of(target: Target, measured: Measurements) -> NDArray[np.float64] | None:
+    """Of each config, shape (n,), all spenders together; None where the target does not know."""
+    knows = capability(target, HasEnergy)
+    if knows is None or not measured.counters:
+        return None
+    return np.asarray(sum(knows.energy(measured).values()))
+
+
+@runtime_checkable
 class HasBlocks(Protocol):
     """Computes blocks of channels at once."""
 

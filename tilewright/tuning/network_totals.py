@@ -55,10 +55,12 @@ class LatencyFigures(TypedDict):
 
 class Total(LatencyFigures):
     """Of one inference's tuned layers: each workload times its count; null where one of them
-    is. `baseline_source` is `mixed` where the baselines come from several places. `validation` is
-    there where all workloads have it."""
+    is. `tuned_microjoules` estimates what accelerator and memory spend. `baseline_source` is
+    `mixed` where the baselines come from several places. `validation` is there where all workloads
+    have it."""
 
     published: PublishedTotals
+    tuned_microjoules: NotRequired[float]
     validation: NotRequired[ValidationRow]
 
 
@@ -86,6 +88,9 @@ def totals(rows: Sequence[WorkloadRow]) -> Total:
             "tuned_seconds": _sum(published, "tuned_seconds"),
         },
     }
+    spent = [row["count"] * row["tuned_microjoules"] for row in rows if "tuned_microjoules" in row]
+    if spent and len(spent) == len(rows):
+        total["tuned_microjoules"] = round(sum(spent), 6)
     validated = [row["validation"] for row in rows if "validation" in row]
     if validated and len(validated) == len(rows):
         total["validation"] = inference([row["count"] for row in rows], validated)

@@ -59,6 +59,7 @@ class WorkloadRow(LatencyFigures):
     reused_trials: int
     timed_again: int
     wall_seconds: float
+    tuned_microjoules: NotRequired[float]
     validation: NotRequired[ValidationRow]
     model_errors: NotRequired[dict[str, float]]
 
@@ -101,7 +102,7 @@ class TunedWorkload:
     configs that were compiled beyond the trials, `invalid_trials` the trials that did not end in a
     valid measurement, `timed_again` what was measured beside them, to make sure of the winner.
     Where the target gives other numbers each time, `validation` says what the choice and the
-    latencies of both schedules rest on."""
+    latencies of both schedules rest on. `microjoules` is an estimate of what a call spends."""
 
     study: TuningTask
     count: int
@@ -120,6 +121,7 @@ class TunedWorkload:
     wall_seconds: float
     validation: ValidationStats | None = None
     model_errors: Mapping[str, float] = field(default_factory=dict)
+    microjoules: float | None = None
 
     @property
     def workload(self) -> Workload:
@@ -161,6 +163,8 @@ class TunedWorkload:
         }
         if self.validation is not None:
             row["validation"] = self.validation.row()
+        if self.microjoules is not None:
+            row["tuned_microjoules"] = round(self.microjoules, 6)
         if self.model_errors:
             row["model_errors"] = dict(self.model_errors)
         return row

@@ -21,11 +21,13 @@ from tilewright.search.session import latency_at
 from tilewright.targets.base import Lowered, Target
 from tilewright.targets.capabilities import (
     Baseline,
+    HasEnergy,
     Latency,
     Verifies,
     baseline_schedule,
     capability,
     fallback_schedule,
+    picojoules_of,
 )
 from tilewright.tuning.results import Baselines, Schedule
 from tilewright.tuning.tuning_task import TuningTask, state_of
@@ -135,6 +137,15 @@ def reproduces(target: Target, claimed: Latency, found: Latency) -> bool:
 def latency_of_trial(trial: Trial) -> Latency | None:
     """None unless it is valid."""
     return Latency(trial.seconds, trial.cycles) if trial.status == "valid" else None
+
+
+def microjoules_of(study: TuningTask, chosen: Schedule | None) -> float | None:
+    """An estimate of what a call of the chosen schedule spends; None where there is none, or the
+    target does not know."""
+    if chosen is None or capability(study.target, HasEnergy) is None:
+        return None
+    spent = picojoules_of(study.target, study.target.measure(lowered_of(study, chosen)))
+    return None if spent is None or not np.isfinite(spent[0]) else 1e-6 * float(spent[0])
 
 
 def lowered_of(study: TuningTask, chosen: Schedule) -> Lowered:

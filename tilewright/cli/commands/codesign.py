@@ -44,6 +44,13 @@ def codesign(
         str,
         typer.Option(help="Who searches: ours, dcoc, autotvm, chameleon, nsga2, tpe or random."),
     ] = "ours",
+    objective: Annotated[
+        str,
+        typer.Option(
+            help="What the front holds beside the area: latency, energy, or their product (edp).",
+            metavar="latency|edp|energy",
+        ),
+    ] = "latency",
     seed: Seed = 0,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results.  [default: codesigned/<networks>]")
@@ -90,8 +97,9 @@ def codesign(
 
     options = parse_codesign(
         networks=split_names(networks, "--networks"), budget=budget,
-        trials=trials, method=method, seed=seed, out="" if out is None else str(out),
-        target=target, bounds=_bounds(bound or []), clock=clock, fresh=fresh,
+        trials=trials, method=method, objective=objective, seed=seed,
+        out="" if out is None else str(out), target=target, bounds=_bounds(bound or []),
+        clock=clock, fresh=fresh,
         method_options=dict(read_pair(text, "--option") for text in option or []),
     )  # fmt: skip
     options = options.model_copy(update={"out": str(from_start(options.folder))})

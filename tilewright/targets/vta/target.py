@@ -35,6 +35,7 @@ from tilewright.targets.capabilities import (
     HasBreakdown,
     HasCosts,
     HasDesigns,
+    HasEnergy,
     HasSpecification,
     Latency,
     MeasuresInOnePass,
@@ -54,6 +55,7 @@ from tilewright.targets.vta.bounds import bound_cycles, roofline_cycles, shifted
 from tilewright.targets.vta.code_digest import simulator_version
 from tilewright.targets.vta.cycle_breakdown import breakdown
 from tilewright.targets.vta.design_space import DESIGNS, redesigned
+from tilewright.targets.vta.energy import energy_of
 from tilewright.targets.vta.estimates import ESTIMATES
 from tilewright.targets.vta.estimates.choice import estimator
 from tilewright.targets.vta.estimates.schedule_bound import bound_extended
@@ -75,8 +77,8 @@ INSNS, UOPS, COUNTERS = "instructions", "uops", "counters"
 
 CAPABILITIES = (
     Baseline, Bounds, Builds, Enumerates, Estimates, Fallback, HasArea, HasBlocks, HasBreakdown,
-    HasCosts, HasDesigns, HasSpecification, MeasuresInOnePass, PoolsSums, TimesStreams, Verifies,
-    WritesAutoTvm,
+    HasCosts, HasDesigns, HasEnergy, HasSpecification, MeasuresInOnePass, PoolsSums, TimesStreams,
+    Verifies, WritesAutoTvm,
 )  # fmt: skip
 """What a VTA can do beyond `Target`."""
 
@@ -241,6 +243,10 @@ class VtaTarget:
         """Gate equivalents, see `targets.vta.area`."""
         found = area_of(self.spec)
         return {"total": found.gates, "relative": found.relative, "sram_bits": found.sram_bits}
+
+    def energy(self, measured: Measurements) -> dict[str, NDArray[np.float64]]:
+        """See `targets.vta.energy`. Raises `SpecError`."""
+        return energy_of(self.spec, measured.counters)
 
     def designs(self) -> Space:
         """See `targets.vta.design_space`."""

@@ -1,0 +1,88 @@
+"""Checks the energy model against sums by hand, and that a person can change its constants."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.core.errors import SpecError
+from tilewright.targets import make_target
+from tilewright.targets.capabilities import HasEnergy, capability, picojoules_of
+from tilewright.targets.vta.energy import VARIABLE, energy_of
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.workload import parse_workload
+
+LAYER = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=32,k=1,s=1,p=0")
+COUNTERS = {
+    "instructions": 10, "inp_load_bytes": 1000, "wgt_load_bytes": 2000, "acc_load_bytes": 0,
+    "uop_load_bytes": 40, "out_store_bytes": 500, "gemm_iterations": 100, "alu_iterations": 50,
+}  # fmt: skip
+"""Of a program on the stock machine: 16×16 blocks, 32 KiB of inputs, 256 KiB of weights, 128 KiB of
+accumulators, 32 KiB of outputs, 8 KiB of micro-ops."""
+
+
+def energy(counters: dict[str, int], spec: VtaSpec) -> dict[str, float]:
+    found = energy_of(spec, {name: np.array([value]) for name, value in counters.items()})
+    return {name: float(values[0]) for name, values in found.items()}
+
+
+def test_energy_is_the_sum_by_hand() -> None:
+    found = energy(COUNTERS, VtaSpec.from_mapping({}))
+    assert found["dram"] == pytest.approx((1000 + 2000 + 40 + 500 + 160) * 162.5)
+    assert found["inp"] == pytest.approx((1000 + 100 * 16) * 1.25 * 2)  # 32 KiB: √4
+    assert found["wgt"] == pytest.approx((2000 + 100 * 256) * 1.25 * 32**0.5)
+    assert found["acc"] == pytest.approx(2 * 150 * 64 * 1.25 * 4)
+    assert found["out"] == pytest.approx((500 + 150 * 16) * 1.25 * 2)
+    assert found["uop"] == pytest.approx((40 + 150 * 4) * 1.25)
+    assert found["compute"] == pytest.approx(100 * 256 * 0.3 + 50 * 16 * 0.1)
+
+
+def test_a_larger_scratchpad_costs_more_a_byte() -> None:
+    small, large = (
+        energy(COUNTERS, VtaSpec.from_mapping({"LOG_INP_BUFF_SIZE": size})) for size in (13, 15)
+    )
+    assert large["inp"] == pytest.approx(2 * small["inp"])
+    assert large["wgt"] == small["wgt"]
+
+
+def test_programs_have_an_energy_and_failures_none() -> None:
+    target = make_target("vta-pynq")
+    space = target.space(LAYER)
+    lowered = target.lower(LAYER, space.unravel(np.arange(0, space.size, 97)))
+    found = picojoules_of(target, target.measure(lowered))
+    assert found is not None
+    assert np.isnan(found[~lowered.ok]).all()
+    macs = LAYER.macs * 0.3
+    # At least its MACs, and its weights and inputs from DRAM once.
+    assert (found[lowered.ok] > macs + (16 * 32 + 16 * 64) * 162.5).all()
+
+
+def test_a_target_without_counters_has_no_energy() -> None:
+    target = make_target("cpu")
+    assert capability(target, HasEnergy) is None
+
+
+def test_constants_are_those_of_the_file_a_person_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stock = json.loads((Path(energy_of.__code__.co_filename).with_suffix(".json")).read_text())
+    mine = tmp_path / "energy.json"
+    mine.write_text(json.dumps(stock | {"dram_picojoules_per_byte": 325.0}))
+    before = energy(COUNTERS, VtaSpec.from_mapping({}))
+    monkeypatch.setenv(VARIABLE, str(mine))
+    after = energy(COUNTERS, VtaSpec.from_mapping({}))
+    assert after["dram"] == pytest.approx(2 * before["dram"])
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text(json.dumps(stock | {"add_picojoules": -1}))
+    monkeypatch.setenv(VARIABLE, str(wrong))
+    with pytest.raises(SpecError, match="add_picojoules"):
+        energy(COUNTERS, VtaSpec.from_mapping({}))
+
+
+def test_every_constant_has_a_source() -> None:
+    stock = json.loads((Path(energy_of.__code__.co_filename).with_suffix(".json")).read_text())
+    numbers = {name for name, value in stock.items() if isinstance(value, float | int)}
+    assert numbers - set(stock["sources"]) == {"sram_bytes"}

@@ -1,0 +1,102 @@
+"""Checks that the README quotes from the page of claims, and that the page's commands exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from functools import cache
+from importlib.util import find_spec
+
+import pandas as pd
+import pytest
+
+from benchmarks.codesign import read_runs
+from benchmarks.codesign_figures import summary
+from benchmarks.exact_codesign.store import read_truth
+from benchmarks.intervals import Interval
+from benchmarks.sample_efficiency import figures
+from tests.documents import ROOT
+
+CLAIMS = (ROOT / "docs" / "evidence" / "claims.md").read_text()
+NUMBER = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
+"""Not those in words, as in ResNet-18 or int8, nor dates."""
+DATED = re.compile(r"\d{4}-\d\d-\d\d|\b0\.2\.0\b")
+
+
+def section(text: str, title: str) -> str:
+    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def numbers(text: str) -> set[str]:
+    """Of prose: links, code and names of networks left out."""
+    prose = re.sub(r"\]\([^)]*\)|`[^`]*`|\b[A-Z]\w*-\d+", "", text)
+    return set(NUMBER.findall(prose))
+
+
+def test_the_readme_quotes_no_number_that_the_claims_do_not_have() -> None:
+    reached = section((ROOT / "README.md").read_text(), "What it reaches")
+    assert len(numbers(reached)) > 5
+    assert numbers(reached) <= numbers(CLAIMS)
+    assert "docs/evidence/claims.md" in reached
+
+
+def rows(title: str) -> list[list[str]]:
+    lines = [line for line in section(CLAIMS, title).splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
+
+
+@pytest.mark.parametrize("row", rows("Holds"), ids=lambda row: row[0][:40])
+def test_a_claim_has_a_figure_a_control_a_command_and_a_date(row: list[str]) -> None:
+    claim, figure, sampled, control, command, measured = row
+    assert claim
+    assert control
+    assert numbers(figure)
+    assert re.search(r"\d %? ?\(|no interval|drawn|shapes", f"{figure} {sampled}")
+    assert DATED.search(measured)
+    if command != "the same":
+        words = shlex.split(re.findall(r"`([^`]+)`", command)[0])
+        assert words[:2] == ["python", "-m"]
+        assert find_spec(words[2]) is not None
+
+
+@cache
+def known(path: str) -> dict[str, dict[str, Interval | str]]:
+    return figures(pd.read_parquet(ROOT / "benchmarks" / "rows" / path))
+
+
+def quoted(path: str, tuner: str, figure: str) -> str:
+    value, low, high = known(path)[tuner][figure]
+    digits = 1 if figure == "real seconds" else 0
+    low_, high_ = (f"{100 * float(each):.{digits}f}" for each in (low, high))
+    return f"{100 * float(value):.{digits}f} % ({low_}–{high_})"
+
+
+@pytest.mark.parametrize(
+    ("path", "tuner", "figure"),
+    [
+        ("tuners-extended.parquet", "default", "trials, plan 16"),
+        ("tuners-extended.parquet", "default-blind", "trials, plan 16"),
+        ("tuners-extended.parquet", "estimate", "trials, plan 16"),
+        ("tuners-extended.parquet", "ml2tuner", "trials, plan 16"),
+        ("tuners-extended.parquet", "ml2tuner", "trials"),
+        ("tuners-extended.parquet", "ml2tuner", "a trial"),
+        ("tuners-extended.parquet", "autotvm:plan=16", "a trial"),
+        ("tuners-tables.parquet", "ml2tuner", "trials, plan 16"),
+        ("tuners-tables.parquet", "default", "real seconds"),
+        ("tuners-tables.parquet", "estimate", "real seconds"),
+    ],
+)
+def test_a_figure_is_what_its_raw_rows_give(path: str, tuner: str, figure: str) -> None:
+    assert quoted(path, tuner, figure) in CLAIMS
+
+
+def test_the_share_of_each_co_design_method_is_what_its_raw_rows_give() -> None:
+    runs = read_runs(ROOT / "benchmarks" / "rows" / "codesign-digits.parquet")
+    truth = read_truth(ROOT / "tests" / "data" / "codesign" / "truth")
+    page = (ROOT / "docs" / "evidence" / "codesign.md").read_text()
+    lines = summary(runs, truth, "autotvm").partition("beside")[0].splitlines()[1:]
+    assert len(lines) == len({run["entry"] for run in runs}) == 11
+    for line in lines:
+        found = re.search(r"hypervolume ([\d.]+)% \(([\d.]+)%-([\d.]+)%\)", line)
+        assert found is not None
+        assert "{} % ({}–{})".format(*found.groups()) in page
