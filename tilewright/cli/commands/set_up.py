@@ -7,8 +7,6 @@ from pathlib import Path
 
 import typer
 
-FLUSH = 7
-"""The command of Gemmini that does least."""
 WORKLOAD = "conv2d:n=1,c=32,h=8,w=8,o=32,k=3,s=1,p=1"
 
 
@@ -26,15 +24,12 @@ def _compile_kernels() -> None:
     """Run every compiled kernel on something small: Numba keeps what it compiled on disk."""
     from tilewright.flows.tuning import tune
     from tilewright.models import make_explorer
-    from tilewright.targets import gemmini, make_target, target_kinds
+    from tilewright.targets import make_target, target_kinds
     from tilewright.targets.workload import parse_workload
     from tilewright.tuning.options import DEFAULTS
 
     for kind in target_kinds().values():
         kind.warm_up()
-    flush = ([FLUSH], [0], [0])
-    gemmini.execute(*flush, b"", 0)
-    gemmini.cycles(*flush)
     target, workload = make_target(DEFAULTS.target), parse_workload(WORKLOAD)
     for tuner in ("default", "autotvm"):
         for _ in tune(target, workload, make_explorer(tuner), trials=80, batch=16):

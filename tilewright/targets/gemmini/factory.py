@@ -81,7 +81,7 @@ def _warm_up() -> None:
 
 KIND = TargetKind(
     name="gemmini",
-    summary="the Gemmini systolic array, on a simulator exact to the cycle of its RTL",
+    summary="the Gemmini array, on a simulator exact to the cycle of its RTL",
     make=_make,
     presets=_presets,
     check=_check,

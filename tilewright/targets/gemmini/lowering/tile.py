@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import pairwise, product
 from typing import NamedTuple
 
 from tilewright.targets.gemmini.lowering.geometry import Geometry, blocks
@@ -75,11 +75,17 @@ def stages(g: Geometry, s: Schedule) -> list[Stage]:
 
 def pixel_groups(tile: Tile) -> list[tuple[int, int, int]]:
     """What one product multiplies: (row, first column, pixels) of up to 16 pixels of a row."""
-    return [
-        (y, x, min(DIM, tile.width - x))
-        for y in range(tile.height)
-        for x in range(0, tile.width, DIM)
-    ]
+    return [(y, x, count) for y in range(tile.height) for x, count in _runs(tile.width)]
+
+
+def _runs(width: int) -> list[tuple[int, int]]:
+    """A row in as few runs as there can be, by first column and pixels. The last is a whole block:
+    the step that also loads the next weights takes 16 cycles, however few rows it has."""
+    runs = -(-width // DIM)
+    if runs == 1:
+        return [(0, width)]
+    ends = [(width - DIM) * run // (runs - 1) for run in range(runs)] + [width]
+    return [(begin, end - begin) for begin, end in pairwise(ends)]
 
 
 def channels_in(total: int, first_block: int, count: int = 1) -> int:
