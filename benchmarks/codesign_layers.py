@@ -1,6 +1,6 @@
 """Runs the published rivals of co-design as their papers do: one layer on a machine of its own.
 
-    python -m benchmarks.codesign_layers --networks alexnet --seeds 3 --trials 64
+    python -m benchmarks.codesign_layers --networks alexnet --seeds 3
 
 A search has the seven knobs of TVM's template for one layer (two of virtual threads, five of tiles)
 and the three of the GEMM core, under a limit of area. Scratchpads and memory port are the stock
@@ -50,7 +50,9 @@ def main(
     networks: Annotated[str, typer.Option(help="With commas between.")] = "alexnet,resnet18",
     methods: Annotated[str, typer.Option(help="As for benchmarks.codesign.")] = METHODS,
     seeds: int = 10,
-    trials: Annotated[int, typer.Option(help="Measurements of a layer.")] = 64,
+    trials: Annotated[
+        int, typer.Option(help="Measurements of a layer; the rivals' first 64 are random.")
+    ] = 256,
     budget: Annotated[float, typer.Option(help="The largest area.")] = 1.5,
     rows: Annotated[Path, typer.Option(help="Parquet; runs in it are not repeated.")] = Path(
         "built/codesign_layers.parquet"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Figure = Callable[..., Floats]
+Statistic = Callable[..., Floats]
 
 RESAMPLES = 2000
 COVERAGE = (0.025, 0.975)
@@ -33,7 +33,7 @@ class Interval(NamedTuple):
         return f"{self.value:.1%} ({self.low:.1%}-{self.high:.1%})"
 
 
-def hierarchical(figure: Figure, *runs: Floats, paired: bool = False) -> Interval:
+def hierarchical(figure: Statistic, *runs: Floats, paired: bool = False) -> Interval:
     """`figure` of arrays (..., groups, runs) that gives (...), with its interval.
 
     All arrays have the same groups, which are drawn together. Runs of a group are drawn for each
@@ -58,5 +58,6 @@ def ratio_of_medians(mine: Floats, other: Floats) -> Floats:
 
 
 def ratio_of_means(mine: Floats, other: Floats) -> Floats:
-    """Ratio of means over groups and runs, for counts whose medians are 0."""
+    """Ratio of means over groups and runs, for counts whose medians are 0; arrays as above, shape
+    (..., groups, runs)."""
     return np.asarray(mine.mean(axis=(-2, -1)) / other.mean(axis=(-2, -1)))

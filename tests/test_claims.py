@@ -90,12 +90,15 @@ def test_a_figure_is_what_its_raw_rows_give(path: str, tuner: str, figure: str) 
     assert quoted(path, tuner, figure) in CLAIMS
 
 
-def test_the_share_of_each_co_design_method_is_what_its_raw_rows_give() -> None:
-    runs = read_runs(ROOT / "benchmarks" / "rows" / "codesign-digits.parquet")
+@pytest.mark.parametrize(("name", "entries"), [("digits", 11), ("alexnet", 8)])
+def test_the_share_of_each_co_design_method_is_what_its_raw_rows_give(
+    name: str, entries: int
+) -> None:
+    runs = read_runs(ROOT / "benchmarks" / "rows" / f"codesign-{name}.parquet")
     truth = read_truth(ROOT / "tests" / "data" / "codesign" / "truth")
     page = (ROOT / "docs" / "evidence" / "codesign.md").read_text()
     lines = summary(runs, truth, "autotvm").partition("beside")[0].splitlines()[1:]
-    assert len(lines) == len({run["entry"] for run in runs}) == 11
+    assert len(lines) == len({run["entry"] for run in runs}) == entries
     for line in lines:
         found = re.search(r"hypervolume ([\d.]+)% \(([\d.]+)%-([\d.]+)%\)", line)
         assert found is not None

@@ -11,8 +11,10 @@ import pytest
 from tilewright.core.errors import SpecError
 from tilewright.targets import make_target
 from tilewright.targets.capabilities import HasEnergy, capability, picojoules_of
+from tilewright.targets.vta.board.stream_counters import counters_of
 from tilewright.targets.vta.energy import VARIABLE, energy_of
 from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.target import INSNS, VtaTarget
 from tilewright.targets.workload import parse_workload
 
 LAYER = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=32,k=1,s=1,p=0")
@@ -86,3 +88,27 @@ def test_every_constant_has_a_source() -> None:
     stock = json.loads((Path(energy_of.__code__.co_filename).with_suffix(".json")).read_text())
     numbers = {name for name, value in stock.items() if isinstance(value, float | int)}
     assert numbers - set(stock["sources"]) == {"sram_bytes"}
+
+
+@pytest.mark.parametrize(
+    ("text", "epilogue"),
+    [
+        ("conv2d:n=1,c=16,h=8,w=8,o=32,k=1,s=1,p=0", None),
+        ("conv2d:n=1,c=48,h=13,w=9,o=80,k=3,s=2,p=1", ">> 7, bias, add, relu, min 100"),
+        ("dense:n=1,c=128,o=64", ">> 7, bias, relu, min 100"),
+    ],
+)
+def test_a_stream_has_the_counts_that_lowering_had(text: str, epilogue: str | None) -> None:
+    target = make_target("vta-pynq")
+    assert isinstance(target, VtaTarget)
+    workload = parse_workload(text, epilogue)
+    space = target.space(workload)
+    flat = np.random.default_rng(0).choice(space.size, min(60, space.size), replace=False)
+    lowered = target.lower(workload, space.unravel(flat))
+    measured = target.measure(lowered)
+    made = np.flatnonzero(lowered.ok)
+    assert len(made) > 3
+    for row in made.tolist():
+        found = counters_of(lowered.programs[INSNS][row], target.spec)
+        known = {name: values[row] for name, values in measured.counters.items()}
+        assert {name: values[0] for name, values in found.items()} == known

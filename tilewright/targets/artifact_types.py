@@ -85,11 +85,13 @@ class Built:
 @dataclass(frozen=True, eq=False)
 class StreamTimes:
     """Cycles of one segment, and of each of its layers: from where the layer before it ended to the
-    end of its own last instruction. `report` is the target's own, for pictures."""
+    end of its own last instruction. `report` is the target's own, for pictures. `microjoules` is an
+    estimate; None where the target knows none."""
 
     total: int
     layers: tuple[int, ...]
     report: object
+    microjoules: float | None = None
 
 
 @dataclass(frozen=True)

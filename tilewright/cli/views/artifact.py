@@ -82,6 +82,7 @@ def profile_json(spent: Profile) -> dict[str, Json]:
         "cycles": spent.cycles,
         "milliseconds": spent.milliseconds,
         "cpu_milliseconds": spent.cpu_milliseconds,
+        "microjoules": spent.microjoules,
         "layers": layers,
         "segments": list(spent.segments),
         "cpu": [{"name": k, "milliseconds": v * 1e3} for k, v in spent.cpu_seconds.items()],

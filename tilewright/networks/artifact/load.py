@@ -90,9 +90,10 @@ class Artifact:
 
     def profile(self, cpu_seconds: Mapping[str, float] | None = None) -> Profile:
         """Where the time goes; no inference is needed for it."""
+        spent = [each.microjoules for each in self.times if each.microjoules is not None]
         return Profile(
             layer_times(self.rows, self.times), tuple(each.total for each in self.times),
-            self.clock_hz, cpu_seconds or {},
+            self.clock_hz, cpu_seconds or {}, sum(spent) if spent else None,
         )  # fmt: skip
 
     @property

@@ -42,6 +42,9 @@ class Profile:
     segments: tuple[int, ...]
     clock_hz: float
     cpu_seconds: Mapping[str, float] = field(default_factory=dict)
+    microjoules: float | None = None
+    """What the accelerator and its memory spend, by an estimate; None where the target knows
+    none."""
 
     @property
     def cycles(self) -> int:

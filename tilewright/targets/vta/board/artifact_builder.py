@@ -27,7 +27,9 @@ from tilewright.targets.vta.board.lower import LayerProgram, lower_layer
 from tilewright.targets.vta.board.program import BoardProgram, Port
 from tilewright.targets.vta.board.program_image import image_files, read_image
 from tilewright.targets.vta.board.runtime import sources_digest
+from tilewright.targets.vta.board.stream_counters import counters_of
 from tilewright.targets.vta.bounds import roofline_cycles
+from tilewright.targets.vta.energy import energy_of
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing import simulate_batch, simulate_program
 
@@ -123,7 +125,9 @@ def stream_times(
         ends = [0, *(int(report.ends[a:b].max()) for a, b in pairwise(inside.tolist()))]
         ends[-1] = report.total
         spans = np.diff(np.maximum.accumulate(ends)).tolist()
-        times.append(StreamTimes(report.total, tuple(spans), report))
+        spent = energy_of(device.program.spec, counters_of(insns, device.program.spec))
+        microjoules = 1e-6 * float(sum(each[0] for each in spent.values()))
+        times.append(StreamTimes(report.total, tuple(spans), report, microjoules))
         done += counts[number]
     return times
 
