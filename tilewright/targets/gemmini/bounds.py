@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.targets.gemmini.lowering.geometry import Geometry
+from tilewright.targets.gemmini.lowering.geometry import BlockGeometry
 from tilewright.targets.gemmini.spec import BUS_BYTES, DIM, GemminiSpec
 from tilewright.targets.workload import Workload
 
@@ -10,7 +10,7 @@ from tilewright.targets.workload import Workload
 def roofline_cycles(workload: Workload, spec: GemminiSpec) -> int:
     """The larger of all multiplications at the array's peak and all bytes at the port's."""
     w = workload
-    g = Geometry.of(w)
+    g = BlockGeometry.of(w)
     weights = w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
     arithmetic = -(-w.macs // (DIM * DIM))
     return max(1, arithmetic, _read_cycles(g, weights, spec), _write_cycles(g))
@@ -19,7 +19,7 @@ def roofline_cycles(workload: Workload, spec: GemminiSpec) -> int:
 def bound_cycles(workload: Workload, spec: GemminiSpec) -> int:
     """What no program beats: each block of weights meets each row of data, a row a cycle, behind
     the first response of the memory."""
-    g = Geometry.of(workload)
+    g = BlockGeometry.of(workload)
     taps = g.kernel_h * g.kernel_w
     per_in = workload.in_channels // workload.groups
     blocks = -(-per_in * taps // DIM) * -(-workload.out_channels // DIM)
@@ -27,7 +27,7 @@ def bound_cycles(workload: Workload, spec: GemminiSpec) -> int:
     return least + spec.memory_latency_cycles
 
 
-def _read_cycles(g: Geometry, weights: int, spec: GemminiSpec) -> int:
+def _read_cycles(g: BlockGeometry, weights: int, spec: GemminiSpec) -> int:
     """Of the pixels that taps read, once each, the weights, biases and the residual."""
     height = min(g.height, g.out_height * g.kernel_h)
     width = min(g.width, g.out_width * g.kernel_w)
@@ -39,6 +39,6 @@ def _read_cycles(g: Geometry, weights: int, spec: GemminiSpec) -> int:
     return -(-read // BUS_BYTES) * spec.cycles_per_beat
 
 
-def _write_cycles(g: Geometry) -> int:
+def _write_cycles(g: BlockGeometry) -> int:
     """A beat on the request channel for 16 bytes."""
     return g.pixels * -(-g.all_out_channels // BUS_BYTES)

@@ -21,8 +21,8 @@ from tilewright.targets.gemmini.isa import (
     MVIN3,
     MVOUT,
 )
-from tilewright.targets.gemmini.lowering.geometry import ROLES, Geometry
-from tilewright.targets.gemmini.lowering.words import Commands
+from tilewright.targets.gemmini.lowering.geometry import ROLES, BlockGeometry
+from tilewright.targets.gemmini.lowering.words import CommandTable
 from tilewright.targets.gemmini.spec import GemminiSpec
 from tilewright.targets.workload import Workload
 
@@ -69,7 +69,7 @@ def c_file(spec: GemminiSpec, functions: Sequence[str]) -> str:
     return "\n".join([head, *functions])
 
 
-def c_function(name: str, workload: Workload, g: Geometry, program: Commands) -> str:
+def c_function(name: str, workload: Workload, g: BlockGeometry, program: CommandTable) -> str:
     """A function that runs a program (n, 3) on the tensors that its pointers name."""
     roles = [role for role in ROLES if role in g.addresses]
     bases = np.array([g.addresses[role] for role in roles])

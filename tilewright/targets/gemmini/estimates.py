@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from tilewright.targets.features import Feature, Features
 from tilewright.targets.gemmini.loop_commands import LOOPS, MOST_BLOCKS
-from tilewright.targets.gemmini.lowering.geometry import Geometry, blocks
+from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
 from tilewright.targets.gemmini.lowering.hidden import LEAST_ROWS
-from tilewright.targets.gemmini.lowering.schedule import FIRST, LOOP, PIXELS_OUTSIDE, Schedule
+from tilewright.targets.gemmini.lowering.schedule import FIRST, LOOP, PIXELS_OUTSIDE, TileSchedule
 from tilewright.targets.gemmini.spec import DIM, GemminiSpec
 
 Counts = NDArray[np.int64]
@@ -38,9 +38,9 @@ ESTIMATES = (
 )
 
 
-def estimate(g: Geometry, spec: GemminiSpec, values: Counts) -> Features:
+def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
     """A row a schedule, by knob values (n, knobs)."""
-    s = Schedule(*values.T)  # columns in place of numbers
+    s = TileSchedule(*values.T)  # columns in place of numbers
     loop = np.asarray(s.form == LOOP)
     in_buffers = np.where(loop, LOOPS, s.in_buffers)
     out_buffers = np.where(loop, LOOPS, s.out_buffers)
@@ -92,7 +92,7 @@ def _up(size: Any, step: Any) -> Any:
     return -(-size // step)
 
 
-def _patch_pixels(g: Geometry, s: Schedule) -> Any:
+def _patch_pixels(g: BlockGeometry, s: TileSchedule) -> Any:
     """Pixels under a tile that taps read."""
     height = s.tile_h * min(g.stride_h, g.kernel_h) + max(0, g.kernel_h - g.stride_h)
     width = s.tile_w * min(g.stride_w, g.kernel_w) + max(0, g.kernel_w - g.stride_w)

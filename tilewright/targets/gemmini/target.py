@@ -42,7 +42,7 @@ from tilewright.targets.gemmini.bounds import bound_cycles, roofline_cycles
 from tilewright.targets.gemmini.c_source import c_file, c_function
 from tilewright.targets.gemmini.estimates import estimate
 from tilewright.targets.gemmini.faults import AcceleratorHang, StreamError
-from tilewright.targets.gemmini.lowering.batch import COMMANDS, Lowering, stream_from
+from tilewright.targets.gemmini.lowering.batch import COMMANDS, WorkloadLowering, stream_from
 from tilewright.targets.gemmini.spec import DIM, GemminiSpec
 from tilewright.targets.gemmini.timing import time_stream
 from tilewright.targets.gemmini.verify import Checker
@@ -203,8 +203,8 @@ class GemminiTarget:
 
     # -- shared ------------------------------------------------------------------------------
 
-    def _bind(self, workload: Workload) -> Lowering:
-        return Lowering.of(workload, self.spec)
+    def _bind(self, workload: Workload) -> WorkloadLowering:
+        return WorkloadLowering.of(workload, self.spec)
 
     def _check_on(self, workload: Workload, seed: int) -> Checker:
         return Checker.of(self.lowering(workload), seed)

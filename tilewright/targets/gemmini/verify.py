@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.gemmini.functional import execute_stream
-from tilewright.targets.gemmini.lowering.batch import Lowering
+from tilewright.targets.gemmini.lowering.batch import WorkloadLowering
 from tilewright.targets.gemmini.lowering.geometry import MEMORY_BASE
 from tilewright.targets.gemmini.lowering.tensors import memory_image, output_of, random_tensors
 from tilewright.targets.gemmini.stream import CommandStream
@@ -19,12 +19,12 @@ from tilewright.targets.reference import reference
 class Checker:
     """A workload's tensors in memory, and the output they must give."""
 
-    lowering: Lowering
+    lowering: WorkloadLowering
     image: NDArray[np.uint8]
     expected: NDArray[np.int64]
 
     @classmethod
-    def of(cls, lowering: Lowering, seed: int = 0) -> Checker:
+    def of(cls, lowering: WorkloadLowering, seed: int = 0) -> Checker:
         """On random tensors over their whole range."""
         tensors = random_tensors(lowering.workload, seed)
         image = memory_image(lowering.geometry, tensors)

@@ -10,8 +10,8 @@ import numpy as np
 
 from tilewright.core.files import Json
 from tilewright.targets.artifact_types import Built, HostStep, LayerGraph, Pick
-from tilewright.targets.gemmini.board.layer import LayerProgram, data_form, form_of, lower_layer
-from tilewright.targets.gemmini.board.memory import Form, MemoryPlan, Port
+from tilewright.targets.gemmini.board.layer import LoweredLayer, data_form, form_of, lower_layer
+from tilewright.targets.gemmini.board.memory import Form, HostTensor, MemoryPlan
 from tilewright.targets.gemmini.board.program import (
     COMMANDS,
     CONSTANTS,
@@ -20,7 +20,7 @@ from tilewright.targets.gemmini.board.program import (
     segment_commands,
 )
 from tilewright.targets.gemmini.bounds import roofline_cycles
-from tilewright.targets.gemmini.lowering.batch import Lowering, stream_from
+from tilewright.targets.gemmini.lowering.batch import WorkloadLowering, stream_from
 from tilewright.targets.gemmini.lowering.geometry import MEMORY_BASE
 from tilewright.targets.gemmini.spec import GemminiSpec
 from tilewright.targets.gemmini.timing import time_stream
@@ -35,9 +35,9 @@ Reading = tuple[str, Form, Unfold | None]
 class _Segment:
     """Layers without work of the host between."""
 
-    layers: list[LayerProgram] = field(default_factory=list)
-    loads: list[Port] = field(default_factory=list)
-    stores: list[Port] = field(default_factory=list)
+    layers: list[LoweredLayer] = field(default_factory=list)
+    loads: list[HostTensor] = field(default_factory=list)
+    stores: list[HostTensor] = field(default_factory=list)
 
 
 class _Builder:
@@ -94,7 +94,9 @@ class _Builder:
         form, segment = self.made[name]
         value = self.graph.values[name]
         outside = self.graph.stored_as.get(name, value)
-        port = Port.of(outside, value, outside.scale or value.scale, self.plan.place(name, form))
+        port = HostTensor.of(
+            outside, value, outside.scale or value.scale, self.plan.place(name, form)
+        )
         stores = self.segments[segment].stores
         if all(each.name != port.name for each in stores):
             stores.append(port)
@@ -104,7 +106,7 @@ class _Builder:
         value = self.graph.values[name]
         outside = self.graph.loaded_as.get(name, value)
         place = self.plan.place(name, form, unfold)
-        self.segments[-1].loads.append(Port.of(outside, value, value.scale, place))
+        self.segments[-1].loads.append(HostTensor.of(outside, value, value.scale, place))
         self.there.add((name, form, unfold))
 
     def _written(self, name: str, form: Form) -> None:
@@ -175,11 +177,11 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: GemminiSpec) -> Bu
 
 
 def _described(
-    program: LayerProgram, segment: int, first: int, spec: GemminiSpec
+    program: LoweredLayer, segment: int, first: int, spec: GemminiSpec
 ) -> dict[str, Json]:
     """A layer as `board.program` reads it, and what people want to know of it."""
     g, w = program.geometry, program.layer.workload
-    space = Lowering.of(w, spec).space
+    space = WorkloadLowering.of(w, spec).space
     alone = time_stream(stream_from(segment_commands([program.commands])), spec).total
     return {
         "cycles": alone,

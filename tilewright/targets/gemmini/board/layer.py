@@ -10,26 +10,26 @@ from numpy.typing import NDArray
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.gemmini.board.memory import Array, Form, MemoryPlan
-from tilewright.targets.gemmini.lowering.batch import Lowering, program_of
+from tilewright.targets.gemmini.lowering.batch import WorkloadLowering, program_of
 from tilewright.targets.gemmini.lowering.failures import LoweringFailure
-from tilewright.targets.gemmini.lowering.geometry import Geometry, whole
-from tilewright.targets.gemmini.lowering.schedule import Schedule
+from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, whole
+from tilewright.targets.gemmini.lowering.schedule import TileSchedule
 from tilewright.targets.gemmini.lowering.tensors import constants
-from tilewright.targets.gemmini.lowering.words import Commands
+from tilewright.targets.gemmini.lowering.words import CommandTable
 from tilewright.targets.gemmini.spec import DIM, GemminiSpec
 from tilewright.targets.layer import Layer
 from tilewright.targets.workload import Workload
 
 
 @dataclass(frozen=True, eq=False)
-class LayerProgram:
+class LoweredLayer:
     """A layer's commands (n, 3), its geometry in the network's memory, and the constants that lie
     there, by address."""
 
     layer: Layer
     pick: Pick
-    geometry: Geometry
-    commands: Commands
+    geometry: BlockGeometry
+    commands: CommandTable
     constants: dict[int, Array]
 
 
@@ -39,10 +39,10 @@ def lower_layer(
     shapes: dict[str, tuple[int, ...]],
     spec: GemminiSpec,
     pick: Pick,
-) -> LayerProgram:
+) -> LoweredLayer:
     """A layer with a schedule of its space. Raises `WorkloadError`."""
     w = layer.workload
-    lowering = Lowering.of(w, spec)
+    lowering = WorkloadLowering.of(w, spec)
     if pick.space != lowering.space.name or (layer.weight is None and layer.weight_from is None):
         raise WorkloadError(f"{layer.name} has no schedule of the space '{pick.space}'; tune it")
     pixels = w.batch * w.out_height * w.out_width
@@ -71,13 +71,13 @@ def lower_layer(
     g = replace(g, addresses=places)
     values = lowering.space.values(np.array([pick.config], np.int32))[0].tolist()
     try:
-        program = program_of(g, spec.machine, Schedule(*values))
+        program = program_of(g, spec.machine, TileSchedule(*values))
     except LoweringFailure as failure:
         raise WorkloadError(
             f"{layer.name}: its schedule does not fit the layer as it is quantised ({failure}); "
             "build with --trials"
         ) from None
-    return LayerProgram(layer, pick, g, program, made)
+    return LoweredLayer(layer, pick, g, program, made)
 
 
 def data_form(layer: Layer, shape: tuple[int, ...]) -> Form:

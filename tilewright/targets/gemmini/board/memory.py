@@ -35,7 +35,7 @@ dimension of a matrix, which is read as weights."""
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorPlace:
     """Where a tensor of the host lies: rows `stride` bytes apart from address `at` on."""
 
     form: Form
@@ -68,7 +68,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Port:
+class HostTensor:
     """A tensor that crosses the border. The host's has `name`, `shape` and `dtype`; a float one is
     what `scale` makes of int8 values of shape `held`."""
 
@@ -77,10 +77,12 @@ class Port:
     dtype: str
     held: tuple[int, ...]
     scale: Scale | None
-    place: Place
+    place: TensorPlace
 
     @classmethod
-    def of(cls, outside: Value, inside: Value, scale: Scale | None, place: Place) -> Port:
+    def of(
+        cls, outside: Value, inside: Value, scale: Scale | None, place: TensorPlace
+    ) -> HostTensor:
         """Of a value of layers that the host has as another."""
         return cls(outside.name, outside.shape, outside.dtype, inside.shape, scale, place)
 
@@ -111,19 +113,21 @@ class Port:
         }  # fmt: skip
 
     @staticmethod
-    def from_json(values: Mapping[str, Json]) -> Port:
+    def from_json(values: Mapping[str, Json]) -> HostTensor:
         """Raises `KeyError`, `ValueError` or `TypeError` for what `to_json` has not written."""
         form = as_text(values["form"])
         if form not in get_args(Form):
             raise ValueError(f"a tensor has the form {form!r:.40}")
         step, unfold = values["step"], values["unfold"]
         scale = None if step is None else Scale(as_number(step), as_int(values["zero_point"]))
-        place = Place(
+        place = TensorPlace(
             cast(Form, form), as_int(values["at"]), as_int(values["stride"]),
             None if unfold is None else Unfold.from_json(as_object(unfold)),
         )  # fmt: skip
         shape, held = (tuple(map(as_int, as_list(values[name]))) for name in ("shape", "held"))
-        return Port(as_text(values["name"]), shape, as_text(values["dtype"]), held, scale, place)
+        return HostTensor(
+            as_text(values["name"]), shape, as_text(values["dtype"]), held, scale, place
+        )
 
 
 def rows_at(memory: NDArray[np.uint8], at: int, count: int, stride: int) -> NDArray[np.int8]:
@@ -140,7 +144,7 @@ class MemoryPlan:
 
     def __init__(self, graph: LayerGraph) -> None:
         self._values = graph.values
-        self._places: dict[tuple[str, Form, Unfold | None], Place] = {}
+        self._places: dict[tuple[str, Form, Unfold | None], TensorPlace] = {}
         self._groups: dict[str, dict[str, int]] = {}
         for group in lay_out((each.part, each.whole, each.first) for each in graph.slices):
             self._groups |= dict.fromkeys(group, group)
@@ -157,7 +161,7 @@ class MemoryPlan:
             )
         return at
 
-    def place(self, name: str, form: Form, unfold: Unfold | None = None) -> Place:
+    def place(self, name: str, form: Form, unfold: Unfold | None = None) -> TensorPlace:
         """Where a value lies in a form; new memory where it is not known."""
         key = (name, form, unfold)
         if key not in self._places:
@@ -167,22 +171,22 @@ class MemoryPlan:
     def __contains__(self, key: tuple[str, Form, Unfold | None]) -> bool:
         return key in self._places
 
-    def _new(self, name: str, form: Form, unfold: Unfold | None) -> Place:
+    def _new(self, name: str, form: Form, unfold: Unfold | None) -> TensorPlace:
         shape = self._values[name].shape
         if unfold is not None:
             channels, pixels = unfold.channels(shape[1]), shape[0] * unfold.height * unfold.width
             stride = whole(channels)
-            return Place(form, self.room(pixels * stride), stride, unfold)
-        rows, channels = Place(form, 0, 0).size(shape)
+            return TensorPlace(form, self.room(pixels * stride), stride, unfold)
+        rows, channels = TensorPlace(form, 0, 0).size(shape)
         if form == "weights":
             stride = whole(rows)
-            return Place(form, self.room(whole(channels) * stride), stride)
+            return TensorPlace(form, self.room(whole(channels) * stride), stride)
         group = self._groups.get(name)
         if group is None:
-            return Place(form, self.room(rows * whole(channels)), whole(channels))
-        sizes = {each: Place(form, 0, 0).size(self._values[each].shape)[1] for each in group}
+            return TensorPlace(form, self.room(rows * whole(channels)), whole(channels))
+        sizes = {each: TensorPlace(form, 0, 0).size(self._values[each].shape)[1] for each in group}
         stride = whole(max(first + sizes[each] for each, first in group.items()))
         at = self.room(rows * stride)
         for each, first in group.items():
-            self._places[each, form, None] = Place(form, at + first, stride)
+            self._places[each, form, None] = TensorPlace(form, at + first, stride)
         return replace(self._places[name, form, None])

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json
 from tilewright.targets.artifact_types import LayerCheck, StreamTimes, Tensors
-from tilewright.targets.gemmini.board.memory import Port, rows_at
+from tilewright.targets.gemmini.board.memory import HostTensor, rows_at
 from tilewright.targets.gemmini.functional import execute_stream
 from tilewright.targets.gemmini.isa import FENCE
 from tilewright.targets.gemmini.lowering.batch import stream_from
-from tilewright.targets.gemmini.lowering.geometry import MEMORY_BASE, MEMORY_BYTES, Geometry
+from tilewright.targets.gemmini.lowering.geometry import MEMORY_BASE, MEMORY_BYTES, BlockGeometry
 from tilewright.targets.gemmini.lowering.tensors import unpacked_bias, unpacked_weight
-from tilewright.targets.gemmini.lowering.words import Commands, commands
+from tilewright.targets.gemmini.lowering.words import CommandTable, commands
 from tilewright.targets.gemmini.spec import GemminiSpec
 from tilewright.targets.gemmini.timing import time_stream
 from tilewright.targets.layer import Value
@@ -40,8 +40,8 @@ class BuiltLayer:
 
     workload: Workload
     segment: int
-    commands: Commands
-    geometry: Geometry
+    commands: CommandTable
+    geometry: BlockGeometry
 
 
 class GemminiProgram:
@@ -49,7 +49,7 @@ class GemminiProgram:
 
     def __init__(
         self, spec: GemminiSpec, memory: NDArray[np.uint8], layers: Sequence[BuiltLayer],
-        segments: Sequence[tuple[Sequence[Port], Sequence[Port]]],
+        segments: Sequence[tuple[Sequence[HostTensor], Sequence[HostTensor]]],
     ) -> None:  # fmt: skip
         self.spec, self.memory, self.layers, self.segments = spec, memory, layers, segments
 
@@ -72,7 +72,7 @@ class GemminiProgram:
         every = np.frombuffer(files[COMMANDS], "<u8").astype(np.uint64).reshape(-1, 3)
         segments = [
             tuple(
-                [Port.from_json(as_object(port)) for port in as_list(as_object(each)[side])]
+                [HostTensor.from_json(as_object(port)) for port in as_list(as_object(each)[side])]
                 for side in ("loads", "stores")
             )
             for each in as_list(described["segments"])
@@ -117,24 +117,24 @@ class GemminiProgram:
         for number, layer in enumerate(self.layers):
             yield _checked(number, layer, self.memory, self.spec, rng)
 
-    def _of(self, segment: int) -> list[Commands]:
+    def _of(self, segment: int) -> list[CommandTable]:
         return [layer.commands for layer in self.layers if layer.segment == segment]
 
 
-def segment_commands(parts: Sequence[Commands]) -> Commands:
-    """Layers one after another, each finished before the next reads what it wrote."""
+def segment_commands(parts: Sequence[CommandTable]) -> CommandTable:
+    """Layers (n, 3) one after another, each finished before the next reads what it wrote."""
     fence = commands([(FENCE, 0, 0)])
     return np.concatenate([part for layer in parts for part in (layer, fence)])
 
 
-def _layer(row: Mapping[str, Json], every: Commands) -> BuiltLayer:
+def _layer(row: Mapping[str, Json], every: CommandTable) -> BuiltLayer:
     first, count = map(as_int, as_list(row["instructions"]))
     workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
     data, residual, output = map(as_int, as_list(row["strides"]))
     addresses = {role: as_int(at) for role, at in as_object(row["addresses"]).items()}
     geometry = replace(
-        Geometry.of(workload), data_stride=data, residual_stride=residual, output_stride=output,
-        addresses=addresses,
+        BlockGeometry.of(workload), data_stride=data, residual_stride=residual,
+        output_stride=output, addresses=addresses,
     )  # fmt: skip
     return BuiltLayer(workload, as_int(row["segment"]), every[first : first + count], geometry)
 

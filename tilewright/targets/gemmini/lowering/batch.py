@@ -12,14 +12,14 @@ from tilewright.core.errors import WorkloadError
 from tilewright.targets.base import Configs, Lowered, Ragged, Space
 from tilewright.targets.features import Features
 from tilewright.targets.gemmini.lowering.failures import LoweringFailure
-from tilewright.targets.gemmini.lowering.geometry import Geometry
+from tilewright.targets.gemmini.lowering.geometry import BlockGeometry
 from tilewright.targets.gemmini.lowering.hidden import HIDDEN, hidden_row
 from tilewright.targets.gemmini.lowering.loop_form import loop_program
 from tilewright.targets.gemmini.lowering.nest_form import nest_program
-from tilewright.targets.gemmini.lowering.schedule import LOOP, Schedule
+from tilewright.targets.gemmini.lowering.schedule import LOOP, TileSchedule
 from tilewright.targets.gemmini.lowering.space import space_of
 from tilewright.targets.gemmini.lowering.vendor_rule import vendor_schedule
-from tilewright.targets.gemmini.lowering.words import Commands
+from tilewright.targets.gemmini.lowering.words import CommandTable
 from tilewright.targets.gemmini.spec import GemminiMachine, GemminiSpec
 from tilewright.targets.gemmini.stream import CommandStream
 from tilewright.targets.gemmini.unroll import unrolled
@@ -30,17 +30,17 @@ COMMANDS = "commands"
 
 
 @dataclass(frozen=True)
-class Lowering:
+class WorkloadLowering:
     """A workload on a machine."""
 
     workload: Workload
     spec: GemminiSpec
-    geometry: Geometry
+    geometry: BlockGeometry
 
     @classmethod
-    def of(cls, workload: Workload, spec: GemminiSpec) -> Lowering:
+    def of(cls, workload: Workload, spec: GemminiSpec) -> WorkloadLowering:
         """Raises `WorkloadError` for what the machine does not compute."""
-        return cls(workload, spec, Geometry.of(workload))
+        return cls(workload, spec, BlockGeometry.of(workload))
 
     @cached_property
     def space(self) -> Space:
@@ -48,16 +48,16 @@ class Lowering:
         return space_of(self.geometry, self.vendor[1])
 
     @cached_property
-    def vendor(self) -> tuple[str, Schedule]:
+    def vendor(self) -> tuple[str, TileSchedule]:
         """The vendor's rule by name, and what it chooses."""
         return vendor_schedule(self.geometry, self.spec.machine)
 
-    def program(self, space: str, knobs: Mapping[str, int]) -> Commands:
+    def program(self, space: str, knobs: Mapping[str, int]) -> CommandTable:
         """The commands of knob values, (n, 3). Raises `WorkloadError`."""
-        if space != self.space.name or set(knobs) != set(Schedule._fields):
+        if space != self.space.name or set(knobs) != set(TileSchedule._fields):
             raise WorkloadError(f"{self.workload}: no schedule of the space '{self.space.name}'")
         try:
-            return program_of(self.geometry, self.spec.machine, Schedule(**knobs))
+            return program_of(self.geometry, self.spec.machine, TileSchedule(**knobs))
         except LoweringFailure as failure:
             raise WorkloadError(f"{self.workload}: its schedule fails: {failure}") from None
 
@@ -66,10 +66,10 @@ class Lowering:
         n, machine = len(configs), self.spec.machine
         failures, reasons = np.full(n, "", object), np.full(n, "", object)
         hidden = np.full((n, len(HIDDEN)), np.nan)
-        made: list[Commands] = []
+        made: list[CommandTable] = []
         for row, values in enumerate(self.space.values(configs).tolist()):
             try:
-                program = program_of(self.geometry, machine, Schedule(*values))
+                program = program_of(self.geometry, machine, TileSchedule(*values))
                 stream = stream_from(program)
                 hidden[row] = hidden_row(machine, stream, unrolled(stream, machine)[0])
             except LoweringFailure as failure:
@@ -83,12 +83,12 @@ class Lowering:
         )  # fmt: skip
 
 
-def program_of(g: Geometry, m: GemminiMachine, schedule: Schedule) -> Commands:
+def program_of(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> CommandTable:
     """The commands of a schedule, (n, 3). Raises `LoweringFailure`."""
     return (loop_program if schedule.form == LOOP else nest_program)(g, m, schedule)
 
 
-def stream_from(program: Commands) -> CommandStream:
-    """Commands (n, 3) as the simulators take them."""
+def stream_from(program: CommandTable) -> CommandStream:
+    """CommandTable (n, 3) as the simulators take them."""
     rs1, rs2 = (np.ascontiguousarray(program[:, part]) for part in (1, 2))
     return CommandStream(program[:, 0].astype(np.uint8), rs1, rs2)

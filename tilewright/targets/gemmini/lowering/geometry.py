@@ -33,7 +33,7 @@ def blocks(size: int) -> int:
 
 
 @dataclass(frozen=True)
-class Geometry:
+class BlockGeometry:
     """Sizes in elements. A matrix product, and a convolution of single pixels, is `flat`: an image
     of height 1 whose pixels are the rows of the matrix. Groups that share blocks are one of
     `groups`; each has `in_channels` and `out_channels`, the last may have fewer
@@ -66,7 +66,7 @@ class Geometry:
     addresses: Mapping[str, int]
 
     @classmethod
-    def of(cls, workload: Workload) -> Geometry:
+    def of(cls, workload: Workload) -> BlockGeometry:
         """On tensors one after another from `MEMORY_BASE` on. Raises `WorkloadError` for what the
         array does not compute."""
         w = workload

@@ -14,10 +14,10 @@ from tilewright.targets.gemmini.isa import (
 )
 from tilewright.targets.gemmini.loop_commands import LOOPS
 from tilewright.targets.gemmini.lowering.failures import LoweringFailure, needs
-from tilewright.targets.gemmini.lowering.geometry import Geometry, blocks
-from tilewright.targets.gemmini.lowering.schedule import PIXELS_OUTSIDE, Schedule
+from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
+from tilewright.targets.gemmini.lowering.schedule import PIXELS_OUTSIDE, TileSchedule
 from tilewright.targets.gemmini.lowering.words import (
-    Commands,
+    CommandTable,
     commands,
     configure_array,
     configure_load,
@@ -29,7 +29,7 @@ Command = tuple[int, int, int]
 MOST_LOOPS = 1 << 14
 
 
-def loop_program(g: Geometry, m: GemminiMachine, s: Schedule) -> Commands:
+def loop_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> CommandTable:
     """The commands of a flat workload without a residual, (n, 3). Raises `LoweringFailure`.
 
     Two loops alternate, each with half of both memories. As in the vendor's library, an operand of
@@ -67,7 +67,11 @@ def _tiles(counts: tuple[int, int, int], order: int) -> list[tuple[int, int, int
 
 
 def _loop(
-    g: Geometry, s: Schedule, group: int, tile: tuple[int, int, int], counts: tuple[int, int, int]
+    g: BlockGeometry,
+    s: TileSchedule,
+    group: int,
+    tile: tuple[int, int, int],
+    counts: tuple[int, int, int],
 ) -> list[Command]:
     """One LOOP_WS with all its settings."""
     (i, j, k), at = tile, g.addresses

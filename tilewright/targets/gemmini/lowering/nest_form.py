@@ -14,7 +14,7 @@ from itertools import zip_longest
 import numpy as np
 
 from tilewright.targets.gemmini.isa import MVIN3, MVOUT
-from tilewright.targets.gemmini.lowering.geometry import Geometry
+from tilewright.targets.gemmini.lowering.geometry import BlockGeometry
 from tilewright.targets.gemmini.lowering.nest_products import Pairs, Places, products
 from tilewright.targets.gemmini.lowering.patch import (
     Command,
@@ -26,11 +26,17 @@ from tilewright.targets.gemmini.lowering.patch import (
     output_pixel,
 )
 from tilewright.targets.gemmini.lowering.rooms import check_rooms
-from tilewright.targets.gemmini.lowering.schedule import SPREAD, Schedule
-from tilewright.targets.gemmini.lowering.tile import Stage, Tile, channels_in, pixel_groups, stages
+from tilewright.targets.gemmini.lowering.schedule import SPREAD, TileSchedule
+from tilewright.targets.gemmini.lowering.tile import (
+    Tile,
+    TileStage,
+    channels_in,
+    pixel_groups,
+    stages,
+)
 from tilewright.targets.gemmini.lowering.words import (
     ACCUMULATOR,
-    Commands,
+    CommandTable,
     commands,
     configure_array,
     configure_load,
@@ -40,7 +46,7 @@ from tilewright.targets.gemmini.lowering.words import (
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 
 
-def nest_program(g: Geometry, m: GemminiMachine, s: Schedule) -> Commands:
+def nest_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> CommandTable:
     """The commands of any workload, (n, 3). Raises `LoweringFailure`."""
     check_rooms(g, m, s)
     return _Nest(g, m, s, Patch.of(g, s)).program()
@@ -79,11 +85,11 @@ class _Buffer:
 class _Nest:
     """A program that is being written."""
 
-    g: Geometry
+    g: BlockGeometry
     m: GemminiMachine
-    s: Schedule
+    s: TileSchedule
     patch: Patch
-    made: list[Commands] = field(default_factory=list)
+    made: list[CommandTable] = field(default_factory=list)
     known: dict[object, Pairs] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -93,7 +99,7 @@ class _Nest:
         self.weights = _Buffer(half, half // s.in_buffers, s.in_buffers)
         self.sums = _Buffer(0, m.accumulator_rows // s.out_buffers, s.out_buffers)
 
-    def program(self) -> Commands:
+    def program(self) -> CommandTable:
         """All stages. What has a second buffer is loaded a stage ahead, or stored one later."""
         g, s = self.g, self.s
         self._put(
@@ -145,7 +151,7 @@ class _Nest:
         every = np.concatenate([pairs.reshape(-1, 3), *map(commands, beside)])
         self.made.append(every[np.argsort(np.concatenate(places), kind="stable")])
 
-    def _loaded(self, stage: Stage) -> tuple[list[Command], Places]:
+    def _loaded(self, stage: TileStage) -> tuple[list[Command], Places]:
         """What loads a stage's operands, as far as they are not there, and where they are."""
         g, tile, found = self.g, stage.tile, list[Command]()
         where = (tile.group, tile.image, tile.y, tile.x)
@@ -195,7 +201,7 @@ class _Nest:
                 found.append((MVOUT, address, operand(row | ACCUMULATOR, columns, rows)))
         return found
 
-    def _products(self, stage: Stage, places: Places) -> Pairs:
+    def _products(self, stage: TileStage, places: Places) -> Pairs:
         """Those of equal stages are made once."""
         tile, g = stage.tile, self.g
         at_end = (

@@ -13,10 +13,10 @@ from tilewright.targets.gemmini.isa import (
     GARBAGE,
     PRELOAD,
 )
-from tilewright.targets.gemmini.lowering.geometry import Geometry
+from tilewright.targets.gemmini.lowering.geometry import BlockGeometry
 from tilewright.targets.gemmini.lowering.patch import Patch
-from tilewright.targets.gemmini.lowering.schedule import ALL_CHANNELS_FIRST, Schedule
-from tilewright.targets.gemmini.lowering.tile import Stage, pixel_groups
+from tilewright.targets.gemmini.lowering.schedule import ALL_CHANNELS_FIRST, TileSchedule
+from tilewright.targets.gemmini.lowering.tile import TileStage, pixel_groups
 from tilewright.targets.gemmini.lowering.words import ACCUMULATES, ACCUMULATOR, operand
 from tilewright.targets.gemmini.spec import DIM
 
@@ -32,8 +32,10 @@ class Places(NamedTuple):
     sums: int
 
 
-def products(g: Geometry, s: Schedule, patch: Patch, stage: Stage, places: Places) -> Pairs:
-    """The products of a stage, by weight block and group of pixels."""
+def products(
+    g: BlockGeometry, s: TileSchedule, patch: Patch, stage: TileStage, places: Places
+) -> Pairs:
+    """The products of a stage (products, 2, 3), by weight block and group of pixels."""
     tile = stage.tile
     groups = np.array(pixel_groups(tile), np.int64)  # (groups, 3)
     n = np.arange(tile.n_blocks)
@@ -81,7 +83,7 @@ def _columns(total: int, block: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.minimum(DIM, total - block * DIM)
 
 
-def _tap_row(g: Geometry, patch: Patch, tap: int) -> int:
+def _tap_row(g: BlockGeometry, patch: Patch, tap: int) -> int:
     """The row of a plane that a tap reads for the tile's first output."""
     row_phase, row = patch.rows.place(tap // g.kernel_w)
     column_phase, column = patch.columns.place(tap % g.kernel_w)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from tilewright.targets.gemmini.isa import MVIN, MVIN2
 from tilewright.targets.gemmini.loop_commands import MOST_BLOCKS
-from tilewright.targets.gemmini.lowering.geometry import Geometry
-from tilewright.targets.gemmini.lowering.schedule import Schedule
-from tilewright.targets.gemmini.lowering.tile import Stage, Tile, channels_in
+from tilewright.targets.gemmini.lowering.geometry import BlockGeometry
+from tilewright.targets.gemmini.lowering.schedule import TileSchedule
+from tilewright.targets.gemmini.lowering.tile import Tile, TileStage, channels_in
 from tilewright.targets.gemmini.lowering.words import operand
 from tilewright.targets.gemmini.spec import DIM
 
@@ -60,7 +60,7 @@ class Patch:
     columns: Axis
 
     @classmethod
-    def of(cls, g: Geometry, s: Schedule) -> Patch:
+    def of(cls, g: BlockGeometry, s: TileSchedule) -> Patch:
         """Of a whole tile."""
         return cls(
             Axis.of(g.kernel_h, g.stride_h, g.dilation_h, s.tile_h),
@@ -83,7 +83,7 @@ class Patch:
         return line * self.line_rows + column_phase * self.columns.length + column
 
 
-def load_patch(g: Geometry, patch: Patch, stage: Stage, base: int) -> list[Command]:
+def load_patch(g: BlockGeometry, patch: Patch, stage: TileStage, base: int) -> list[Command]:
     """MVINs of the pixels under a tile, from scratchpad row `base` on; zeros around the image."""
     tile, found = stage.tile, list[Command]()
     total = g.in_channels_of(tile.group)
@@ -134,7 +134,7 @@ def _line(
     return found
 
 
-def load_residual(g: Geometry, s: Schedule, tile: Tile, base: int) -> list[Command]:
+def load_residual(g: BlockGeometry, s: TileSchedule, tile: Tile, base: int) -> list[Command]:
     """MVINs of the residual of a tile: a plane of the tile's pixels for each block."""
     found = []
     total, plane = g.out_channels_of(tile.group), s.tile_h * s.tile_w
@@ -152,7 +152,7 @@ def load_residual(g: Geometry, s: Schedule, tile: Tile, base: int) -> list[Comma
     return found
 
 
-def load_weights(g: Geometry, stage: Stage, base: int) -> list[Command]:
+def load_weights(g: BlockGeometry, stage: TileStage, base: int) -> list[Command]:
     """MVIN2s of the weights of a stage, 16 rows a block: (tap, input block, output block)."""
     tile, found, at = stage.tile, list[Command](), base
     n_total, k_total = g.out_channels_of(tile.group), g.in_channels_of(tile.group)
@@ -170,7 +170,7 @@ def load_weights(g: Geometry, stage: Stage, base: int) -> list[Command]:
     return found
 
 
-def load_identities(g: Geometry, base: int) -> list[Command]:
+def load_identities(g: BlockGeometry, base: int) -> list[Command]:
     """MVIN2s of the identities, whose rows are as far apart as those of weights."""
     return [
         (MVIN2, g.addresses["identity"] + row * g.weight_stride, operand(base + row, DIM, DIM))
@@ -178,6 +178,6 @@ def load_identities(g: Geometry, base: int) -> list[Command]:
     ]
 
 
-def output_pixel(g: Geometry, tile: Tile, y: int, x: int) -> int:
+def output_pixel(g: BlockGeometry, tile: Tile, y: int, x: int) -> int:
     """Which pixel of the output a tile's (y, x) is."""
     return (tile.image * g.out_height + tile.y + y) * g.out_width + tile.x + x

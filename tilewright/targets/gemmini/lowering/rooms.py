@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tilewright.targets.gemmini.lowering.failures import LoweringFailure, needs
-from tilewright.targets.gemmini.lowering.geometry import Geometry, blocks
+from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
 from tilewright.targets.gemmini.lowering.patch import Patch
-from tilewright.targets.gemmini.lowering.schedule import Schedule
+from tilewright.targets.gemmini.lowering.schedule import TileSchedule
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 
 MOST_PRODUCTS = 1 << 19
@@ -13,7 +13,7 @@ MOST_BLOCK_STRIDE = (1 << 14) - 1
 """Rows between blocks of channels: a field of 14 bits."""
 
 
-def check_rooms(g: Geometry, m: GemminiMachine, s: Schedule) -> None:
+def check_rooms(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
     """Raises `LoweringFailure`."""
     patch, taps, half = Patch.of(g, s), g.kernel_h * g.kernel_w, m.scratchpad_rows // 2
     sums = s.tile_h * blocks(s.tile_w) * s.tile_n * DIM

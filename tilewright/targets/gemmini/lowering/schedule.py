@@ -11,7 +11,7 @@ PIXELS_OUTSIDE, CHANNELS_OUTSIDE = 0, 1
 WEIGHTS_OF_A_CHANNEL_FIRST, ALL_CHANNELS_FIRST = 0, 1
 
 
-class Schedule(NamedTuple):
+class TileSchedule(NamedTuple):
     """`tile_h` and `tile_w` are in pixels of the output, `tile_n` and `tile_k` in blocks of output
     and input channels.
 

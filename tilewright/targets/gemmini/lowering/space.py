@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.targets.base import Knob, Space
-from tilewright.targets.gemmini.lowering.geometry import Geometry, blocks
+from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
 from tilewright.targets.gemmini.lowering.schedule import (
     ALL_CHANNELS_FIRST,
     CHANNELS_OUTSIDE,
@@ -12,7 +12,7 @@ from tilewright.targets.gemmini.lowering.schedule import (
     PIXELS_OUTSIDE,
     SPREAD,
     WEIGHTS_OF_A_CHANNEL_FIRST,
-    Schedule,
+    TileSchedule,
 )
 from tilewright.targets.gemmini.spec import DIM
 
@@ -21,7 +21,7 @@ MOST_BLOCKS = 64
 """No side of a tile is longer: half an accumulator holds 32 blocks."""
 
 
-def space_of(g: Geometry, rule: Schedule) -> Space:
+def space_of(g: BlockGeometry, rule: TileSchedule) -> Space:
     """All combinations of sensible values, those of the vendor's rule among them."""
     values: dict[str, tuple[int, ...]] = {
         "form": (LOOP, SPREAD, FIRST) if g.has_loops else (SPREAD, FIRST),
@@ -41,7 +41,8 @@ def space_of(g: Geometry, rule: Schedule) -> Space:
     return Space(
         "tiles",
         tuple(
-            Knob(name, tuple(sorted({*values[name], chosen[name]}))) for name in Schedule._fields
+            Knob(name, tuple(sorted({*values[name], chosen[name]})))
+            for name in TileSchedule._fields
         ),
     )
 

@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.gemmini.lowering.geometry import MEMORY_BASE, PAGE_BYTES, Geometry, whole
+from tilewright.targets.gemmini.lowering.geometry import (
+    MEMORY_BASE,
+    PAGE_BYTES,
+    BlockGeometry,
+    whole,
+)
 from tilewright.targets.gemmini.spec import DIM
 from tilewright.targets.workload import Workload
 
@@ -43,7 +48,7 @@ def pixel_rows(image: Array, stride: int) -> NDArray[np.int8]:
     return made
 
 
-def packed_weight(g: Geometry, weight: Array) -> NDArray[np.int8]:
+def packed_weight(g: BlockGeometry, weight: Array) -> NDArray[np.int8]:
     """(o, c/groups, kh, kw) as it lies in memory: (groups, kh, kw, c, o), zero between groups."""
     per_out = g.out_channels // g.merged
     o, per_in, kh, kw = weight.shape
@@ -57,7 +62,7 @@ def packed_weight(g: Geometry, weight: Array) -> NDArray[np.int8]:
     return made
 
 
-def packed_bias(g: Geometry, bias: Array | None) -> NDArray[np.int32]:
+def packed_bias(g: BlockGeometry, bias: Array | None) -> NDArray[np.int32]:
     """What accumulators begin with, (groups, columns): a bias (o,) and the constant."""
     made = np.full((g.groups, g.weight_stride), g.epilogue.constant, np.int32)
     if bias is not None:
@@ -67,15 +72,16 @@ def packed_bias(g: Geometry, bias: Array | None) -> NDArray[np.int32]:
     return made
 
 
-def identities(g: Geometry) -> NDArray[np.int8]:
+def identities(g: BlockGeometry) -> NDArray[np.int8]:
     """Diagonal blocks (n · 16, columns) that multiply a residual, in rows as long as weights'."""
     made = np.zeros((len(g.identities), DIM, g.weight_stride), np.int8)
     made[:, :, :DIM] = np.eye(DIM, dtype=np.int8) * np.array(g.identities, np.int8)[:, None, None]
     return made
 
 
-def constants(g: Geometry, weight: Array, bias: Array | None) -> dict[str, Array]:
-    """What lies in memory beside activations, by role."""
+def constants(g: BlockGeometry, weight: Array, bias: Array | None) -> dict[str, Array]:
+    """What lies in memory beside activations, by role: of weights (o, c/groups, kh, kw) and a bias
+    (o,)."""
     found: dict[str, Array] = {"weight": packed_weight(g, weight)}
     if g.epilogue.loads_sums:
         found["bias"] = packed_bias(g, bias)
@@ -84,7 +90,9 @@ def constants(g: Geometry, weight: Array, bias: Array | None) -> dict[str, Array
     return found
 
 
-def unpacked_weight(g: Geometry, workload: Workload, image: NDArray[np.uint8]) -> NDArray[np.int8]:
+def unpacked_weight(
+    g: BlockGeometry, workload: Workload, image: NDArray[np.uint8]
+) -> NDArray[np.int8]:
     """(o, c/groups, kh, kw) as they lie in a memory image."""
     w, rows = workload, whole(g.in_channels)
     at = g.addresses["weight"] - MEMORY_BASE
@@ -102,7 +110,7 @@ def unpacked_weight(g: Geometry, workload: Workload, image: NDArray[np.uint8]) -
     return made
 
 
-def unpacked_bias(g: Geometry, image: NDArray[np.uint8]) -> NDArray[np.int32]:
+def unpacked_bias(g: BlockGeometry, image: NDArray[np.uint8]) -> NDArray[np.int32]:
     """(o,) as it lies in a memory image, without the constant."""
     at = g.addresses["bias"] - MEMORY_BASE
     raw = image[at : at + 4 * g.groups * g.weight_stride].view(np.int32)
@@ -110,7 +118,7 @@ def unpacked_bias(g: Geometry, image: NDArray[np.uint8]) -> NDArray[np.int32]:
     return rows[: g.all_out_channels] - np.int32(g.epilogue.constant)
 
 
-def memory_image(g: Geometry, tensors: Mapping[str, Array]) -> NDArray[np.uint8]:
+def memory_image(g: BlockGeometry, tensors: Mapping[str, Array]) -> NDArray[np.uint8]:
     """All tensors of a workload at their addresses, (bytes,) from `MEMORY_BASE` on."""
     parts = constants(g, tensors["weight"], tensors.get("bias"))
     parts["data"] = pixel_rows(tensors["data"], g.data_stride)
@@ -124,12 +132,12 @@ def memory_image(g: Geometry, tensors: Mapping[str, Array]) -> NDArray[np.uint8]
 
 
 def put(image: NDArray[np.uint8], at: int, values: Array) -> None:
-    """Write an array's bytes into a memory image."""
+    """Write the bytes of an array of any shape into a memory image (bytes,)."""
     raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     image[at : at + len(raw)] = raw
 
 
-def output_of(g: Geometry, workload: Workload, image: NDArray[np.uint8]) -> NDArray[np.int8]:
+def output_of(g: BlockGeometry, workload: Workload, image: NDArray[np.uint8]) -> NDArray[np.int8]:
     """(n, o, oh, ow) out of memory."""
     w, at = workload, g.addresses["output"] - MEMORY_BASE
     rows = image[at : at + g.pixels * g.output_stride].view(np.int8)

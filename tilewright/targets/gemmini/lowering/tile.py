@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import pairwise, product
 from typing import NamedTuple
 
-from tilewright.targets.gemmini.lowering.geometry import Geometry, blocks
-from tilewright.targets.gemmini.lowering.schedule import PIXELS_OUTSIDE, Schedule
+from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
+from tilewright.targets.gemmini.lowering.schedule import PIXELS_OUTSIDE, TileSchedule
 from tilewright.targets.gemmini.spec import DIM
 
 
@@ -25,7 +25,7 @@ class Tile(NamedTuple):
     n_blocks: int
 
 
-class Stage(NamedTuple):
+class TileStage(NamedTuple):
     """The products of a tile with some input channels: `k_blocks` blocks from block `k` on; or,
     where `is_residual`, of the residual with identities."""
 
@@ -37,7 +37,7 @@ class Stage(NamedTuple):
     is_residual: bool = False
 
 
-def tiles(g: Geometry, s: Schedule) -> Iterator[Tile]:
+def tiles(g: BlockGeometry, s: TileSchedule) -> Iterator[Tile]:
     """In the schedule's order."""
     n_blocks = blocks(g.out_channels)
     pixels = list(
@@ -58,7 +58,7 @@ def tiles(g: Geometry, s: Schedule) -> Iterator[Tile]:
                 )  # fmt: skip
 
 
-def stages(g: Geometry, s: Schedule) -> list[Stage]:
+def stages(g: BlockGeometry, s: TileSchedule) -> list[TileStage]:
     """Of all tiles, in order."""
     found = []
     for tile in tiles(g, s):
@@ -67,9 +67,9 @@ def stages(g: Geometry, s: Schedule) -> list[Stage]:
         residual = bool(g.epilogue.residual)
         for k in firsts:
             last = k == firsts[-1] and not residual
-            found.append(Stage(tile, k, min(s.tile_k, k_blocks - k), k == 0, last))
+            found.append(TileStage(tile, k, min(s.tile_k, k_blocks - k), k == 0, last))
         if residual:
-            found.append(Stage(tile, 0, tile.n_blocks, False, True, True))
+            found.append(TileStage(tile, 0, tile.n_blocks, False, True, True))
     return found
 
 

@@ -18,22 +18,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tilewright.targets.gemmini.lowering.failures import LoweringFailure
-from tilewright.targets.gemmini.lowering.geometry import Geometry, blocks, whole
+from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks, whole
 from tilewright.targets.gemmini.lowering.rooms import check_rooms
-from tilewright.targets.gemmini.lowering.schedule import LOOP, PIXELS_OUTSIDE, SPREAD, Schedule
+from tilewright.targets.gemmini.lowering.schedule import LOOP, PIXELS_OUTSIDE, SPREAD, TileSchedule
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 
 MATMUL_RULE, CONVOLUTION_RULE = "tiled_matmul_auto", "tiled_conv_auto"
 Sizes = tuple[int, ...]
 
 
-def vendor_schedule(g: Geometry, m: GemminiMachine) -> tuple[str, Schedule]:
+def vendor_schedule(g: BlockGeometry, m: GemminiMachine) -> tuple[str, TileSchedule]:
     """The rule's name, and what it chooses; the smallest tile where none fits."""
     if not g.has_loops:
         return CONVOLUTION_RULE, _convolution(g, m)
     i, j, k = vendor_tile(blocks(g.out_width), blocks(g.out_channels), blocks(g.in_channels), m)
     width = min(i * DIM, g.out_width)
-    return MATMUL_RULE, Schedule(LOOP, PIXELS_OUTSIDE, 1, width, j, k, 2, 2, 1, 0)
+    return MATMUL_RULE, TileSchedule(LOOP, PIXELS_OUTSIDE, 1, width, j, k, 2, 2, 1, 0)
 
 
 def vendor_tile(i: int, j: int, k: int, m: GemminiMachine) -> Sizes:
@@ -51,15 +51,15 @@ def vendor_tile(i: int, j: int, k: int, m: GemminiMachine) -> Sizes:
     return _grown(first, (i, j, k), (1, 0, 2), fits)
 
 
-def _convolution(g: Geometry, m: GemminiMachine) -> Schedule:
+def _convolution(g: BlockGeometry, m: GemminiMachine) -> TileSchedule:
     """Of layers that differ in padding of channels and in a residual's factor, the same."""
     g = replace(g, epilogue=replace(g.epilogue, residual=min(1, g.epilogue.residual)))
     most = g.out_height, g.out_width, whole(g.out_channels), whole(g.in_channels)
     tile = list(most)
 
-    def schedule(sizes: Sequence[int]) -> Schedule:
+    def schedule(sizes: Sequence[int]) -> TileSchedule:
         rows, columns, out, inputs = sizes
-        return Schedule(
+        return TileSchedule(
             SPREAD, PIXELS_OUTSIDE, rows, columns, blocks(out), blocks(inputs), 2, 2, 1, 0
         )
 

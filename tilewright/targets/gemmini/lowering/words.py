@@ -19,8 +19,8 @@ from tilewright.targets.gemmini.isa import (
 )
 from tilewright.targets.gemmini.lowering.epilogue import StoreEpilogue
 
-Commands = NDArray[np.uint64]
-"""Commands (n, 3): funct, rs1, rs2."""
+CommandTable = NDArray[np.uint64]
+"""CommandTable (n, 3): funct, rs1, rs2."""
 ACCUMULATOR, ACCUMULATES = 1 << 31, 1 << 30
 
 
@@ -29,8 +29,8 @@ def operand(address: Any, columns: Any, rows: Any) -> Any:
     return address | columns << 32 | rows << 48
 
 
-def commands(rows: Sequence[tuple[int, int, int]]) -> Commands:
-    """From tuples of integers."""
+def commands(rows: Sequence[tuple[int, int, int]]) -> CommandTable:
+    """From tuples of integers, (n, 3)."""
     return np.array(rows, np.uint64).reshape(-1, 3)
 
 
