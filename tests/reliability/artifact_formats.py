@@ -215,21 +215,17 @@ def _programs(folder: Path) -> tuple[Draw, Read]:
 
 def _samples(folder: Path) -> tuple[Draw, Read]:
     """Arrays that a user names: what a network is calibrated by, and what it runs on."""
-    from types import SimpleNamespace
-
     from tilewright.cli.commands.artifact import _arrays
     from tilewright.core.files import pack_arrays
     from tilewright.networks.quantise import Input, read_samples
-    from tilewright.targets.layer import Value
 
     path, whole = folder / "x.npz", pack_arrays({"x": np.ones((3, 4), np.float32)})
     inputs = (Input("x", (1, 4), np.dtype(np.float32)),)
-    artifact = SimpleNamespace(inputs=(Value("x", (3, 4), "float32"),))
 
     def read_it(data: bytes) -> object:
         path.write_bytes(data)
         read_samples(path, inputs)
-        return _arrays(path, artifact)  # type: ignore[arg-type]
+        return _arrays(path)
 
     return lambda rng: archive_mutant(whole, rng), read_it
 

@@ -411,6 +411,20 @@ def _gemmini_specifications(folder: Path) -> tuple[Draw, Read]:
     return lambda rng: json_mutant(document, rng), read_it
 
 
+def _energies(folder: Path) -> tuple[Draw, Read]:
+    from tilewright.targets.vta import energy
+
+    path = folder / "energy.json"
+    document = json.loads(Path(energy.__file__).with_name("energy.json").read_text())
+
+    def read_it(data: bytes) -> object:
+        path.write_bytes(data)
+        energy._read.cache_clear()
+        return energy._read(path)
+
+    return lambda rng: json_mutant(document, rng), read_it
+
+
 def _tables(folder: Path) -> tuple[Draw, Read]:
     import gzip
 
@@ -501,6 +515,7 @@ FORMATS = {
     "Gemmini specifications": Format(
         _gemmini_specifications, ("tilewright.targets.gemmini.spec:GemminiSpec.load",)
     ),
+    "energy constants": Format(_energies, ("tilewright.targets.vta.energy:_read",)),
     "replay tables": Format(_tables, (f"{TABLE}:_reference_workload", f"{TABLE}:_text")),
     "instruction streams": Format(_streams, ("tilewright.cli.commands.vta:_read",)),
     **artifact_formats.FORMATS,

@@ -35,7 +35,7 @@ class EnergyConstants(BaseModel):
     """Picojoules a byte of DRAM and of a scratchpad of `sram_bytes`, of an 8-bit multiply and of a
     32-bit add."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     dram_picojoules_per_byte: float = Field(ge=0)
     sram_picojoules_per_byte: float = Field(ge=0)
@@ -54,11 +54,17 @@ def constants() -> EnergyConstants:
 def _read(path: Path) -> EnergyConstants:
     try:
         return EnergyConstants.model_validate(as_object(read_json_file(path)))
+    except OSError as error:
+        raise SpecError(f"cannot read {path}: {error.strerror}; correct {VARIABLE}") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise SpecError(
             f"{path}: {where}: {first['msg'].lower()}; copy {_STOCK} and change its numbers"
+        ) from None
+    except ValueError as error:
+        raise SpecError(
+            f"{path} holds no energies: {error}; copy {_STOCK} and change its numbers"
         ) from None
 
 
