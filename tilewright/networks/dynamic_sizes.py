@@ -10,11 +10,9 @@ import onnx
 
 from tilewright.networks.errors import DynamicShapeError
 from tilewright.networks.graph import data_inputs
+from tilewright.targets.layer import NamedShape
 
 MOST_COMBINATIONS = 16
-
-NamedShape = tuple[int | str, ...]
-"""Sizes of axes, and names of those that are dynamic."""
 
 
 @dataclass(frozen=True)

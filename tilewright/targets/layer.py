@@ -33,6 +33,10 @@ class Scale(NamedTuple):
         return exponent - 1 if mantissa == 0.5 and not self.zero_point else None
 
 
+NamedShape = tuple[int | str, ...]
+"""Sizes of axes, and names of those that are dynamic."""
+
+
 @dataclass(frozen=True)
 class Value:
     """A tensor between layers, by name: NCHW or any other shape; int8 with a scale, or another

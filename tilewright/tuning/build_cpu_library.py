@@ -14,11 +14,12 @@ from tilewright.networks.artifact.accuracy import OF_QUANTISED
 from tilewright.networks.artifact.compiled import TOLERANCE, CompiledFiles, compile_files
 from tilewright.networks.artifact.folder import write_folder
 from tilewright.networks.artifact.sized import joined
-from tilewright.networks.dynamic_sizes import NamedShape, SizedShapes, named_shapes, shapes_at
+from tilewright.networks.dynamic_sizes import SizedShapes, named_shapes, shapes_at
 from tilewright.networks.float32 import is_quantised
 from tilewright.networks.onnx_file import read
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
+from tilewright.targets.layer import NamedShape
 from tilewright.targets.registry import kind_of
 from tilewright.targets.workload import Workload
 from tilewright.tuning.build_options import BuildOptions

@@ -25,9 +25,9 @@ from tilewright.networks.artifact.compiled import (
 from tilewright.networks.artifact.compiled_profile import LibraryProfile
 from tilewright.networks.artifact.folder import read_files
 from tilewright.networks.artifact.run import Array
-from tilewright.networks.dynamic_sizes import NamedShape
 from tilewright.networks.errors import InputError
 from tilewright.targets.base import Target
+from tilewright.targets.layer import NamedShape
 
 KIND = "sized library"
 UNKNOWN = "?"
