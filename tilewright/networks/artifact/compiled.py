@@ -227,7 +227,7 @@ class CompiledArtifact:
         return {value.name: known[f"input {value.name}"] for value in self.inputs}
 
     def check_outputs(self) -> dict[str, Array]:
-        """What the source model gives for `check_inputs`."""
+        """What the source model gives for `check_inputs`, in the outputs' shapes."""
         known = unpack_arrays(self._check)
         return {value.name: known[f"output {value.name}"] for value in self.outputs}
 
@@ -307,7 +307,8 @@ class CompiledArtifact:
 
 
 def largest_error(found: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
-    """The largest difference of any output, as a share of that output's largest value."""
+    """The largest difference of any output, as a share of that output's largest value; arrays of
+    the outputs' shapes by name."""
     return max(_error(array, expected[name]) for name, array in found.items())
 
 
