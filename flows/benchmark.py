@@ -16,7 +16,7 @@ import onnx
 from tilewright.evaluation.engines.engine import OWN, EngineError, check_engines
 from tilewright.evaluation.engines.timing import Rounds, Timed, time_engines
 from tilewright.flows.build import build_artifact
-from tilewright.networks.artifact import CompiledArtifact, load
+from tilewright.networks.artifact import CompiledArtifact, SizedLibrary, load
 from tilewright.networks.imported_model import seeded_inputs
 from tilewright.networks.quantise.prepare import model_with_weights
 from tilewright.networks.sources import TORCH_SUFFIXES
@@ -68,6 +68,11 @@ def benchmark(run: LocalRunner, options: BenchmarkOptions) -> Benchmark:
             built = Path(folder) / "artifact"
             warnings = build_artifact(run, _build_options(options, built, threads)).warnings
         loaded = load(built, allow_code=True)
+        if isinstance(loaded, SizedLibrary):
+            raise EngineError(
+                f"{built} was built for several sizes, and engines are timed at one; build it "
+                "with --input-shape"
+            )
         if not isinstance(loaded, CompiledArtifact):
             raise EngineError(
                 f"{built} is for {loaded.target}, whose inferences are simulated; name a library "

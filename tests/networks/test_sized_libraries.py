@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import tilewright
 from tilewright.networks.artifact import ArtifactError, SizedLibrary, load
 from tilewright.networks.dynamic_sizes import shapes_at
 from tilewright.networks.errors import DynamicShapeError, InputError
+from tilewright.targets import make_target
 
 CHANNELS = 16
 
@@ -111,6 +113,12 @@ def test_where_padding_changes_the_outputs_only_the_sizes_themselves_run(tmp_pat
 def test_a_damaged_size_is_found_when_it_is_needed(tmp_path: Path) -> None:
     path = _saved(convolution(), tmp_path)
     tilewright.build(path, tmp_path / "art", target="cpu", trials=0, sizes={"batch": (1, 2)})
+    manifest = json.loads((tmp_path / "art/manifest.json").read_text())
+    first = manifest["sizes"][0]
+    for change in ({"sizes": []}, {"sizes": [first | {"at": {}}]}):
+        target = make_target("cpu")
+        with pytest.raises(ValueError, match="sizes are not those of the inputs"):
+            SizedLibrary({**manifest, **change}, target, tmp_path / "art", None)
     library = tmp_path / "art/size2/network.so"
     library.write_bytes(library.read_bytes()[:-4] + b"more")
     with pytest.raises(ArtifactError, match="holds machine code"):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,12 @@ class SizedLibrary:
             for place, row in enumerate(self._rows)
         }
         self.opened: dict[int, CompiledArtifact] = {}
+        axes = {axis for value in self.inputs for axis in value.shape if isinstance(axis, str)}
+        if set(self.sizes) != axes or len(self._at) != prod(map(len, self.sizes.values())):
+            raise ValueError("the sizes are not those of the inputs")
+        for row in self._rows:
+            as_text(row["folder"])
+            as_list(as_object(row["library"])["layers"])
 
     @cached_property
     def sizes(self) -> dict[str, list[int]]:
