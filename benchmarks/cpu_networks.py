@@ -128,6 +128,9 @@ def row(network: str, made: Benchmark) -> dict[str, Any]:
     def cpu_ratio(rival: str) -> float | None:
         return timed.ratio(OWN, rival, cpu=True).median if rival in timed.engines else None
 
+    def peak(engine: str) -> float | None:
+        return timed.engines[engine].peak_bytes / 1e6 if engine in timed.engines else None
+
     errors = [each.difference for name, each in timed.engines.items() if name != OWN]
     return {
         "network": network, "precision": "f32", "threads": made.threads,
@@ -138,6 +141,8 @@ def row(network: str, made: Benchmark) -> dict[str, Any]:
         "cpu_ratio_openvino": cpu_ratio("openvino"),
         "max_error": errors[0] if errors else None,
         "quiet_rounds": int(timed.quiet.sum()),
+        "peak_mb": peak(OWN), "onnxruntime_peak_mb": peak("onnxruntime"),
+        "openvino_peak_mb": peak("openvino"),
     }  # fmt: skip
 
 
@@ -148,7 +153,7 @@ def every_round(network: str, made: Benchmark) -> list[dict[str, Any]]:
         {
             "network": network, "threads": made.threads, "load": timed.load, "engine": name,
             "round": place, "quiet": bool(timed.quiet[place]), "wall": float(each.wall[place]),
-            "cpu": float(each.cpu[place]),
+            "cpu": float(each.cpu[place]), "peak_mb": each.peak_bytes / 1e6,
         }
         for name, each in timed.engines.items()
         for place in range(len(timed.quiet))

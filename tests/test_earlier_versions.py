@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -32,6 +33,7 @@ from tilewright.models.model_registry import load_model as load_learned
 from tilewright.models.transfer.files import identity_of, read_index
 from tilewright.models.transfer.registry import load_model
 from tilewright.networks.artifact import Artifact, ArtifactError, load
+from tilewright.networks.artifact.weights_file import packed, unpacked
 from tilewright.networks.tvm_runtime.program import HostProgram, clock_hz, layer_cycles
 from tilewright.search import Ledger, read
 from tilewright.services.workspace import Workspace, use_workspace
@@ -233,7 +235,7 @@ def test_an_artifact_of_0_2_runs_and_is_verified(tmp_path: Path) -> None:
 @pytest.mark.slow(seconds=8)
 def test_an_artifact_of_0_1_is_refused_with_what_makes_it_anew(tmp_path: Path) -> None:
     place = Place(earlier.unpack("0.1", tmp_path))
-    said = "artifact is an artifact of version 1, this program reads 2; build it again"
+    said = "artifact is an artifact of version 1, this program reads 2 and 3; build it again"
     with pytest.raises(ArtifactError, match=said):
         load(tmp_path / "artifact")
     network = (tmp_path / "artifact" / "network.bin").read_bytes()
@@ -370,6 +372,12 @@ FORGED = {
     "tuner_state": Forged(
         _change_state,
         lambda folder: iter([lambda: decode_state((folder / "state.zip").read_bytes())]),
+    ),
+    "weights": Forged(
+        lambda folder: (folder / "weights.bin").write_bytes(
+            packed([np.ones((2, 3), np.float32)])[:8] + FUTURE.to_bytes(4, "little") + bytes(4)
+        ),
+        lambda folder: iter([lambda: unpacked(np.fromfile(folder / "weights.bin", np.uint8))]),
     ),
     "workspace": Forged(
         lambda folder: (folder / "workspace.json").write_text(json.dumps({"version": FUTURE})),

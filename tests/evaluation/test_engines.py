@@ -133,6 +133,7 @@ def test_the_command_prints_a_row_an_engine_and_json(tmp_path: Path) -> None:
     found = json.loads(said.stdout)
     assert [each["engine"] for each in found["engines"]] == ["tilewright", "onnxruntime"]
     assert found["threads"] == 1
+    assert all(10e6 < each["peak_bytes"] < 1e9 for each in found["engines"])
     ratio = found["engines"][1]["wall_ratio"]
     assert ratio["low"] <= ratio["median"] <= ratio["high"]
 

@@ -70,6 +70,29 @@ def test_what_cannot_be_is_said(folder: Path, tmp_path: Path) -> None:
     assert none.stderr == "error: a library computes with one thread or more\n"
 
 
+@pytest.mark.slow(seconds=2)
+def test_weights_that_are_missing_or_damaged_are_named(folder: Path, tmp_path: Path) -> None:
+    normal(*map(int, SHAPE)).tofile(tmp_path / "in")
+    library = shutil.copy(folder / "art" / "network.so", tmp_path)
+    good = (folder / "art" / "weights.bin").read_bytes()
+
+    def said(weights: bytes | None) -> str:
+        if weights is not None:
+            (tmp_path / "weights.bin").write_bytes(weights)
+        done = run(folder, Path(library), tmp_path / "in", tmp_path / "out", *SHAPE)
+        assert done.returncode == (0 if weights == good else 1)
+        return done.stderr
+
+    assert said(None).startswith("error: the network, without a weights.bin beside it: ")
+    assert said(b"TWWEIGHT") == "error: weights.bin is no file of weights\n"
+    assert said(good[:16] + good[:8]) == "error: weights.bin ends in its table\n"
+    assert said(good[:8] + b"\x09" + good[9:]).startswith(
+        "error: weights.bin is of another version"
+    )
+    assert "does not lie in it" in said(good[: len(good) // 2])
+    assert said(good) == ""
+
+
 @pytest.mark.slow(seconds=3)
 def test_the_command_writes_what_builds(tmp_path: Path) -> None:
     done = warm.run(("cpu", "runtime", "capi"), tmp_path, NO_PYTHON, timeout=60)

@@ -11,7 +11,8 @@ from scipy.special import erf, expit
 from tvm import relax
 from tvm.ir import IRModule
 
-from tilewright.networks.compiled.library import CompiledNetwork, compiled, library_bytes
+from tilewright.networks.compiled.library import compiled, library_bytes
+from tilewright.networks.compiled.loaded_library import LoadedLibrary
 from tilewright.targets.cpu.compile import llvm_target
 from tilewright.targets.cpu.pipeline import lowering
 from tilewright.targets.cpu.spec import CpuSpec
@@ -32,7 +33,9 @@ def test_they_equal_scipys_and_call_no_scalar_function(tmp_path: Path) -> None:
             made = builder.emit_output(relax.Tuple([builder.emit(of(x)) for of in operators]))
         builder.emit_func_output(made)
     module: IRModule = builder.finalize()
-    library = library_bytes(compiled(module, llvm_target(CpuSpec.parse("")), lowering(), module))
+    target = llvm_target(CpuSpec.parse(""))
+    executable, weights = compiled(module, target, lowering(), module)
+    library = library_bytes(executable)
     wide = X.astype(np.float64)
     inner = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
     wanted = [
@@ -41,7 +44,7 @@ def test_they_equal_scipys_and_call_no_scalar_function(tmp_path: Path) -> None:
     ]  # fmt: skip
     path = tmp_path / "network.so"
     path.write_bytes(library)
-    for found, want in zip(CompiledNetwork(path)([X]), wanted, strict=True):
+    for found, want in zip(LoadedLibrary(path, weights)([X]), wanted, strict=True):
         np.testing.assert_allclose(found, want, rtol=2e-5, atol=2e-5)
     symbols = subprocess.run(["nm", "-D", "-u", path], capture_output=True, text=True, check=True)
     assert not {"expf", "erff", "tanhf", "exp", "erf"} & set(symbols.stdout.split())

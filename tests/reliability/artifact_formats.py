@@ -141,6 +141,7 @@ def _libraries(folder: Path) -> tuple[Draw, Read]:
     from tilewright.core.files import pack_arrays
     from tilewright.networks.artifact import CompiledArtifact, load
     from tilewright.networks.artifact.folder import write_folder
+    from tilewright.networks.artifact.weights_file import packed
     from tilewright.targets import make_target
     from tilewright.targets.capabilities import specification_of
 
@@ -158,12 +159,11 @@ def _libraries(folder: Path) -> tuple[Draw, Read]:
         "specification": spec, "tvm": version("apache-tvm"), "reference": "onnxruntime",
     }  # fmt: skip
     arrays = {"input x": np.zeros((1, 4)), "output x": np.zeros((1, 4))}
-    write_folder(good, {"network.so": b"code", "check.npz": pack_arrays(arrays)}, manifest)  # type: ignore[arg-type]
+    weights = packed([np.ones((3, 4), np.float32), np.arange(5)])
+    files = {"network.so": b"code", "check.npz": pack_arrays(arrays), "weights.bin": weights}
+    write_folder(good, files, manifest)  # type: ignore[arg-type]
     held = json.loads((good / "manifest.json").read_text())
     held.pop("sha256")
-
-    def draw(rng: random.Random) -> bytes:
-        return named("manifest.json", sealed_text(json_mutant(held, rng)))
 
     def read_it(data: bytes) -> object:
         _write(art, good, data)
@@ -172,7 +172,7 @@ def _libraries(folder: Path) -> tuple[Draw, Read]:
             return artifact.name, artifact.target, artifact.inputs, artifact.rows
         return artifact.name
 
-    return draw, read_it
+    return _mutants(held, files), read_it
 
 
 def _programs(folder: Path) -> tuple[Draw, Read]:
@@ -232,7 +232,7 @@ def _samples(folder: Path) -> tuple[Draw, Read]:
 
 FORMATS = {
     "artifacts": Format(_artifacts, READS_ARTIFACTS),
-    "libraries": Format(_libraries, READS_ARTIFACTS[1:]),
+    "libraries": Format(_libraries, (*READS_ARTIFACTS[1:], f"{ARTIFACT}:map_file")),
     "programs in modules": Format(_programs),
     "samples": Format(
         _samples,

@@ -59,7 +59,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.tasks.codecs:encode_state",
     ),
     "it runs code, which a user has to allow": (
-        "tilewright.networks.compiled.library:CompiledNetwork.__init__",
+        "tilewright.networks.compiled.loaded_library:LoadedLibrary.__init__",
         "tilewright.networks.relax.cpu_subgraphs:Library.load",
     ),
     "the kernel wrote it": (

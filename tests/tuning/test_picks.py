@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,25 @@ from tilewright.search.events import Event
 from tilewright.targets import make_target
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.workload import Workload, canonical, parse_workload
-from tilewright.tuning.schedule_lookup import PickError, read_picks
+from tilewright.tuning.schedule_lookup import PickError, pick_without_trials, read_picks
 
 TARGET = make_target("vta-pynq")
 SHAPES = ("conv2d:c=16,h=10,w=10,o=32,k=3,p=1", "dense:n=1,c=64,o=32")
 WORKLOADS = [canonical(parse_workload(text, "bias, >> 8, min 127, max 0")) for text in SHAPES]
+
+
+@pytest.mark.slow(seconds=10)
+def test_a_large_space_is_not_written_out_for_the_few_that_are_drawn() -> None:
+    target = make_target("cpu:threads=1")
+    workload = parse_workload("conv2d:c=64,h=14,w=14,o=64,k=3,p=1,dtype=float32", "bias, max 0")
+    assert target.space(workload).size > 30_000_000
+    tracemalloc.start()
+    try:
+        pick_without_trials(workload, target)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < target.space(workload).size
 
 
 def folder(place: Path, **changes: object) -> Path:

@@ -101,7 +101,7 @@ FINISHED_RUNS = Format(
     "the runs are made again", unmarked=1, cache=True,
 )  # fmt: skip
 CODESIGN = Format("a co-design run", "run.json (kind: codesign)", "version", 1, (1,), _FRESH)
-ARTIFACT = Format("an artifact", "manifest.json", "version", 2, (2,), _BUILD)
+ARTIFACT = Format("an artifact", "manifest.json", "version", 3, (2, 3), _BUILD)
 NETWORK = Format("a network of an artifact", "network.bin", "version", 2, (2,), _BUILD)
 OFFLOADED = Format(
     "the program in a module", "program.json", "version", 1, (1,), "partition the module again"
@@ -135,6 +135,7 @@ GROUND_TRUTH = Format(
     "an enumerated space", "WORKLOAD-TARGET.parquet", "tilewright.version", 1, (1,),
     "the space is enumerated again", unmarked=1, cache=True,
 )  # fmt: skip
+WEIGHTS = Format("a file of weights", "weights.bin", "version", 1, (1,), _BUILD)
 WORKSPACE = Format(
     "a workspace", "workspace.json", "version", 1, (1,),
     "set TILEWRIGHT_HOME to another folder, or install the tilewright that wrote it", unmarked=1,
@@ -162,6 +163,7 @@ FORMATS: Mapping[str, Format] = {
     "sweep": SWEEP,
     "trials": TRIALS,
     "tuner_state": TUNER_STATE,
+    "weights": WEIGHTS,
     "workspace": WORKSPACE,
 }
 """All of them, by what `tilewright --version --json` calls them. `SWEEP`, `COMPARISON` and `DIFF`

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
 from tilewright.networks.artifact.compiled import LIBRARY
+from tilewright.networks.artifact.weights_file import WEIGHTS
 from tilewright.reports.markdown import plain
 from tilewright.reports.number_format import mega, milliseconds, percent, plural
 from tilewright.reports.run_description import paragraphs
@@ -127,6 +128,10 @@ def _libraries(manifest: Mapping[str, Json], out: Path) -> list[str]:
     return [*lines, f"  {between}"]
 
 
+def _mebi(path: Path) -> str:
+    return f"{(path.stat().st_size if path.exists() else 0) / MEBI:.1f} MiB"
+
+
 def _library(manifest: Mapping[str, Json], out: Path) -> list[str]:
     macs, layers = as_object(manifest["macs"]), as_list(manifest["layers"])
     total, ours = as_int(macs["total"]), as_int(macs["kernels"])
@@ -136,5 +141,5 @@ def _library(manifest: Mapping[str, Json], out: Path) -> list[str]:
         f"{plural(len(kernels), 'kernel')}: {percent(ours / total if total else 1.0)} of "
         f"{mega(total)} MMAC; the rest as TVM compiles it",
         *_tail(manifest),
-        f"  {(out / LIBRARY).stat().st_size / MEBI:.1f} MiB of code and weights",
+        f"  {_mebi(out / LIBRARY)} of code, {_mebi(out / WEIGHTS)} of weights",
     ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,14 @@ from numpy.typing import NDArray
 
 ALIGNMENT = 64
 """Bytes; kernels expect tensors at addresses that are multiples of them."""
+
+
+def aligned_empty(shape: Sequence[int], dtype: np.dtype[np.generic]) -> NDArray[Any]:
+    """An array of this shape without values, at a multiple of `ALIGNMENT`."""
+    size = prod(shape) * dtype.itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -int(raw.__array_interface__["data"][0]) % ALIGNMENT  # `ctypes` takes longer
+    return raw[start : start + size].view(dtype).reshape(tuple(shape))
 
 
 @dataclass(frozen=True, eq=False)

@@ -173,9 +173,10 @@ def _estimated(workload: Workload, target: Target, seed: int) -> tuple[float, Pi
     space = target.space(workload)
     if space.listed is not None:
         return None
-    flat = np.arange(space.size)
     if space.size > SAMPLED:
         flat = np.random.default_rng(seed).integers(0, space.size, SAMPLED)
+    else:
+        flat = np.arange(space.size)
     configs: Configs = space.unravel(flat)
     estimated = estimates.estimate(workload, configs)
     order = np.lexsort((estimated.total("latency"), ~estimated.fits))

@@ -20,6 +20,7 @@ def show_benchmark(made: Benchmark, console: Console) -> None:
             "engine": f"{name} {version_of(name)}",
             "ms": f"{timed.milliseconds(name):.3f}",
             "tilewright takes": "", "95 % interval": "", "of CPU time": "",
+            "peak MB": f"{times.peak_bytes / 1e6:.0f}" if times.peak_bytes else "",
             "outputs differ": f"{times.difference:.1e}" if name != OWN else "",
         }  # fmt: skip
         if name != OWN:
@@ -28,7 +29,7 @@ def show_benchmark(made: Benchmark, console: Console) -> None:
             row["95 % interval"] = f"{decimal(wall.low)} – {decimal(wall.high)}"
             row["of CPU time"] = f"{decimal(cpu.median)}×"
         rows.append(row)
-    droppable = ("of CPU time", "outputs differ", "95 % interval")
+    droppable = ("peak MB", "of CPU time", "outputs differ", "95 % interval")
     console.print(fitted_table(columns_of(rows), droppable, console.width))
     quiet, whole = int(timed.quiet.sum()), len(timed.quiet)
     say(
@@ -51,8 +52,8 @@ def benchmark_json(made: Benchmark) -> dict[str, Json]:
     for name, times in timed.engines.items():
         row: dict[str, Json] = {
             "engine": name, "version": version_of(name), "milliseconds": timed.milliseconds(name),
-            "difference": times.difference, "wall_seconds": times.wall.tolist(),
-            "cpu_seconds": times.cpu.tolist(),
+            "difference": times.difference, "peak_bytes": times.peak_bytes,
+            "wall_seconds": times.wall.tolist(), "cpu_seconds": times.cpu.tolist(),
         }  # fmt: skip
         if name != OWN:
             for key, ratio in (

@@ -1,7 +1,7 @@
 """Runs one network by one engine, in a process that `timing` asks for inferences.
 
-Calls: `open`, with arrays by input name, gives the outputs of one inference; `time` runs inferences
-for some seconds and says what they took.
+Calls: `open`, with arrays by input name, gives the outputs of one inference, and the most memory
+that the process held until then. `time` runs inferences for some seconds and says what they took.
 """
 
 from __future__ import annotations
@@ -19,20 +19,24 @@ from tilewright.evaluation.engines.engine import Infer, open_engine
 
 WARM_UP_SECONDS = 0.3
 TASKS = Path("/proc/self/task")
+STATUS = Path("/proc/self/status")
 
 
 class _Engine:
     infer: Infer
+    peak_bytes = 0
 
     def answer(self, header: Header, arrays: dict[str, NDArray[Any]]) -> tuple[Header, Arrays]:
         if header["call"] == "open":
-            return {}, self._open(header, arrays)
+            outputs = self._open(header, arrays)
+            return {"peak_bytes": self.peak_bytes}, outputs
         return self._time(as_number(header["seconds"]))
 
     def _open(self, header: Header, arrays: dict[str, NDArray[Any]]) -> Arrays:
         engine, source = as_text(header["engine"]), Path(as_text(header["source"]))
         self.infer = open_engine(engine, source, as_int(header["threads"]), arrays)
         outputs = {str(place): np.array(array) for place, array in enumerate(self.infer())}
+        self.peak_bytes = _peak_bytes()
         until = time.perf_counter() + WARM_UP_SECONDS
         while time.perf_counter() < until:
             self.infer()
@@ -52,6 +56,15 @@ class _Engine:
             "cpu": (time.process_time() - used) / len(taken),
             "waited": (_waited() - waited) / whole,
         }, {"seconds": np.array(taken)}
+
+
+def _peak_bytes() -> int:
+    """Of this process since it began, mapped files among them; 0 where nobody counts."""
+    try:
+        lines = STATUS.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def _waited() -> float:

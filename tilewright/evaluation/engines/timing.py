@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.child_process import Arrays, Header, Limits, RpcFailed, RpcProcess
-from tilewright.core.files import as_number
+from tilewright.core.files import as_int, as_number
 from tilewright.core.lazy_module import lazy_module
 from tilewright.evaluation.engines.engine import EngineError
 from tilewright.search.events import Event, Listener, ignore
@@ -59,12 +59,14 @@ class RoundTimed(Event):
 class EngineTimes:
     """What one engine took, a figure a round: medians of wall-clock seconds and means of processor
     seconds an inference, shape (rounds,), and the largest difference of its outputs from
-    the first engine's, as a share of the largest value."""
+    the first engine's, as a share of the largest value. `peak_bytes` is the most memory that its
+    process held until the first inference ended; 0 if unknown."""
 
     engine: str
     wall: Floats
     cpu: Floats
     difference: float
+    peak_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ def time_engines(
     load = os.getloadavg()[0]
     with ExitStack() as stack:
         processes = {name: _process(stack) for name in sources}
-        outputs = {
+        opened = {
             name: _opened(name, processes[name], source, threads, inputs)
             for name, source in sources.items()
         }
@@ -144,7 +146,8 @@ def time_engines(
                 name,
                 np.array([wall[name] for wall, _, _ in rows]),
                 np.array([cpu[name] for _, cpu, _ in rows]),
-                _difference(outputs[name], outputs[first]),
+                _difference(opened[name][0], opened[first][0]),
+                opened[name][1],
             )
             for name in sources
         },
@@ -161,12 +164,13 @@ def _process(stack: ExitStack) -> RpcProcess:
 
 def _opened(
     name: str, process: RpcProcess, source: Path, threads: int, inputs: Arrays
-) -> list[NDArray[Any]]:
+) -> tuple[list[NDArray[Any]], int]:
+    """Outputs, and the peak of its memory."""
     header: Header = {
         "call": "open", "engine": name, "source": str(source), "threads": threads,
     }  # fmt: skip
-    _, arrays = _asked(name, process, header, inputs)
-    return [arrays[key] for key in sorted(arrays, key=int)]
+    reply, arrays = _asked(name, process, header, inputs)
+    return [arrays[key] for key in sorted(arrays, key=int)], as_int(reply["peak_bytes"])
 
 
 def _asked(

@@ -1,7 +1,8 @@
 """Writes and reads the folder of a network compiled into one library.
 
 manifest.json   what it is, each layer's kernel and schedule, the digests of the files
-network.so      the network with its weights, for TVM's virtual machine
+network.so      the network, for TVM's virtual machine
+weights.bin     its weights, which are mapped; only where they are large
 tail.onnx       what TVM cannot import and all behind it, for onnxruntime; only where there is such
 check.npz       seeded inputs, and what the source model gives for them
 """
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.core.files import (
     Json,
@@ -33,8 +35,9 @@ from tilewright.core.files import (
 from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.artifact.compiled_profile import CallTime, LibraryProfile, profile_of
 from tilewright.networks.artifact.errors import ArtifactError
-from tilewright.networks.artifact.folder import AGAIN, specification
+from tilewright.networks.artifact.folder import AGAIN, map_file, read_files, specification
 from tilewright.networks.artifact.run import Array, checked
+from tilewright.networks.artifact.weights_file import WEIGHTS, packed, unpacked
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import CompilesKernels, capability
@@ -43,7 +46,7 @@ from tilewright.targets.workload import Workload, parse_workload
 
 if TYPE_CHECKING:
     from tilewright.networks.compiled.layers import KernelLayer
-    from tilewright.networks.compiled.library import CompiledNetwork
+    from tilewright.networks.compiled.loaded_library import LoadedLibrary
     from tilewright.networks.imported_model import Whole
     from tilewright.networks.onnx_split import OnnxTail
 
@@ -98,11 +101,10 @@ def compile_files(
     compiles = compiles_kernels(target)
     kernels = {workload: compiles.kernel(workload, pick.config) for workload, pick in picks.items()}
     made = rewritten(whole.flat, layers, kernels)
-    library = library_bytes(
-        compiled(
-            made.module, compiles.code_target(), compiles.code_pipeline(), whole.flat.module
-        )
-    )  # fmt: skip
+    executable, weights = compiled(
+        made.module, compiles.code_target(), compiles.code_pipeline(), whole.flat.module
+    )
+    library = library_bytes(executable)
     inputs = (tail or whole).seeded_inputs()
     check = {f"input {key}": array for key, array in inputs.items()}
     expected = (tail or whole).reference(inputs)
@@ -127,6 +129,8 @@ def compile_files(
         "tolerance": tolerance,
     }  # fmt: skip
     files = {LIBRARY: library, CHECK: pack_arrays(check)}
+    if weights:
+        files[WEIGHTS] = packed(weights)
     if tail is not None:
         files[TAIL] = tail.model.SerializeToString()
         manifest["tail"] = _tail(tail, whole)
@@ -153,7 +157,8 @@ def compiles_kernels(target: Target) -> CompilesKernels:
 
 class CompiledArtifact:
     """A network in memory, as it was built. `manifest` is what the folder says of it; `name` is the
-    network's, `target` what it was built for."""
+    network's, `target` what it was built for. `weights` are the bytes of the file of weights, of
+    shape (bytes,), if `files` does not have it."""
 
     def __init__(
         self,
@@ -161,6 +166,7 @@ class CompiledArtifact:
         target: Target,
         files: Mapping[str, bytes],
         threads: int | None = None,
+        weights: NDArray[np.uint8] | None = None,
     ) -> None:
         self.manifest = manifest
         self._threads = threads
@@ -169,6 +175,9 @@ class CompiledArtifact:
         self._compiles = compiles_kernels(target)
         self._caller, self._opening = threading.local(), threading.Lock()
         self._library, self._check = files[LIBRARY], files[CHECK]
+        if weights is None and WEIGHTS in files:
+            weights = np.frombuffer(files[WEIGHTS], np.uint8)
+        self._weights = [] if weights is None else unpacked(weights)
         self.inputs, self.outputs = _values(manifest["inputs"]), _values(manifest["outputs"])
         self.rows = tuple(as_object(row) for row in as_list(manifest["layers"]))
         self._tail_model, self._tail_lock = files.get(TAIL), threading.Lock()
@@ -281,9 +290,9 @@ class CompiledArtifact:
             return self._tail_session
 
     @property
-    def _ready(self) -> CompiledNetwork:
+    def _ready(self) -> LoadedLibrary:
         """The library, with the threads of the calling thread set: TVM has a pool for each."""
-        network: CompiledNetwork | None = getattr(self._caller, "network", None)
+        network: LoadedLibrary | None = getattr(self._caller, "network", None)
         if network is None:
             with self._opening:
                 network = self._network
@@ -292,18 +301,37 @@ class CompiledArtifact:
         return network
 
     @cached_property
-    def _network(self) -> CompiledNetwork:
+    def _network(self) -> LoadedLibrary:
         if (needed := as_text(self.manifest["tvm"])) != (own := version("apache-tvm")):
             raise ArtifactError(
                 f"{self.name} was compiled with TVM {needed}, this program has {own}; {AGAIN}"
             )
-        from tilewright.networks.compiled.library import CompiledNetwork
+        from tilewright.networks.compiled.loaded_library import LoadedLibrary
 
         with tempfile.TemporaryDirectory() as folder:  # the bytes whose digest was compared
             path = Path(folder) / LIBRARY
             path.write_bytes(self._library)
-            self._library = b""  # TVM makes two more copies of the weights as it loads them
-            return CompiledNetwork(path)
+            self._library = b""
+            return LoadedLibrary(path, self._weights)
+
+
+def open_library(
+    folder: Path,
+    manifest: Mapping[str, Json],
+    target: Target,
+    threads: int | None,
+    inner: str = "",
+) -> CompiledArtifact:
+    """The library whose files lie in a folder, or in a folder `inner` of it; its manifest lists
+    them. Raises `ArtifactError`, and `KeyError` and `ValueError` for what is not as it is built."""
+    listed = as_object(manifest["files"])
+    weights = None
+    if (name := inner + WEIGHTS) in listed:
+        weights = map_file(folder, manifest, name, LIBRARY_BYTES)
+    others = {key: said for key, said in listed.items() if key != name}
+    read = read_files(folder, {"files": others}, LIBRARY_BYTES)
+    files = {key.removeprefix(inner): data for key, data in read.items()}
+    return CompiledArtifact(manifest, target, files, threads, weights)
 
 
 def largest_error(found: Mapping[str, Array], expected: Mapping[str, Array]) -> float:

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import (
@@ -26,7 +31,7 @@ from tilewright.core.files import (
     write_atomically,
 )
 from tilewright.core.formats import ARTIFACT
-from tilewright.core.safe_files import read_plain
+from tilewright.core.safe_files import open_to_read, read_plain
 from tilewright.networks.artifact.errors import ArtifactError
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import specification_of
@@ -183,6 +188,30 @@ def read_files(
             raise ArtifactError(f"{path} has other bytes than when it was built; {AGAIN}")
         files[name] = data
     return files
+
+
+def map_file(
+    folder: Path, manifest: Mapping[str, Json], name: str, most: int = MOST_BYTES
+) -> NDArray[np.uint8]:
+    """A file of an artifact, of shape (bytes,), compared with what the manifest says of it. It is
+    mapped: read again from the disk where it is used. A build into the same folder leaves it as it
+    is. Raises as `read_files`."""
+    said, path = as_object(as_object(manifest["files"])[name]), folder / name
+    size = as_int(said["bytes"])
+    if not 0 < size <= most:
+        raise ArtifactError(f"{folder / MANIFEST} lists {name} with {size} bytes; {AGAIN}")
+    try:
+        handle = open_to_read(path, within=folder)
+    except FileNotFoundError:
+        raise ArtifactError(f"{path} is missing; {AGAIN}") from None
+    except (OSError, TilewrightError) as error:
+        raise ArtifactError(f"cannot read {path}: {error}; {AGAIN}") from None
+    with os.fdopen(handle, "rb", buffering=0) as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+        if os.fstat(handle).st_size != size or found != as_text(said["sha256"]):
+            raise ArtifactError(f"{path} has other bytes than when it was built; {AGAIN}")
+        # a copy on write, because arrays that cannot be written to are not shared with TVM
+        return np.frombuffer(mmap.mmap(handle, size, access=mmap.ACCESS_COPY), np.uint8)
 
 
 def _files_of(folder: Path) -> dict[str, Json]:

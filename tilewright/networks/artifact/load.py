@@ -13,9 +13,9 @@ from tilewright.core.files import Json, as_int, as_list, as_number, as_object, a
 from tilewright.networks.artifact.accuracy import CHECK_FILE, NetworkAccuracy, accuracy, unpacked
 from tilewright.networks.artifact.check_order import check_order
 from tilewright.networks.artifact.compiled import KIND as LIBRARY_KIND
-from tilewright.networks.artifact.compiled import LIBRARY, LIBRARY_BYTES, TAIL, CompiledArtifact
+from tilewright.networks.artifact.compiled import LIBRARY, TAIL, CompiledArtifact, open_library
 from tilewright.networks.artifact.errors import ArtifactError
-from tilewright.networks.artifact.folder import AGAIN, MOST_BYTES, read_files, read_manifest
+from tilewright.networks.artifact.folder import AGAIN, read_files, read_manifest
 from tilewright.networks.artifact.run import (
     Array,
     Island,
@@ -159,10 +159,9 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
         target = rebuild(as_text(spec["kind"]), as_object(spec["keys"]), "")
         if manifest.get("kind") == SIZED_KIND:
             return SizedLibrary(manifest, target, folder, threads)
-        is_library = manifest.get("kind") == LIBRARY_KIND
-        files = read_files(folder, manifest, LIBRARY_BYTES if is_library else MOST_BYTES)
-        if is_library:
-            return CompiledArtifact(manifest, target, files, threads)
+        if manifest.get("kind") == LIBRARY_KIND:
+            return open_library(folder, manifest, target, threads)
+        files = read_files(folder, manifest)
         builds = capability(target, Builds)
         if builds is None:
             raise ArtifactError(f"{folder} is for {target.name}, which runs no programs of ours")

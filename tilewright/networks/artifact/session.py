@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from tilewright.networks.artifact.load import AnyArtifact, load
 from tilewright.networks.artifact.run import Array
 from tilewright.networks.artifact.sized import NamedValue
 from tilewright.networks.errors import InputError
-from tilewright.targets.kernels import ALIGNMENT
+from tilewright.targets.kernels import aligned_empty
 from tilewright.targets.layer import Value
 
 
@@ -71,11 +70,3 @@ class InferenceSession:
 def open_session(folder: Path, threads: int | None, *, allow_code: bool) -> InferenceSession:
     """Raises as `load`, and `ArtifactError` for threads that cannot be."""
     return InferenceSession(load(folder, allow_code=allow_code, threads=threads))
-
-
-def aligned_empty(shape: Sequence[int], dtype: np.dtype[np.generic]) -> Array:
-    """An array of this shape without values, at a multiple of `ALIGNMENT`."""
-    size = prod(shape) * dtype.itemsize
-    raw = np.empty(size + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size].view(dtype).reshape(tuple(shape))

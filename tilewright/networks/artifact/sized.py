@@ -18,13 +18,12 @@ import numpy as np
 
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text
 from tilewright.networks.artifact.compiled import (
-    LIBRARY_BYTES,
     CompiledArtifact,
     CompiledFiles,
     largest_error,
+    open_library,
 )
 from tilewright.networks.artifact.compiled_profile import LibraryProfile
-from tilewright.networks.artifact.folder import read_files
 from tilewright.networks.artifact.run import Array
 from tilewright.networks.errors import InputError
 from tilewright.targets.base import Target
@@ -175,10 +174,10 @@ class SizedLibrary:
             prefix = as_text(row["folder"]) + "/"
             listed = as_object(self.manifest["files"])
             own = {name: said for name, said in listed.items() if name.startswith(prefix)}
-            read = read_files(self._folder, {"files": own}, LIBRARY_BYTES)
-            files = {name.removeprefix(prefix): data for name, data in read.items()}
             manifest = {**as_object(row["library"]), "files": own}
-            self.opened[place] = CompiledArtifact(manifest, self._target, files, self._threads)
+            self.opened[place] = open_library(
+                self._folder, manifest, self._target, self._threads, prefix
+            )
         return self.opened[place]
 
 

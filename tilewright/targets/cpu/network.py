@@ -20,7 +20,7 @@ from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import Workload
 
-tvm = lazy_module("tvm")
+tvm_ffi = lazy_module("tvm_ffi")
 
 FASTEST_FIRST, SHARING_CORES = 1, -3
 """TVM's ways to choose cores: one a thread, the fastest first; all for each thread."""
@@ -61,7 +61,7 @@ class NetworkKernels:
                 f"name 1 to {own}"
             )
         count = threads or min(self.spec.threads, own)
-        configure = tvm.get_global_func("runtime.config_threadpool")
+        configure = tvm_ffi.get_global_func("runtime.config_threadpool")
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         if cores:
             configure(SHARING_CORES, count, list(map(str, cores)))

@@ -2,9 +2,13 @@
 
 #include "tilewright_cpu.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <tvm/ffi/c_api.h>
 
@@ -13,11 +17,29 @@
 #define POOLED 2
 #define FASTEST_FIRST 1
 #define MOST_INPUTS 64
+#define WEIGHTS "weights.bin"
+#define WEIGHTS_MAGIC "TWWEIGHT"
+#define WEIGHTS_VERSION 1
+#define WEIGHTS_AXES 8
 
 struct tilewright_library {
   TVMFFIObjectHandle module, machine, main;
-  TVMFFIAny result;
+  TVMFFIAny weights, result; /* weights are an array of tensors, or nothing */
+  void *mapped;
+  size_t mapped_bytes;
 };
+
+/* The beginning of a file of weights, and its row for each of them. */
+typedef struct {
+  char magic[8];
+  uint32_t version, arrays;
+} weights_head;
+
+typedef struct {
+  uint32_t dtype, axes;
+  int64_t shape[WEIGHTS_AXES];
+  uint64_t at;
+} weights_row;
 
 static __thread char said[1024];
 
@@ -90,6 +112,100 @@ static int call(TVMFFIObjectHandle function, TVMFFIAny *args, int count, TVMFFIA
   return TVMFFIFunctionCall(function, args, count, result) ? raised(what) : 0;
 }
 
+static void free_tensor(DLManagedTensor *tensor) {
+  free(tensor->manager_ctx);
+  free(tensor);
+}
+
+static const DLDataType types[] = {
+    [TILEWRIGHT_FLOAT32] = {kDLFloat, 32, 1}, [TILEWRIGHT_INT8] = {kDLInt, 8, 1},
+    [TILEWRIGHT_UINT8] = {kDLUInt, 8, 1},     [TILEWRIGHT_INT32] = {kDLInt, 32, 1},
+    [TILEWRIGHT_INT64] = {kDLInt, 64, 1},     [TILEWRIGHT_BOOL] = {kDLBool, 8, 1},
+};
+
+/* TVM's view of memory, which holds a tensor of this shape; `owned` is freed with it, if any. */
+static int view(void *data, const int64_t *shape, int axes, DLDataType type, void *owned,
+                TVMFFIAny *out) {
+  DLManagedTensor *tensor = calloc(1, sizeof *tensor);
+  if (!tensor) {
+    free(owned);
+    return fail("there is not enough memory");
+  }
+  tensor->dl_tensor.data = data;
+  tensor->dl_tensor.device.device_type = kDLCPU;
+  tensor->dl_tensor.ndim = axes;
+  tensor->dl_tensor.dtype = type;
+  tensor->dl_tensor.shape = (int64_t *)shape;
+  tensor->manager_ctx = owned;
+  tensor->deleter = free_tensor;
+  TVMFFIObjectHandle handle = NULL;
+  if (TVMFFITensorFromDLPack(tensor, ALIGNMENT, 1, &handle)) {
+    free_tensor(tensor);
+    return raised("a tensor");
+  }
+  *out = of_object(kTVMFFITensor, handle);
+  return 0;
+}
+
+/* The tensor of a row, which lies in the mapped file. */
+static int weight(const tilewright_library *net, const weights_row *row, TVMFFIAny *out) {
+  if (row->dtype >= TILEWRIGHT_BOOL || row->axes > WEIGHTS_AXES || row->at % ALIGNMENT ||
+      row->at > net->mapped_bytes)
+    return fail(WEIGHTS " has an array that does not lie in it");
+  size_t left = (net->mapped_bytes - row->at) / (types[row->dtype].bits / 8);
+  for (uint32_t axis = 0; axis < row->axes; axis++) {
+    if (row->shape[axis] < 1 || (uint64_t)row->shape[axis] > left)
+      return fail(WEIGHTS " has an array that does not lie in it");
+    left /= (size_t)row->shape[axis];
+  }
+  return view((char *)net->mapped + row->at, row->shape, (int)row->axes, types[row->dtype], NULL,
+              out);
+}
+
+static int weights_of(tilewright_library *net) {
+  const weights_head *head = net->mapped;
+  if (net->mapped_bytes < sizeof *head || memcmp(head->magic, WEIGHTS_MAGIC, sizeof head->magic))
+    return fail(WEIGHTS " is no file of weights");
+  if (head->version != WEIGHTS_VERSION)
+    return fail(WEIGHTS " is of another version; build the network again");
+  if (head->arrays > (net->mapped_bytes - sizeof *head) / sizeof(weights_row))
+    return fail(WEIGHTS " ends in its table");
+  const weights_row *rows = (const weights_row *)(head + 1);
+  TVMFFIAny *each = calloc(head->arrays + 1, sizeof *each);
+  if (!each) return fail("there is not enough memory");
+  int status = 0;
+  uint32_t made = 0;
+  for (; !status && made < head->arrays; made += !status) status = weight(net, &rows[made], &each[made]);
+  if (!status) status = call_global("ffi.Array", each, (int)made, &net->weights);
+  while (made) drop(&each[--made]);
+  free(each);
+  return status;
+}
+
+/* Maps the file of weights beside the library, if there is one. */
+static int map_weights(tilewright_library *net, const char *network_so) {
+  const char *slash = strrchr(network_so, '/');
+  size_t folder = slash ? (size_t)(slash - network_so) + 1 : 0;
+  char *path = malloc(folder + sizeof WEIGHTS);
+  if (!path) return fail("there is not enough memory");
+  memcpy(path, network_so, folder);
+  memcpy(path + folder, WEIGHTS, sizeof WEIGHTS);
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  free(path);
+  if (file < 0) return 0;
+  struct stat found;
+  if (fstat(file, &found) || found.st_size < 1) {
+    close(file);
+    return fail(WEIGHTS " cannot be read");
+  }
+  void *mapped = mmap(NULL, (size_t)found.st_size, PROT_READ, MAP_SHARED, file, 0);
+  close(file);
+  if (mapped == MAP_FAILED) return fail(WEIGHTS " cannot be mapped");
+  net->mapped = mapped;
+  net->mapped_bytes = (size_t)found.st_size;
+  return weights_of(net);
+}
+
 static int start(tilewright_library *net, const char *path, int threads) {
   TVMFFIAny result, file[1] = {of_text(path)};
   if (call_global("ffi.ModuleLoadFromFile", file, 1, &result)) return -1;
@@ -109,7 +225,7 @@ static int start(tilewright_library *net, const char *path, int threads) {
   TVMFFIAny pool[2] = {of_int(FASTEST_FIRST), of_int(threads)};
   if (call_global("runtime.config_threadpool", pool, 2, &result)) return -1;
   drop(&result);
-  return function_of(net->machine, "main", &net->main);
+  return function_of(net->machine, "main", &net->main) || map_weights(net, path) ? -1 : 0;
 }
 
 int tilewright_library_open(const char *network_so, int threads, tilewright_library **out) {
@@ -125,17 +241,6 @@ int tilewright_library_open(const char *network_so, int threads, tilewright_libr
   return 0;
 }
 
-static void free_tensor(DLManagedTensor *tensor) {
-  free(tensor->manager_ctx);
-  free(tensor);
-}
-
-static const DLDataType types[] = {
-    [TILEWRIGHT_FLOAT32] = {kDLFloat, 32, 1}, [TILEWRIGHT_INT8] = {kDLInt, 8, 1},
-    [TILEWRIGHT_UINT8] = {kDLUInt, 8, 1},     [TILEWRIGHT_INT32] = {kDLInt, 32, 1},
-    [TILEWRIGHT_INT64] = {kDLInt, 64, 1},     [TILEWRIGHT_BOOL] = {kDLBool, 8, 1},
-};
-
 /* TVM's view of an input, of a copy where it does not lie as kernels want it. */
 static int wrap(const tilewright_tensor *given, TVMFFIAny *out) {
   if (given->axes < 0 || given->axes > TILEWRIGHT_MOST_AXES || given->dtype < 0 ||
@@ -146,30 +251,14 @@ static int wrap(const tilewright_tensor *given, TVMFFIAny *out) {
     if (given->shape[axis] < 0) return fail("an input has a negative size");
     bytes *= (size_t)given->shape[axis];
   }
-  DLManagedTensor *tensor = calloc(1, sizeof *tensor);
-  if (!tensor) return fail("there is not enough memory");
-  tensor->dl_tensor.data = given->data;
+  void *copy = NULL;
   if ((uintptr_t)given->data % ALIGNMENT) {
     size_t room = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    void *copy = aligned_alloc(ALIGNMENT, room ? room : ALIGNMENT);
-    if (!copy) {
-      free(tensor);
-      return fail("there is not enough memory");
-    }
-    tensor->dl_tensor.data = tensor->manager_ctx = memcpy(copy, given->data, bytes);
+    copy = aligned_alloc(ALIGNMENT, room ? room : ALIGNMENT);
+    if (!copy) return fail("there is not enough memory");
+    memcpy(copy, given->data, bytes);
   }
-  tensor->dl_tensor.device.device_type = kDLCPU;
-  tensor->dl_tensor.ndim = given->axes;
-  tensor->dl_tensor.dtype = types[given->dtype];
-  tensor->dl_tensor.shape = (int64_t *)given->shape;
-  tensor->deleter = free_tensor;
-  TVMFFIObjectHandle handle = NULL;
-  if (TVMFFITensorFromDLPack(tensor, ALIGNMENT, 1, &handle)) {
-    free_tensor(tensor);
-    return raised("an input");
-  }
-  *out = of_object(kTVMFFITensor, handle);
-  return 0;
+  return view(copy ? copy : given->data, given->shape, given->axes, types[given->dtype], copy, out);
 }
 
 static int describe(const TVMFFIAny *found, tilewright_tensor *out) {
@@ -204,7 +293,7 @@ static int give(tilewright_library *net, tilewright_tensor *outputs, int count) 
 
 int tilewright_library_run(tilewright_library *net, const tilewright_tensor *inputs,
                            int input_count, tilewright_tensor *outputs, int output_count) {
-  TVMFFIAny args[MOST_INPUTS];
+  TVMFFIAny args[MOST_INPUTS + 1];
   int wrapped = 0, status = 0;
   if (input_count < 0 || input_count > MOST_INPUTS) return fail("there are too many inputs");
   drop(&net->result);
@@ -212,7 +301,10 @@ int tilewright_library_run(tilewright_library *net, const tilewright_tensor *inp
     status = wrap(&inputs[wrapped], &args[wrapped]);
     wrapped += !status;
   }
-  if (!status) status = call(net->main, args, input_count, &net->result, "the network");
+  args[wrapped] = net->weights;
+  if (!status)
+    status = call(net->main, args, input_count + !!net->mapped, &net->result,
+                  net->mapped ? "the network" : "the network, without a " WEIGHTS " beside it");
   while (wrapped) drop(&args[--wrapped]);
   return status ? -1 : give(net, outputs, output_count);
 }
@@ -220,8 +312,10 @@ int tilewright_library_run(tilewright_library *net, const tilewright_tensor *inp
 void tilewright_library_close(tilewright_library *net) {
   if (!net) return;
   drop(&net->result);
+  drop(&net->weights);
   if (net->main) TVMFFIObjectDecRef(net->main);
   if (net->machine) TVMFFIObjectDecRef(net->machine);
   if (net->module) TVMFFIObjectDecRef(net->module);
+  if (net->mapped) munmap(net->mapped, net->mapped_bytes);
   free(net);
 }

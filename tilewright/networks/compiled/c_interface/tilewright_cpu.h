@@ -7,6 +7,7 @@
      ... out.data, out.shape ...
      tilewright_library_close(net);
 
+   Its weights are mapped from weights.bin, which stays beside it.
    A library is code: open none of strangers. Its digest is in the manifest; nothing here checks it.
    Each thread opens the library for itself. Functions return 0, or -1 after an error. */
 

@@ -1,0 +1,98 @@
+"""Checks that a library's weights lie in a file of their own, and what reading them needs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from onnx_graphs import normal, reference
+
+from tilewright.flows.build import build_artifact
+from tilewright.networks.artifact import ArtifactError
+from tilewright.networks.artifact.weights_file import DTYPES, packed, unpacked
+from tilewright.networks.zoo.builder import Builder
+from tilewright.search import LocalRunner
+from tilewright.tuning.build_options import BuildOptions
+
+WIDTH = 2048
+RUN = """
+import json, sys
+import numpy as np
+import tilewright
+
+def of_process(key):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith(key))
+
+session = tilewright.load(sys.argv[1], threads=1, allow_code=True)
+before = of_process("RssAnon")
+(y,) = session.run(None, {"input": np.load(sys.argv[2])})
+np.save(sys.argv[3], y)
+with open("/proc/self/maps") as file:
+    mapped = file.read()
+print(json.dumps({
+    "private": of_process("RssAnon") - before, "tvm": "tvm" in sys.modules,
+    "compiler": "libtvm_compiler" in mapped, "weights": "weights.bin" in mapped,
+}))
+"""
+
+tensors = st.sampled_from(DTYPES).flatmap(
+    lambda dtype: arrays(dtype, array_shapes(min_dims=0, max_dims=8, max_side=4))
+)
+
+
+@given(st.lists(tensors, max_size=5))
+def test_arrays_come_back_aligned_and_in_place(given_: list[np.ndarray]) -> None:
+    data = np.frombuffer(packed(given_), np.uint8)
+    found = unpacked(data)
+    assert [(each.dtype, each.shape) for each in found] == [(e.dtype, e.shape) for e in given_]
+    for mine, theirs in zip(found, given_, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+        assert (mine.__array_interface__["data"][0] - data.ctypes.data) % 64 == 0
+        assert np.shares_memory(mine, data) or not mine.size
+
+
+@given(st.integers(0, 95), st.binary(min_size=1, max_size=8), st.integers(0, 400))
+def test_a_damaged_table_is_refused_or_stays_inside(at: int, what: bytes, kept: int) -> None:
+    data = bytearray(packed([np.ones((3, 5), np.float32)]))
+    data[at : at + len(what)] = what
+    damaged = np.frombuffer(bytes(data[:kept]), np.uint8)
+    try:
+        found = unpacked(damaged)
+    except ArtifactError:
+        return
+    assert sum(each.nbytes for each in found) <= len(damaged) * len(found)
+
+
+@pytest.mark.slow(seconds=15)
+def test_weights_are_mapped_and_no_compiler_is_loaded(tmp_path: Path) -> None:
+    """A layer of 16 MB: a process that runs it keeps little memory of its own."""
+    net = Builder("wide", (1, WIDTH), 0, weights=True)
+    source = net.model(net.dense(net.input, "fc", WIDTH))
+    onnx.save(source, tmp_path / "wide.onnx")
+    out = tmp_path / "art"
+    build_artifact(LocalRunner(), BuildOptions(str(tmp_path / "wide.onnx"), out, "cpu", trials=0))
+    assert (
+        (out / "weights.bin").stat().st_size
+        >= 4 * WIDTH**2
+        > 20 * (out / "network.so").stat().st_size
+    )
+    x = normal(1, WIDTH, seed=1)
+    np.save(tmp_path / "x.npy", x)
+    said = subprocess.run(
+        [sys.executable, "-c", RUN, out, tmp_path / "x.npy", tmp_path / "y.npy"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    found = json.loads(said)
+    assert (found["tvm"], found["compiler"], found["weights"]) == (False, False, True)
+    assert found["private"] < WIDTH**2, found
+    expected = reference(source, x)
+    assert np.abs(np.load(tmp_path / "y.npy") - expected).max() <= 1e-4 * np.abs(expected).max()

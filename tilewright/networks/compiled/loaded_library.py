@@ -1,0 +1,127 @@
+"""Loads the library of a network with TVM's runtime alone, and runs it.
+
+The runtime is a library of 3 MB that TVM's compiler of 260 MB links to. So a process that only runs
+networks does not load the compiler, and one that compiles has the runtime anyway.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from numpy.typing import NDArray
+from tvm_ffi.libinfo import load_lib_ctypes
+
+from tilewright.networks.errors import ImportFailedError
+from tilewright.targets.kernels import ALIGNMENT, aligned_empty
+
+Array = NDArray[Any]
+MAIN = "main"
+CPU, POOLED = 1, 2
+"""TVM's numbers of a processor, and of an allocator that keeps what was freed."""
+
+
+class LoadedLibrary:
+    """A library in this process. It runs code: load none of strangers. Threads may call it at the
+    same time: each has a virtual machine of its own. It reads `weights` where they lie, at
+    multiples of `ALIGNMENT`, in the shapes that it was compiled with. Raises `ImportFailedError`
+    without TVM's runtime."""
+
+    def __init__(self, path: Path, weights: Sequence[Array]) -> None:
+        _load_runtime()
+        self._module = tvm_ffi.load_module(str(path))
+        self._weights = (tvm_ffi.Array(list(map(_tensor, weights))),) if weights else ()
+        self._caller = threading.local()
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        """The network's outputs, shapes as it has them. Inputs at an address that is a multiple of
+        `ALIGNMENT` are read in place; no output is copied."""
+        result = self._main(*map(_tensor, arrays), *self._weights)
+        if isinstance(result, tvm_ffi.Tensor):
+            return [_array(result)]
+        return [_array(each) for each in result]
+
+    @property
+    def _machine(self) -> Any:
+        """The calling thread's own."""
+        machine = getattr(self._caller, "machine", None)
+        if machine is None:
+            machine = self._caller.machine = self._module["vm_load_executable"]()
+            machine["vm_initialization"](CPU, 0, POOLED)
+            self._caller.main = machine[MAIN]
+        return machine
+
+    @property
+    def _main(self) -> Any:
+        if not hasattr(self._caller, "main"):
+            self._machine  # noqa: B018
+        return self._caller.main
+
+    def function(self, name: str) -> Callable[..., object]:
+        """One of its kernels."""
+        found: Callable[..., object] = self._module.get_function(name, query_imports=True)
+        return found
+
+    def timed(self, arrays: Sequence[Array], times: int) -> NDArray[np.float64]:
+        """Seconds of so many inferences, shape (times,); getting arrays in and out is not part of
+        them."""
+        main, given = self._main, [*map(_tensor, arrays), *self._weights]
+        taken = np.empty(times)
+        for turn in range(times):
+            begun = time.perf_counter()
+            main(*given)
+            taken[turn] = time.perf_counter() - begun
+        return taken
+
+    def profiled(self, arrays: Sequence[Array]) -> list[tuple[str, float]]:
+        """The name and seconds of every call of an inference, in order, on arrays of the inputs'
+        shapes."""
+        calls: list[tuple[str, float]] = []
+        begun = 0.0
+
+        def watch(function: Any, name: str, before: bool, result: Any, *_: Any) -> int:
+            nonlocal begun
+            now = time.perf_counter()
+            if before:
+                begun = now
+            else:
+                calls.append((str(name), now - begun))
+            return 0
+
+        self._machine["set_instrument"](watch)
+        try:
+            self(arrays)
+        finally:
+            self._machine["set_instrument"](lambda *_: 0)
+        return calls
+
+
+@cache
+def _load_runtime() -> Any:
+    """As `import tvm` does before it loads the compiler."""
+    found = find_spec("tvm")
+    if found is None or found.origin is None:
+        raise ImportFailedError("libraries are run by TVM, which is missing; install apache-tvm")
+    folder = Path(found.origin).parent / "lib"
+    return load_lib_ctypes("tvm", "tvm_runtime", "RTLD_GLOBAL", extra_lib_paths=[folder])
+
+
+def _tensor(array: Array) -> Any:
+    """In place where kernels can read it so; a copy elsewhere."""
+    flags, place = array.flags, array.__array_interface__["data"][0]  # `ctypes` takes longer
+    if not (flags.c_contiguous and flags.writeable and place % ALIGNMENT == 0):
+        copy = aligned_empty(array.shape, array.dtype)
+        copy[...] = array
+        array = copy
+    return tvm_ffi.from_dlpack(array)
+
+
+def _array(tensor: Any) -> Array:
+    return np.from_dlpack(tensor)
