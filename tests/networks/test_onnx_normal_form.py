@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 from onnx_graphs import model, normal, reference
 
+from tilewright import networks
 from tilewright.networks import zoo
+from tilewright.networks.compiled.layers import kernel_layers
 from tilewright.networks.normalise import normalise
 from tilewright.networks.strip_weights import without_weights
+from tilewright.targets import make_target
 
 
 def _types(source: onnx.ModelProto) -> list[str]:
@@ -93,3 +99,32 @@ def test_the_normal_form_without_weights_is_the_one_with_them() -> None:
         assert other.shapes() == full.shapes()
         assert other.absorbed == full.absorbed
     assert stripped.model.ByteSize() < 200_000
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_sums_become_additions_that_keep_their_name(count: int) -> None:
+    weights = {f"w{place}": normal(1, 3, 1, 1, seed=place) for place in range(count - 1)}
+    nodes = [
+        helper.make_node("Sum", ["x", *weights], ["s"], name="total"),
+        helper.make_node("Relu", ["s"], ["y"], name="relu"),
+    ]
+    source = model(nodes, weights, (1, 3, 4, 4), "y")
+    found = normalise(source, {})
+    assert _types(found.model) == ["Add"] * (count - 1) + ["Relu"]
+    assert count == 1 or "total" in [node.name for node in found.graph.node]
+    x = normal(1, 3, 4, 4, seed=9)
+    np.testing.assert_array_equal(reference(found.model, x), reference(source, x))
+
+
+def test_a_sum_is_added_to_its_layer(tmp_path: Path) -> None:
+    """It was a function of its own, between two changes of layout."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node("Sum", ["c", "x"], ["s"], name="total"),
+        helper.make_node("Relu", ["s"], ["y"], name="relu"),
+    ]
+    source = model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 6, 6), "y")
+    onnx.save(source, tmp_path / "net.onnx")
+    whole = networks.load(str(tmp_path / "net.onnx")).whole
+    (layer,) = kernel_layers(whole.flat, make_target("cpu").space)
+    assert list(layer.names) == ["conv", "total", "relu"]

@@ -64,6 +64,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
     ),
     "the kernel wrote it": (
         "tilewright.search.file_lock:_boot_id", "tilewright.search.file_lock:_stopped",
+        "tilewright.evaluation.engines.process:_peak_bytes",
         "tilewright.evaluation.engines.process:_waited",
         "tilewright.evaluation.engines.timing:_stolen",
         "tilewright.targets.cpu.machine:_said", "tilewright.targets.cpu.runner:quiet_machine",

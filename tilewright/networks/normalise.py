@@ -23,6 +23,7 @@ from tilewright.networks.onnx_file import is_stub
 from tilewright.networks.onnx_float16 import is_half, widen
 from tilewright.networks.onnx_images import as_images
 from tilewright.networks.onnx_scalars import make_scalars
+from tilewright.networks.onnx_sums import as_additions
 from tilewright.networks.onnx_transposed import as_convolutions
 from tilewright.networks.recurrent.layout import steps_first
 from tilewright.networks.recurrent.unroll import unroll
@@ -49,6 +50,7 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
     _lift_constants(normal)
     make_scalars(normal)
     _take_branches(normal)
+    as_additions(normal)
     for transposition in steps_first(normal.graph):
         normal.add_operator(transposition)
     fix_inputs(normal, input_shapes)

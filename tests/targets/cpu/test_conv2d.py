@@ -137,6 +137,11 @@ def test_the_space_is_finite_and_the_baseline_config_lies_in_it(text: str) -> No
         size = (-(-size[0] // values["algorithm"]), -(-size[1] // values["algorithm"]))
     tiling = CpuTiling.of(workload, spec, values, size)
     assert registers(spec) // 2 <= tiling.accumulators <= registers(spec) - 2
+    narrow = CpuSpec(spec.threads, 8, spec.mcpu, spec.model)
+    values = KERNEL.baseline_values(workload, narrow)
+    tiling = CpuTiling.of(workload, narrow, values, size)
+    held = tiling.accumulators + tiling.tile[0] + 1  # sums, weights and a number
+    assert held <= 16, "a register tile of AVX2 is spilled"
 
 
 @pytest.mark.parametrize("text", LAYERS)

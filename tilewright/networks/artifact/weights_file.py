@@ -1,8 +1,9 @@
 """Writes the weights of a library into a file, and reads them from where it is mapped.
 
-Little-endian: 8 bytes that name the format, its version and the number of arrays (4 bytes each); a
-row of 80 bytes an array (type and number of axes, 4 bytes each, 8 sizes and the place of its data
-from the file's beginning, 8 bytes each); the data, each array at a multiple of `ALIGNMENT`.
+All numbers are little-endian. The file begins with 8 bytes that name the format, its version and
+the number of arrays, in 4 bytes each. A row of 80 bytes an array follows. It has the type and the
+number of axes in 4 bytes each, then 8 sizes and the place of the data in the file in 8 bytes each.
+Then come the data, each array at a multiple of `ALIGNMENT`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Takes the weights out of a compiled network: its function reads them from its last parameter.
 
 Weights that are part of a library are linked into it, and TVM copies them twice as it loads it. In
-a file of their own they are mapped: a page is read when it is first used, and all processes that
+a file of their own they are mapped. A page is read when it is first used, and all processes that
 run the network share it.
 """
 

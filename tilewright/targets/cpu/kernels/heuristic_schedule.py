@@ -18,7 +18,10 @@ CACHE = 1 << 19
 NEAR = 1 << 15
 """The same of the first level, for the weights of a register tile, if they are many."""
 COPIED = 0.8
-"""What a tile is worth that needs a copy of the data, as it does not divide the image."""
+"""With AVX-512, what a tile is worth that needs a copy of the data, as it does not divide the
+image."""
+COPY_CYCLES = 6.0
+"""Of a vector of the data, elsewhere: our choice, twice what the estimate says."""
 
 
 def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[str, int]:
@@ -31,9 +34,8 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
         rows, columns = -(-w.out_height // m), -(-w.out_width // m)
     ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
     dots = w.dtype == "int8"  # whose data are best copied, and whose tiles overlap
-    blocks, tile_h, tile_w = _tile(
-        w.out_channels // ob, rows, columns, is_padded(w) or dots, spec, dots
-    )
+    copied = 1.0 if is_padded(w) or dots else _copied(w, spec)
+    blocks, tile_h, tile_w = _tile(w.out_channels // ob, rows, columns, copied, spec, dots)
     area = (m + 2) ** 2 if m else w.kernel_h * w.kernel_w
     number = 1 if dots else 4
     weights = number * w.out_channels * w.in_channels * area
@@ -80,22 +82,40 @@ def _algorithm(w: Workload) -> int:
     return 4 if smaller > 8 else 0
 
 
+def _copied(w: Workload, spec: CpuSpec) -> float:
+    """What a tile is worth that needs a copy of the data, as it does not divide the image."""
+    if _reads_numbers_from_memory(spec):
+        return COPIED
+    multiplies = w.out_channels * w.kernel_h * w.kernel_w / (2 * w.stride_h * w.stride_w)
+    return 1 / (1 + COPY_CYCLES / multiplies)  # of each vector of the data
+
+
+def _reads_numbers_from_memory(spec: CpuSpec) -> bool:
+    """Whether a multiplication copies a number from memory into all lanes, as AVX-512's do. Others
+    need a register for it."""
+    return spec.lanes == 16
+
+
 def _tile(
-    blocks: int, rows: int, columns: int, bordered: bool, spec: CpuSpec, dots: bool
+    blocks: int, rows: int, columns: int, copied: float, spec: CpuSpec, dots: bool
 ) -> tuple[int, int, int]:
-    """Channel blocks, rows and columns of a register tile; of data that are copied anyway if
-    `bordered`. The numbers that `dots` multiply lie in registers, too."""
+    """Channel blocks, rows and columns of a register tile; one that does not divide the image is
+    worth `copied`. The numbers that `dots` multiply lie in registers, too."""
     room = registers(spec) - 2
 
     def fits(each: int, pixels: int) -> bool:
-        return each * pixels <= (room + 1 - each if dots else room)
+        if dots:
+            return each * pixels <= room + 1 - each
+        if _reads_numbers_from_memory(spec):
+            return each * pixels <= room
+        return each * pixels + each + 1 <= registers(spec)  # sums, weights and a number
 
     def worth(tile: tuple[int, int, int]) -> float:
         each, high, long = tile
         adds, loads = each * high * long, each + high * long
         covered = -(-rows // high) * high * -(-columns // long) * long
-        copied = COPIED if covered != rows * columns and not bordered else 1.0
-        return adds / (max(adds, loads, 8) + loads / 8 + 1) * rows * columns / covered * copied
+        whole = 1.0 if covered == rows * columns else copied
+        return adds / (max(adds, loads, 8) + loads / 8 + 1) * rows * columns / covered * whole
 
     found = [
         (each, even_parts(rows, high), even_parts(columns, long))
