@@ -1,6 +1,7 @@
 """Schedules every function that TVM makes of the operators between kernels.
 
-Values with one reader are inlined, outer loops run in parallel, the innermost is vectorised.
+Values with one reader are inlined, outer loops run in parallel, the innermost is vectorised. Where
+rows are summed, as in a softmax, all that is done to a row is done while it is in the cache.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ WIDEST = 64
 """Numbers at most in the innermost loop: four of the widest vectors."""
 LEAST = 8
 """A last loop that can have no vectors of so many is left to LLVM."""
+PARTIAL = 16
+"""Sums of a row that are kept side by side, at most. They are added one by one at its end."""
 WORTH_THREADS = 1 << 14
 """Steps of a loop nest that take longer than waking threads."""
 
@@ -41,10 +44,12 @@ def scheduled(function: Any) -> Any:
     try:
         sch = Schedule(IRModule({"main": function}))
         _inline(sch)
-        for name in _blocks(sch):
-            _schedule(sch, sch.get_sblock(name))
+        if (by_rows := _by_rows(sch.copy())) is None:
+            for name in _blocks(sch):
+                _schedule(sch, sch.get_sblock(name))
     except (ScheduleError, ValueError):  # sizes that are known only as it runs, or no such loops
         return function
+    sch = by_rows or sch
     return sch.mod["main"].with_attrs(function.attrs) if function.attrs else sch.mod["main"]
 
 
@@ -66,6 +71,65 @@ def _inline(sch: Any) -> None:
             continue
 
 
+def _by_rows(sch: Any) -> Any:
+    """The schedule with one loop over rows, in which every nest does its part of a row; None where
+    no rows are summed, the nests do not have the same rows, or these fill no vectors."""
+    *before, last = _blocks(sch)
+    _, sizes = _axes(sch, last)
+    kinds = [0] * len(sizes)
+    if len(sizes) < 2 or _divisor(sizes[-1], PARTIAL) < LEAST:
+        return None
+    of_sum = ([*kinds[1:], 2], sizes)
+    known = (of_sum, (kinds, sizes), (kinds[1:], sizes[:-1]))
+    sums = [name for name in before if _axes(sch, name) == of_sum]
+    if not sums or any(_axes(sch, name) not in known for name in (*before, last)):
+        return None
+    try:
+        for name in sums:
+            _side_by_side(sch, name)
+        outer = sch.fuse(*sch.get_loops(sch.get_sblock(last))[:-1])
+        for name in reversed(_blocks(sch)[:-1]):
+            sch.compute_at(sch.get_sblock(name), outer)
+        if math.prod(sizes) >= WORTH_THREADS:
+            sch.parallel(outer)
+        for name in _blocks(sch):
+            _vectorise_row(sch, sch.get_sblock(name))
+    except ScheduleError:
+        return None
+    return sch
+
+
+def _axes(sch: Any, name: str) -> tuple[list[int], list[int]]:
+    """The kinds of a nest's axes, 0 for one of its result and 2 for one that is summed, and their
+    sizes."""
+    block = sch.get_sblock(name)
+    kinds = [int(each.iter_type) for each in sch.get(block).iter_vars]
+    return kinds, [int(sch.get(loop).extent) for loop in sch.get_loops(block)]
+
+
+def _side_by_side(sch: Any, name: str) -> None:
+    """Sum a row in several sums, one a lane."""
+    block = sch.get_sblock(name)
+    *_, inner = sch.get_loops(block)
+    _, lanes = sch.split(inner, [None, _divisor(int(sch.get(inner).extent), PARTIAL)])
+    sch.rfactor(lanes, factor_axis=len(sch.get_loops(block)) - 2)
+
+
+def _vectorise_row(sch: Any, block: Any) -> None:
+    """What a nest does to a row, in vectors."""
+    loops = sch.get_loops(block)[1:]
+    sums = any(int(each.iter_type) == 2 for each in sch.get(block).iter_vars)
+    if sums and len(loops) == 2:  # side by side
+        lanes, places = loops
+        sch.reorder(places, lanes)
+        sch.vectorize(lanes)
+        initial = sch.decompose_reduction(block, places)
+        sch.vectorize(sch.get_loops(initial)[-1])
+    elif loops and not sums:
+        width = _divisor(int(sch.get(loops[-1]).extent), WIDEST)
+        sch.vectorize(sch.split(loops[-1], [None, width])[1])
+
+
 def _schedule(sch: Any, block: Any) -> None:
     """One nest of loops. Raises `ScheduleError` or `ValueError`."""
     loops = sch.get_loops(block)
@@ -81,7 +145,7 @@ def _schedule(sch: Any, block: Any) -> None:
     if not spatial:
         return
     *outer, last = spatial
-    width, vector = _vector(sizes[-1]), None
+    width, vector = _divisor(sizes[-1], WIDEST), None
     if width >= LEAST:
         rest, vector = sch.split(last, [None, width])
         sch.reorder(*outer, rest, *sums, vector)
@@ -102,6 +166,6 @@ def _schedule(sch: Any, block: Any) -> None:
             sch.vectorize(sch.get_loops(initial)[-1])
 
 
-def _vector(size: int) -> int:
-    """The largest divisor that the innermost loop may have."""
-    return max(d for d in range(1, min(size, WIDEST) + 1) if size % d == 0)
+def _divisor(size: int, most: int) -> int:
+    """The largest divisor that is no larger than `most`."""
+    return max(d for d in range(1, min(size, most) + 1) if size % d == 0)
