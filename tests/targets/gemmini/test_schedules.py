@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from tilewright.core.errors import WorkloadError
 from tilewright.targets import gemmini, make_target
 from tilewright.targets.gemmini.lowering.tensors import constants
-from tilewright.targets.gemmini.lowering.vendor_rule import vendor_tile
-from tilewright.targets.gemmini.spec import GemminiSpec
 from tilewright.targets.workload import Workload, parse_workload
 
 ROUNDED = "bias, >> even 8, min 127, max 0"
@@ -172,22 +170,6 @@ def test_no_other_target_takes_rounding_for_a_shift() -> None:
     workload = parse_workload("dense:n=1,c=32,o=32", ROUNDED)
     with pytest.raises(WorkloadError, match="--target gemmini"):
         make_target("vta-pynq").space(workload)
-
-
-@pytest.mark.parametrize(
-    ("blocks", "tile"),
-    [
-        ((8, 8, 8), (5, 6, 8)),  # 30 of 32 blocks of sums
-        ((4, 4, 32), (4, 4, 32)),  # all of it
-        ((1, 8, 32), (1, 8, 32)),
-        ((64, 64, 64), (5, 5, 51)),  # 510 of 512 blocks of operands
-    ],
-)  # fmt: skip
-def test_the_vendors_rule_fills_half_of_both_memories(
-    blocks: tuple[int, int, int], tile: tuple[int, int, int]
-) -> None:
-    found = vendor_tile(*blocks, GemminiSpec.load("gemmini-default").machine)
-    assert found == tile
 
 
 def test_a_machine_is_read_from_a_file(tmp_path: Path) -> None:
