@@ -18,6 +18,7 @@ LAYERS = {
     "dense:n=128,c=128,o=128": ROUNDED,
     "dense:n=1,c=100,o=10": ROUNDED,
     "dense:n=49,c=72,o=40": ">> 8, min 127, max 0",
+    "dense:n=20,c=48,o=100": ROUNDED,
     "conv2d:n=1,c=32,h=9,w=9,o=48,k=3,s=2,p=1": ROUNDED,
     "conv2d:n=1,c=20,h=20,w=20,o=24,k=3,s=1,p=1": "bias, residual 7, >> even 9, min 127, max -128",
     "conv2d:n=1,c=32,h=6,w=6,o=32,k=1,s=1,p=0": "+ 77, weighted 300, >> even 9, min 127, max -128",
@@ -69,9 +70,10 @@ def expected(w: Workload, tensors: dict[str, Array]) -> Array:
 
 
 def in_memory(image: Array) -> NDArray[np.int8]:
-    """(n, c, h, w) pixel by pixel, channels up to a multiple of 16."""
+    """(n, c, h, w) pixel by pixel, channels up to 16, 32 or a multiple of 64."""
     rows = np.moveaxis(image, 1, -1)
-    return np.pad(rows, ((0, 0),) * 3 + ((0, -rows.shape[-1] % 16),)).astype(np.int8)
+    step = next((size for size in (16, 32) if rows.shape[-1] <= size), 64)
+    return np.pad(rows, ((0, 0),) * 3 + ((0, -rows.shape[-1] % step),)).astype(np.int8)
 
 
 @pytest.mark.parametrize("text", LAYERS)

@@ -34,8 +34,8 @@ _HEAD = """\
 /* Written by Tilewright for {name}: one function a layer. Compile it with gemmini-rocc-tests.
 
    Activations are rows of int8 channels, a row a pixel (NHWC). Weights are [group][kernel row]
-   [kernel column][input channel][output channel], channels in whole blocks of 16. See the comment
-   at each function for the bytes from a row to the next. Pointers are multiples of 64. */
+   [kernel column][input channel][output channel], input channels in whole blocks of 16. See the
+   comment at each function for the bytes from a row to the next. Pointers are multiples of 64. */
 #include <stddef.h>
 #include <stdint.h>
 

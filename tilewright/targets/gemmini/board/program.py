@@ -130,11 +130,11 @@ def segment_commands(parts: Sequence[CommandTable]) -> CommandTable:
 def _layer(row: Mapping[str, Json], every: CommandTable) -> BuiltLayer:
     first, count = map(as_int, as_list(row["instructions"]))
     workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
-    data, residual, output = map(as_int, as_list(row["strides"]))
+    data, residual, output, weight = map(as_int, as_list(row["strides"]))
     addresses = {role: as_int(at) for role, at in as_object(row["addresses"]).items()}
     geometry = replace(
         BlockGeometry.of(workload), data_stride=data, residual_stride=residual,
-        output_stride=output, addresses=addresses,
+        output_stride=output, weight_stride=weight, addresses=addresses,
     )  # fmt: skip
     return BuiltLayer(workload, as_int(row["segment"]), every[first : first + count], geometry)
 
