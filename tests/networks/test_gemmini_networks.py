@@ -35,9 +35,21 @@ def strips_net(g: Graph) -> onnx.ModelProto:
     return g.model((g.quantise(last, 2), (1, 20, 5, 5)), (whole, (1, 32, 5, 5)))
 
 
+def gaps_net(g: Graph) -> onnx.ModelProto:
+    """40 channels: rows of 40 bytes have gaps behind them where a convolution reads them, and none
+    where a product reads the image as one row."""
+    x = g.quantise(g.input("x", (1, 40, 6, 6)), -5)
+    y = g.quantise(g.conv(x, "first", (40, 40, 3, 3), (-5, -7)), -1)
+    y = g.quantise(g.conv(y, "second", (40, 40, 3, 3), (-1, -7)), 3)
+    flat = g.op("Flatten", "flat", [y])
+    product = g.op("MatMul", "fc", [flat, g.weight("fc", (40 * 4, 50), -7)])
+    return g.model((g.quantise(product, 8), (1, 50)))
+
+
 NETS: dict[str, tuple[Callable[[Graph], onnx.ModelProto], int]] = {
     "residual": (residual_net, 5), "depthwise": (depthwise_net, 2),
     "attention": (attention_net, 5), "strips": (strips_net, 4),
+    "gaps": (gaps_net, 3),
 }  # fmt: skip
 """Networks, and the layers that the accelerator gets of them at least."""
 
