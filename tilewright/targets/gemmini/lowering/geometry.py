@@ -1,8 +1,8 @@
 """Describes a workload as products of blocks: sizes, groups of channels, addresses of its tensors.
 
 Activations lie in memory pixel by pixel (NHWC), weights as (group, kernel row, kernel column, input
-channel, output channel). A pixel and a row of weights begin where a request for memory can: rows
-are 16 or 32 bytes apart, or a multiple of 64.
+channel, output channel). A pixel and a row of weights begin where a request for memory can. Such
+rows are 16 or 32 bytes apart, or a multiple of 64.
 """
 
 from __future__ import annotations
