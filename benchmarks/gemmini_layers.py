@@ -1,6 +1,7 @@
 """Compares tuned schedules for Gemmini with the vendor's tiling rule, at three memory settings.
 
     python -m benchmarks.gemmini_layers [--trials N] [--kind products|convolutions] [--out FILE]
+    python -m benchmarks.gemmini_layers --redraw benchmarks/rows/gemmini-products.json
 
 For each layer: cycles of the vendor's rule, of the best of N trials by the default tuner, of the
 bound, and the form of the best schedule. The rule runs on tensors whose rows are aligned to
@@ -137,7 +138,11 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--kind", choices=[*KINDS], default="products")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--redraw", type=Path, help="print these rows; run nothing")
     options = parser.parse_args()
+    if options.redraw is not None:
+        print(table(json.loads(options.redraw.read_text())))
+        return
     rows: list[Row] = []
     for name, text in KINDS[options.kind].items():
         for setting in SETTINGS:
