@@ -107,6 +107,12 @@ def test_the_share_of_each_co_design_method_is_what_its_raw_rows_give(
         assert "{} % ({}–{})".format(*found.groups()) in page
 
 
+def test_the_table_of_gemminis_convolutions_is_what_its_rows_give() -> None:
+    rows = json.loads((ROOT / "benchmarks" / "rows" / "gemmini-convolutions.json").read_text())
+    *lines, _, _ = gemmini_layers.table(rows).splitlines()
+    assert "\n".join(lines) in (ROOT / "docs" / "evidence" / "gemmini.md").read_text()
+
+
 def test_the_table_of_gemminis_products_is_what_its_rows_give() -> None:
     rows = json.loads((ROOT / "benchmarks" / "rows" / "gemmini-products.json").read_text())
     page = (ROOT / "docs" / "evidence" / "gemmini.md").read_text()
