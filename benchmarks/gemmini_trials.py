@@ -31,7 +31,6 @@ from tilewright.targets.workload import parse_workload
 
 EPILOGUE = "bias, >> even 8, min 127, max 0"
 LAYERS = {
-    "attention scores": "dense:n=128,c=64,o=128",
     "attention values": "dense:n=128,c=128,o=64",
     "1×1 96→24 @14": "conv2d:n=1,c=96,h=14,w=14,o=24,k=1,s=1,p=0",
     "3×3 32→64 @14": "conv2d:n=1,c=32,h=14,w=14,o=64,k=3,s=1,p=1",

@@ -84,6 +84,11 @@ def quoted(path: str, tuner: str, figure: str) -> str:
         ("tuners-extended.parquet", "ml2tuner", "a trial"),
         ("tuners-extended.parquet", "autotvm:plan=16", "a trial"),
         ("tuners-tables.parquet", "ml2tuner", "trials, plan 16"),
+        ("gemmini-trials.parquet", "default", "trials, plan 16"),
+        ("gemmini-trials.parquet", "default-blind", "trials, plan 16"),
+        ("gemmini-trials.parquet", "estimate", "trials, plan 16"),
+        ("gemmini-trials.parquet", "ml2tuner", "trials, plan 16"),
+        ("gemmini-trials.parquet", "random", "trials, plan 16"),
         ("tuners-tables.parquet", "default", "real seconds"),
         ("tuners-tables.parquet", "estimate", "real seconds"),
     ],
@@ -105,6 +110,20 @@ def test_the_share_of_each_co_design_method_is_what_its_raw_rows_give(
         found = re.search(r"hypervolume ([\d.]+)% \(([\d.]+)%-([\d.]+)%\)", line)
         assert found is not None
         assert "{} % ({}–{})".format(*found.groups()) in page
+
+
+def test_trials_for_gemmini_are_what_their_rows_give() -> None:
+    runs = pd.read_parquet(ROOT / "benchmarks" / "rows" / "gemmini-trials.parquet")
+    page = (ROOT / "docs" / "evidence" / "gemmini.md").read_text()
+    for tuner, own in runs.groupby("tuner"):
+        columns = ("trials", "trials, plan 16")
+        ratios = [quoted("gemmini-trials.parquet", str(tuner), column) for column in columns]
+        cells = []
+        for layer in runs["layer"].unique():
+            each = own[own["layer"] == layer]
+            few = "" if each["reached"].all() else f", {each['reached'].sum()} of {len(each)} runs"
+            cells.append(f"{each['trials'].median():.0f}{few}")
+        assert f"| `{tuner}` | {' | '.join([*ratios, *cells])} |" in page
 
 
 def test_the_table_of_gemminis_convolutions_is_what_its_rows_give() -> None:
