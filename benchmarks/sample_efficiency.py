@@ -181,6 +181,7 @@ def _ratio(rows: pd.DataFrame, tuner: str, rival: str, figure: str) -> Interval:
 
 
 def relative_table(rows: pd.DataFrame) -> Table:
+    """The figures of each tuner, with their intervals."""
     layers, seeds = rows["layer"].nunique(), rows["seed"].nunique()
     table = Table(
         title=f"relative to {RIVAL}, until within {GOAL:.0%}; regret at {LOOK} trials; intervals "

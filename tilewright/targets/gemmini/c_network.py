@@ -31,7 +31,7 @@ _HEAD = """\
 
 
 @dataclass(frozen=True)
-class Segment:
+class SegmentCommands:
     """Commands (n, 3), and the tensors of the host that they take and give."""
 
     commands: CommandTable
@@ -41,7 +41,7 @@ class Segment:
 
 def c_network(
     spec: GemminiSpec, memory_bytes: int, constants: Sequence[tuple[int, bytes]],
-    segments: Sequence[Segment], header: str,
+    segments: Sequence[SegmentCommands], header: str,
 ) -> tuple[str, str]:  # fmt: skip
     """The C file, and the header of that name, which it includes. `constants` by address."""
     head = _HEAD.replace("NAME", comment(spec.name)).replace("PAGE", str(PAGE_BYTES))
@@ -58,7 +58,7 @@ def c_network(
     return "\n".join(parts), _constants(constants)
 
 
-def _function(number: int, segment: Segment, memory_bytes: int) -> str:
+def _function(number: int, segment: SegmentCommands, memory_bytes: int) -> str:
     symbol, begin = f"gemmini_segment_{number}", np.array([MEMORY_BASE])
     said = [
         f"   {verb} {_tensor(tensor)}"

@@ -13,7 +13,7 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json
 from tilewright.targets.artifact_types import LayerCheck, StreamTimes, Tensors
 from tilewright.targets.gemmini.board.memory import HostTensor, rows_at
-from tilewright.targets.gemmini.c_network import Segment, c_network
+from tilewright.targets.gemmini.c_network import SegmentCommands, c_network
 from tilewright.targets.gemmini.functional import execute_stream
 from tilewright.targets.gemmini.isa import FENCE
 from tilewright.targets.gemmini.lowering.batch import stream_from
@@ -127,7 +127,7 @@ class GemminiProgram:
     def c_files(self, header: str) -> tuple[str, str]:
         """See `targets.gemmini.c_network`."""
         segments = [
-            Segment(segment_commands(self._of(number)), loads, stores)
+            SegmentCommands(segment_commands(self._of(number)), loads, stores)
             for number, (loads, stores) in enumerate(self.segments)
         ]
         return c_network(self.spec, len(self.memory), self.constants, segments, header)
