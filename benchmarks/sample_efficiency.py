@@ -80,10 +80,10 @@ def main(
         console.print(leaderboard_table(compared.leaderboard, console.width))
         share = {name: _invalid_share(test_bed, name) for name, _ in test_bed.workloads}
         redraw = folder / "runs.parquet"
-        _rows(compared.results, share).to_parquet(redraw, index=False)
+        rows_of(compared.results, share).to_parquet(redraw, index=False)
     rows = pd.read_parquet(redraw)
-    console.print(_by_layer(rows))
-    console.print(_relative_table(rows))
+    console.print(by_layer(rows))
+    console.print(relative_table(rows))
 
 
 def _test_bed(where: Where, spaces: Path, wanted: list[str], live: bool) -> TestBed:
@@ -100,7 +100,7 @@ def _invalid_share(test_bed: TestBed, name: str) -> float:
     return float(np.mean(test_bed.table(name).status != "valid"))
 
 
-def _rows(results: Results, share: dict[str, float]) -> pd.DataFrame:
+def rows_of(results: Results, share: dict[str, float]) -> pd.DataFrame:
     """A row a run. Counts and seconds are until the goal, those named after `LOOK` until then."""
     look = min(LOOK, results.trials) - 1
     figures = {
@@ -129,7 +129,7 @@ def _grid(rows: pd.DataFrame, tuner: str, figure: str) -> Floats:
     return table.loc[rows["layer"].unique()].to_numpy(np.float64)
 
 
-def _by_layer(rows: pd.DataFrame) -> Table:
+def by_layer(rows: pd.DataFrame) -> Table:
     """Trials to the goal, and regret after some: median (quartiles) over seeds."""
     table = Table(title=f"trials to {GOAL:.0%}: median (quartiles), regret at {LOOK}")
     table.add_column("layer")
@@ -180,7 +180,8 @@ def _ratio(rows: pd.DataFrame, tuner: str, rival: str, figure: str) -> Interval:
     return hierarchical(ratio_of_medians, _grid(rows, tuner, figure), _grid(rows, rival, figure))
 
 
-def _relative_table(rows: pd.DataFrame) -> Table:
+def relative_table(rows: pd.DataFrame) -> Table:
+    """The figures of each tuner, with their intervals."""
     layers, seeds = rows["layer"].nunique(), rows["seed"].nunique()
     table = Table(
         title=f"relative to {RIVAL}, until within {GOAL:.0%}; regret at {LOOK} trials; intervals "

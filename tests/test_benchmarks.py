@@ -14,7 +14,7 @@ from scipy import stats
 
 from benchmarks.intervals import hierarchical, ratio_of_medians
 from benchmarks.layers import DEVELOPMENT, JUDGED
-from benchmarks.sample_efficiency import _rows, _test_bed, figures
+from benchmarks.sample_efficiency import _test_bed, figures, rows_of
 from benchmarks.transfer_accuracy import formula_figures
 from benchmarks.transfer_controls import controls
 from benchmarks.transfer_tuning import _goals, summary
@@ -100,7 +100,7 @@ def results() -> Results:
 
 
 def test_rows_say_what_a_run_needed(tmp_path: Path) -> None:
-    _rows(results(), {"unet": 0.6}).to_parquet(tmp_path / "rows.parquet")
+    rows_of(results(), {"unet": 0.6}).to_parquet(tmp_path / "rows.parquet")
     rows = pd.read_parquet(tmp_path / "rows.parquet")
     assert rows["trials"].tolist() == [4, 2, 2, 2]  # to the end of the batch
     assert not rows["development"].any()

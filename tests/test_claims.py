@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from functools import cache
@@ -10,6 +11,7 @@ from importlib.util import find_spec
 import pandas as pd
 import pytest
 
+from benchmarks import gemmini_layers
 from benchmarks.codesign import read_runs
 from benchmarks.codesign_figures import summary
 from benchmarks.exact_codesign.store import read_truth
@@ -82,6 +84,11 @@ def quoted(path: str, tuner: str, figure: str) -> str:
         ("tuners-extended.parquet", "ml2tuner", "a trial"),
         ("tuners-extended.parquet", "autotvm:plan=16", "a trial"),
         ("tuners-tables.parquet", "ml2tuner", "trials, plan 16"),
+        ("gemmini-trials.parquet", "default", "trials, plan 16"),
+        ("gemmini-trials.parquet", "default-blind", "trials, plan 16"),
+        ("gemmini-trials.parquet", "estimate", "trials, plan 16"),
+        ("gemmini-trials.parquet", "ml2tuner", "trials, plan 16"),
+        ("gemmini-trials.parquet", "random", "trials, plan 16"),
         ("tuners-tables.parquet", "default", "real seconds"),
         ("tuners-tables.parquet", "estimate", "real seconds"),
     ],
@@ -103,3 +110,34 @@ def test_the_share_of_each_co_design_method_is_what_its_raw_rows_give(
         found = re.search(r"hypervolume ([\d.]+)% \(([\d.]+)%-([\d.]+)%\)", line)
         assert found is not None
         assert "{} % ({}–{})".format(*found.groups()) in page
+
+
+def test_trials_for_gemmini_are_what_their_rows_give() -> None:
+    runs = pd.read_parquet(ROOT / "benchmarks" / "rows" / "gemmini-trials.parquet")
+    page = (ROOT / "docs" / "evidence" / "gemmini.md").read_text()
+    for tuner, own in runs.groupby("tuner"):
+        columns = ("trials", "trials, plan 16")
+        ratios = [quoted("gemmini-trials.parquet", str(tuner), column) for column in columns]
+        cells = []
+        for layer in runs["layer"].unique():
+            each = own[own["layer"] == layer]
+            few = "" if each["reached"].all() else f", {each['reached'].sum()} of {len(each)} runs"
+            cells.append(f"{each['trials'].median():.0f}{few}")
+        assert f"| `{tuner}` | {' | '.join([*ratios, *cells])} |" in page
+
+
+def test_the_table_of_gemminis_convolutions_is_what_its_rows_give() -> None:
+    rows = json.loads((ROOT / "benchmarks" / "rows" / "gemmini-convolutions.json").read_text())
+    *lines, _, _ = gemmini_layers.table(rows).splitlines()
+    assert "\n".join(lines) in (ROOT / "docs" / "evidence" / "gemmini.md").read_text()
+
+
+def test_the_table_of_gemminis_products_is_what_its_rows_give() -> None:
+    rows = json.loads((ROOT / "benchmarks" / "rows" / "gemmini-products.json").read_text())
+    page = (ROOT / "docs" / "evidence" / "gemmini.md").read_text()
+    assert len(rows) == 42
+    assert all(row["tuned"] <= row["vendor"] for row in rows)
+    assert gemmini_layers.table(rows) in page
+    shares = [gemmini_layers.saved([r for r in rows if r["latency"] == n]) for n in (20, 60, 100)]
+    assert ", ".join(f"{100 * share:.2f} %" for share in shares[:2]) in page
+    assert f"and {100 * shares[2]:.2f} %" in page

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,9 @@ import pytest
 from integer_nets import random_inputs, session
 from quantised_graphs import Graph
 from test_integer_networks import attention_net, depthwise_net, residual_net
+from typer.testing import CliRunner
 
+from tilewright.cli.app import app
 from tilewright.flows.build import tuned_picks
 from tilewright.networks import artifact
 from tilewright.networks.accelerator import Accelerator
@@ -35,9 +39,21 @@ def strips_net(g: Graph) -> onnx.ModelProto:
     return g.model((g.quantise(last, 2), (1, 20, 5, 5)), (whole, (1, 32, 5, 5)))
 
 
+def gaps_net(g: Graph) -> onnx.ModelProto:
+    """40 channels: rows of 40 bytes have gaps behind them where a convolution reads them, and none
+    where a product reads the image as one row."""
+    x = g.quantise(g.input("x", (1, 40, 6, 6)), -5)
+    y = g.quantise(g.conv(x, "first", (40, 40, 3, 3), (-5, -7)), -1)
+    y = g.quantise(g.conv(y, "second", (40, 40, 3, 3), (-1, -7)), 3)
+    flat = g.op("Flatten", "flat", [y])
+    product = g.op("MatMul", "fc", [flat, g.weight("fc", (40 * 4, 50), -7)])
+    return g.model((g.quantise(product, 8), (1, 50)))
+
+
 NETS: dict[str, tuple[Callable[[Graph], onnx.ModelProto], int]] = {
     "residual": (residual_net, 5), "depthwise": (depthwise_net, 2),
     "attention": (attention_net, 5), "strips": (strips_net, 4),
+    "gaps": (gaps_net, 3),
 }  # fmt: skip
 """Networks, and the layers that the accelerator gets of them at least."""
 
@@ -69,6 +85,63 @@ def test_a_network_gives_what_onnxruntime_gives(name: str, tmp_path: Path) -> No
         assert (ours == theirs[output]).mean() > 0.99, output
         step = next(value.scale.step for value in graph.outputs if value.name == output)
         np.testing.assert_allclose(ours, theirs[output], rtol=0, atol=step)
+
+
+MAIN = """\
+#include <inttypes.h>
+#include <stdio.h>
+#define GEMMINI_COMMAND(funct, rs1, rs2) printf("%d %" PRIu64 " %" PRIu64 "\\n", funct, rs1, rs2)
+#define GEMMINI_FENCE() puts("127 0 0")
+#include "net.c"
+static int8_t image[GEMMINI_NETWORK_BYTES];
+int main(int count, char **words)
+{
+  (void)words;
+  if (count > 1) {
+    gemmini_network_load(image);
+    fwrite(image, 1, sizeof image, stdout);
+    return 0;
+  }
+  CALLS
+  return 0;
+}
+"""
+
+
+@pytest.mark.slow(seconds=4)
+def test_a_network_as_c_issues_its_commands_and_holds_its_weights(tmp_path: Path) -> None:
+    """As the compiler of this machine understands it, with a macro that logs."""
+    folder = tmp_path / "built"
+    _, loaded = built(gaps_net(Graph()), folder)
+    out = tmp_path / "net.c"
+    done = CliRunner().invoke(
+        app, ["export", str(folder), "--format", "gemmini-c", "--out", str(out)]
+    )
+    assert done.exit_code == 0, done.output
+    assert "weights in net_weights.h" in done.output
+    manifest = json.loads((folder / "manifest.json").read_text())
+    segments = len(loaded.program.ports)
+    calls = " ".join(f"gemmini_segment_{n}((int8_t *)0x80000000ull);" for n in range(segments))
+    (tmp_path / "main.c").write_text(MAIN.replace("CALLS", calls))
+    options = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-O1", "-o", "main", "main.c"]
+    subprocess.run(["cc", *options], cwd=tmp_path, check=True)
+    said = subprocess.run([tmp_path / "main"], check=True, capture_output=True, text=True).stdout
+    every = np.frombuffer((folder / "commands.bin").read_bytes(), "<u8").reshape(-1, 3)
+    expected = []
+    for layer in manifest["layers"]:
+        first, count = layer["instructions"]
+        expected += [*every[first : first + count].tolist(), [127, 0, 0]]
+    assert [[int(word) for word in line.split()] for line in said.splitlines()] == expected
+    command = [tmp_path / "main", "image"]
+    image = subprocess.run(command, check=True, capture_output=True).stdout
+    program = json.loads((folder / "program.json").read_text())
+    constants, expected_image = (folder / "constants.bin").read_bytes(), bytearray(len(image))
+    assert len(image) == program["memory_bytes"]
+    for address, count in program["constants"]:
+        at = address - 0x80000000
+        expected_image[at : at + count], constants = constants[:count], constants[count:]
+    assert constants == b""
+    assert image == expected_image
 
 
 def test_what_no_store_clips_to_is_left_to_the_host() -> None:

@@ -221,6 +221,18 @@ class WritesC(Protocol):
 
 
 @runtime_checkable
+class WritesNetworkC(Protocol):
+    """Of a built network's program: it can be written as C."""
+
+    @property
+    def c_format(self) -> str:
+        """What the form of the file is called."""
+
+    def c_files(self, header: str) -> tuple[str, str]:
+        """A file with a function a segment, and the header of that name with the weights."""
+
+
+@runtime_checkable
 class Verifies(Protocol):
     """Runs programs on data."""
 

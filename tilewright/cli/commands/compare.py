@@ -88,13 +88,13 @@ def compare(
     """Run several tuners with many seeds and compare them with the enumerated optimum."""
     from tilewright.cli.views.comparison import comparing, show
     from tilewright.cli.views.terminal import Terminal
+    from tilewright.core.cores import usable_cores
     from tilewright.evaluation.compare.plan import (
         check_budget,
         parse_seeds,
         parse_tuner_configs,
         plan,
     )
-    from tilewright.evaluation.compare.process_pool import all_cores
     from tilewright.evaluation.compare.workload_selection import recorded
     from tilewright.flows.comparison import compare_tuners
     from tilewright.search import LocalRunner
@@ -119,7 +119,7 @@ def compare(
     keep_count("run", lambda: count_rows(out / RUNS))
     with comparing(console) as progress:
         run = LocalRunner(progress)
-        compared = compare_tuners(run, what, out, jobs or all_cores(), fresh)
+        compared = compare_tuners(run, what, out, jobs or usable_cores(), fresh)
     show(compared, out, console)
     if mlflow:
         _record(compared, out, console)

@@ -50,11 +50,6 @@ def run_jobs(
         pool.shutdown(cancel_futures=True)
 
 
-def all_cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 # -- inside the processes ----------------------------------------------------------------------
 
 _plan: ComparisonPlan | None = None

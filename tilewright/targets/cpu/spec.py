@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 
+from tilewright.core.cores import usable_cores
 from tilewright.core.errors import SpecError
 from tilewright.core.files import Json, as_int, as_text
 from tilewright.targets.cpu import machine
@@ -101,10 +101,9 @@ def this_machine() -> CpuSpec:
     """All of it that this process may use."""
     known = machine.flags()
     lanes = 16 if "avx512f" in known else 8 if "avx2" in known else 4
-    usable = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return CpuSpec(
+        usable_cores(), lanes, "", machine.model() or platform.processor(), dots_of(lanes)
     )
-    return CpuSpec(usable, lanes, "", machine.model() or platform.processor(), dots_of(lanes))
 
 
 def dots_of(lanes: int) -> str:

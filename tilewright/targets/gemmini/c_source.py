@@ -30,12 +30,14 @@ _MOVES = (MVIN, MVIN2, MVIN3, MVOUT)
 _PAIRS = (LOOP_ADDRESSES_AB, LOOP_ADDRESSES_DC)
 _TYPES = {"bias": "int32_t"}
 
-_HEAD = """\
+_LAYERS = """\
 /* Written by Tilewright for {name}: one function a layer. Compile it with gemmini-rocc-tests.
 
    Activations are rows of int8 channels, a row a pixel (NHWC). Weights are [group][kernel row]
-   [kernel column][input channel][output channel], channels in whole blocks of 16. See the comment
-   at each function for the bytes from a row to the next. Pointers are multiples of 64. */
+   [kernel column][input channel][output channel], input channels in whole blocks of 16. See the
+   comment at each function for the bytes from a row to the next. Pointers are multiples of 64. */
+"""
+_HEAD = """\
 #include <stddef.h>
 #include <stdint.h>
 
@@ -46,27 +48,30 @@ _HEAD = """\
 #endif
 
 /* rs1 and rs2 are offsets from the pointers that base1 and base2 number; 0: numbers as they are. */
-struct gemmini_word {{ uint64_t rs1, rs2; uint8_t funct, base1, base2; }};
+struct gemmini_word { uint64_t rs1, rs2; uint8_t funct, base1, base2; };
 
 static void gemmini_run(const struct gemmini_word *words, size_t count, const uint64_t *base)
-{{
-  for (size_t n = 0; n < count; n++) {{
+{
+  for (size_t n = 0; n < count; n++) {
     uint64_t rs1 = words[n].rs1 + base[words[n].base1], rs2 = words[n].rs2 + base[words[n].base2];
-    switch (words[n].funct) {{
-{cases}
-    case {fence}: GEMMINI_FENCE(); break;
-    }}
-  }}
-}}
+    switch (words[n].funct) {
+CASES
+    }
+  }
+}
 """
 _FUNCTS = range(15)
 
 
 def c_file(spec: GemminiSpec, functions: Sequence[str]) -> str:
     """A whole file of functions."""
-    cases = "\n".join(f"    case {n}: GEMMINI_COMMAND({n}, rs1, rs2); break;" for n in _FUNCTS)
-    head = _HEAD.format(name=_comment(spec.name), cases=cases, fence=FENCE)
-    return "\n".join([head, *functions])
+    return "\n".join([_LAYERS.format(name=comment(spec.name)) + c_runner(), *functions])
+
+
+def c_runner() -> str:
+    """What runs a table of commands."""
+    cases = [f"    case {n}: GEMMINI_COMMAND({n}, rs1, rs2); break;" for n in _FUNCTS]
+    return _HEAD.replace("CASES", "\n".join([*cases, f"    case {FENCE}: GEMMINI_FENCE(); break;"]))
 
 
 def c_function(name: str, workload: Workload, g: BlockGeometry, program: CommandTable) -> str:
@@ -74,15 +79,6 @@ def c_function(name: str, workload: Workload, g: BlockGeometry, program: Command
     roles = [role for role in ROLES if role in g.addresses]
     bases = np.array([g.addresses[role] for role in roles])
     ends = bases + np.array([g.sizes()[role] for role in roles])
-    words = []
-    for funct, *operands in program.tolist():
-        addressed = (funct in _MOVES or funct in _PAIRS, funct in _PAIRS)
-        split = [
-            _split(word, bases, ends) if is_address else (word, 0)
-            for word, is_address in zip(operands, addressed, strict=True)
-        ]
-        (rs1, base1), (rs2, base2) = split
-        words.append(f"  {{{rs1:#x}, {rs2:#x}, {funct}, {base1}, {base2}}},")
     symbol = re.sub(r"\W", "_", name, flags=re.ASCII)
     arguments = ", ".join(
         f"{'' if role == 'output' else 'const '}{_TYPES.get(role, 'int8_t')} *{role}"
@@ -94,14 +90,31 @@ def c_function(name: str, workload: Workload, g: BlockGeometry, program: Command
     }  # fmt: skip
     said = ", ".join(f"{role} {size}" for role, size in strides.items() if role in roles)
     return (
-        f"/* {_comment(str(workload))}\n   {_comment(workload.epilogue_text)}\n"
+        f"/* {comment(str(workload))}\n   {comment(workload.epilogue_text)}\n"
         f"   bytes from a row to the next: {said} */\n"
-        f"static const struct gemmini_word {symbol}_words[] = {{\n" + "\n".join(words) + "\n};\n\n"
+        f"{c_words(symbol, program, bases, ends)}\n"
         f"void {symbol}({arguments})\n{{\n"
         f"  const uint64_t base[] = {{0, {', '.join(f'(uintptr_t){role}' for role in roles)}}};\n"
         f"  gemmini_run({symbol}_words, sizeof {symbol}_words / sizeof *{symbol}_words, base);\n"
         "  GEMMINI_FENCE();\n}\n"
     )
+
+
+def c_words(
+    symbol: str, program: CommandTable, bases: NDArray[np.int64], ends: NDArray[np.int64]
+) -> str:
+    """The table of a program (n, 3), whose addresses are offsets from tensors (m,) that begin and
+    end there."""
+    words = []
+    for funct, *operands in program.tolist():
+        addressed = (funct in _MOVES or funct in _PAIRS, funct in _PAIRS)
+        split = [
+            _split(word, bases, ends) if is_address else (word, 0)
+            for word, is_address in zip(operands, addressed, strict=True)
+        ]
+        (rs1, base1), (rs2, base2) = split
+        words.append(f"  {{{rs1:#x}, {rs2:#x}, {funct}, {base1}, {base2}}},\n")
+    return f"static const struct gemmini_word {symbol}_words[] = {{\n{''.join(words)}}};\n"
 
 
 def _split(address: int, bases: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[int, int]:
@@ -112,6 +125,6 @@ def _split(address: int, bases: NDArray[np.int64], ends: NDArray[np.int64]) -> t
     return address - int(bases[inside[0]]), int(inside[0]) + 1
 
 
-def _comment(text: str) -> str:
+def comment(text: str) -> str:
     """A text that ends no comment."""
     return text.replace("*/", "* /")

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from math import log2
-from os import cpu_count
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.cores import usable_cores
 from tilewright.core.files import Json
 from tilewright.targets.artifact_types import Built, BuiltProgram, LayerGraph, Pick
 from tilewright.targets.base import Configs, Lowered, Measurements, Space, Status
@@ -121,7 +121,7 @@ class GemminiTarget:
             except StreamError as error:
                 return "run_error", f"run: {error}", -1
 
-        with ThreadPoolExecutor(cpu_count()) as pool:
+        with ThreadPoolExecutor(usable_cores()) as pool:
             for row, found in zip(rows, pool.map(run, rows), strict=True):
                 made.status[row], made.reason[row], made.cycles[row] = found
         valid = made.cycles >= 0

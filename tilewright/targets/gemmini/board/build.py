@@ -10,7 +10,13 @@ import numpy as np
 
 from tilewright.core.files import Json
 from tilewright.targets.artifact_types import Built, HostStep, LayerGraph, Pick
-from tilewright.targets.gemmini.board.layer import LoweredLayer, data_form, form_of, lower_layer
+from tilewright.targets.gemmini.board.layer import (
+    LoweredLayer,
+    data_form,
+    form_of,
+    is_flattened,
+    lower_layer,
+)
 from tilewright.targets.gemmini.board.memory import Form, HostTensor, MemoryPlan
 from tilewright.targets.gemmini.board.program import (
     COMMANDS,
@@ -45,8 +51,12 @@ class _Builder:
 
     def __init__(self, graph: LayerGraph, spec: GemminiSpec) -> None:
         self.graph, self.spec = graph, spec
-        self.plan = MemoryPlan(graph)
         self.shapes = {name: value.shape for name, value in graph.values.items()}
+        layers = [step for step in graph.steps if isinstance(step, Layer)]
+        flattened = {
+            layer.data for layer in layers if is_flattened(layer.workload, self.shapes[layer.data])
+        }
+        self.plan = MemoryPlan(graph, without_gaps=flattened)
         self.segments: list[_Segment] = []
         self.order: list[tuple[str, int]] = []
         self.made: dict[str, tuple[Form, int]] = {}  # by layers: form and segment
@@ -194,7 +204,7 @@ def _described(
         "segment": segment,
         "instructions": [first, len(program.commands)],
         "addresses": dict(g.addresses),
-        "strides": [g.data_stride, g.residual_stride, g.output_stride],
+        "strides": [g.data_stride, g.residual_stride, g.output_stride, g.weight_stride],
     }
 
 

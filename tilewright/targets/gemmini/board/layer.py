@@ -48,7 +48,7 @@ def lower_layer(
     pixels = w.batch * w.out_height * w.out_width
     data = plan.place(layer.data, data_form(layer, shapes[layer.data]), layer.unfold)
     output = plan.place(layer.output, form_of(shapes[layer.output], w.out_channels, pixels))
-    one_row = _is_flattened(w, shapes[layer.data])
+    one_row = is_flattened(w, shapes[layer.data])
     stride = whole(w.in_channels) if one_row else data.stride
     g = replace(lowering.geometry, data_stride=stride, output_stride=output.stride)
     places = {"data": data.at, "output": output.at}
@@ -83,7 +83,7 @@ def lower_layer(
 def data_form(layer: Layer, shape: tuple[int, ...]) -> Form:
     """How a layer reads its data, a value of that shape."""
     w = layer.workload
-    if layer.unfold is not None or _is_flattened(w, shape):
+    if layer.unfold is not None or is_flattened(w, shape):
         return "image"
     return form_of(shape, w.in_channels, w.batch * w.height * w.width)
 
@@ -94,7 +94,7 @@ def form_of(shape: tuple[int, ...], channels: int, pixels: int) -> Form:
     return "image" if is_image else "rows"
 
 
-def _is_flattened(w: Workload, shape: tuple[int, ...]) -> bool:
+def is_flattened(w: Workload, shape: tuple[int, ...]) -> bool:
     """Whether a dense layer reads all pixels of an image as one row."""
     return w.operator == "dense" and w.batch == 1 and len(shape) == 4 and shape[0] == 1
 
@@ -102,7 +102,7 @@ def _is_flattened(w: Workload, shape: tuple[int, ...]) -> bool:
 def _of_pixels(weight: NDArray[np.int8], w: Workload, shape: tuple[int, ...]) -> NDArray[np.int8]:
     """Weights of a flattened image, which come in the order of blocks of channels, in that of
     memory: pixel by pixel."""
-    if not _is_flattened(w, shape) or shape[2] * shape[3] == 1:
+    if not is_flattened(w, shape) or shape[2] * shape[3] == 1:
         return weight
     packed = weight.reshape(len(weight), -1, shape[2] * shape[3], DIM)
     return np.ascontiguousarray(packed.transpose(0, 2, 1, 3)).reshape(weight.shape)

@@ -6,7 +6,7 @@ last dimension of any other. No two tensors share memory, but those that lie ins
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal, cast, get_args
@@ -21,6 +21,7 @@ from tilewright.targets.gemmini.lowering.geometry import (
     MEMORY_BASE,
     MEMORY_BYTES,
     PAGE_BYTES,
+    aligned_row,
     whole,
 )
 from tilewright.targets.host_numbers import from_int8, to_int8
@@ -142,8 +143,9 @@ def rows_at(memory: NDArray[np.uint8], at: int, count: int, stride: int) -> NDAr
 class MemoryPlan:
     """Hands out memory from `MEMORY_BASE` on."""
 
-    def __init__(self, graph: LayerGraph) -> None:
-        self._values = graph.values
+    def __init__(self, graph: LayerGraph, without_gaps: Collection[str] = ()) -> None:
+        """Rows of values `without_gaps` follow one another, in whole blocks of channels."""
+        self._values, self._without_gaps = graph.values, frozenset(without_gaps)
         self._places: dict[tuple[str, Form, Unfold | None], TensorPlace] = {}
         self._groups: dict[str, dict[str, int]] = {}
         for group in lay_out((each.part, each.whole, each.first) for each in graph.slices):
@@ -168,6 +170,10 @@ class MemoryPlan:
             self._places[key] = self._new(name, form, unfold)
         return self._places[key]
 
+    def _row_bytes(self, names: Collection[str], channels: int) -> int:
+        """From a row of values that lie inside one another to the next."""
+        return whole(channels) if self._without_gaps & set(names) else aligned_row(channels)
+
     def __contains__(self, key: tuple[str, Form, Unfold | None]) -> bool:
         return key in self._places
 
@@ -175,17 +181,18 @@ class MemoryPlan:
         shape = self._values[name].shape
         if unfold is not None:
             channels, pixels = unfold.channels(shape[1]), shape[0] * unfold.height * unfold.width
-            stride = whole(channels)
+            stride = aligned_row(channels)
             return TensorPlace(form, self.room(pixels * stride), stride, unfold)
         rows, channels = TensorPlace(form, 0, 0).size(shape)
         if form == "weights":
-            stride = whole(rows)
+            stride = aligned_row(rows)
             return TensorPlace(form, self.room(whole(channels) * stride), stride)
         group = self._groups.get(name)
         if group is None:
-            return TensorPlace(form, self.room(rows * whole(channels)), whole(channels))
+            stride = self._row_bytes((name,), channels)
+            return TensorPlace(form, self.room(rows * stride), stride)
         sizes = {each: TensorPlace(form, 0, 0).size(self._values[each].shape)[1] for each in group}
-        stride = whole(max(first + sizes[each] for each, first in group.items()))
+        stride = self._row_bytes(group, max(first + sizes[each] for each, first in group.items()))
         at = self.room(rows * stride)
         for each, first in group.items():
             self._places[each, form, None] = TensorPlace(form, at + first, stride)

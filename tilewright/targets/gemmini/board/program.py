@@ -13,6 +13,7 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json
 from tilewright.targets.artifact_types import LayerCheck, StreamTimes, Tensors
 from tilewright.targets.gemmini.board.memory import HostTensor, rows_at
+from tilewright.targets.gemmini.c_network import SegmentCommands, c_network
 from tilewright.targets.gemmini.functional import execute_stream
 from tilewright.targets.gemmini.isa import FENCE
 from tilewright.targets.gemmini.lowering.batch import stream_from
@@ -47,11 +48,15 @@ class BuiltLayer:
 class GemminiProgram:
     """A network's program in the memory of a simulated machine."""
 
+    c_format = "gemmini-c"
+
     def __init__(
         self, spec: GemminiSpec, memory: NDArray[np.uint8], layers: Sequence[BuiltLayer],
         segments: Sequence[tuple[Sequence[HostTensor], Sequence[HostTensor]]],
+        constants: Sequence[tuple[int, bytes]],
     ) -> None:  # fmt: skip
         self.spec, self.memory, self.layers, self.segments = spec, memory, layers, segments
+        self.constants = constants  # by address
 
     @classmethod
     def open(
@@ -63,11 +68,12 @@ class GemminiProgram:
         size = as_int(described["memory_bytes"])
         if not 0 < size <= MEMORY_BYTES or len(files[COMMANDS]) % 24:
             raise ProgramDamaged("its memory or commands have an odd size; build it again")
-        memory, at = np.zeros(size, np.uint8), 0
+        memory, at, constants = np.zeros(size, np.uint8), 0, []
         for piece in as_list(described["constants"]):
             address, count = map(as_int, as_list(piece))
             part = np.frombuffer(files[CONSTANTS], np.uint8)[at : at + count]
             rows_at(memory, address, 1, count)[0] = part.view(np.int8)
+            constants.append((address, part.tobytes()))
             at += count
         every = np.frombuffer(files[COMMANDS], "<u8").astype(np.uint64).reshape(-1, 3)
         segments = [
@@ -80,7 +86,8 @@ class GemminiProgram:
         built = [_layer(as_object(dict(layer)), every) for layer in layers]
         if sum(len(layer.commands) for layer in built) != len(every):
             raise ProgramDamaged("the layers have other commands than the program; build it again")
-        return cls(spec, memory, built, [(loads, stores) for loads, stores in segments])
+        ports = [(loads, stores) for loads, stores in segments]
+        return cls(spec, memory, built, ports, constants)
 
     @property
     def ports(self) -> list[tuple[list[Value], list[Value]]]:
@@ -117,6 +124,14 @@ class GemminiProgram:
         for number, layer in enumerate(self.layers):
             yield _checked(number, layer, self.memory, self.spec, rng)
 
+    def c_files(self, header: str) -> tuple[str, str]:
+        """See `targets.gemmini.c_network`."""
+        segments = [
+            SegmentCommands(segment_commands(self._of(number)), loads, stores)
+            for number, (loads, stores) in enumerate(self.segments)
+        ]
+        return c_network(self.spec, len(self.memory), self.constants, segments, header)
+
     def _of(self, segment: int) -> list[CommandTable]:
         return [layer.commands for layer in self.layers if layer.segment == segment]
 
@@ -130,11 +145,11 @@ def segment_commands(parts: Sequence[CommandTable]) -> CommandTable:
 def _layer(row: Mapping[str, Json], every: CommandTable) -> BuiltLayer:
     first, count = map(as_int, as_list(row["instructions"]))
     workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
-    data, residual, output = map(as_int, as_list(row["strides"]))
+    data, residual, output, weight = map(as_int, as_list(row["strides"]))
     addresses = {role: as_int(at) for role, at in as_object(row["addresses"]).items()}
     geometry = replace(
         BlockGeometry.of(workload), data_stride=data, residual_stride=residual,
-        output_stride=output, addresses=addresses,
+        output_stride=output, weight_stride=weight, addresses=addresses,
     )  # fmt: skip
     return BuiltLayer(workload, as_int(row["segment"]), every[first : first + count], geometry)
 

@@ -1,17 +1,18 @@
 """Describes a workload as products of blocks: sizes, groups of channels, addresses of its tensors.
 
 Activations lie in memory pixel by pixel (NHWC), weights as (group, kernel row, kernel column, input
-channel, output channel). A pixel and a row of weights begin at multiples of 16 bytes.
+channel, output channel). A pixel and a row of weights begin where a request for memory can. Such
+rows are 16 or 32 bytes apart, or a multiple of 64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.gemmini.lowering.epilogue import StoreEpilogue, store_epilogue
-from tilewright.targets.gemmini.spec import DIM
+from tilewright.targets.gemmini.spec import DIM, MAX_REQUEST_BYTES
 from tilewright.targets.workload import Workload
 
 MEMORY_BASE = 0x80000000
@@ -32,12 +33,20 @@ def blocks(size: int) -> int:
     return -(-size // DIM)
 
 
+def aligned_row(size: int) -> int:
+    """Bytes from a row of so many to the next, so that each begins where a request can: a request
+    has 16, 32 or 64 bytes, at a multiple of its size."""
+    least = whole(size)
+    return least if least <= MAX_REQUEST_BYTES // 2 else whole(size, MAX_REQUEST_BYTES)
+
+
 @dataclass(frozen=True)
 class BlockGeometry:
     """Sizes in elements. A matrix product, and a convolution of single pixels, is `flat`: an image
     of height 1 whose pixels are the rows of the matrix. Groups that share blocks are one of
     `groups`; each has `in_channels` and `out_channels`, the last may have fewer
-    (`in_channels_of`). Strides are bytes from a pixel to the next."""
+    (`in_channels_of`). Strides are bytes from a pixel to the next, and of weights from those of one
+    input channel and tap to the next."""
 
     flat: bool
     images: int
@@ -63,12 +72,13 @@ class BlockGeometry:
     data_stride: int
     residual_stride: int
     output_stride: int
+    weight_stride: int
     addresses: Mapping[str, int]
 
     @classmethod
-    def of(cls, workload: Workload) -> BlockGeometry:
-        """On tensors one after another from `MEMORY_BASE` on. Raises `WorkloadError` for what the
-        array does not compute."""
+    def of(cls, workload: Workload, row_bytes: Callable[[int], int] = aligned_row) -> BlockGeometry:
+        """On tensors one after another from `MEMORY_BASE` on, whose rows of channels are so many
+        bytes apart. Raises `WorkloadError` for what the array does not compute."""
         w = workload
         if w.dtype != "int8" or w.operator not in ("conv2d", "dense") or w.patterns:
             raise WorkloadError(
@@ -95,9 +105,10 @@ class BlockGeometry:
             w.in_channels,
             w.out_channels,
             store_epilogue(w),
-            whole(w.in_channels),
-            whole(w.out_channels),
-            whole(w.out_channels),
+            row_bytes(w.in_channels),
+            row_bytes(w.out_channels),
+            row_bytes(w.out_channels),
+            row_bytes(w.out_channels // w.groups * merged),
             {},
         )  # fmt: skip
         return replace(made, addresses=made.in_order(MEMORY_BASE))
@@ -114,11 +125,6 @@ class BlockGeometry:
     def has_loops(self) -> bool:
         """Whether the accelerator's own loop computes it."""
         return self.flat and not self.epilogue.residual
-
-    @property
-    def weight_stride(self) -> int:
-        """Bytes of a row of weights: those of one input channel and one tap."""
-        return whole(self.out_channels)
 
     @property
     def tap_bytes(self) -> int:

@@ -14,7 +14,7 @@ from tilewright.targets.gemmini.lowering.schedule import (
     WEIGHTS_OF_A_CHANNEL_FIRST,
     TileSchedule,
 )
-from tilewright.targets.gemmini.spec import DIM
+from tilewright.targets.gemmini.spec import DIM, MAX_REQUEST_BYTES
 
 MOST_VALUES = 8
 MOST_BLOCKS = 64
@@ -30,8 +30,8 @@ def space_of(g: BlockGeometry, rule: TileSchedule) -> Space:
         "tile_w": tuple(
             sorted({min(g.out_width, DIM * step) for step in _steps(blocks(g.out_width))})
         ),
-        "tile_n": _steps(blocks(g.out_channels)),
-        "tile_k": _steps(blocks(g.in_channels)),
+        "tile_n": _request_steps(blocks(g.out_channels)),
+        "tile_k": _request_steps(blocks(g.in_channels)),
         "in_buffers": (1, 2),
         "out_buffers": (1, 2),
         "store_blocks": (1, 4),
@@ -47,16 +47,34 @@ def space_of(g: BlockGeometry, rule: TileSchedule) -> Space:
     )
 
 
-def _steps(count: int) -> tuple[int, ...]:
+def _steps(count: int, most: int = MOST_VALUES) -> tuple[int, ...]:
     """Equal parts of a number of blocks, and powers of two."""
     found = {-(-count // parts) for parts in range(1, count + 1)}
     found |= {1 << k for k in range(count.bit_length())}
-    return _thinned({step for step in found if step <= min(count, MOST_BLOCKS)})
+    return _thinned({step for step in found if step <= min(count, MOST_BLOCKS)}, most)
 
 
-def _thinned(found: set[int]) -> tuple[int, ...]:
-    """At most `MOST_VALUES` in order, evenly by rank, the ends among them."""
+def _request_steps(count: int) -> tuple[int, ...]:
+    """Of a number of blocks of channels; of many, those that are read by whole requests."""
+    values = _steps(count, most=MOST_BLOCKS)
+    if len(values) <= MOST_VALUES:
+        return values
+    blocks_a_request = MAX_REQUEST_BYTES // DIM
+    ends = {values[0], values[-1]}
+    return _thinned(
+        {
+            step
+            for step in values
+            if step in ends
+            or (step < blocks_a_request and blocks_a_request % step == 0)
+            or step % blocks_a_request == 0
+        }
+    )
+
+
+def _thinned(found: set[int], most: int = MOST_VALUES) -> tuple[int, ...]:
+    """At most so many in order, evenly by rank, the ends among them."""
     values, last = sorted(found), len(found) - 1
-    if last < MOST_VALUES:
+    if last < most:
         return tuple(values)
-    return tuple(values[round(k * last / (MOST_VALUES - 1))] for k in range(MOST_VALUES))
+    return tuple(values[round(k * last / (most - 1))] for k in range(most))

@@ -1,4 +1,4 @@
-"""Chooses tiles by the rules of the vendor's library (gemmini.h of mid 2023), reimplemented.
+"""Chooses tiles by the rules of the vendor's library (gemmini.h of May 2023), reimplemented.
 
 `tiled_matmul_auto`: two tiles share each memory, as its loops alternate between halves. Tiles of
 equal numbers of rows and columns come first: as many blocks as half the accumulator holds, as deep
@@ -6,9 +6,10 @@ as half the scratchpad allows. Then columns, rows and depth grow by turns, a blo
 end where the halves hold no more or the matrix has no more blocks.
 
 `tiled_conv_auto`: the whole layer is the first tile. Its longest side shrinks until both halves
-hold the tile, columns of up to 16 pixels last; then whatever still can, grows. The library runs
-such tiles on a state machine that is not simulated here. In its place stands our nest, with the
-rooms that this has.
+hold the tile, columns of up to 16 pixels last; then columns, and then whatever still can, grow. The
+library runs such tiles on a state machine that is not simulated here. In its place stands our nest,
+which rounds columns of sums to blocks and gives data and weights a half of the scratchpad each. A
+tile that this cannot hold shrinks once more, by the same rule.
 """
 
 from __future__ import annotations
@@ -18,22 +19,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tilewright.targets.gemmini.lowering.failures import LoweringFailure
-from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks, whole
+from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
 from tilewright.targets.gemmini.lowering.rooms import check_rooms
 from tilewright.targets.gemmini.lowering.schedule import LOOP, PIXELS_OUTSIDE, SPREAD, TileSchedule
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 
 MATMUL_RULE, CONVOLUTION_RULE = "tiled_matmul_auto", "tiled_conv_auto"
 Sizes = tuple[int, ...]
+SIDES = 7
+ROWS, COLUMNS, OUT_CHANNELS, IN_CHANNELS = 1, 2, 3, 6
+"""Places in a convolution's tile: images, rows, columns, output channels, kernel rows, kernel
+columns, input channels."""
 
 
 def vendor_schedule(g: BlockGeometry, m: GemminiMachine) -> tuple[str, TileSchedule]:
     """The rule's name, and what it chooses; the smallest tile where none fits."""
-    if not g.has_loops:
-        return CONVOLUTION_RULE, _convolution(g, m)
+    if not g.flat:
+        return CONVOLUTION_RULE, _in_nest(vendor_convolution_tile(g, m), g, m)
     i, j, k = vendor_tile(blocks(g.out_width), blocks(g.out_channels), blocks(g.in_channels), m)
     width = min(i * DIM, g.out_width)
-    return MATMUL_RULE, TileSchedule(LOOP, PIXELS_OUTSIDE, 1, width, j, k, 2, 2, 1, 0)
+    if g.has_loops:
+        return MATMUL_RULE, TileSchedule(LOOP, PIXELS_OUTSIDE, 1, width, j, k, 2, 2, 1, 0)
+    return MATMUL_RULE, _in_nest((1, 1, width, j * DIM, 1, 1, k * DIM), g, m)
 
 
 def vendor_tile(i: int, j: int, k: int, m: GemminiMachine) -> Sizes:
@@ -51,34 +58,65 @@ def vendor_tile(i: int, j: int, k: int, m: GemminiMachine) -> Sizes:
     return _grown(first, (i, j, k), (1, 0, 2), fits)
 
 
-def _convolution(g: BlockGeometry, m: GemminiMachine) -> TileSchedule:
-    """Of layers that differ in padding of channels and in a residual's factor, the same."""
+def vendor_convolution_tile(g: BlockGeometry, m: GemminiMachine) -> Sizes:
+    """Sides of a tile, see `ROWS`, of a convolution. The library has no groups but depthwise ones,
+    which it computes a channel at a time; others have the tile of one of `g.groups`."""
+    is_depthwise = g.in_channels == g.out_channels == g.merged
+    channels = (1, 1) if is_depthwise else (g.out_channels, g.in_channels)
+    out, inputs = (
+        min(size, total)
+        for size, total in zip(channels, (g.all_out_channels, g.all_in_channels), strict=True)
+    )
+    most = g.images, g.out_height, g.out_width, out, g.kernel_h, g.kernel_w, inputs
+    halves = (g.stride_h, g.stride_w, g.kernel_h, g.kernel_w) == (2, 2, 1, 1) and not (
+        g.pad_top or g.pad_left or g.height % 2 or g.width % 2
+    )
+
+    def fits(tile: Sizes) -> bool:
+        images, rows, columns, out, kernel_h, kernel_w, inputs = tile
+        height = rows * g.stride_h + (kernel_h - 1) * g.dilation_h
+        width = columns * g.stride_w + (kernel_w - 1) * g.dilation_w
+        data = blocks(inputs) * images * (height >> halves) * (width >> halves)
+        weights = blocks(out) * kernel_h * kernel_w * inputs
+        sums = blocks(out) * images * rows * columns
+        return data + weights <= m.scratchpad_rows // 2 and sums <= m.accumulator_rows // 2
+
+    return _largest(most, most, fits)
+
+
+def _in_nest(tile: Sizes, g: BlockGeometry, m: GemminiMachine) -> TileSchedule:
+    """A tile of a convolution, or what of it our nest holds, of one image and all taps. Layers that
+    differ in a residual's factor have the same."""
     g = replace(g, epilogue=replace(g.epilogue, residual=min(1, g.epilogue.residual)))
-    most = g.out_height, g.out_width, whole(g.out_channels), whole(g.in_channels)
-    tile = list(most)
 
-    def schedule(sizes: Sequence[int]) -> TileSchedule:
-        rows, columns, out, inputs = sizes
-        return TileSchedule(
-            SPREAD, PIXELS_OUTSIDE, rows, columns, blocks(out), blocks(inputs), 2, 2, 1, 0
-        )
+    def schedule(sizes: Sizes) -> TileSchedule:
+        out, inputs = blocks(sizes[OUT_CHANNELS]), blocks(sizes[IN_CHANNELS])
+        rows, columns = sizes[ROWS], sizes[COLUMNS]
+        return TileSchedule(SPREAD, PIXELS_OUTSIDE, rows, columns, out, inputs, 2, 2, 1, 0)
 
-    def fits(sizes: Sequence[int]) -> bool:
+    def fits(sizes: Sizes) -> bool:
         try:
             check_rooms(g, m, schedule(sizes))
         except LoweringFailure:
             return False
         return True
 
-    while not fits(tile) and max(tile) > 1:
-        keeps_columns = tile[1] <= DIM and tile[0] > 1
-        sides = [side for side in range(4) if not (side == 1 and keeps_columns)]
-        longest = max(sides, key=lambda side: (tile[side], -side))
-        if longest < 2:
-            tile[longest] -= 1
+    return schedule(_largest(tile, tile, fits))
+
+
+def _largest(tile: Sizes, most: Sizes, fits: Callable[[Sizes], bool]) -> Sizes:
+    """A tile of a convolution whose longest side shrinks until it fits, whose columns then grow,
+    and then all sides by turns."""
+    sides = list(tile)
+    while not fits(tuple(sides)) and max(sides) > 1:
+        keeps_columns = sides[COLUMNS] <= DIM and sides[ROWS] > 1
+        free = [side for side in range(SIDES) if not (side == COLUMNS and keeps_columns)]
+        longest = max(free, key=lambda side: (sides[side], -side))
+        if longest in (OUT_CHANNELS, IN_CHANNELS):
+            sides[longest] = max(1, (blocks(sides[longest]) - 1) * DIM)
         else:
-            tile[longest] = max(1, (blocks(tile[longest]) - 1) * DIM)
-    return schedule(_grown(_grown(tuple(tile), most, (1,), fits), most, (0, 1, 2, 3), fits))
+            sides[longest] -= 1
+    return _grown(_grown(tuple(sides), most, (COLUMNS,), fits), most, range(SIDES), fits)
 
 
 def _grown(tile: Sizes, most: Sizes, order: Sequence[int], fits: Callable[[Sizes], bool]) -> Sizes:
