@@ -14,9 +14,12 @@ from scipy import stats
 
 from benchmarks.intervals import hierarchical, ratio_of_medians
 from benchmarks.layers import DEVELOPMENT, JUDGED
+from benchmarks.model_errors import figures as model_error_figures
 from benchmarks.sample_efficiency import _test_bed, figures, rows_of
 from benchmarks.transfer_accuracy import formula_figures
 from benchmarks.transfer_controls import controls
+from benchmarks.transfer_layers import COMPARED, FORMULA, WARM
+from benchmarks.transfer_layers import summary as layers_summary
 from benchmarks.transfer_tuning import _goals, summary
 from tests.documents import ROOT
 from tilewright.evaluation.compare.leaderboard import Results
@@ -146,6 +149,38 @@ def test_a_goal_is_one_of_all_seeds_and_intervals_are_over_pairs_too() -> None:
     # Runs of a pair are alike: all that varies is which pairs are drawn.
     assert "warm                   20.0% (10.0%-30.0%) of the trials" in text
     assert "3 of 6 came there" in text
+
+
+def test_controls_of_layers_have_the_warm_starts_goal_and_count_all_trials_short_of_it() -> None:
+    def row(layer: str, tuner: str, trials: int, cycles: float) -> dict[str, object]:
+        key = {"target": "a", "layer": layer, "seed": 0, "tuner": tuner, "goal": 10.0}
+        return key | {"trials": trials, "cycles": cycles, "compiled": 0}
+
+    rows = [row(layer, "board", 64, 10.0) for layer in ("x", "y")]
+    rows += [row(layer, tuner, 8, 9.0) for layer in ("x", "y") for tuner in COMPARED[2:]]
+    rows += [row("x", WARM, 4, 10.0), row("y", WARM, 8, 9.0)]
+    rows += [row("x", FORMULA, 40, 11.0), row("y", FORMULA, 8, 9.0)]  # never came there on x
+    rows.append(row("x", WARM, 64, 11.0) | {"seed": 1})  # a seed that was stopped
+    sampled, warm, formula = layers_summary(rows).splitlines()[:3]
+    assert sampled == "2 pairs of layer and machine, 1 seeds"
+    assert "9.4% (6.2%-12.5%) of the trials" in warm
+    assert "4.00 (1.00-16.00) times the warm start's, at least twice on 1 of 2 pairs" in formula
+    assert "1 of 2 came there" in formula
+
+
+def test_a_over_p_is_a_mean_over_layers_of_ratios_over_runs() -> None:
+    rows = pd.DataFrame(
+        {
+            "layer": ["x", "x", "y"], "seed": [0, 0, 0], "learner": "xgboost",
+            "trials": [16, 64, 16], "measured valid": 1.0, "compiled valid": 1.0,
+            "measured P": [1.0, 3.0, 1.0], "measured A": [0.5, 0.5, 4.0],
+            "compiled P": 1.0, "compiled A": 1.0,
+        }
+    )  # fmt: skip
+    found = model_error_figures(rows)
+    assert found["xgboost", "all", "measured"].value == pytest.approx(1.0)  # of 1/2 and 2
+    assert found["xgboost", "after 64 trials", "measured"].value == pytest.approx((0.5 / 3) ** 0.5)
+    assert found["xgboost", "all", "compiled"].value == 1.0
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/rows").glob("tuners-*.parquet")))

@@ -10,6 +10,7 @@ from tilewright.models import LEARNERS, make_explorer
 from tilewright.search import Session, Setting, problem_of
 from tilewright.search.candidates import untried
 from tilewright.search.registry import registered_tuners
+from tilewright.search.session import Round
 from tilewright.targets import make_target
 from tilewright.targets.workload import parse_workload
 
@@ -47,3 +48,34 @@ def test_half_of_the_batch_is_random_where_half_is_asked_for(tuner: str) -> None
 def test_nothing_is_random_by_default_as_published() -> None:
     assert registered_tuners()["ml2tuner"].options().model_dump()["explore"] == 0
     assert share_outside_the_best("p", explore=0) == 0
+
+
+def rounds(options: dict[str, object], count: int) -> list[Round]:
+    target = make_target("vta-pynq", "unchecked")
+    explorer = make_explorer("ml2tuner", options)
+    session = Session(Setting(target, explorer, problem_of(target, WORKLOAD, 0)))
+    found = [tune_round(session, 8) for _ in range(count)]
+    return [each for each in found if each is not None]
+
+
+def test_v_vetoes_the_second_batch_where_it_learns_from_the_first() -> None:
+    assert not rounds({}, 2)[1].vetoed
+    early = rounds({"first_v": 8}, 3)
+    assert early[1].vetoed
+    assert not early[1].lowered  # there is no Model A yet
+    assert early[2].lowered
+
+
+def test_gaussian_processes_are_models_p_and_a_and_trees_are_v() -> None:
+    target = make_target("vta-pynq", "unchecked")
+    explorer = make_explorer("ml2tuner", {"learner": "gaussian"})
+    session = Session(Setting(target, explorer, problem_of(target, WORKLOAD, 0)))
+    while len(session.history) < 32:
+        tune_round(session, 8)
+    models = learn(session).value.models
+    assert {role: model.kind for role, model in models.items()} == {
+        "P": "gaussian", "A": "gaussian", "V": "xgboost",
+    }  # fmt: skip
+    assert set(models["P"].columns) < set(models["A"].columns)
+    named = explorer.generate(session.setting.problem, learn(session).value, session.history, 8)
+    assert (np.diff(named.scores["P"]) >= 0).all()

@@ -36,7 +36,12 @@ class ML2TunerOptions(Options):
     explore: float = Field(
         0.0, ge=0, le=1, description="share of a batch drawn at random, whatever the models say"
     )
-    learner: Literal["xgboost", "lightgbm"] = Field("xgboost", description="of all three models")
+    first_v: int = Field(
+        0, ge=0, description="random trials before V vetoes; 0 for as many as `first`"
+    )
+    learner: Literal["xgboost", "lightgbm", "gaussian"] = Field(
+        "xgboost", description="of all three models; V has XGBoost's trees beside 'gaussian'"
+    )
     rounds: int = Field(120, ge=1, description="boosting rounds")
     pool: int = Field(4096, ge=16, description="candidates scored where a space is too large")
     use_p: bool = Field(True, description="rank by P; otherwise in random order")
@@ -52,7 +57,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     ) -> Candidates:
         rng = problem.rng(history.round, "generate")
         tried = history.tried(problem.space)
-        if not state.models or not self.options.use_p:
+        if "P" not in state.models or not self.options.use_p:
             count = n if not state.models else self.options.pool
             flat = candidates.sample(problem.space, count, tried, rng)
             return Candidates(problem.space.unravel(flat))
@@ -63,7 +68,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             configs = problem.space.unravel(np.union1d(known, drawn))
         if not len(configs):
             return Candidates(configs)
-        predicted = state.models["P"].predict(self.learners.tree_features(problem, configs))
+        predicted = state.models["P"].predict(self._visible(problem, configs))
         order = np.lexsort((rng.random(len(configs)), predicted))
         lucky = self._lucky(problem, history, configs, n)[order]
         order = np.concatenate([order[lucky], order[~lucky]])
@@ -110,31 +115,35 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return BatchChoice(rows, self._scores(problem, state, lowered.rows(rows)))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        if len(history) < self.options.first:
+        early = 0 < self.options.first_v < self.options.first
+        if len(history) < (self.options.first_v if early else self.options.first):
             return state
-        seed, kind = problem.seed + history.round, self.options.learner
-        features = self.learners.tree_features(problem, history.configs)
+        seed, kind, rounds = problem.seed + history.round, self.options.learner, self.options.rounds
         valid = history.valid
         models = dict(state.models)
         if self.options.use_v:
-            models["V"] = self.learners.classifier(kind, seed, rounds=self.options.rounds)
+            trees = "xgboost" if kind == "gaussian" else kind
+            models["V"] = self.learners.classifier(trees, seed, rounds=rounds)
+            features = self.learners.tree_features(problem, history.configs)
             models["V"].fit(features, valid.astype(np.float64))
-        if valid.sum() >= 2:
-            target = history.log_latency[valid]
-            models["P"] = self.learners.regressor(kind, seed, rounds=self.options.rounds)
-            models["P"].fit(features.rows(valid), target)
+        if len(history) >= self.options.first and valid.sum() >= 2:
+            target, configs = history.log_latency[valid], history.configs[valid]
+            models["P"] = self.learners.regressor(kind, seed, rounds=rounds)
+            models["P"].fit(self._visible(problem, configs), target)
             if self.options.use_a:
-                models["A"] = self.learners.regressor(kind, seed, rounds=self.options.rounds)
+                models["A"] = self.learners.regressor(kind, seed, rounds=rounds)
                 hidden = history.hidden.rows(valid)
-                models["A"].fit(self._with_hidden(problem, history.configs[valid], hidden), target)
-        return ExplorerState(models if "P" in models else {})
+                models["A"].fit(self._with_hidden(problem, configs, hidden), target)
+        return ExplorerState(models if early or "P" in models else {})
 
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
-        known = self.learners.tree_features(problem, lowered.configs)
+        seen = {"P": self._visible, "V": self.learners.tree_features}
         asked: dict[str, ModelInput] = {
-            role: ModelInput.plain(known) for role in ("P", "V") if role in state.models
+            role: ModelInput.plain(view(problem, lowered.configs))
+            for role, view in seen.items()
+            if role in state.models
         }
         if "A" in state.models:
             features = self._with_hidden(problem, lowered.configs, lowered.hidden)
@@ -157,18 +166,32 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         drawn = self._drawn(problem, history, n)
         return np.isin(problem.space.ravel(configs), drawn)
 
+    def _visible(self, problem: Problem, configs: Configs) -> Features:
+        """What P looks at, a row a config of (n, knobs)."""
+        if self.options.learner == "gaussian":
+            return self.learners.gp_features(problem, configs)
+        return self.learners.tree_features(problem, configs)
+
     def _with_hidden(self, problem: Problem, configs: Configs, hidden: Features) -> Features:
-        return self.learners.tree_features(problem, configs).beside(hidden.named("hidden"))
+        """What A looks at: every count to trees, sums and proportions to a Gaussian process."""
+        if self.options.learner == "gaussian":
+            counts = self.learners.hidden_features(hidden)
+        else:
+            counts = hidden.named("hidden")
+        return self._visible(problem, configs).beside(counts)
 
     def _scores(self, problem: Problem, state: ExplorerState, rows: Lowered) -> Scores:
         if not state.models or not len(rows):
             return {}
-        tree_features = self.learners.tree_features(problem, rows.configs)
-        scores = {n: m.predict(tree_features) for n, m in state.models.items() if n in ("P", "V")}
+        seen = {"P": self._visible, "V": self.learners.tree_features}
+        scores = {
+            role: model.predict(seen[role](problem, rows.configs))
+            for role, model in state.models.items()
+            if role in seen
+        }
         if "A" in state.models:
-            scores["A"] = state.models["A"].predict(
-                self._with_hidden(problem, rows.configs, rows.hidden)
-            )
+            features = self._with_hidden(problem, rows.configs, rows.hidden)
+            scores["A"] = state.models["A"].predict(features)
         return scores
 
 
