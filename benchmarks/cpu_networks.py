@@ -166,8 +166,8 @@ def table(rows: pd.DataFrame) -> str:
     rows = rows[rows["threads"] == rows["threads"].min()]
     lines = [
         "| network | onnxruntime, ms | OpenVINO, ms | Tilewright, ms | to onnxruntime "
-        "| to OpenVINO | quiet rounds |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| to OpenVINO | quiet rounds | peak MB, in the same order |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     times: dict[str, list[Floats]] = {name: [] for name in (OWN, *RIVALS)}
     for network, each in rows.groupby("network"):
@@ -177,7 +177,9 @@ def table(rows: pd.DataFrame) -> str:
         wall = counted.groupby("engine")["wall"].median() * 1e3
         ratios = " | ".join(f"{float(np.median(cpu[OWN] / cpu[name])):.2f}" for name in RIVALS)
         shown = " | ".join(f"{wall[name]:.3g}" for name in (*RIVALS, OWN))
-        lines.append(f"| {network} | {shown} | {ratios} | {quiet['round'].nunique()} |")
+        peaks = counted.groupby("engine")["peak_mb"].max()
+        held = " / ".join(f"{peaks[name]:.0f}" for name in (*RIVALS, OWN))
+        lines.append(f"| {network} | {shown} | {ratios} | {quiet['round'].nunique()} | {held} |")
         for name, seconds in cpu.items():
             times[str(name)].append(seconds)
     fewest = min(len(seconds) for seconds in times[OWN])
