@@ -30,7 +30,7 @@ from benchmarks.fusion_pairs import TARGETS, problem_of
 from benchmarks.stream_bound import needs, stream_bound
 from tilewright.core.files import Json, write_atomically
 from tilewright.networks.artifact import Artifact, load
-from tilewright.networks.artifact.overlap import Stage, chosen
+from tilewright.networks.artifact.overlap import PipelineStage, chosen
 from tilewright.networks.artifact.overlap import choices as steady_states
 from tilewright.networks.artifact.pipeline import PipelinePlan
 from tilewright.targets.vta.bounds import bounds
@@ -110,7 +110,7 @@ def gain(planned: PipelinePlan, times: float) -> float:
     return alone / chosen(steady_states(stages)).interval - 1
 
 
-def _with_cpu(stage: Stage, times: float) -> Stage:
+def _with_cpu(stage: PipelineStage, times: float) -> PipelineStage:
     if stage.resource != "cpu":
         return stage
     return replace(stage, nanoseconds=max(1, round(times * stage.nanoseconds)))

@@ -23,7 +23,7 @@ from tilewright.networks.artifact import ArtifactError, load
 from tilewright.networks.artifact.image_batches import joined, split
 from tilewright.networks.artifact.overlap import (
     ENOUGH,
-    Stage,
+    PipelineStage,
     bound,
     busy,
     choices,
@@ -39,12 +39,14 @@ from tilewright.targets.layer import Value
 from tilewright.targets.registry import kind_of, make_target
 
 CHAINS = st.lists(st.integers(1, 60), min_size=1, max_size=9).map(
-    lambda times: [Stage("accelerator" if at % 2 else "cpu", each) for at, each in enumerate(times)]
+    lambda times: [
+        PipelineStage("accelerator" if at % 2 else "cpu", each) for at, each in enumerate(times)
+    ]
 )
 
 
 @given(CHAINS, st.integers(1, 6), st.integers(1, 12))
-def test_a_schedule_is_feasible(stages: list[Stage], in_flight: int, images: int) -> None:
+def test_a_schedule_is_feasible(stages: list[PipelineStage], in_flight: int, images: int) -> None:
     runs = simulate(stages, images, in_flight)
     assert sorted((run.image, run.stage) for run in runs) == [
         (image, stage) for image in range(images) for stage in range(len(stages))
@@ -67,7 +69,7 @@ def test_a_schedule_is_feasible(stages: list[Stage], in_flight: int, images: int
 
 @given(CHAINS, st.integers(1, 6))
 def test_no_schedule_beats_the_bound_and_its_interval_is_that_of_the_simulation(
-    stages: list[Stage], in_flight: int
+    stages: list[PipelineStage], in_flight: int
 ) -> None:
     state = steady_state(stages, in_flight)
     assert state.interval >= bound(stages) * (1 - 1e-9)
@@ -82,12 +84,12 @@ def test_no_schedule_beats_the_bound_and_its_interval_is_that_of_the_simulation(
 
 
 @given(CHAINS)
-def test_with_images_enough_the_bound_is_reached(stages: list[Stage]) -> None:
+def test_with_images_enough_the_bound_is_reached(stages: list[PipelineStage]) -> None:
     assert choices(stages)[-1].interval <= ENOUGH * bound(stages)
 
 
 def test_one_image_at_a_time_takes_the_sum_and_two_of_one_stage_each_the_larger() -> None:
-    stages = [Stage("cpu", 30), Stage("accelerator", 50)]
+    stages = [PipelineStage("cpu", 30), PipelineStage("accelerator", 50)]
     assert steady_state(stages, 1).interval == pytest.approx(80e-9)
     state = steady_state(stages, 2)
     assert state.is_exact
@@ -97,9 +99,10 @@ def test_one_image_at_a_time_takes_the_sum_and_two_of_one_stage_each_the_larger(
 
 def test_more_images_than_two_are_taken_where_two_leave_the_bound_out_of_reach() -> None:
     """The CPU waits for both images at times: its stages are short before the long ones."""
+    times = (40, 10, 10, 40)
     stages = [
-        Stage("cpu", 40), Stage("accelerator", 10), Stage("cpu", 10), Stage("accelerator", 40),
-    ]  # fmt: skip
+        PipelineStage("accelerator" if at % 2 else "cpu", time) for at, time in enumerate(times)
+    ]
     found = choices(stages)
     assert found[-1].interval <= ENOUGH * bound(stages)
     assert len(found) > 2

@@ -31,8 +31,8 @@ def split(wanted: Sequence[Value], arrays: Mapping[str, Array]) -> list[dict[str
 
 
 def joined(outputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """The outputs of successive images one after another along the first axis; numbers without an
-    axis in a vector."""
+    """The outputs of successive images, of shape (n, …) each, one after another along the first
+    axis, (images · n, …); numbers without an axis in a vector, (images,)."""
     return {
         name: np.concatenate([np.atleast_1d(each[name]) for each in outputs]) for name in outputs[0]
     }

@@ -101,7 +101,7 @@ class Artifact:
         return infer(self._order, self.program, self._cpu, inputs)[0]
 
     def plan_images(self, image: Mapping[str, Array]) -> PipelinePlan:
-        """How successive images share the CPU and the accelerator. `image`, inputs as in `run`, is
+        """How successive images share the CPU and the accelerator. `image`, shapes as in `run`, is
         run where the artifact has no estimate of what the CPU takes. Raises `InputError`, and
         `ArtifactError` for a target whose programs have room for one image."""
         program = images_in_flight_of(self.program, self.target)

@@ -30,7 +30,7 @@ _LONG = 400
 
 
 @dataclass(frozen=True)
-class Stage:
+class PipelineStage:
     """Work of one resource for an image, without a break; `steps` of the artifact's order are part
     of it, none where the host only packs or unpacks."""
 
@@ -61,17 +61,17 @@ class SteadyState:
     is_exact: bool
 
 
-def busy(stages: Sequence[Stage], resource: Resource) -> float:
+def busy(stages: Sequence[PipelineStage], resource: Resource) -> float:
     """Seconds that an image takes of a resource."""
     return sum(each.nanoseconds for each in stages if each.resource == resource) / 1e9
 
 
-def bound(stages: Sequence[Stage]) -> float:
+def bound(stages: Sequence[PipelineStage]) -> float:
     """Seconds from image to image that no schedule beats."""
     return max(busy(stages, "cpu"), busy(stages, "accelerator"))
 
 
-def simulate(stages: Sequence[Stage], images: int, in_flight: int) -> list[StageRun]:
+def simulate(stages: Sequence[PipelineStage], images: int, in_flight: int) -> list[StageRun]:
     """What runs when, in the order of the begins; at most `in_flight` images are begun and not
     ended. Of several begins at one time the older image's is first."""
     simulation = _Simulation(stages, in_flight, images)
@@ -82,7 +82,7 @@ def simulate(stages: Sequence[Stage], images: int, in_flight: int) -> list[Stage
     return runs
 
 
-def steady_state(stages: Sequence[Stage], in_flight: int) -> SteadyState:
+def steady_state(stages: Sequence[PipelineStage], in_flight: int) -> SteadyState:
     """The interval and the latency with so many images in flight."""
     simulation = _Simulation(stages, in_flight, None)
     seen: dict[tuple[tuple[int, int, int], ...], int] = {}
@@ -108,7 +108,7 @@ def steady_state(stages: Sequence[Stage], in_flight: int) -> SteadyState:
 class _Simulation:
     """Both resources at a time `now`, in nanoseconds; `begun` has what begins there."""
 
-    def __init__(self, stages: Sequence[Stage], in_flight: int, images: int | None) -> None:
+    def __init__(self, stages: Sequence[PipelineStage], in_flight: int, images: int | None) -> None:
         self._stages, self._images = stages, images
         self._waiting: dict[Resource, list[tuple[int, int]]] = {"cpu": [], "accelerator": []}
         self._admitted = 0
@@ -168,7 +168,7 @@ class _Simulation:
         return sorted(begun, key=lambda run: run.image)
 
 
-def choices(stages: Sequence[Stage]) -> list[SteadyState]:
+def choices(stages: Sequence[PipelineStage]) -> list[SteadyState]:
     """With one image in flight, two, …: up to the first number that comes within 1 % of the bound,
     or up to 16."""
     found: list[SteadyState] = []

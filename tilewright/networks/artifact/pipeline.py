@@ -1,8 +1,8 @@
 """Runs an artifact on successive images: the CPU works on one while the accelerator has another.
 
-Where time goes is known of segments, by the cycle simulator, and estimated for the CPU: islands by
-the estimate that the build wrote down (`networks.cpu_costs`), packing by its bytes. Of an artifact
-without estimates the islands are timed here, and taken for slower by the same factor.
+The cycle simulator knows the time of segments. The CPU's is an estimate: of islands the one that
+the build wrote down (`networks.cpu_costs`), of packing one by its bytes. In an artifact without
+estimates the islands are timed here, and multiplied by the factor of the board's CPU.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Literal
 
 from tilewright.networks.artifact.errors import ArtifactError
 from tilewright.networks.artifact.overlap import (
+    PipelineStage,
     Resource,
-    Stage,
     SteadyState,
     bound,
     busy,
@@ -59,7 +59,7 @@ class PipelinePlan:
     """What overlap gives: stages of an image, the steady states that were looked at, with one image
     in flight and more, and the one that is taken."""
 
-    stages: Sequence[Stage]
+    stages: Sequence[PipelineStage]
     cpu: CpuTimes
     choices: Sequence[Choice]
     taken: Choice
@@ -101,16 +101,16 @@ def plan(
     return PipelinePlan(stages, cpu, found, taken, bool(order.islands))
 
 
-def stages_of(order: Order, segments: Sequence[float], cpu: CpuTimes) -> list[Stage]:
+def stages_of(order: Order, segments: Sequence[float], cpu: CpuTimes) -> list[PipelineStage]:
     """The chain of an image, of segments that take so many seconds: the host's packing, islands and
     unpacking between two segments are one stage."""
-    stages: list[Stage] = []
+    stages: list[PipelineStage] = []
     seconds, steps = 0.0, list[int]()
 
     def close() -> None:
         nonlocal seconds
         if seconds or steps:
-            stages.append(Stage("cpu", max(1, round(1e9 * seconds)), tuple(steps)))
+            stages.append(PipelineStage("cpu", max(1, round(1e9 * seconds)), tuple(steps)))
         seconds = 0.0
         steps.clear()
 
@@ -118,7 +118,9 @@ def stages_of(order: Order, segments: Sequence[float], cpu: CpuTimes) -> list[St
         if kind == "segment":
             seconds += cpu.border[number][0]
             close()
-            stages.append(Stage("accelerator", max(1, round(1e9 * segments[number])), (step,)))
+            stages.append(
+                PipelineStage("accelerator", max(1, round(1e9 * segments[number])), (step,))
+            )
             seconds += cpu.border[number][1]
         else:
             seconds += cpu.islands[number]
@@ -136,9 +138,9 @@ def border_seconds(work: BorderWork, slowdown: float) -> float:
 
 def run_images(
     order: Order, program: HoldsImages, cpu: RunCpu, images: Sequence[Mapping[str, Array]],
-    stages: Sequence[Stage], in_flight: int,
+    stages: Sequence[PipelineStage], in_flight: int,
 ) -> list[dict[str, Array]]:  # fmt: skip
-    """The outputs of each image, by name. Stages run one after the other in the order in which the
+    """The outputs of each image, by name, in the shapes of `order`. Stages run one after the other in the order in which the
     schedule begins them, so that segments of one image run between another's. Raises
     `InputError`."""
     in_flight = min(in_flight, len(images))

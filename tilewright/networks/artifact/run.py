@@ -88,8 +88,8 @@ class Order:
 
 
 class Inference:
-    """One inference on its way: `run` does its steps one after the other, as whoever calls it
-    sees fit between those of others. `cpu_seconds` are those of each island, on this machine."""
+    """One inference on its way: its steps run one after the other, and steps of other inferences
+    may run between them. `cpu_seconds` are those of each island, on this machine."""
 
     def __init__(self, order: Order, inputs: Mapping[str, Array]) -> None:
         """Raises `InputError` for other names, shapes or types than the network's."""
@@ -114,7 +114,7 @@ class Inference:
         tensors.update(zip(island.outputs, made, strict=True))
 
     def outputs(self) -> dict[str, Array]:
-        """By name, once all steps are done."""
+        """Arrays by name, in the shapes of the order's outputs, once all steps are done."""
         order = self._order
         return {value.name: _result(order, self._tensors, value) for value in order.outputs}
 
