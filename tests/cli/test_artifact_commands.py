@@ -69,6 +69,49 @@ def test_run_gives_outputs_and_json(copy: Place) -> None:
     assert outputs[name].argmax() == held_out()[1][0]
 
 
+def test_successive_images_overlap_and_give_what_each_gives(copy: Place) -> None:
+    np.savez(copy.folder / "x3.npz", input=held_out()[0][:3])
+    done = copy.run("run", "art", "--input", "x3.npz", "--output", "y3.npz", "--pipeline", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
+    assert (said["images"], said["has_islands"]) == (3, False)
+    total = said["cpu_milliseconds"] + said["accelerator_milliseconds"]
+    assert said["latency_milliseconds"] == pytest.approx(total)
+    assert said["images_per_second"] == pytest.approx(1e3 / total)
+    rates = [said[f"{kind}images_per_second"] for kind in ("", "overlapped_", "bound_")]
+    assert rates == sorted(rates)
+    assert rates[0] < rates[1]
+    assert said["more_dram_bytes"] > 0
+    (name, together), = unpack_arrays((copy.folder / "y3.npz").read_bytes()).items()  # fmt: skip
+    for at in range(3):
+        np.savez(copy.folder / "x.npz", input=held_out()[0][at : at + 1])
+        assert copy.run("run", "art", "--input", "x.npz", "--output", "y.npz").returncode == 0
+        alone = unpack_arrays((copy.folder / "y.npz").read_bytes())[name]
+        np.testing.assert_array_equal(together[at : at + 1], alone)
+
+
+def test_a_pipeline_is_told_in_a_few_lines(copy: Place) -> None:
+    done = copy.run("run", "art", "--input", "x.npz", "--output", "y.npz", "--pipeline",
+                    "--images", "5")  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("digits_cnn on vta-pynq: 5 images → y.npz\n")
+    for words in (
+        "one by one",
+        "overlapped",
+        "busy",
+        "in flight",
+        "no operator is left to the CPU",
+    ):
+        assert words in done.stdout
+    for options, said in (
+        (("--images", "5"), "add --pipeline"),
+        (("--pipeline", "--profile"), "leave out --pipeline"),
+    ):
+        refused = copy.run("run", "art", "--input", "x.npz", "--output", "y.npz", *options)
+        assert refused.returncode == 2
+        assert said in refused.stderr
+
+
 def test_a_profile_is_a_table_and_a_picture(copy: Place) -> None:
     done = copy.run("run", "art", "--input", "x.npz", "--output", "y.npz", "--profile",
                     "--timeline", "t.png")  # fmt: skip

@@ -59,6 +59,12 @@ def milliseconds(seconds: float | None) -> str:
     return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
 
 
+def energy(microjoules: float) -> str:
+    """`0.850 µJ`, `73.2 µJ`, `1.37 mJ`: three digits."""
+    value, unit = (microjoules / 1e3, "mJ") if microjoules >= 999.5 else (microjoules, "µJ")
+    return f"{value:,.0f} {unit}" if value >= 99.95 else f"{value:#.3g} {unit}"
+
+
 def speedup(before: float | None, after: float | None) -> str:
     """`1.83×` of two latencies; empty while one of them is not known."""
     return "" if before is None or not after else f"{before / after:.2f}×"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +129,42 @@ class LayerCheck:
     layer: int
     values: int
     wrong: int
+
+
+@dataclass(frozen=True)
+class BorderWork:
+    """What the host does before or after a segment: elements of tensors that it brings into blocks
+    or back; and, of images whose patches become channels, their elements and the bytes made."""
+
+    packed: int = 0
+    unfolded_from: int = 0
+    unfolded: int = 0
+
+
+class ImagesInFlight(Protocol):
+    """A program in memory that has room for several images at once."""
+
+    @property
+    def dram_bytes(self) -> int:
+        """All pages that the driver hands out."""
+
+    def run(self, place: int, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
+        """Run a segment for the image in a place, from 0 on; as `BuiltProgram.run`."""
+
+
+@runtime_checkable
+class HoldsImages(Protocol):
+    """A program that can be loaded with room for several images. Segments share what is constant;
+    each image has activations and instructions of its own."""
+
+    def with_room(self, images: int) -> ImagesInFlight:
+        """Load it anew, for so many images at once."""
+
+    def room_bytes(self, images: int) -> int:
+        """`ImagesInFlight.dram_bytes`, without loading."""
+
+    def border_work(self) -> Sequence[tuple[BorderWork, BorderWork]]:
+        """Of each segment, what the host packs before it and unpacks after it."""
 
 
 class BuiltProgram(Protocol):

@@ -20,6 +20,7 @@ from tilewright.networks.onnx_reference import reference_model
 from tilewright.networks.onnx_source import refuse_unsupported
 from tilewright.networks.pooling import pooled
 from tilewright.networks.quantise import is_quantised, model_with_weights, samples_for
+from tilewright.networks.report import build as model_report
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Builds, capability
@@ -71,7 +72,8 @@ def check(options: BuildOptions) -> None:
 @dataclass(frozen=True, eq=False)
 class IntegerNetwork:
     """A network in integers: how it was quantised, as the manifest states it, warnings, and by what
-    its outputs are judged: the model it came from, samples, and the bound on the relative error."""
+    its outputs are judged: the model it came from, samples, and the bound on the relative error.
+    `cpu_seconds` estimates what its operators take on the CPU beside the target, by name."""
 
     graph: IntegerGraph
     quantisation: Json
@@ -79,6 +81,7 @@ class IntegerNetwork:
     source: onnx.ModelProto
     samples: Sequence[Mapping[str, NDArray[Any]]]
     tolerance: float
+    cpu_seconds: Mapping[str, float]
 
 
 def integer_network(
@@ -125,9 +128,11 @@ def integer_network(
     tolerance = options.tolerance
     if tolerance is None:
         tolerance = OF_QUANTISED if is_quantised(model) else OF_FLOAT
+    operators = model_report(network.examined, accelerator, decisions).operators
     return IntegerNetwork(
-        graph, dict(made.quantisation), made.warnings, model, samples.judging, tolerance
-    )
+        graph, dict(made.quantisation), made.warnings, model, samples.judging, tolerance,
+        {each.name: each.cpu_seconds for each in operators},
+    )  # fmt: skip
 
 
 def link_artifact(
@@ -139,6 +144,7 @@ def link_artifact(
         made.graph, picks, target, kind_of(options.target)[0].name, options.out,
         notes={"quantisation": made.quantisation}, bare=options.bare,
         check=artifact.check_of(made.source, made.samples), tolerance=made.tolerance,
+        cpu_seconds=made.cpu_seconds,
     )  # fmt: skip
 
 

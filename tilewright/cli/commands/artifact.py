@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tilewright.core.files import Json
-    from tilewright.networks.artifact import AnyArtifact, CompiledArtifact
+    from tilewright.networks.artifact import AnyArtifact, Artifact, CompiledArtifact
     from tilewright.networks.artifact.run import Array
     from tilewright.networks.artifact.sized import Fit
 
@@ -45,6 +45,7 @@ AllowCode = Annotated[
 ]
 TRIALS = 16
 MOST_INPUT_BYTES = 1 << 30
+MOST_IMAGES = 100_000
 
 
 def register(app: typer.Typer) -> None:
@@ -161,7 +162,21 @@ def run(
         typer.Option(metavar="FILE", help="Picture of the units' work: .png or .html."),
     ] = None,
     allow_code: AllowCode = False,
-) -> None:
+    pipeline: Annotated[
+        bool,
+        typer.Option(
+            "--pipeline", help="Run successive images, the CPU on one while the accelerator has "
+            "another: FILE.npz has them along the first axis of each input. Show images/s.",
+        ),
+    ] = False,
+    images: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Images that --pipeline runs, those of FILE.npz again and again.  "
+            "[default: those of FILE.npz]", min=1, max=MOST_IMAGES,
+        ),
+    ] = None,
+) -> None:  # fmt: skip
     """One inference: on the simulated accelerator, bit by bit and cycle by cycle as in hardware; or
     of a library, on this machine."""
     from tilewright.cli.views.artifact import profile_json, show_profile, show_run
@@ -174,9 +189,18 @@ def run(
         raise TilewrightError(f"--timeline {timeline}: a picture is written as .png or .html")
     if output.suffix != ".npz":
         raise TilewrightError(f"--output {output}: outputs are written as .npz")
+    if images is not None and not pipeline:
+        raise TilewrightError("--images counts what --pipeline runs; add --pipeline")
+    if pipeline and (profile or timeline is not None):
+        raise TilewrightError("--profile and --timeline are of one inference; leave out --pipeline")
     artifact = _loaded(folder, allow_code)
     arrays = _arrays(inputs)
     if isinstance(artifact, CompiledArtifact | SizedLibrary):
+        if pipeline:
+            raise TilewrightError(
+                f"--pipeline needs an accelerator beside the CPU, and {artifact.name} is a library "
+                "for a CPU; leave it out"
+            )
         if timeline is not None:
             raise TilewrightError("--timeline draws an accelerator's units; leave it out for a cpu")
         if isinstance(artifact, SizedLibrary):
@@ -184,6 +208,9 @@ def run(
         else:
             fit = Fit(artifact, arrays, {})
         _run_library(fit, output, profile=profile, as_json=as_json)
+        return
+    if pipeline:
+        _run_pipeline(artifact, arrays, output, images, as_json=as_json)
         return
     with working(f"running {artifact.name}"):
         outputs, spent = interruptible(lambda: artifact.run(arrays))
@@ -200,6 +227,28 @@ def run(
         show_profile(artifact, spent, Terminal())
     else:
         show_run(artifact, spent, output, Terminal())
+
+
+def _run_pipeline(
+    artifact: Artifact, arrays: dict[str, Array], output: Path, count: int | None, *, as_json: bool
+) -> None:
+    """Successive images, and what overlap gives."""
+    from tilewright.cli.views.pipeline import pipeline_json, show_pipeline
+    from tilewright.cli.views.terminal import Terminal, working
+    from tilewright.core.files import pack_arrays, write_atomically
+    from tilewright.networks.artifact.image_batches import joined, split
+
+    given = split(artifact.inputs, arrays)
+    wanted = [given[at % len(given)] for at in range(count or len(given))]
+    with working(f"running {artifact.name}"):
+        planned = interruptible(lambda: artifact.plan_images(wanted[0]))
+        made = interruptible(lambda: artifact.run_images(wanted, planned))
+    write_atomically(output, pack_arrays(joined(made)))
+    if as_json:
+        document = pipeline_json(planned, len(wanted))
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    else:
+        show_pipeline(artifact, planned, len(wanted), output, Terminal())
 
 
 def _run_library(fit: Fit, output: Path, *, profile: bool, as_json: bool) -> None:

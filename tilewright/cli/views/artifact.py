@@ -11,7 +11,7 @@ from rich.console import Console
 from tilewright.cli.views.terminal import BREAK, columns_of, fitted_table, say
 from tilewright.core.files import Json, as_list, as_object, as_text
 from tilewright.reports.building import accuracy_lines, built_lines
-from tilewright.reports.number_format import counted, mega, milliseconds, percent
+from tilewright.reports.number_format import counted, energy, mega, milliseconds, percent
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
 
@@ -133,6 +133,8 @@ def _line(artifact: Artifact, spent: Profile) -> str:
         f"{artifact.name} on {artifact.target}: {spent.cycles:,} cycles, "
         f"{milliseconds(spent.milliseconds / 1e3)} ms at {spent.clock_hz / 1e6:g} MHz"
     )
+    if spent.microjoules is not None:
+        text += f", {energy(spent.microjoules)} by an estimate"
     if spent.cpu_seconds:
         text += f", and {milliseconds(spent.cpu_milliseconds / 1e3)} ms of this machine's CPU"
     return text

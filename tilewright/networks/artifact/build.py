@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,10 @@ from tilewright.networks.artifact.accuracy import CHECK_FILE, OF_FLOAT, Check, a
 from tilewright.networks.artifact.errors import ArtifactError
 from tilewright.networks.artifact.folder import in_the_way, specification, write_folder
 from tilewright.networks.artifact.load import CPU_LIBRARY, Artifact
+from tilewright.networks.cpu_costs import SECONDS, SLOWDOWN
 from tilewright.targets.artifact_types import Built, HostStep, LayerGraph, Pick
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import Builds, capability
+from tilewright.targets.capabilities import Builds, HasHost, capability
 from tilewright.targets.layer import Layer, Value
 from tilewright.targets.workload import Workload, canonical
 
@@ -25,12 +27,13 @@ if TYPE_CHECKING:
 def build(
     graph: IntegerGraph, schedules: Sequence[Pick], target: Target, target_kind: str, out: Path, *,
     notes: Mapping[str, Json] | None = None, bare: bool = False, check: Check | None = None,
-    tolerance: float = OF_FLOAT,
+    tolerance: float = OF_FLOAT, cpu_seconds: Mapping[str, float] | None = None,
 ) -> Mapping[str, Json]:  # fmt: skip
     """Write an artifact to `out` and return its manifest; `schedules` has one for each of
     `graph.layers`, `target_kind` is what `targets.registry.rebuild` knows the target by, and
     `notes` are further entries of the manifest, such as how the model was quantised. The artifact
-    is run on the inputs of `check` before it is written.
+    is run on the inputs of `check` before it is written. `cpu_seconds` estimates what operators
+    take on the CPU beside the target, by name.
 
     Raises `ArtifactError` for a target that builds nothing, a folder with other files, outputs
     further from those of `check` than `tolerance` (of their size), and, if it is to be `bare`, work
@@ -43,7 +46,7 @@ def build(
     files = dict(made.files)
     if graph.islands:
         files[CPU_LIBRARY] = _library(graph)
-    manifest = _manifest(graph, made, target, target_kind, notes or {})
+    manifest = _manifest(graph, made, target, target_kind, notes or {}, cpu_seconds)
     if check is not None:
         layers = [as_object(row) for row in as_list(manifest["layers"])]
         library = files.get(CPU_LIBRARY)
@@ -146,8 +149,9 @@ def _library(graph: IntegerGraph) -> bytes:
 
 
 def _manifest(
-    graph: IntegerGraph, made: Built, target: Target, kind: str, notes: Mapping[str, Json]
-) -> dict[str, Json]:
+    graph: IntegerGraph, made: Built, target: Target, kind: str, notes: Mapping[str, Json],
+    cpu_seconds: Mapping[str, float] | None,
+) -> dict[str, Json]:  # fmt: skip
     rows: list[dict[str, Json]] = []
     for layer, row in zip(graph.layers, made.layers, strict=True):
         rows.append(
@@ -165,6 +169,8 @@ def _manifest(
             }
         )
     alone = sum(int(str(row["cycles"])) for row in rows)
+    host = capability(target, HasHost)
+    slowdown = SLOWDOWN if host is None else host.host_slowdown
     return {
         "network": graph.name,
         "target": target.name,
@@ -179,6 +185,7 @@ def _manifest(
                 "name": island.name, "inputs": list(island.inputs),
                 "outputs": list(island.outputs),
                 "operators": [{"name": node, "operator": kind} for node, kind in island.nodes],
+                "estimated_seconds": _estimated(graph, island, cpu_seconds, slowdown),
             }
             for island in graph.islands
         ],
@@ -190,6 +197,7 @@ def _manifest(
             if step == "segment" else {"kind": "cpu", "number": number}
             for step, number in made.order
         ],
+        "host_slowdown": slowdown,
         "values": {name: _value(value) for name, value in graph.values.items()},
         "quantised": dict(graph.quantised),
         "results": dict(graph.results),
@@ -200,6 +208,19 @@ def _manifest(
         "runtime_sha256": made.runtime_sha256,
         **notes,
     }  # fmt: skip
+
+
+def _estimated(
+    graph: IntegerGraph, island: CpuIsland, cpu_seconds: Mapping[str, float] | None,
+    slowdown: float,
+) -> float | None:  # fmt: skip
+    """What an island takes on the CPU beside the target; None where nobody estimated it."""
+    if not island.nodes:  # a change of layout
+        elements = sum(prod(graph.values[name].shape) for name in island.outputs)
+        return slowdown * SECONDS["move"] * elements
+    if cpu_seconds is None:
+        return None
+    return sum(cpu_seconds.get(name, 0.0) for name in dict(island.nodes))
 
 
 def _tensor(value: Value) -> dict[str, Json]:

@@ -16,6 +16,14 @@ from tilewright.networks.artifact.compiled import KIND as LIBRARY_KIND
 from tilewright.networks.artifact.compiled import LIBRARY, TAIL, CompiledArtifact, open_library
 from tilewright.networks.artifact.errors import ArtifactError
 from tilewright.networks.artifact.folder import AGAIN, read_files, read_manifest
+from tilewright.networks.artifact.pipeline import (
+    CpuTimes,
+    PipelinePlan,
+    border_seconds,
+    images_in_flight_of,
+    plan,
+    run_images,
+)
 from tilewright.networks.artifact.run import (
     Array,
     Island,
@@ -28,6 +36,7 @@ from tilewright.networks.artifact.run import (
 )
 from tilewright.networks.artifact.sized import KIND as SIZED_KIND
 from tilewright.networks.artifact.sized import SizedLibrary
+from tilewright.networks.cpu_costs import SLOWDOWN
 from tilewright.targets.artifact_types import BuiltProgram, LayerCheck, StreamTimes
 from tilewright.targets.capabilities import Builds, capability
 from tilewright.targets.layer import Scale, Value
@@ -39,6 +48,7 @@ DTYPES = (
     "float64", "bool",
 )  # fmt: skip
 """Of tensors of a network."""
+MOST_AMOUNT = 1e6
 MOST_AXES, MOST_ELEMENTS, MOST_COUNT = 32, 1 << 40, 1 << 60
 TINIEST, LARGEST = 2.0**-126, 2.0**127
 """Of steps: normal numbers in float32."""
@@ -61,6 +71,8 @@ class Artifact:
         check_order(self._order, program.ports)
         self.rows = tuple(_row(as_object(row)) for row in as_list(manifest["layers"]))
         self.clock_hz = _clock(manifest)
+        self.host_slowdown = _amount(manifest.get("host_slowdown", SLOWDOWN))
+        self._islands = _island_seconds(manifest)
 
     @property
     def inputs(self) -> tuple[Value, ...]:
@@ -87,6 +99,33 @@ class Artifact:
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs alone, shapes as in `run`. Raises as `run`."""
         return infer(self._order, self.program, self._cpu, inputs)[0]
+
+    def plan_images(self, image: Mapping[str, Array]) -> PipelinePlan:
+        """How successive images share the CPU and the accelerator. `image`, shapes as in `run`, is
+        run where the artifact has no estimate of what the CPU takes. Raises `InputError`, and
+        `ArtifactError` for a target whose programs have room for one image."""
+        program = images_in_flight_of(self.program, self.target)
+        slowdown = self.host_slowdown
+        estimated = [each for each in self._islands if each is not None]
+        known = len(estimated) == len(self._islands)
+        if not known:
+            _, spent = infer(self._order, self.program, self._cpu, image)
+            estimated = [slowdown * spent[each.name] for each in self._order.islands]
+        border = [
+            (border_seconds(before, slowdown), border_seconds(after, slowdown))
+            for before, after in program.border_work()
+        ]
+        cpu = CpuTimes(estimated, border, "estimated" if known else "measured")
+        return plan(self._order, program, [each.total for each in self.times], self.clock_hz, cpu)
+
+    def run_images(
+        self, images: Sequence[Mapping[str, Array]], planned: PipelinePlan
+    ) -> list[dict[str, Array]]:
+        """The outputs of each image, shapes as in `run`: segments of one run between those of
+        another, as planned, in the memory of one accelerator. Raises as `plan_images`."""
+        program = images_in_flight_of(self.program, self.target)
+        in_flight = planned.taken.steady.in_flight
+        return run_images(self._order, program, self._cpu, images, planned.stages, in_flight)
 
     def profile(self, cpu_seconds: Mapping[str, float] | None = None) -> Profile:
         """Where the time goes; no inference is needed for it."""
@@ -261,6 +300,19 @@ def _count(value: Json) -> int:
     found = as_int(value)
     if not 0 <= found <= MOST_COUNT:
         raise ValueError("a count is negative, or larger than counts are")
+    return found
+
+
+def _island_seconds(manifest: Mapping[str, Json]) -> list[float | None]:
+    """By an island's number; None where the build estimated nothing."""
+    found = [as_object(each).get("estimated_seconds") for each in as_list(manifest.get("cpu", []))]
+    return [None if each is None else _amount(each) for each in found]
+
+
+def _amount(value: Json) -> float:
+    found = as_number(value)
+    if not 0 <= found <= MOST_AMOUNT:
+        raise ValueError("a time, or a factor of times, is negative or larger than these are")
     return found
 
 

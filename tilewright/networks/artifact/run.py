@@ -17,6 +17,8 @@ from tilewright.targets.layer import Value
 Array = NDArray[np.generic]
 RunCpu = Callable[[str, Sequence[Array]], Sequence[Array]]
 """Runs an island, by name, on the tensors it reads; gives those it writes."""
+RunSegment = Callable[[int, Mapping[str, Array]], Mapping[str, Array]]
+"""Runs a segment, by number, on the tensors it loads; gives those it stores."""
 
 
 @dataclass(frozen=True)
@@ -85,26 +87,47 @@ class Order:
     results: Mapping[str, str]
 
 
+class Inference:
+    """One inference on its way: its steps run one after the other, and steps of other inferences
+    may run between them. `cpu_seconds` are those of each island, on this machine."""
+
+    def __init__(self, order: Order, inputs: Mapping[str, Array]) -> None:
+        """Raises `InputError` for other names, shapes or types than the network's."""
+        self._order = order
+        self._tensors: dict[str, Array] = dict(checked(order.inputs, inputs))
+        self.cpu_seconds: dict[str, float] = {}
+
+    def run(self, step: int, segment: RunSegment, cpu: RunCpu) -> None:
+        """A step of the order."""
+        order, tensors = self._order, self._tensors
+        kind, number = order.steps[step]
+        if kind == "segment":
+            wanted = {name: _tensor(order, tensors, name) for name in order.loads[number]}
+            for name, array in segment(number, wanted).items():
+                shape = order.values[name].shape if name in order.values else array.shape
+                tensors[name] = array.reshape(shape)
+            return
+        island = order.islands[number]
+        begun = time.perf_counter()
+        made = cpu(island.name, [_tensor(order, tensors, name) for name in island.inputs])
+        self.cpu_seconds[island.name] = time.perf_counter() - begun
+        tensors.update(zip(island.outputs, made, strict=True))
+
+    def outputs(self) -> dict[str, Array]:
+        """Arrays by name, in the shapes of the order's outputs, once all steps are done."""
+        order = self._order
+        return {value.name: _result(order, self._tensors, value) for value in order.outputs}
+
+
 def infer(
     order: Order, program: BuiltProgram, cpu: RunCpu, inputs: Mapping[str, Array]
 ) -> tuple[dict[str, Array], dict[str, float]]:
     """One inference: outputs by name, and the seconds of each island. Raises `InputError` for other
     names, shapes or types than the network's."""
-    tensors: dict[str, Array] = dict(checked(order.inputs, inputs))
-    seconds: dict[str, float] = {}
-    for kind, number in order.steps:
-        if kind == "segment":
-            wanted = {name: _tensor(order, tensors, name) for name in order.loads[number]}
-            for name, array in program.run(number, wanted).items():
-                shape = order.values[name].shape if name in order.values else array.shape
-                tensors[name] = array.reshape(shape)
-            continue
-        island = order.islands[number]
-        begun = time.perf_counter()
-        made = cpu(island.name, [_tensor(order, tensors, name) for name in island.inputs])
-        seconds[island.name] = time.perf_counter() - begun
-        tensors.update(zip(island.outputs, made, strict=True))
-    return {value.name: _result(order, tensors, value) for value in order.outputs}, seconds
+    inference = Inference(order, inputs)
+    for step in range(len(order.steps)):
+        inference.run(step, program.run, cpu)
+    return inference.outputs(), inference.cpu_seconds
 
 
 def checked(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[str, Array]:

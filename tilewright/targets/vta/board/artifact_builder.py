@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.files import Json
 from tilewright.targets.artifact_types import (
+    BorderWork,
     Built,
     HostStep,
     LayerCheck,
@@ -23,6 +25,7 @@ from tilewright.targets.vta.board.bare import why_not_bare
 from tilewright.targets.vta.board.build import Linked, linked
 from tilewright.targets.vta.board.check import Checked, check_described, check_layers, read_layer
 from tilewright.targets.vta.board.device import Device
+from tilewright.targets.vta.board.images_in_flight import VtaImages, room_bytes
 from tilewright.targets.vta.board.lower import LayerProgram, lower_layer
 from tilewright.targets.vta.board.program import BoardProgram, Port
 from tilewright.targets.vta.board.program_image import image_files, read_image
@@ -72,9 +75,31 @@ class VtaProgram:
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
         return check_layers(self.program, self.layers, seed)
 
+    def with_room(self, images: int) -> VtaImages:
+        """As `targets.artifact_types.HoldsImages`."""
+        return VtaImages(self.program, images)
+
+    def room_bytes(self, images: int) -> int:
+        """As `targets.artifact_types.HoldsImages`."""
+        return room_bytes(self.program, images)
+
+    def border_work(self) -> list[tuple[BorderWork, BorderWork]]:
+        """As `targets.artifact_types.HoldsImages`."""
+        return [(_border(step.loads), _border(step.stores)) for step in self.program.steps]
+
 
 def _values(ports: Sequence[Port]) -> list[Value]:
     return [Value(port.name, port.shape, port.dtype) for port in ports]
+
+
+def _border(ports: Sequence[Port]) -> BorderWork:
+    plain = [prod(port.shape) for port in ports if port.unfold is None]
+    read, made = 0, 0
+    for port in ports:
+        if port.unfold is not None:
+            read += prod(port.shape)
+            made += port.unfold.data(np.zeros(port.shape, np.int8)).nbytes
+    return BorderWork(sum(plain), read, made)
 
 
 def build(graph: LayerGraph, schedules: Sequence[Pick], spec: VtaSpec) -> Built:

@@ -14,7 +14,9 @@ from tilewright.targets.vta.board.files import SPEC_FIELDS
 from tilewright.targets.vta.spec import VtaSpec
 
 MACHINE = "machine.h"
-SOURCES = ("Makefile", "driver.h", "main.c", "tilewright.c", "tilewright.h")
+SOURCES = (
+    "Makefile", "driver.h", "images.h", "main.c", "pipeline.c", "tilewright.c", "tilewright.h",
+)  # fmt: skip
 
 
 def copy_runtime(folder: Path, spec: VtaSpec) -> tuple[str, ...]:

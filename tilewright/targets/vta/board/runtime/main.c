@@ -1,6 +1,8 @@
 /* tilewright_run ART input.bin output.bin
+ * tilewright_run --images N ART input.bin output.bin
  *
- * Both files hold raw tensors, one after another in the order of the manifest, without any header.
+ * Both files hold raw tensors, one after another in the order of the manifest, without any header;
+ * with --images, those of N images. Then the CPU packs and unpacks while the device has another.
  * Exit code: 0; 2 if the arguments, the artifact or the input are wrong; 1 if the device, the
  * memory or the disk failed.
  */
@@ -8,10 +10,13 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tilewright.h"
 
 enum { FAILED = 1, REFUSED = 2 };
+enum { IN_FLIGHT = 2 };
+#define MOST_IMAGES 1000000000ul
 
 static int exit_code(int code) {
   switch (code) {
@@ -120,18 +125,91 @@ static int run_files(tilewright *net, const char *from, const char *to) {
   return code;
 }
 
+typedef struct {
+  FILE *from, *to;
+} files_t;
+
+static int read_tensor(void *context, size_t image, size_t input, void *data, size_t bytes) {
+  files_t *files = context;
+  (void)image, (void)input;
+  return fread(data, 1, bytes, files->from) != bytes;
+}
+
+static int write_tensor(void *context, size_t image, size_t output, const void *data,
+                        size_t bytes) {
+  files_t *files = context;
+  (void)image, (void)output;
+  return fwrite(data, 1, bytes, files->to) != bytes;
+}
+
+/* Whether `from` ends where it is; says so if not. */
+static int ends(FILE *from, const char *path) {
+  if (fgetc(from) == EOF) return 1;
+  fprintf(stderr, "tilewright_run: %s has more bytes than those of so many images\n", path);
+  return 0;
+}
+
+static int run_images(tilewright *net, size_t count, const char *from, const char *to) {
+  files_t files = {fopen(from, "rb"), NULL};
+  tilewright_images images = {&files, read_tensor, write_tensor};
+  int code = REFUSED;
+  if (!files.from) {
+    fprintf(stderr, "tilewright_run: cannot open %s\n", from);
+    return REFUSED;
+  }
+  files.to = fopen(to, "wb");
+  if (files.to) {
+    code = tilewright_run_images(net, count, IN_FLIGHT, &images);
+    if (code == TILEWRIGHT_STOPPED)
+      fprintf(stderr, "tilewright_run: %s has fewer bytes than those of %lu images, or %s cannot be "
+              "written\n", from, (unsigned long)count, to);
+    code = code == TILEWRIGHT_STOPPED ? REFUSED : say(net, code);
+    if (!code && !ends(files.from, from)) code = REFUSED;
+    if (fclose(files.to) && !code) {
+      fprintf(stderr, "tilewright_run: cannot write all of %s, is the disk full?\n", to);
+      code = FAILED;
+    }
+  } else {
+    fprintf(stderr, "tilewright_run: cannot write %s\n", to);
+  }
+  fclose(files.from);
+  if (!code) printf("%lu images: %s\n", (unsigned long)count, to);
+  return code;
+}
+
+/* The N of --images, 0 for what is no number of images. */
+static size_t count_of(const char *text) {
+  char *end;
+  unsigned long count = strtoul(text, &end, 10);
+  return *text < '0' || *text > '9' || *end || count > MOST_IMAGES ? 0 : (size_t)count;
+}
+
 int main(int argc, char **argv) {
   tilewright *net = NULL;
+  size_t images = 0;
   int code;
+  if (argc == 6 && !strcmp(argv[1], "--images")) {
+    images = count_of(argv[2]);
+    argv += 2;
+    argc = images ? argc - 2 : 0;
+  }
   if (argc != 4) {
     fprintf(stderr,
             "usage: tilewright_run ART input.bin output.bin\n"
+            "       tilewright_run --images N ART input.bin output.bin\n"
             "Runs the network of the folder ART on raw tensors, one after another in the order of\n"
-            "its manifest.json, and writes its outputs likewise.\n");
+            "its manifest.json, and writes its outputs likewise; with --images those of N images,\n"
+            "which the CPU packs and unpacks while the device has another.\n");
     return REFUSED;
   }
   code = tilewright_open(argv[1], &net);
-  code = code ? say(net, code) : run_files(net, argv[2], argv[3]);
+  if (code) {
+    code = say(net, code);
+  } else if (images) {
+    code = run_images(net, images, argv[2], argv[3]);
+  } else {
+    code = run_files(net, argv[2], argv[3]);
+  }
   tilewright_close(net);
   return code;
 }

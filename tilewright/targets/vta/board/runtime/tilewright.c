@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "driver.h"
+#include "images.h"
 #include "machine.h"
 
 #if CHAR_BIT != 8
@@ -113,6 +114,7 @@ typedef struct {
   uint64_t n, c, h, w, channels, packed_h, packed_w;
   uint64_t batches, blocks, batch, block;
   size_t packed_bytes;
+  size_t in_image; /* where it lies in an image (images.h) */
   size_t input;    /* of a load: the number of the input it is packed from */
   int8_t *staging; /* of a load: what run copies to the device, once it is set */
   int is_set;
@@ -148,6 +150,7 @@ struct tilewright {
   void *stream;
   uint64_t stream_address;
   int8_t *scratch;
+  size_t image_bytes;
   VTADeviceHandle device;
   uint32_t patience;
   int has_run;
@@ -835,6 +838,8 @@ static int stage(tilewright *net) {
     port_t *port = &net->ports[i];
     if (port->elements > largest) largest = port->elements;
     if (port->packed_bytes > largest) largest = port->packed_bytes;
+    port->in_image = net->image_bytes;
+    net->image_bytes += port->packed_bytes;
     if (i < net->load_count) {
       port->staging = malloc(port->packed_bytes);
       if (!port->staging) return no_memory(net, port->name, port->packed_bytes);
@@ -1023,6 +1028,18 @@ static int check_tensor(tilewright *net, const tensor_t *tensor, const char *sid
   return TILEWRIGHT_OK;
 }
 
+/* A tensor of the host, packed as a load has it, by way of `scratch`. */
+static int pack_port(tilewright *net, const port_t *port, const void *data, int8_t *packed) {
+  int code = quantise(net, port, data, net->scratch);
+  if (code) return code;
+  if (port->unfolded) {
+    pack_unfolded(port, net->scratch, packed);
+  } else {
+    pack(port, net->scratch, packed);
+  }
+  return TILEWRIGHT_OK;
+}
+
 int tilewright_set_input(tilewright *net, size_t index, const void *data, size_t bytes) {
   uint32_t i;
   int code = check_tensor(net, input_of(net, index), "input", index, data, bytes);
@@ -1030,19 +1047,28 @@ int tilewright_set_input(tilewright *net, size_t index, const void *data, size_t
   for (i = 0; !code && i < net->load_count; i++) {
     port_t *port = &net->ports[i];
     if (port->input != index) continue;
-    code = quantise(net, port, data, net->scratch);
-    if (code) break;
-    if (port->unfolded) {
-      pack_unfolded(port, net->scratch, port->staging);
-    } else {
-      pack(port, net->scratch, port->staging);
-    }
-    port->is_set = 1;
+    code = pack_port(net, port, data, port->staging);
+    if (!code) port->is_set = 1;
   }
   return code;
 }
 
 /* -- running, and outputs ---------------------------------------------------------------------- */
+
+static char *memory_of(const tilewright *net, const port_t *port) {
+  return (char *)net->buffers[port->buffer].memory + (size_t)port->offset;
+}
+
+/* Runs the stream; the driver's code. */
+static int run_stream(tilewright *net) {
+  return VTADeviceRun(net->device, (vta_phy_addr_t)net->stream_address, net->count, net->patience);
+}
+
+static int timed_out(tilewright *net, int code) {
+  return fail(net, TILEWRIGHT_TIME_OUT,
+              "the device did not finish (the driver's code is %d); program the FPGA again, with "
+              "a bitstream of the machine that the artifact was built for", code);
+}
 
 int tilewright_run(tilewright *net) {
   uint32_t i;
@@ -1055,14 +1081,10 @@ int tilewright_run(tilewright *net) {
   net->has_run = 0;
   for (i = 0; i < net->load_count; i++) {
     const port_t *port = &net->ports[i];
-    char *memory = net->buffers[port->buffer].memory;
-    VTAMemCopyFromHost(memory + (size_t)port->offset, port->staging, port->packed_bytes);
+    VTAMemCopyFromHost(memory_of(net, port), port->staging, port->packed_bytes);
   }
-  code = VTADeviceRun(net->device, (vta_phy_addr_t)net->stream_address, net->count, net->patience);
-  if (code)
-    return fail(net, TILEWRIGHT_TIME_OUT,
-                "the device did not finish (the driver's code is %d); program the FPGA again, with "
-                "a bitstream of the machine that the artifact was built for", code);
+  code = run_stream(net);
+  if (code) return timed_out(net, code);
   net->has_run = 1;
   return TILEWRIGHT_OK;
 }
@@ -1079,23 +1101,71 @@ static void give(const port_t *port, int8_t value, uint8_t **out) {
   memcpy((*out)++, &value, 1);
 }
 
+/* The tensor of a store as the host has it, out of its packed values. */
+static void unpack(const port_t *p, const int8_t *packed, void *data) {
+  uint8_t *out = data;
+  uint64_t n, c, y, x;
+  for (n = 0; n < p->n; n++)
+    for (c = 0; c < p->c; c++)
+      for (y = 0; y < p->h; y++)
+        for (x = 0; x < p->w; x++) give(p, packed[packed_at(p, n, c, y, x)], &out);
+}
+
 int tilewright_get_output(tilewright *net, size_t index, void *data, size_t bytes) {
   const tensor_t *output = output_of(net, index);
   int code = check_tensor(net, output, "output", index, data, bytes);
   const port_t *p;
-  uint8_t *out = data;
-  uint64_t n, c, y, x;
-  char *memory;
   if (code) return code;
   if (!net->has_run) return fail(net, TILEWRIGHT_BAD_ARGUMENT, "the network has not run yet");
   p = output->port;
-  memory = net->buffers[p->buffer].memory;
-  VTAMemCopyToHost(net->scratch, memory + (size_t)p->offset, p->packed_bytes);
-  for (n = 0; n < p->n; n++)
-    for (c = 0; c < p->c; c++)
-      for (y = 0; y < p->h; y++)
-        for (x = 0; x < p->w; x++) give(p, net->scratch[packed_at(p, n, c, y, x)], &out);
+  VTAMemCopyToHost(net->scratch, memory_of(net, p), p->packed_bytes);
+  unpack(p, net->scratch, data);
   return TILEWRIGHT_OK;
+}
+
+/* -- images, for pipeline.c -------------------------------------------------------------------- */
+
+int tilewright_begin_images(tilewright *net, size_t *image_bytes) {
+  if (!net->stream) return fail(net, TILEWRIGHT_BAD_ARGUMENT, "the network could not be opened");
+  net->has_run = 0;
+  *image_bytes = net->image_bytes;
+  return TILEWRIGHT_OK;
+}
+
+int tilewright_pack_image(tilewright *net, size_t index, const void *data, int8_t *image) {
+  uint32_t i;
+  int code = TILEWRIGHT_OK;
+  for (i = 0; !code && i < net->load_count; i++) {
+    const port_t *port = &net->ports[i];
+    if (port->input == index) code = pack_port(net, port, data, image + port->in_image);
+  }
+  return code;
+}
+
+int tilewright_run_image(tilewright *net, int8_t *image) {
+  uint32_t i;
+  int code;
+  for (i = 0; i < net->load_count; i++) {
+    const port_t *port = &net->ports[i];
+    VTAMemCopyFromHost(memory_of(net, port), image + port->in_image, port->packed_bytes);
+  }
+  code = run_stream(net);
+  for (i = net->load_count; !code && i < net->load_count + net->store_count; i++) {
+    const port_t *port = &net->ports[i];
+    VTAMemCopyToHost(image + port->in_image, memory_of(net, port), port->packed_bytes);
+  }
+  return code;
+}
+
+void tilewright_unpack_image(const tilewright *net, size_t index, const int8_t *image,
+                             void *data) {
+  const port_t *port = output_of(net, index)->port;
+  unpack(port, image + port->in_image, data);
+}
+
+int tilewright_images_failed(tilewright *net, int code, const char *why, int driver_code) {
+  if (code == TILEWRIGHT_TIME_OUT) return timed_out(net, driver_code);
+  return fail(net, code, "%s", why);
 }
 
 int tilewright_set_patience(tilewright *net, uint32_t looks) {

@@ -46,7 +46,8 @@ enum {
   TILEWRIGHT_NO_MEMORY = 5,    /* of the host, or of the driver */
   TILEWRIGHT_NO_DEVICE = 6,    /* the driver gave no device, or addresses of no use */
   TILEWRIGHT_TIME_OUT = 7,     /* the device did not finish */
-  TILEWRIGHT_BAD_VALUE = 8     /* an input value that is not a number */
+  TILEWRIGHT_BAD_VALUE = 8,    /* an input value that is not a number */
+  TILEWRIGHT_STOPPED = 9       /* a function of yours that reads or writes images failed */
 };
 
 /* Types of elements. Outputs, and inputs that a network reads, are of the first three; one that
@@ -115,6 +116,23 @@ int tilewright_run(tilewright *net);
 
 /* Copies an output of the last run; `bytes` must be the tensor's. */
 int tilewright_get_output(tilewright *net, size_t index, void *data, size_t bytes);
+
+/* Where successive images come from and their outputs go: called by the thread that calls
+ * `tilewright_run_images`, in order, once a tensor; `bytes` are the tensor's. What is not 0 ends the
+ * run. */
+typedef struct {
+  void *context;
+  int (*read)(void *context, size_t image, size_t input, void *data, size_t bytes);
+  int (*write)(void *context, size_t image, size_t output, const void *data, size_t bytes);
+} tilewright_images;
+
+/* Runs the network on `count` images. The caller's thread reads, quantises and packs the next ones,
+ * and unpacks and writes the last ones, while a second thread has the device; `in_flight` of them
+ * have memory of the host at once: with 2, neither waits for more than the other's work. The
+ * device's memory is that of one image. Inputs that were set stay so; outputs have to be computed
+ * again. Link with -lpthread. */
+int tilewright_run_images(tilewright *net, size_t count, size_t in_flight,
+                          const tilewright_images *images);
 
 /* How often the driver looks whether the device has finished before it gives up; 2^31 at first. */
 int tilewright_set_patience(tilewright *net, uint32_t looks);

@@ -1,0 +1,162 @@
+"""Measures what the overlap of successive images gives: images/s beside latency.
+
+    python -m benchmarks.pipeline [--networks …] [--targets …] [--artifacts DIR] [--json FILE]
+    python -m benchmarks.pipeline --layers              # a bound on overlap between layers
+
+Networks are built with the schedules that are estimated best (`--artifacts` keeps the folders, and
+takes those that are there). The accelerator's time is simulated, exactly. The CPU's is an estimate,
+for one Cortex-A9 (`networks.cpu_costs`). So each row also says what overlap gives for a CPU that is
+four times as fast, and for one that takes twice as long.
+
+With `--layers` nothing is built. Today a barrier lies between two layers of a stream: only the
+first weights of the next layer load earlier (`benchmarks.stream_bound`). Without any barrier,
+compute and the two channels of memory would still do the same work, each in its own time. So no
+overlap between layers, with whatever scratchpads, takes less than the largest of three sums over a
+stream: of compute, of reads, of writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.fusion_pairs import TARGETS, problem_of
+from benchmarks.stream_bound import needs, stream_bound
+from tilewright.core.files import Json, write_atomically
+from tilewright.networks.artifact import Artifact, load
+from tilewright.networks.artifact.overlap import PipelineStage, chosen
+from tilewright.networks.artifact.overlap import choices as steady_states
+from tilewright.networks.artifact.pipeline import PipelinePlan
+from tilewright.targets.vta.bounds import bounds
+from tilewright.targets.vta.target import VtaTarget
+
+NETWORKS = ("vit_tiny", "inception_v3", "resnet18", "mobilenet_v2")
+OTHER_CPUS = (0.25, 2.0)
+"""Times of the CPU, beside the estimate's."""
+RESOURCES = ("compute", "read", "write")
+
+
+def main() -> None:
+    """Print a row a network and target."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument("--targets", default=",".join(TARGETS))
+    parser.add_argument("--artifacts", type=Path)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--layers", action="store_true")
+    given = parser.parse_args()
+    pairs = [(n, t) for n in given.networks.split(",") for t in given.targets.split(",")]
+    if given.layers:
+        for network, target in pairs:
+            print(layers_row(network, target), flush=True)
+        return
+    heads = (
+        "CPU ms", "packing ms", "accel. ms", "img/s", "overlapped", "bound", "gain", "busy CPU",
+        "busy accel.", "in flight", "latency", "MiB more", "CPU/4", "CPU·2",
+    )  # fmt: skip
+    print(f"{'network':14}{'target':10}" + "".join(f"{head:>12}" for head in heads))
+    rows: list[Json] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for network, target in pairs:
+            folder = (given.artifacts or Path(temporary)) / f"{network}-{target}"
+            planned = plan_of(network, target, folder)
+            print(shown(network, target, planned), flush=True)
+            rows.append({"network": network, "target": target, **figures(planned)})
+    if given.json is not None:
+        write_atomically(given.json, json.dumps(rows, indent=1).encode())
+
+
+def plan_of(network: str, target: str, folder: Path) -> PipelinePlan:
+    """The schedule of successive images of a network, built unless it is there."""
+    if not (folder / "manifest.json").exists():
+        from tilewright.flows.build import build_artifact
+        from tilewright.search import LocalRunner
+        from tilewright.tuning.build_options import BuildOptions
+
+        build_artifact(LocalRunner(), BuildOptions(network, folder, target=target, trials=0))
+    artifact = load(folder, allow_code=True)
+    assert isinstance(artifact, Artifact)
+    image = {value.name: np.zeros(value.shape, value.dtype) for value in artifact.inputs}
+    return artifact.plan_images(image)
+
+
+def figures(planned: PipelinePlan) -> dict[str, Json]:
+    """A row for programs: milliseconds, images/s, shares, bytes."""
+    steady = planned.taken.steady
+    found: dict[str, Json] = {
+        "cpu_milliseconds": 1e3 * planned.busy("cpu"),
+        "packing_milliseconds": 1e3 * planned.cpu.packing,
+        "accelerator_milliseconds": 1e3 * planned.busy("accelerator"),
+        "images_per_second": 1 / planned.latency,
+        "overlapped_images_per_second": 1 / planned.interval,
+        "bound_images_per_second": 1 / planned.bound,
+        "in_flight": steady.in_flight,
+        "overlapped_latency_milliseconds": 1e3 * steady.latency,
+        "more_dram_bytes": planned.more_bytes,
+    }
+    return found | {f"gain_cpu_times_{times:g}": gain(planned, times) for times in OTHER_CPUS}
+
+
+def gain(planned: PipelinePlan, times: float) -> float:
+    """More images/s by overlap, as a share, where the CPU takes so many times as long."""
+    stages = [_with_cpu(stage, times) for stage in planned.stages]
+    alone = sum(stage.nanoseconds for stage in stages) / 1e9
+    return alone / chosen(steady_states(stages)).interval - 1
+
+
+def _with_cpu(stage: PipelineStage, times: float) -> PipelineStage:
+    if stage.resource != "cpu":
+        return stage
+    return replace(stage, nanoseconds=max(1, round(times * stage.nanoseconds)))
+
+
+def shown(network: str, target: str, planned: PipelinePlan) -> str:
+    """A row of the table."""
+    cpu, accelerator = planned.busy("cpu"), planned.busy("accelerator")
+    steady, interval = planned.taken.steady, planned.interval
+    cells = [
+        f"{1e3 * cpu:.2f}", f"{1e3 * planned.cpu.packing:.2f}", f"{1e3 * accelerator:.2f}",
+        f"{1 / planned.latency:.2f}", f"{1 / interval:.2f}", f"{1 / planned.bound:.2f}",
+        f"{planned.latency / interval - 1:+.1%}", f"{cpu / interval:.1%}",
+        f"{accelerator / interval:.1%}", str(steady.in_flight), f"{1e3 * steady.latency:.1f}",
+        f"{planned.more_bytes / (1 << 20):.2f}",
+        *(f"{gain(planned, times):+.1%}" for times in OTHER_CPUS),
+    ]  # fmt: skip
+    return f"{network:14}{target:10}" + "".join(f"{cell:>12}" for cell in cells)
+
+
+def layers_row(network: str, target: str) -> str:
+    """Everything fused: the bound of streams with barriers, and the one without."""
+    problem = problem_of(network, target)
+    assert isinstance(problem.target, VtaTarget), "only a VTA's streams are known"
+    spec, labels = problem.target.spec, problem.all
+    workloads = problem.workloads(labels)
+    begin, barred, free = 0, 0, 0
+    largest: list[str] = []
+    for run in problem.labelled(labels).segments():
+        own = workloads[begin : begin + len(run)]
+        begin += len(run)
+        barred += stream_bound([needs(workload, spec) for workload in own])
+        sums = summed([bounds(workload, spec) for workload in own])
+        free += max(sums.values())
+        largest.append(max(sums, key=lambda resource: sums[resource]))
+    limits = " and ".join(sorted(set(largest)))
+    return (
+        f"{network} on {target}: at least {barred:,} cycles with barriers, {free:,} without "
+        f"(−{1 - free / barred:.2%}); {limits} limits the latter"
+    )
+
+
+def summed(each: Sequence[dict[str, int]]) -> dict[str, int]:
+    """Cycles of each resource."""
+    return {name: sum(layer[name] for layer in each) for name in RESOURCES}
+
+
+if __name__ == "__main__":
+    main()
