@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx_graphs import normal, reference
 
@@ -14,6 +15,7 @@ from tests import warm
 from tilewright.flows.build import build_artifact
 from tilewright.networks import zoo
 from tilewright.networks.compiled.c_interface import write_c_interface
+from tilewright.networks.zoo.builder import Builder
 from tilewright.search import LocalRunner
 from tilewright.tuning.build_options import BuildOptions
 
@@ -70,16 +72,22 @@ def test_what_cannot_be_is_said(folder: Path, tmp_path: Path) -> None:
     assert none.stderr == "error: a library computes with one thread or more\n"
 
 
-@pytest.mark.slow(seconds=2)
+@pytest.mark.slow(seconds=10)
 def test_weights_that_are_missing_or_damaged_are_named(folder: Path, tmp_path: Path) -> None:
-    normal(*map(int, SHAPE)).tofile(tmp_path / "in")
-    library = shutil.copy(folder / "art" / "network.so", tmp_path)
-    good = (folder / "art" / "weights.bin").read_bytes()
+    net = Builder("wide", (1, 256), 0, weights=True)
+    source = net.model(net.dense(net.input, "fc", 256))
+    onnx.save(source, tmp_path / "wide.onnx")
+    options = BuildOptions(str(tmp_path / "wide.onnx"), tmp_path / "art", "cpu", trials=0)
+    build_artifact(LocalRunner(), options)
+    x = normal(1, 256, seed=3)
+    x.tofile(tmp_path / "in")
+    library = shutil.copy(tmp_path / "art" / "network.so", tmp_path)
+    good = (tmp_path / "art" / "weights.bin").read_bytes()
 
     def said(weights: bytes | None) -> str:
         if weights is not None:
             (tmp_path / "weights.bin").write_bytes(weights)
-        done = run(folder, Path(library), tmp_path / "in", tmp_path / "out", *SHAPE)
+        done = run(folder, Path(library), tmp_path / "in", tmp_path / "out", "1", "256")
         assert done.returncode == (0 if weights == good else 1)
         return done.stderr
 
@@ -91,6 +99,8 @@ def test_weights_that_are_missing_or_damaged_are_named(folder: Path, tmp_path: P
     )
     assert "does not lie in it" in said(good[: len(good) // 2])
     assert said(good) == ""
+    found, expected = np.fromfile(tmp_path / "out", np.float32), reference(source, x)
+    assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
 
 
 @pytest.mark.slow(seconds=3)

@@ -41,7 +41,7 @@ from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.workload import Workload
 from tilewright.tuning.build_options import BuildOptions
 
-FILES = {"manifest.json", "network.so", "weights.bin", "check.npz"}
+FILES = {"manifest.json", "network.so", "check.npz"}
 
 
 def small_mobile(net: Builder) -> str:

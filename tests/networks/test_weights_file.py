@@ -14,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from onnx_graphs import normal, reference
+from tvm import relax
 
 from tilewright.flows.build import build_artifact
 from tilewright.networks.artifact import ArtifactError
 from tilewright.networks.artifact.weights_file import DTYPES, packed, unpacked
+from tilewright.networks.compiled.weights import taking_out
 from tilewright.networks.zoo.builder import Builder
 from tilewright.search import LocalRunner
 from tilewright.tuning.build_options import BuildOptions
@@ -70,6 +72,26 @@ def test_a_damaged_table_is_refused_or_stays_inside(at: int, what: bytes, kept: 
     except ArtifactError:
         return
     assert sum(each.nbytes for each in found) <= len(damaged) * len(found)
+
+
+def test_equal_weights_lie_in_the_file_once() -> None:
+    """As those of the steps of a recurrent network, which are constants of their own."""
+    values = normal(128, 128, seed=2)
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, 128), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = x
+            for _ in range(3):
+                y = builder.emit(relax.op.matmul(y, relax.const(values.copy())))
+            y = builder.emit(relax.op.matmul(y, relax.const(2 * values)))
+            made = builder.emit_output(y)
+        builder.emit_func_output(made)
+    module = builder.finalize()
+    weights: list[np.ndarray] = []
+    taking_out(weights)(module)
+    assert len(weights) == 2
+    np.testing.assert_array_equal(weights[0], values)
 
 
 @pytest.mark.slow(seconds=15)

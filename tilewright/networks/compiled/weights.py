@@ -7,7 +7,8 @@ run the network share it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tilewright.networks.artifact.weights_file import DTYPES, MOST_AXES
 from tilewright.networks.compiled.loaded_library import MAIN
 
-LEAST_BYTES = 1 << 14
-"""Of an array that is taken out; shorter ones are quicker to reach in the library."""
+LEAST_BYTES = 1 << 16
+"""Of an array that is taken out. TVM looks at each at every inference, which a small network would
+feel."""
 
 
 def taking_out(weights: list[NDArray[Any]]) -> Any:
@@ -30,11 +32,18 @@ def taking_out(weights: list[NDArray[Any]]) -> Any:
 
     def run(module: IRModule, _: Any) -> IRModule:
         main = module[MAIN]
-        constants = _constants(main)
-        if not constants:
+        found = _constants(main)
+        if not found:
             return module
+        first: dict[bytes, Any] = {}  # steps that are unrolled have the same weights
+        keys = [_content(each) for each in found]
+        for key, each in zip(keys, found, strict=True):
+            first.setdefault(key, each)
+        place_of = {key: place for place, key in enumerate(first)}
+        constants = list(first.values())
         parameter = relax.Var("weights", relax.TupleType([each.ty for each in constants]))
-        body = _TakingOut(parameter, constants).visit_expr(main.body)
+        places = {each: place_of[key] for key, each in zip(keys, found, strict=True)}
+        body = _TakingOut(parameter, places).visit_expr(main.body)
         changed = relax.Function([*main.params, parameter], body, main.ret_ty, attrs=main.attrs)
         made = IRModule(dict(module.functions), attrs=module.attrs)
         made.update_func(module.get_global_var(MAIN), changed)
@@ -44,8 +53,15 @@ def taking_out(weights: list[NDArray[Any]]) -> Any:
     return module_pass(run, opt_level=0, name="TilewrightWeights")
 
 
+def _content(constant: Any) -> bytes:
+    """A digest of type, shape and values."""
+    array = constant.value.numpy()
+    head = f"{array.dtype} {array.shape} ".encode()
+    return hashlib.sha256(head + memoryview(array).cast("B")).digest()
+
+
 def _constants(function: Any) -> Sequence[Any]:
-    """Those that are taken out, each once."""
+    """Those that are taken out."""
     found: dict[Any, None] = {}
 
     def visit(node: Any) -> None:
@@ -65,12 +81,12 @@ def _is_taken(constant: Any) -> bool:
 
 @mutator
 class _TakingOut(PyExprMutator):  # type: ignore[misc]
-    """Reads constants from a tuple."""
+    """Reads constants from their places in a tuple."""
 
-    def __init__(self, parameter: Any, constants: Sequence[Any]) -> None:
+    def __init__(self, parameter: Any, places: Mapping[Any, int]) -> None:
         super().__init__()
         self._parameter = parameter
-        self._places = {constant: place for place, constant in enumerate(constants)}
+        self._places = places
 
     def visit_generic_const_(self, op: Any) -> Any:
         place = self._places.get(op)
