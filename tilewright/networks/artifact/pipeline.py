@@ -140,9 +140,9 @@ def run_images(
     order: Order, program: HoldsImages, cpu: RunCpu, images: Sequence[Mapping[str, Array]],
     stages: Sequence[PipelineStage], in_flight: int,
 ) -> list[dict[str, Array]]:  # fmt: skip
-    """The outputs of each image, by name, in the shapes of `order`. Stages run one after the other in the order in which the
-    schedule begins them, so that segments of one image run between another's. Raises
-    `InputError`."""
+    """The outputs of each image, by name, in the shapes of `order`. Stages run one after the other
+    in the order in which the schedule begins them, so that segments of one image run between
+    another's. Raises `InputError`."""
     in_flight = min(in_flight, len(images))
     memory = program.with_room(in_flight)
     free = list(range(in_flight))
