@@ -19,6 +19,7 @@ from tilewright.targets.base import Lowered, Measurements
 from tilewright.targets.board.board_runner import BenchOptions, BoardBench, BoardDown, Counts
 from tilewright.targets.board.single_layer_programs import loadable
 from tilewright.targets.board.target import BoardTarget
+from tilewright.targets.capabilities import picojoules_of
 from tilewright.targets.remote_target import checked_measurements
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
@@ -105,6 +106,8 @@ def test_a_board_measures_what_the_simulator_does(bench: BoardBench, name: str) 
     assert [len(measured.repeats[row]) for row in range(len(lowered))] == [2] * len(lowered)
     assert measured.counters["wrong"].tolist() == [0] * len(lowered)
     assert bench.counts.programs == len(lowered)
+    board = BoardTarget(VtaTarget(PYNQ), "one", "127.0.0.1:1", "")
+    assert picojoules_of(board, measured) is None, "it counts no instructions"
 
 
 def test_each_fault_costs_its_program_and_is_reset(

@@ -21,6 +21,7 @@ from tilewright.targets.capabilities import (
     Fallback,
     HasArea,
     HasDesigns,
+    HasEnergy,
     MeasuresInOnePass,
     Verifies,
     offers,
@@ -34,8 +35,9 @@ from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload
 
 _OURS = (Baseline, Fallback, Verifies)
-_NOBODYS = (Enumerates, MeasuresInOnePass, Builds, HasArea, HasDesigns)
-"""What says how long programs take on the simulated machine, or is of a machine to be built."""
+_NOBODYS = (Enumerates, MeasuresInOnePass, Builds, HasArea, HasDesigns, HasEnergy)
+"""What says how long programs take on the simulated machine or needs the counts of one that ran
+there, or is of a machine to be built."""
 
 
 class BoardTarget:
