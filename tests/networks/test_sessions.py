@@ -19,7 +19,7 @@ from tilewright.flows.build import build_artifact
 from tilewright.networks import zoo
 from tilewright.networks.artifact import ArtifactError
 from tilewright.networks.artifact.session import InferenceSession
-from tilewright.networks.compiled import library
+from tilewright.networks.compiled import loaded_library
 from tilewright.networks.errors import InputError
 from tilewright.search import LocalRunner
 from tilewright.targets.kernels import ALIGNMENT
@@ -82,7 +82,7 @@ def test_an_aligned_input_is_read_in_place_and_any_other_is_read_right(
     placed = session.empty("input")
     assert placed.ctypes.data % ALIGNMENT == 0
     placed[...] = image
-    assert np.from_dlpack(library._tensor(placed)).ctypes.data == placed.ctypes.data
+    assert np.from_dlpack(loaded_library._tensor(placed)).ctypes.data == placed.ctypes.data
     raw = np.zeros(image.nbytes + 4 + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT + 4  # no multiple of it
     apart = raw[start : start + image.nbytes].view(np.float32).reshape(SHAPE)
