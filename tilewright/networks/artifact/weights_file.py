@@ -1,9 +1,9 @@
 """Writes the weights of a library into a file, and reads them from where it is mapped.
 
 All numbers are little-endian. The file begins with 8 bytes that name the format, its version and
-the number of arrays, in 4 bytes each. A row of 80 bytes an array follows: type and number of axes
-in 4 bytes each, 8 sizes, and where the data lie, in 8 bytes each. Then come the data, each array at
-a multiple of `ALIGNMENT`.
+the number of arrays, in 4 bytes each. A row of 80 bytes an array follows: type and number of axes,
+in 4 bytes each, 8 sizes, and where its data lie. Then come the data, each array at a multiple of
+`ALIGNMENT`.
 """
 
 from __future__ import annotations
