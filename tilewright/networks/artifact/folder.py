@@ -195,7 +195,7 @@ def map_file(
 ) -> NDArray[np.uint8]:
     """A file of an artifact, of shape (bytes,), compared with what the manifest says of it. It is
     mapped: read again from the disk where it is used. A build into the same folder leaves it as it
-    is. Raises as `read_files`."""
+    is. Raises `ArtifactError`, and `KeyError` and `ValueError` as `read_files`."""
     said, path = as_object(as_object(manifest["files"])[name]), folder / name
     size = as_int(said["bytes"])
     if not 0 < size <= most:

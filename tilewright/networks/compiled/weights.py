@@ -28,7 +28,7 @@ feel."""
 
 def taking_out(weights: list[NDArray[Any]]) -> Any:
     """A pass over a module whose operators are functions already. It adds each weight of `main` to
-    `weights`, and, if there is any, a tuple of them to the parameters."""
+    `weights`, in the shape that kernels read, and a tuple of them to the parameters."""
 
     def run(module: IRModule, _: Any) -> IRModule:
         main = module[MAIN]
