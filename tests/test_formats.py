@@ -30,8 +30,8 @@ def test_the_version_names_all_formats() -> None:
     for name, about in said["formats"].items():
         assert list(about) == ["file", "key", "written", "read", "without_key", "otherwise"], name
     assert said["formats"]["artifact"] | {"otherwise": ""} == {
-        "file": "manifest.json", "key": "version", "written": 3, "read": [2, 3], "without_key": None,
-        "otherwise": "",
+        "file": "manifest.json", "key": "version", "written": 3, "read": [2, 3],
+        "without_key": None, "otherwise": "",
     }  # fmt: skip
 
 

@@ -139,7 +139,7 @@ def manifest_with(change: Callable[[dict], object]) -> Callable[[Path], None]:  
 
 
 MANIFESTS = {
-    "newer": (manifest_with(lambda m: m.update(version=4)), "of version 4, this program reads 2 and 3"),
+    "newer": (manifest_with(lambda m: m.update(version=4)), "of version 4, this program reads"),
     "older": (manifest_with(lambda m: m.update(version=1)), "of version 1, this program reads 2"),
     "foreign": (manifest_with(lambda m: m.update(format="apk")), "another program's"),
     "kind": (manifest_with(lambda m: m["specification"].update(kind="tpu")), "unknown kind"),
