@@ -17,7 +17,7 @@ from onnx_graphs import normal, reference
 from tvm import relax
 
 from tilewright.flows.build import build_artifact
-from tilewright.networks.artifact import ArtifactError
+from tilewright.networks.artifact import ArtifactError, compiled
 from tilewright.networks.artifact.weights_file import DTYPES, packed, unpacked
 from tilewright.networks.compiled.weights import taking_out
 from tilewright.networks.zoo.builder import Builder
@@ -118,3 +118,16 @@ def test_weights_are_mapped_and_no_compiler_is_loaded(tmp_path: Path) -> None:
     assert found["private"] < WIDTH**2, found
     expected = reference(source, x)
     assert np.abs(np.load(tmp_path / "y.npy") - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+@pytest.mark.slow(seconds=10)
+def test_weights_that_would_not_be_read_again_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = Builder("wide", (1, 256), 0, weights=True)
+    onnx.save(net.model(net.dense(net.input, "fc", 256)), tmp_path / "wide.onnx")
+    monkeypatch.setattr(compiled, "LIBRARY_BYTES", 4 * 256**2 - 1)
+    options = BuildOptions(str(tmp_path / "wide.onnx"), tmp_path / "art", "cpu", trials=0)
+    with pytest.raises(ArtifactError, match="weights of wide take more than"):
+        build_artifact(LocalRunner(), options)
+    assert not (tmp_path / "art").exists()

@@ -131,6 +131,11 @@ def compile_files(
     files = {LIBRARY: library, CHECK: pack_arrays(check)}
     if weights:
         files[WEIGHTS] = packed(weights)
+    if len(files.get(WEIGHTS, b"")) > LIBRARY_BYTES:
+        raise ArtifactError(
+            f"the packed weights of {name} take more than {LIBRARY_BYTES >> 30} GiB, more than is "
+            "read again; build a smaller model"
+        )
     if tail is not None:
         files[TAIL] = tail.model.SerializeToString()
         manifest["tail"] = _tail(tail, whole)
