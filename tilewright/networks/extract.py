@@ -15,7 +15,7 @@ one multiply the real numbers that its integers stand for.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from tilewright.networks.fused_calls import PRODUCTS, FusedCall
 from tilewright.networks.graph import Shape
 from tilewright.networks.macs import convolution, product
 from tilewright.networks.rewrites import best_unfold, image_bytes, padded, waste
+from tilewright.targets.anchor import DType
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.epilogue import RESIDUALS, EpilogueOp
 from tilewright.targets.im2col import Unfold
@@ -110,18 +111,35 @@ def _as_it_is(call: FusedCall, accelerator: Accelerator) -> OffloadDecision:
     """The call by a kernel of the target's, if it has one."""
     if found := float32.obstacle(call):
         return OffloadDecision(call, None, 0, 0.0, *found)
-    workload = float_workload(call, accelerator.epilogue)
     try:
-        accelerator.check(workload)
+        workload = float_workload(
+            call, accelerator.check, accelerator.float_type, accelerator.epilogue
+        )
     except WorkloadError as error:
         return OffloadDecision(call, None, 0, 0.0, str(error))
     return OffloadDecision(call, workload, 1)
 
 
-def float_workload(call: FusedCall, mode: EpilogueMode = "full") -> Workload:
-    """One of its calls in float32, with the model's channels; the heads of a product of two
-    activations are a batch."""
-    return replace(_shape(call), dtype="float32", post=float32.epilogue(call, mode))
+def float_workload(
+    call: FusedCall,
+    check: Callable[[Workload], object],
+    dtype: DType = "float32",
+    mode: EpilogueMode = "full",
+) -> Workload:
+    """One of its calls in `dtype`, or in float32 where `check` refuses that, with the model's
+    channels; the heads of a product of two activations are a batch. Raises the `WorkloadError` of
+    `check` where there is no kernel for float32 either."""
+    plain = replace(_shape(call), dtype="float32", post=float32.epilogue(call, mode))
+    if dtype != "float32":
+        wanted = replace(plain, dtype=dtype)
+        try:
+            check(wanted)
+        except WorkloadError:
+            pass
+        else:
+            return wanted
+    check(plain)
+    return plain
 
 
 def _shape(call: FusedCall) -> Workload:

@@ -11,7 +11,12 @@ from tilewright import networks
 from tilewright.core.files import Json
 from tilewright.networks.artifact import ArtifactError
 from tilewright.networks.artifact.accuracy import OF_QUANTISED
-from tilewright.networks.artifact.compiled import TOLERANCE, CompiledFiles, compile_files
+from tilewright.networks.artifact.compiled import (
+    OF_BFLOAT16,
+    TOLERANCE,
+    CompiledFiles,
+    compile_files,
+)
 from tilewright.networks.artifact.folder import write_folder
 from tilewright.networks.artifact.sized import joined
 from tilewright.networks.dynamic_sizes import SizedShapes, named_shapes, shapes_at
@@ -19,6 +24,7 @@ from tilewright.networks.float32 import is_quantised
 from tilewright.networks.onnx_file import read
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
+from tilewright.targets.capabilities import float_type_of
 from tilewright.targets.layer import NamedShape
 from tilewright.targets.registry import kind_of
 from tilewright.targets.workload import Workload
@@ -59,7 +65,7 @@ def read_layers(options: BuildOptions, target: Target) -> tuple[SplitNetwork, li
     if network.examined.unsupported:
         split = SplitNetwork(*network.split())
     whole = split.compiled.whole
-    layers = kernel_layers(whole.flat, target.space)
+    layers = kernel_layers(whole.flat, target.space, float_type_of(target))
     if not layers:
         raise ArtifactError(
             f"no layer of {options.model} has a kernel on {target.name}, there is nothing to "
@@ -80,7 +86,9 @@ def compile_library(
     found = network.compiled.examined.found
     tolerance = options.tolerance
     if tolerance is None:
-        tolerance = OF_QUANTISED if any(map(is_quantised, found.calls)) else TOLERANCE
+        tolerance = OF_BFLOAT16 if float_type_of(target) == "bfloat16" else TOLERANCE
+        if any(map(is_quantised, found.calls)):
+            tolerance = OF_QUANTISED
     macs = sum(found.macs.values())
     picked = [layer for layer in layers if layer.workload in picks]
     return compile_files(

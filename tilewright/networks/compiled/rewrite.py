@@ -85,7 +85,7 @@ class _RewrittenMain:
         if layer.weight is None:
             arguments.append(self._read(layer.match.anchor.args[1], 0))
         else:
-            arguments.append(_constant(code.pack_weights(layer.weight)))
+            arguments.append(_weights(code.pack_weights(layer.weight)))
         if layer.bias is not None:
             arguments.append(_constant(layer.bias.reshape(wanted[len(arguments)])))
         for link in layer.links:
@@ -145,6 +145,11 @@ class _RewrittenMain:
 def shape_of_parameter(parameter: Any) -> tuple[int, ...]:
     """Of a buffer that a TensorIR function takes."""
     return tuple(int(size) for size in parameter.ty.shape)
+
+
+def _weights(array: Any) -> Any:
+    """Packed weights, of the type that a kernel takes."""
+    return relax.const(np.ascontiguousarray(array), str(array.dtype))
 
 
 def _constant(array: Any) -> Any:

@@ -38,6 +38,11 @@ class NetworkKernels:
         """Those of the kernels; int8 where the processor has dot products of it."""
         return frozenset[DType](("float32", "int8") if self.spec.dots else ("float32",))
 
+    @property
+    def float_type(self) -> DType:
+        """By the precision that was asked for."""
+        return "bfloat16" if self.spec.bfloat16 else "float32"
+
     def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
         """Raises `WorkloadError` where there is none or the knobs contradict each other."""
         return _code(workload, self.spec, self.space(workload).describe(config))

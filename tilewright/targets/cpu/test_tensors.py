@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Space
+from tilewright.targets.cpu.kernels.bfloat16_tiles import rounded_array, widened_array
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.kernels.shared import A_CHANNEL, epilogue_tensors
@@ -44,7 +45,10 @@ class SampleTensors:
         self.data = _normal(rng, data)
         self.weights = _normal(rng, weights) / np.float32(np.sqrt(fan_in))
         self.added = {"bias": _normal(rng, (w.out_channels,)), "residual": _normal(rng, out)}
-        self.expected = reference(w, self.data, self.weights, **self.added)
+        factors = [self.data, self.weights]
+        if w.dtype == "bfloat16":
+            factors = [widened_array(rounded_array(each)) for each in factors]
+        self.expected = reference(w, *factors, **self.added)
 
     def arguments(self, values: KnobValues) -> list[Any]:
         """TVM's tensors for a kernel of that config; the last is the output."""
@@ -67,7 +71,7 @@ class SampleTensors:
     def nothing(self) -> NDArray[Any]:
         """An output in which every number is wrong, in the kernels' layout."""
         shape = kernel_for(self.workload).out_shape(self.workload, self.spec)
-        if self.workload.dtype == "float32":
+        if self.workload.dtype != "int8":
             return np.full(shape, np.nan, np.float32)
         return ~self._packed(self.expected, self.workload.out_channels).reshape(shape)
 

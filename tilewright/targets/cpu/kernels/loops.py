@@ -18,6 +18,7 @@ from tilewright.targets.cpu.kernels.shared import (
     epilogue_tensors,
     epilogue_value,
     sums_type,
+    tensors_type,
 )
 from tilewright.targets.workload import Workload
 
@@ -107,7 +108,7 @@ class Arguments:
         def argument(name: str, shape: tuple[int, ...], dtype: str) -> Any:
             return T.arg(name, T.buffer(shape, dtype))
 
-        kind, self._workload = workload.dtype, workload
+        kind, self._workload = tensors_type(workload), workload
         self.data = argument("data", data, kind)
         self.weights = argument("weights", weights, weights_type or sums_type(workload))
         self._inputs: dict[str, Any] = {

@@ -36,9 +36,15 @@ def epilogue_inputs(w: Workload, shape: tuple[int, ...], ob: int) -> dict[str, A
     }
 
 
+def tensors_type(w: Workload) -> str:
+    """Of its data, its output, and weights before they are packed: products of bfloat16 are of
+    rounded float32."""
+    return "float32" if w.dtype == "bfloat16" else w.dtype
+
+
 def sums_type(w: Workload) -> str:
     """Of the sums of products."""
-    return "int32" if w.dtype == "int8" else w.dtype
+    return "int32" if w.dtype == "int8" else "float32"
 
 
 def widened(w: Workload, number: Any) -> Any:
@@ -62,7 +68,7 @@ def computes(step: EpilogueOp) -> bool:
 def epilogue_tensors(w: Workload) -> dict[str, str]:
     """The element types of what the epilogue's steps take, in the order a kernel takes them."""
     kinds = {step.kind for step in w.epilogue}
-    known = _FLOATS if w.dtype == "float32" else _INTEGERS
+    known = _INTEGERS if w.dtype == "int8" else _FLOATS
     return {name: dtype for name, dtype in known.items() if name in kinds}
 
 
