@@ -19,6 +19,7 @@ from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.patterns.pattern import Pattern
 from tilewright.targets.patterns.registry import PATTERNS
 from tilewright.targets.patterns.shortcut import Shortcut
+from tilewright.targets.steps.float_activations import FUNCTIONS
 from tilewright.targets.workload_text import Sizes
 
 PostOperation = EpilogueOp | Pattern
@@ -33,8 +34,9 @@ P = TypeVar("P", bound=Pattern)
 class Workload(Anchor):
     """An anchor operator and an ordered list of post-operations on its sums (`post`).
 
-    Of `dtype` int8 it takes int8, sums in int32 and gives int8; of float32 all is float32, and its
-    epilogue adds a `bias` or a `residual` (of value 0) and clips (`min`, `max`).
+    Of `dtype` int8 it takes int8, sums in int32 and gives int8. Of float32 all is float32; of
+    bfloat16, too, but for the products. The epilogue then adds a `bias` or a `residual` (of value
+    0), clips (`min`, `max`), and computes one of `targets.steps.float_activations`.
 
     First come patterns on the sums: a pool of them, a shortcut that they begin with. Element-wise
     steps follow (`epilogue`), which leave the `results`. Last are patterns on these, an average.
@@ -45,7 +47,9 @@ class Workload(Anchor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dtype == "float32":
+        if self.dtype == "int8":
+            self._check_integer_epilogue()
+        else:
             self._check_float_epilogue()
         places = [_place(each) for each in self.post]
         if any(one > two or one == two != _STEP for one, two in pairwise(places)):
@@ -59,12 +63,19 @@ class Workload(Anchor):
     def _check_float_epilogue(self) -> None:
         """Raises `WorkloadError` for steps that only integers have."""
         for step in self.epilogue:
-            if step.kind not in ("bias", "residual", "min", "max") or (
-                step.kind in ("bias", "residual") and step.value
-            ):
+            known = step.kind in ("bias", "residual", "min", "max") or step.kind in FUNCTIONS
+            if not known or (step.kind in ("bias", "residual") and step.value):
                 raise WorkloadError(
-                    f"the epilogue step '{step}' is of integers; in float32 there are bias, "
-                    "residual 0, min N, max N and relu"
+                    f"the epilogue step '{step}' is of integers; in {self.dtype} there are bias, "
+                    f"residual 0, min N, max N, relu, {', '.join(FUNCTIONS)}"
+                )
+
+    def _check_integer_epilogue(self) -> None:
+        """Raises `WorkloadError` for steps that only floats have."""
+        for step in self.epilogue:
+            if step.kind in FUNCTIONS:
+                raise WorkloadError(
+                    f"the epilogue step '{step}' is of floats; write dtype=float32, or leave it out"
                 )
 
     # -- post-operations -----------------------------------------------------------------------
@@ -112,6 +123,11 @@ class Workload(Anchor):
         """The same without a pattern of that kind."""
         kept = tuple(each for each in self.patterns if not isinstance(each, kind))
         return self._with(kept, self.epilogue)
+
+    @property
+    def without_activation(self) -> Workload:
+        """The same without an activation of floats: schedules of both are the same."""
+        return self.with_steps(tuple(op for op in self.epilogue if op.kind not in FUNCTIONS))
 
     def with_each_step(self, change: Callable[[EpilogueOp], EpilogueOp]) -> Workload:
         """The same with every element-wise step changed, those of patterns too."""

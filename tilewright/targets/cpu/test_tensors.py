@@ -17,6 +17,7 @@ from tilewright.targets.cpu.kernels.shared import A_CHANNEL, epilogue_tensors
 from tilewright.targets.cpu.layouts import channel_block, pack_channels, unpack_channels
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.cpu.test_tensors_int8 import integer_reference, random_integers
+from tilewright.targets.steps.float_activations import FUNCTIONS
 from tilewright.targets.workload import Workload
 
 tvm = lazy_module("tvm")
@@ -142,6 +143,8 @@ def reference(
             found = found + bias
         elif step.kind == "residual":
             found = found + residual
+        elif step.kind in FUNCTIONS:
+            found = FUNCTIONS[step.kind](found.astype(np.float64))
         else:
             clip = np.maximum if step.kind == "max" else np.minimum
             found = clip(found, np.float32(step.value))

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.targets.cpu.kernels.activations import activated
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.epilogue import EpilogueOp
+from tilewright.targets.steps.float_activations import FUNCTIONS
 from tilewright.targets.steps.registry import STEP_KINDS
 from tilewright.targets.steps.step import AluOperation
 from tilewright.targets.workload import Workload
@@ -62,7 +64,11 @@ _INTEGERS = {"bias": "int32", "shr_channel": "int32", "add": "int32", "residual"
 def computes(step: EpilogueOp) -> bool:
     """Whether kernels compute a step: those known by name, and those that ALU operations make
     up."""
-    return step.kind in _STEPS or bool(STEP_KINDS[step.kind].operations(step.value))
+    return (
+        step.kind in _STEPS
+        or step.kind in FUNCTIONS
+        or bool(STEP_KINDS[step.kind].operations(step.value))
+    )
 
 
 def epilogue_tensors(w: Workload) -> dict[str, str]:
@@ -90,6 +96,8 @@ def epilogue_value(
             found = found + inputs["bias"][place]
         elif step.kind == "residual":
             found = found + inputs["residual"][at]
+        elif step.kind in FUNCTIONS:
+            found = activated(step.kind, found)
         else:
             clip = tirx.max if step.kind == "max" else tirx.min
             found = clip(found, tirx.const(float(step.value), "float32"))
