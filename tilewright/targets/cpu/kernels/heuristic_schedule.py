@@ -28,7 +28,7 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
     """Values by the names of `knobs`, the space of a convolution without groups: the register tile
     with the most multiply-adds an instruction, chunks that stay in the cache, and Winograd where
     its transforms pay."""
-    m = _algorithm(w)
+    m = _algorithm(w, spec)
     rows, columns = pixels(w)
     if m:
         rows, columns = -(-w.out_height // m), -(-w.out_width // m)
@@ -73,10 +73,12 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
     return {knob.name: _nearest(knob, wanted.get(knob.name, 0)) for knob in knobs}
 
 
-def _algorithm(w: Workload) -> int:
+def _algorithm(w: Workload, spec: CpuSpec) -> int:
     """Of Winograd's sizes the one that pays: products must outnumber transforms, and its weights,
     two to four times as many, must not take longer to read from memory than they save."""
-    if w.dtype == "int8" or not winograd.serves(w) or min(w.in_channels, w.out_channels) < 32:
+    if w.dtype == "int8" or not winograd.serves(w):
+        return 0
+    if min(w.in_channels, w.out_channels) < spec.lanes // 2:  # vectors that are mostly empty
         return 0
     smaller = min(w.out_height, w.out_width)
     return 4 if smaller > 8 else 0
