@@ -192,7 +192,8 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _joined(nests: Sequence[Nest], inner: Sequence[int]) -> int:
-    """How many axes of a row lie one behind the other. Raises `NoRows` where that is none."""
+    """How many axes of a row lie one behind the other. Raises `NoRows` where not even the
+    last one does."""
     for joined in range(len(inner), 0, -1):
         if all(_lie_together(nest, joined) for nest in nests if nest.inner):
             return joined
