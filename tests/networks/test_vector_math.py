@@ -1,4 +1,4 @@
-"""Checks that sigmoid, SiLU and GELU are computed in vectors, also of the largest values."""
+"""Checks that exp, erf, tanh and what has them are computed in vectors, large values too."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ X = np.concatenate([
 def test_they_equal_scipys_and_call_no_scalar_function(tmp_path: Path) -> None:
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(X.shape, "float32"))
-    operators = relax.op.sigmoid, relax.op.nn.silu, relax.op.nn.gelu, relax.op.nn.gelu_tanh
+    operators = (
+        relax.op.sigmoid, relax.op.nn.silu, relax.op.nn.gelu, relax.op.nn.gelu_tanh,
+        relax.op.erf, relax.op.tanh,
+    )  # fmt: skip
     with builder.function("main", [x]):
         with builder.dataflow():
             made = builder.emit_output(relax.Tuple([builder.emit(of(x)) for of in operators]))
@@ -40,7 +43,7 @@ def test_they_equal_scipys_and_call_no_scalar_function(tmp_path: Path) -> None:
     inner = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
     wanted = [
         expit(wide), wide * expit(wide), 0.5 * wide * (1 + erf(wide / np.sqrt(2))),
-        0.5 * wide * (1 + np.tanh(inner)),
+        0.5 * wide * (1 + np.tanh(inner)), erf(wide), np.tanh(wide),
     ]  # fmt: skip
     path = tmp_path / "network.so"
     path.write_bytes(library)
@@ -48,3 +51,25 @@ def test_they_equal_scipys_and_call_no_scalar_function(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, want, rtol=2e-5, atol=2e-5)
     symbols = subprocess.run(["nm", "-D", "-u", path], capture_output=True, text=True, check=True)
     assert not {"expf", "erff", "tanhf", "exp", "erf"} & set(symbols.stdout.split())
+
+
+def test_exp_of_a_softmax_calls_no_scalar_function(tmp_path: Path) -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((3, X.size), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            exp = builder.emit(relax.op.exp(relax.op.minimum(x, relax.const(80.0))))
+            made = builder.emit_output(relax.Tuple([exp, builder.emit(relax.op.nn.softmax(x, -1))]))
+        builder.emit_func_output(made)
+    module: IRModule = builder.finalize()
+    executable, weights = compiled(module, llvm_target(CpuSpec.parse("")), lowering(), module)
+    path = tmp_path / "network.so"
+    path.write_bytes(library_bytes(executable))
+    rows = np.tile(X, (3, 1))
+    exp, softmax = LoadedLibrary(path, weights)([rows])
+    np.testing.assert_allclose(
+        exp, np.exp(np.minimum(rows.astype(np.float64), 80)), rtol=2e-6, atol=1e-37
+    )
+    np.testing.assert_array_equal(softmax, (rows == X.max()).astype(np.float32))
+    symbols = subprocess.run(["nm", "-D", "-u", path], capture_output=True, text=True, check=True)
+    assert not {"expf", "exp"} & set(symbols.stdout.split())

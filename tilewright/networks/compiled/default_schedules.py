@@ -1,7 +1,7 @@
 """Schedules every function that TVM makes of the operators between kernels.
 
-Values with one reader are inlined, outer loops run in parallel, the innermost is vectorised. Where
-rows are summed, as in a softmax, all that is done to a row is done while it is in the cache.
+Values with one reader are inlined, outer loops run in parallel, the innermost is vectorised. What
+reduces rows, as a softmax does, is written anew (`networks.compiled.row_loops`).
 """
 
 from __future__ import annotations
@@ -15,42 +15,52 @@ from tvm.ir.transform import module_pass
 from tvm.s_tir import Schedule, ScheduleError
 
 from tilewright.networks.compiled.rewrite import KERNEL
+from tilewright.networks.compiled.row_loops import NoRows, by_rows
 
 WIDEST = 64
 """Numbers at most in the innermost loop: four of the widest vectors."""
 LEAST = 8
 """A last loop that can have no vectors of so many is left to LLVM."""
-PARTIAL = 16
-"""Sums of a row that are kept side by side, at most. They are added one by one at its end."""
 WORTH_THREADS = 1 << 14
 """Steps of a loop nest that take longer than waking threads."""
 
 
-def scheduling() -> Any:
-    """A pass over a module whose operators are functions already."""
+def scheduling(lanes: int) -> Any:
+    """A pass over a module whose operators are functions already; vectors hold so many float32
+    numbers."""
 
     def run(module: IRModule, _: Any) -> IRModule:
         made = IRModule(dict(module.functions), attrs=module.attrs)
         for name, function in module.functions.items():
             if isinstance(function, tirx.PrimFunc) and KERNEL not in (function.attrs or {}):
-                made.update_func(name, scheduled(function))
+                made.update_func(name, scheduled(function, lanes))
         return made
 
     return module_pass(run, opt_level=0, name="TilewrightGeneric")
 
 
-def scheduled(function: Any) -> Any:
+def scheduled(function: Any, lanes: int) -> Any:
     """The function with a schedule, or as it is where none applies."""
     try:
         sch = Schedule(IRModule({"main": function}))
         _inline(sch)
-        if (by_rows := _by_rows(sch.copy())) is None:
+        made = _by_rows(sch, lanes)
+        if made is None:
             for name in _blocks(sch):
                 _schedule(sch, sch.get_sblock(name))
+            made = sch.mod["main"]
     except (ScheduleError, ValueError):  # sizes that are known only as it runs, or no such loops
         return function
-    sch = by_rows or sch
-    return sch.mod["main"].with_attrs(function.attrs) if function.attrs else sch.mod["main"]
+    return made.with_attrs(function.attrs) if function.attrs else made
+
+
+def _by_rows(sch: Any, lanes: int) -> Any:
+    """The function as loops over rows; None where none are reduced."""
+    blocks = [sch.get(sch.get_sblock(name)) for name in _blocks(sch)]
+    try:
+        return by_rows(sch.mod["main"], blocks, lanes, WORTH_THREADS)
+    except NoRows:
+        return None
 
 
 def _blocks(sch: Any) -> list[str]:
@@ -69,65 +79,6 @@ def _inline(sch: Any) -> None:
             sch.compute_inline(block)
         except ScheduleError:
             continue
-
-
-def _by_rows(sch: Any) -> Any:
-    """The schedule with one loop over rows, in which every nest does its part of a row; None where
-    no rows are summed, the nests do not have the same rows, or these fill no vectors."""
-    *before, last = _blocks(sch)
-    _, sizes = _axes(sch, last)
-    kinds = [0] * len(sizes)
-    if len(sizes) < 2 or _divisor(sizes[-1], PARTIAL) < LEAST:
-        return None
-    of_sum = ([*kinds[1:], 2], sizes)
-    known = (of_sum, (kinds, sizes), (kinds[1:], sizes[:-1]))
-    sums = [name for name in before if _axes(sch, name) == of_sum]
-    if not sums or any(_axes(sch, name) not in known for name in (*before, last)):
-        return None
-    try:
-        for name in sums:
-            _side_by_side(sch, name)
-        outer = sch.fuse(*sch.get_loops(sch.get_sblock(last))[:-1])
-        for name in reversed(_blocks(sch)[:-1]):
-            sch.compute_at(sch.get_sblock(name), outer)
-        if math.prod(sizes) >= WORTH_THREADS:
-            sch.parallel(outer)
-        for name in _blocks(sch):
-            _vectorise_row(sch, sch.get_sblock(name))
-    except ScheduleError:
-        return None
-    return sch
-
-
-def _axes(sch: Any, name: str) -> tuple[list[int], list[int]]:
-    """The kinds of a nest's axes, 0 for one of its result and 2 for one that is summed, and their
-    sizes."""
-    block = sch.get_sblock(name)
-    kinds = [int(each.iter_type) for each in sch.get(block).iter_vars]
-    return kinds, [int(sch.get(loop).extent) for loop in sch.get_loops(block)]
-
-
-def _side_by_side(sch: Any, name: str) -> None:
-    """Sum a row in several sums, one a lane."""
-    block = sch.get_sblock(name)
-    *_, inner = sch.get_loops(block)
-    _, lanes = sch.split(inner, [None, _divisor(int(sch.get(inner).extent), PARTIAL)])
-    sch.rfactor(lanes, factor_axis=len(sch.get_loops(block)) - 2)
-
-
-def _vectorise_row(sch: Any, block: Any) -> None:
-    """What a nest does to a row, in vectors."""
-    loops = sch.get_loops(block)[1:]
-    sums = any(int(each.iter_type) == 2 for each in sch.get(block).iter_vars)
-    if sums and len(loops) == 2:  # side by side
-        lanes, places = loops
-        sch.reorder(places, lanes)
-        sch.vectorize(lanes)
-        initial = sch.decompose_reduction(block, places)
-        sch.vectorize(sch.get_loops(initial)[-1])
-    elif loops and not sums:
-        width = _divisor(int(sch.get(loops[-1]).extent), WIDEST)
-        sch.vectorize(sch.split(loops[-1], [None, width])[1])
 
 
 def _schedule(sch: Any, block: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import tvm
 from numpy.typing import NDArray
 from tvm import relax
-from tvm.relax.transform import FastMathTransform
+from tvm.target.codegen import target_has_features
 
 from tilewright.networks.compiled.default_schedules import scheduling
 from tilewright.networks.compiled.vector_math import vector_legalizations
@@ -33,12 +33,11 @@ def compiled(
     passes = [
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
-        FastMathTransform(),
         relax.transform.LegalizeOps(vector_legalizations()),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(), relax.transform.FuseOps(), relax.transform.FuseTIR(),
-        scheduling(), taking_out(weights),
-        relax.transform.RewriteDataflowReshape(), relax.transform.ToNonDataflow(),
+        relax.transform.RewriteDataflowReshape(),  # of functions in TVM's own form
+        scheduling(_lanes(target)), taking_out(weights), relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(), relax.transform.CallTIRRewrite(),
         relax.transform.StaticPlanBlockMemory(), relax.transform.LowerAllocTensor(),
         relax.transform.KillAfterLastUse(), relax.transform.LowerRuntimeBuiltin(),
@@ -61,6 +60,12 @@ def compiled(
             f"{said}; export the model with simpler operators"
         ) from error
     return made, weights
+
+
+def _lanes(target: Any) -> int:
+    """Numbers of float32 that the vectors of a processor hold."""
+    lanes = {"avx512f": 16, "avx2": 8}
+    return next((n for name, n in lanes.items() if target_has_features(name, target)), 4)
 
 
 def library_bytes(executable: Any) -> bytes:
