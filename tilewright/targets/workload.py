@@ -19,12 +19,15 @@ from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.patterns.pattern import Pattern
 from tilewright.targets.patterns.registry import PATTERNS
 from tilewright.targets.patterns.shortcut import Shortcut
+from tilewright.targets.steps.quantised import BYTES
 from tilewright.targets.workload_text import Sizes
 
 PostOperation = EpilogueOp | Pattern
 """What follows an anchor: an element-wise step, or a pattern with shapes or tensors of its own."""
 BETWEEN_EPILOGUES = "|"
 """Stands in a text between the epilogues of a shortcut, of the sums and of their average."""
+
+_OF_QUANTISED = {"dequantise", "add_dequantised", "quantise"}
 
 P = TypeVar("P", bound=Pattern)
 
@@ -34,7 +37,8 @@ class Workload(Anchor):
     """An anchor operator and an ordered list of post-operations on its sums (`post`).
 
     Of `dtype` int8 it takes int8, sums in int32 and gives int8; of float32 all is float32, and its
-    epilogue adds a `bias` or a `residual` (of value 0) and clips (`min`, `max`).
+    epilogue adds a `bias` or a `residual` (of value 0) and clips (`min`, `max`). One of int8 whose
+    epilogue begins with `dequantise` works on reals behind its sums (`targets.steps.quantised`).
 
     First come patterns on the sums: a pool of them, a shortcut that they begin with. Element-wise
     steps follow (`epilogue`), which leave the `results`. Last are patterns on these, an average.
@@ -47,6 +51,8 @@ class Workload(Anchor):
         super().__post_init__()
         if self.dtype == "float32":
             self._check_float_epilogue()
+        if any(step.kind in _OF_QUANTISED for step in self.epilogue):
+            self._check_quantised_epilogue()
         places = [_place(each) for each in self.post]
         if any(one > two or one == two != _STEP for one, two in pairwise(places)):
             raise WorkloadError(
@@ -66,6 +72,42 @@ class Workload(Anchor):
                     f"the epilogue step '{step}' is of integers; in float32 there are bias, "
                     "residual 0, min N, max N and relu"
                 )
+
+    def _check_quantised_epilogue(self) -> None:
+        """Raises `WorkloadError` for other steps than reals have, or in another order."""
+        first, *rest = self.epilogue
+        last = rest[-1:] if rest and rest[-1].kind == "quantise" else []
+        between = [step.kind for step in rest[: len(rest) - len(last)]]
+        known = {"bias", "add_dequantised", "max", "min"}
+        plain = self.dtype == "int8" and not self.patterns and self.operator in ("conv2d", "dense")
+        once = all(between.count(kind) < 2 for kind in known) and set(between) <= known
+        wide = EpilogueOp("bias", 32) in rest
+        if not plain or first.kind != "dequantise" or not once or wide:
+            raise WorkloadError(
+                f"'{', '.join(map(str, self.epilogue))}' is no epilogue of reals: write int8 "
+                "convolutions or dense layers without a pool, and dequantise, then at most one bias, one add of int8 "
+                "or uint8, max and min, and quantise at the end"
+            )
+
+    # -- types ---------------------------------------------------------------------------------
+
+    @cached_property
+    def dequantises(self) -> bool:
+        """Whether what follows its sums works on reals."""
+        return bool(self.epilogue) and self.epilogue[0].kind == "dequantise"
+
+    @property
+    def data_dtype(self) -> str:
+        """Of the numbers that it takes."""
+        return BYTES[self.epilogue[0].value] if self.dequantises else self.dtype
+
+    @property
+    def out_dtype(self) -> str:
+        """Of the numbers that it gives."""
+        if not self.dequantises:
+            return self.dtype
+        last = self.epilogue[-1]
+        return BYTES[last.value] if last.kind == "quantise" else "float32"
 
     # -- post-operations -----------------------------------------------------------------------
 

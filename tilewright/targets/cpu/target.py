@@ -37,7 +37,7 @@ from tilewright.targets.cpu.compile import Compiled
 from tilewright.targets.cpu.compile_pool import shared_pool
 from tilewright.targets.cpu.estimates import CpuMachine, estimate
 from tilewright.targets.cpu.hidden import COLUMNS
-from tilewright.targets.cpu.kernels.int8_dot_product import FOUR
+from tilewright.targets.cpu.kernels.int8_dot_product import dot_product
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.network import NetworkKernels
 from tilewright.targets.cpu.runner import Runner, quiet_machine
@@ -125,11 +125,11 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         return BaselineSchedule("rule", space, lowered, self.measure(lowered))
 
     def roofline(self, workload: Workload) -> Latency:
-        """The larger of the least arithmetic at the measured peak, of int8 four times that of
-        float32, and each byte once at the measured bandwidth of a piece of memory of at most
+        """The larger of the least arithmetic at the measured peak, of int8 as many times that
+        of float32 as a dot product has numbers, and each byte once at the measured bandwidth of a piece of memory of at most
         that size: tuning keeps data in caches."""
         size = bytes_of(workload)
-        faster = FOUR if workload.dtype == "int8" else 1
+        faster = dot_product(self.spec).numbers if workload.dtype == "int8" else 1
         arithmetic = least_operations(workload) / (self._peak() * faster)
         moving = size / self._bandwidth(1 << max(size, 1 << 16).bit_length() - 1)
         return Latency(max(arithmetic, moving))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tilewright.targets.steps.basic import BASIC
 from tilewright.targets.steps.leaky_relu import LEAKY_RELU
+from tilewright.targets.steps.quantised import QUANTISED
 from tilewright.targets.steps.step import StepKind
 
-STEP_KINDS: Mapping[str, StepKind] = {each.kind: each for each in (*BASIC, LEAKY_RELU)}
+STEP_KINDS: Mapping[str, StepKind] = {each.kind: each for each in (*BASIC, LEAKY_RELU, *QUANTISED)}

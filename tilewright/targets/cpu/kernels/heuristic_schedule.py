@@ -6,6 +6,7 @@ from itertools import product
 
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import winograd
+from tilewright.targets.cpu.kernels.int8_dot_product import dot_product
 from tilewright.targets.cpu.kernels.padding import is_padded
 from tilewright.targets.cpu.kernels.shared import even_parts, registers
 from tilewright.targets.cpu.kernels.tiling import pixels
@@ -33,11 +34,11 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
     if m:
         rows, columns = -(-w.out_height // m), -(-w.out_width // m)
     ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
-    dots = w.dtype == "int8"  # whose data are best copied, and whose tiles overlap
+    dots = w.dtype == "int8" and not m  # whose data are best copied, and whose tiles overlap
     copied = 1.0 if is_padded(w) or dots else _copied(w, spec)
     blocks, tile_h, tile_w = _tile(w.out_channels // ob, rows, columns, copied, spec, dots)
     area = (m + 2) ** 2 if m else w.kernel_h * w.kernel_w
-    number = 1 if dots else 4
+    number = 4 // dot_product(spec).numbers if dots else 4
     weights = number * w.out_channels * w.in_channels * area
     pixels_each = number * w.in_channels * (area if m else w.stride_h * w.stride_w)
     few = rows * columns * pixels_each < weights
@@ -76,7 +77,9 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
 def _algorithm(w: Workload) -> int:
     """Of Winograd's sizes the one that pays: products must outnumber transforms, and its weights,
     two to four times as many, must not take longer to read from memory than they save."""
-    if w.dtype == "int8" or not winograd.serves(w) or min(w.in_channels, w.out_channels) < 32:
+    if w.dtype == "int8" and not w.dequantises:
+        return 0
+    if not winograd.serves(w) or min(w.in_channels, w.out_channels) < 32:
         return 0
     smaller = min(w.out_height, w.out_width)
     return 4 if smaller > 8 else 0
@@ -105,7 +108,7 @@ def _tile(
 
     def fits(each: int, pixels: int) -> bool:
         if dots:
-            return each * pixels <= room + 1 - each
+            return each * pixels <= room + dot_product(spec).numbers // 4 - each
         if _reads_numbers_from_memory(spec):
             return each * pixels <= room
         return each * pixels + each + 1 <= registers(spec)  # sums, weights and a number

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.targets.cpu.kernels.int8_dot_product import pack_words, word_at, wrapping_sum
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.epilogue import EpilogueOp
+from tilewright.targets.steps.quantised import BYTES, LIMITS
 from tilewright.targets.steps.registry import STEP_KINDS
 from tilewright.targets.steps.step import AluOperation
 from tilewright.targets.workload import Workload
@@ -16,29 +22,43 @@ te = lazy_module("tvm.te")
 tirx = lazy_module("tvm.tirx")
 
 
-def with_epilogue(w: Workload, sums: Any, shape: tuple[int, ...], ob: int) -> tuple[list[Any], Any]:
-    """What the epilogue takes as placeholders, and the result of all steps on `sums`, a te tensor
-    of `shape` (n, channel block, y, x, channel of a block of `ob`), or larger."""
-    inputs = epilogue_inputs(w, shape, ob)
+def with_epilogue(
+    w: Workload, sums: Any, shape: tuple[int, ...], inputs: dict[str, Any]
+) -> Any:
+    """The result of all steps of the epilogue on `sums`, a te tensor of `shape` (n, channel block,
+    y, x, channel of a block), or larger; `inputs` are those of `epilogue_inputs`."""
 
     def value(n: Any, o: Any, y: Any, x: Any, b: Any) -> Any:
         return epilogue_value(w, inputs, sums[n, o, y, x, b], (n, o, y, x, b))
 
-    return list(inputs.values()), te.compute(shape, value, name="out")
+    return te.compute(shape, value, name="out")
 
 
 def epilogue_inputs(w: Workload, shape: tuple[int, ...], ob: int) -> dict[str, Any]:
     """The placeholders of `epilogue_tensors`."""
     channels = (w.out_channels // ob, ob)
     return {
-        name: te.placeholder(channels if name in A_CHANNEL else shape, dtype, name=name)
+        name: te.placeholder(shape_of_tensor(name, channels, shape), dtype, name=name)
         for name, dtype in epilogue_tensors(w).items()
     }
 
 
+def shape_of_tensor(
+    name: str, channels: tuple[int, ...], out: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Of what an epilogue takes by that name, given the shapes of values a channel and of the
+    output."""
+    if name == QUANTISATION:
+        return (len(_Place),)
+    return channels if name in A_CHANNEL else out
+
+
 def sums_type(w: Workload) -> str:
-    """Of the sums of products."""
-    return "int32" if w.dtype == "int8" else w.dtype
+    """Of the sums of products. Few products a sum are as fast in float32, and it holds their sums
+    exactly up to 2^24."""
+    if w.dtype == "int8":
+        return "float32" if w.dequantises and w.groups > 1 else "int32"
+    return w.dtype
 
 
 def widened(w: Workload, number: Any) -> Any:
@@ -46,9 +66,69 @@ def widened(w: Workload, number: Any) -> Any:
     return number if w.dtype == "float32" else tirx.Cast(sums_type(w), number)
 
 
-A_CHANNEL = frozenset({"bias", "shr_channel"})
-"""Steps whose tensors have one value an output channel; those of others are like the output."""
-_STEPS = {"bias", "add", "residual", "offset", "shr", "shr_channel", "shl", "min", "max"}
+def real(number: Any, zero: Any) -> Any:
+    """The number that an integer of the data stands for, times its scale, in float32; `zero` is
+    the zero point, an int32."""
+    return tirx.Cast("float32", tirx.Cast("int32", number) - zero)
+
+
+def multiplied(w: Workload, number: Any, weight: Any) -> Any:
+    """A number of the data times a weight of `packed_words`."""
+    if sums_type(w) == "float32":
+        return number * weight
+    return tirx.Cast("int32", number) * word_at(weight)
+
+
+def packed_words(w: Workload, weights: NDArray[Any], lanes: int) -> NDArray[Any]:
+    """Weights of any shape, each as a kernel multiplies it in vectors of so many lanes."""
+    if sums_type(w) == "float32":
+        return weights.astype(np.float32, copy=False)
+    return pack_words(weights, lanes)
+
+
+class Quantisation(NamedTuple):
+    """What a kernel with a `dequantise` step gets besides tensors: zero points of the data, of the
+    added tensor and of the output, and the scales of the latter two."""
+
+    data_zero: int = 0
+    added_zero: int = 0
+    added_scale: float = 1.0
+    out_scale: float = 1.0
+    out_zero: int = 0
+
+    def packed(self, out: str) -> NDArray[np.float32]:
+        """As kernels take it, the places of `_Place`; `out` is the element type of the output. The
+        zero points of data and output are the bits of an int32."""
+        least, most = LIMITS.get(out, (0, 0))
+        bits = np.array([self.data_zero, self.out_zero], np.int32).view(np.float32)
+        found = np.zeros(len(_Place), np.float32)
+        found[[_Place.DATA_ZERO, _Place.OUT_ZERO]] = bits
+        found[_Place.ADDED_ZERO], found[_Place.ADDED_SCALE] = self.added_zero, self.added_scale
+        found[_Place.OUT_INVERSE] = 1 / self.out_scale
+        found[_Place.LEAST], found[_Place.MOST] = least - self.out_zero, most - self.out_zero
+        return found
+
+
+class _Place(IntEnum):
+    """Of `Quantisation.packed`; the least and the largest output are before its zero point is
+    added."""
+
+    DATA_ZERO = 0
+    ADDED_ZERO = 1
+    ADDED_SCALE = 2
+    OUT_INVERSE = 3
+    LEAST = 4
+    MOST = 5
+    OUT_ZERO = 6
+
+
+QUANTISATION = "quantisation"
+A_CHANNEL = frozenset({"bias", "shr_channel", "scale"})
+"""Tensors with one value an output channel; others but `QUANTISATION` are like the output."""
+_STEPS = {
+    "bias", "add", "residual", "offset", "shr", "shr_channel", "shl", "min", "max", "dequantise",
+    "add_dequantised", "quantise",
+}  # fmt: skip
 _FLOATS = {"bias": "float32", "residual": "float32"}
 _INTEGERS = {"bias": "int32", "shr_channel": "int32", "add": "int32", "residual": "int8"}
 
@@ -62,6 +142,12 @@ def computes(step: EpilogueOp) -> bool:
 def epilogue_tensors(w: Workload) -> dict[str, str]:
     """The element types of what the epilogue's steps take, in the order a kernel takes them."""
     kinds = {step.kind for step in w.epilogue}
+    if w.dequantises:
+        found = {QUANTISATION: "float32", "scale": "float32"}
+        if "bias" in kinds:
+            found["bias"] = "float32"
+        added = next((step for step in w.epilogue if step.kind == "add_dequantised"), None)
+        return found if added is None else found | {"added": BYTES[added.value]}
     known = _FLOATS if w.dtype == "float32" else _INTEGERS
     return {name: dtype for name, dtype in known.items() if name in kinds}
 
@@ -76,6 +162,8 @@ def epilogue_value(
     """All steps on `found`, the sum at the place `at`: (n, channel block, y, x, channel), or others
     where `channel`, the place in the bias, is given."""
     place = (at[1], at[-1]) if channel is None else channel
+    if w.dequantises:
+        return _in_reals(w, inputs, found, at, place)
     if w.dtype == "int8":
         tensors = {name: inputs[name][place if name in A_CHANNEL else at] for name in inputs}
         return _in_integers(w, tensors, found)
@@ -90,11 +178,46 @@ def epilogue_value(
     return found
 
 
-def wrapping_sum(one: Any, other: Any) -> Any:
-    """Of two int32, modulo 2^32. TVM tells LLVM that sums of signed numbers never wrap, and takes
-    what is cast from unsigned ones for positive: neither is so."""
-    unsigned = tirx.reinterpret("uint32", one) + tirx.reinterpret("uint32", other)
-    return tirx.reinterpret("int32", unsigned)
+def _in_reals(
+    w: Workload, inputs: dict[str, Any], found: Any, at: tuple[Any, ...], channel: tuple[Any, ...]
+) -> Any:
+    """All steps of an epilogue that begins with `dequantise`."""
+
+    def number(which: _Place) -> Any:
+        return inputs[QUANTISATION][int(which)]
+
+    for step in w.epilogue:
+        if step.kind == "dequantise":
+            found = tirx.Cast("float32", found) * inputs["scale"][channel]
+        elif step.kind == "bias":
+            found = found + inputs["bias"][channel]
+        elif step.kind == "add_dequantised":
+            real = tirx.Cast("float32", inputs["added"][at]) - number(_Place.ADDED_ZERO)
+            found = found + real * number(_Place.ADDED_SCALE)
+        elif step.kind == "quantise":
+            found = tirx.min(found * number(_Place.OUT_INVERSE), number(_Place.MOST))
+            rounded = _rounded(tirx.max(found, number(_Place.LEAST)))
+            zero = tirx.reinterpret("int32", number(_Place.OUT_ZERO))
+            found = tirx.Cast(w.out_dtype, rounded + zero)
+        else:
+            clip = tirx.max if step.kind == "max" else tirx.min
+            found = clip(found, tirx.const(float(step.value), "float32"))
+    return found
+
+
+def _rounded(number: Any) -> Any:
+    """An int32 whose lowest bits are those of the integer nearest to a small float32, ties to even.
+
+    TVM computes `nearbyint` one by one. 1.5 · 2^23 has no bits behind the point: a number that is
+    added to it is rounded, and the lowest bits of the sum are the integer's."""
+    return tirx.reinterpret("int32", number + tirx.const(1.5 * 2**23, "float32"))
+
+
+def data_zero(inputs: Mapping[str, Any]) -> Any:
+    """The zero point of the data, an int32; of epilogues without a `dequantise` step 0."""
+    if QUANTISATION not in inputs:
+        return tirx.const(0, "int32")
+    return tirx.reinterpret("int32", inputs[QUANTISATION][int(_Place.DATA_ZERO)])
 
 
 def _in_integers(w: Workload, tensors: dict[str, Any], found: Any) -> Any:
@@ -148,20 +271,22 @@ def vectors(block: int, lanes: int) -> int:
     return block // lanes + (block % lanes).bit_count()
 
 
-def with_row_epilogue(w: Workload, sums: Any) -> tuple[list[Any], Any]:
-    """What `with_epilogue` does, on rows of output channels: `sums` of shape (..., channels), the
-    bias of shape (channels,)."""
-    inputs = {
-        name: te.placeholder(
-            (w.out_channels,) if name in A_CHANNEL else sums.shape, dtype, name=name
-        )
+def row_inputs(w: Workload, shape: tuple[int, ...]) -> dict[str, Any]:
+    """The placeholders of `epilogue_tensors`, of an output of `shape` (..., channels)."""
+    return {
+        name: te.placeholder(shape_of_tensor(name, (w.out_channels,), shape), dtype, name=name)
         for name, dtype in epilogue_tensors(w).items()
     }
+
+
+def with_row_epilogue(w: Workload, sums: Any, inputs: dict[str, Any]) -> Any:
+    """What `with_epilogue` does, on rows of output channels: `sums` of shape (..., channels), the
+    bias of shape (channels,)."""
 
     def value(*place: Any) -> Any:
         return epilogue_value(w, inputs, sums[place], place, place[-1:])
 
-    return list(inputs.values()), te.compute(sums.shape, value, name="out")
+    return te.compute(sums.shape, value, name="out")
 
 
 def divisors(number: int, at_most: int) -> tuple[int, ...]:
