@@ -15,12 +15,12 @@ one multiply the real numbers that its integers stand for.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tilewright.core.errors import WorkloadError
-from tilewright.networks import float32, int8
+from tilewright.networks import float32, int8, quantised
 from tilewright.networks.accelerator import Accelerator, EpilogueMode
 from tilewright.networks.fused_calls import PRODUCTS, FusedCall
 from tilewright.networks.graph import Shape
@@ -110,12 +110,30 @@ def _as_it_is(call: FusedCall, accelerator: Accelerator) -> OffloadDecision:
     """The call by a kernel of the target's, if it has one."""
     if found := float32.obstacle(call):
         return OffloadDecision(call, None, 0, 0.0, *found)
-    workload = float_workload(call, accelerator.epilogue)
     try:
-        accelerator.check(workload)
+        workload = kernel_workload(call, accelerator.check, accelerator.epilogue)
     except WorkloadError as error:
         return OffloadDecision(call, None, 0, 0.0, str(error))
     return OffloadDecision(call, workload, 1)
+
+
+def kernel_workload(
+    call: FusedCall, check: Callable[[Workload], object], mode: EpilogueMode = "full"
+) -> Workload:
+    """What a processor computes of a call: of a quantised one in integers, where it has a kernel
+    for that, else in float32. `check` raises `WorkloadError` for a workload without a kernel, and
+    so does this function where there is none."""
+    if mode != "plain" and quantised.computes_integers(call):
+        workload = replace(_shape(call), post=quantised.epilogue(call))
+        try:
+            check(workload)
+        except WorkloadError:
+            pass
+        else:
+            return workload
+    workload = float_workload(call, mode)
+    check(workload)
+    return workload
 
 
 def float_workload(call: FusedCall, mode: EpilogueMode = "full") -> Workload:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.cpu.kernels.shared import QUANTISATION, Quantisation
+from tilewright.targets.cpu.kernels.shared import QUANTISATION
 from tilewright.targets.integer_operators import sums
-from tilewright.targets.steps.quantised import BYTES, LIMITS
+from tilewright.targets.steps.quantised import BYTES, LIMITS, Quantisation
 from tilewright.targets.workload import Workload
 
 Shape = tuple[int, ...]

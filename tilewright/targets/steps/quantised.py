@@ -10,7 +10,8 @@ points are arguments of a kernel, so layers of one shape share schedules.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from enum import IntEnum
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,43 @@ BYTES = ("int8", "uint8")
 """By the number of a step, the type of its integers."""
 LIMITS: Mapping[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255)}
 """The least and the largest integer."""
+
+
+class Place(IntEnum):
+    """Of `Quantisation.packed`; the least and the largest output are before its zero point is
+    added."""
+
+    DATA_ZERO = 0
+    ADDED_ZERO = 1
+    ADDED_SCALE = 2
+    OUT_INVERSE = 3
+    LEAST = 4
+    MOST = 5
+    OUT_ZERO = 6
+
+
+class Quantisation(NamedTuple):
+    """What a kernel with a `dequantise` step gets besides tensors: zero points of the data, of the
+    added tensor and of the output, and the scales of the latter two."""
+
+    data_zero: int = 0
+    added_zero: int = 0
+    added_scale: float = 1.0
+    out_scale: float = 1.0
+    out_zero: int = 0
+
+    def packed(self, out: str) -> NDArray[np.float32]:
+        """As kernels take it, the places of `Place`; `out` is the element type of the output. The
+        zero points of data and output are the bits of an int32."""
+        least, most = LIMITS.get(out, (0, 0))
+        bits = np.array([self.data_zero, self.out_zero], np.int32).view(np.float32)
+        found = np.zeros(len(Place), np.float32)
+        found[[Place.DATA_ZERO, Place.OUT_ZERO]] = bits
+        found[Place.ADDED_ZERO], found[Place.ADDED_SCALE] = self.added_zero, self.added_scale
+        found[Place.OUT_INVERSE] = 1 / self.out_scale
+        found[Place.LEAST], found[Place.MOST] = least - self.out_zero, most - self.out_zero
+        return found
+
 
 Reals = NDArray[Any]
 Tensors = Mapping[str, NDArray[Any]]

@@ -43,4 +43,6 @@ class BatchMatmulInt8(BatchMatmul):
 
     def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The loops written out; `function` says what they compute."""
-        return multiply(workload, GemmShape.of(workload, spec), values, False, share_of(dot_product(spec)))
+        return multiply(
+            workload, GemmShape.of(workload, spec), values, False, share_of(dot_product(spec))
+        )

@@ -69,8 +69,9 @@ class ConvolutionInt8:
         inputs = epilogue_inputs(w, shape, t.ob)
         image = te.compute(
             packed_shape(w, spec),
-            lambda n, c, y, x, i: tirx.Cast("int32", data[n, c, y, x * t.ib + i])
-            - data_zero(inputs),
+            lambda n, c, y, x, i: (
+                tirx.Cast("int32", data[n, c, y, x * t.ib + i]) - data_zero(inputs)
+            ),
             name="image",
         )
         source = padded(w, image)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.int8_dot_product import pack_words, word_at, wrapping_sum
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.epilogue import EpilogueOp
-from tilewright.targets.steps.quantised import BYTES, LIMITS
+from tilewright.targets.steps.quantised import BYTES, Place
 from tilewright.targets.steps.registry import STEP_KINDS
 from tilewright.targets.steps.step import AluOperation
 from tilewright.targets.workload import Workload
@@ -22,9 +21,7 @@ te = lazy_module("tvm.te")
 tirx = lazy_module("tvm.tirx")
 
 
-def with_epilogue(
-    w: Workload, sums: Any, shape: tuple[int, ...], inputs: dict[str, Any]
-) -> Any:
+def with_epilogue(w: Workload, sums: Any, shape: tuple[int, ...], inputs: dict[str, Any]) -> Any:
     """The result of all steps of the epilogue on `sums`, a te tensor of `shape` (n, channel block,
     y, x, channel of a block), or larger; `inputs` are those of `epilogue_inputs`."""
 
@@ -43,13 +40,11 @@ def epilogue_inputs(w: Workload, shape: tuple[int, ...], ob: int) -> dict[str, A
     }
 
 
-def shape_of_tensor(
-    name: str, channels: tuple[int, ...], out: tuple[int, ...]
-) -> tuple[int, ...]:
+def shape_of_tensor(name: str, channels: tuple[int, ...], out: tuple[int, ...]) -> tuple[int, ...]:
     """Of what an epilogue takes by that name, given the shapes of values a channel and of the
     output."""
     if name == QUANTISATION:
-        return (len(_Place),)
+        return (len(Place),)
     return channels if name in A_CHANNEL else out
 
 
@@ -84,42 +79,6 @@ def packed_words(w: Workload, weights: NDArray[Any], lanes: int) -> NDArray[Any]
     if sums_type(w) == "float32":
         return weights.astype(np.float32, copy=False)
     return pack_words(weights, lanes)
-
-
-class Quantisation(NamedTuple):
-    """What a kernel with a `dequantise` step gets besides tensors: zero points of the data, of the
-    added tensor and of the output, and the scales of the latter two."""
-
-    data_zero: int = 0
-    added_zero: int = 0
-    added_scale: float = 1.0
-    out_scale: float = 1.0
-    out_zero: int = 0
-
-    def packed(self, out: str) -> NDArray[np.float32]:
-        """As kernels take it, the places of `_Place`; `out` is the element type of the output. The
-        zero points of data and output are the bits of an int32."""
-        least, most = LIMITS.get(out, (0, 0))
-        bits = np.array([self.data_zero, self.out_zero], np.int32).view(np.float32)
-        found = np.zeros(len(_Place), np.float32)
-        found[[_Place.DATA_ZERO, _Place.OUT_ZERO]] = bits
-        found[_Place.ADDED_ZERO], found[_Place.ADDED_SCALE] = self.added_zero, self.added_scale
-        found[_Place.OUT_INVERSE] = 1 / self.out_scale
-        found[_Place.LEAST], found[_Place.MOST] = least - self.out_zero, most - self.out_zero
-        return found
-
-
-class _Place(IntEnum):
-    """Of `Quantisation.packed`; the least and the largest output are before its zero point is
-    added."""
-
-    DATA_ZERO = 0
-    ADDED_ZERO = 1
-    ADDED_SCALE = 2
-    OUT_INVERSE = 3
-    LEAST = 4
-    MOST = 5
-    OUT_ZERO = 6
 
 
 QUANTISATION = "quantisation"
@@ -183,7 +142,7 @@ def _in_reals(
 ) -> Any:
     """All steps of an epilogue that begins with `dequantise`."""
 
-    def number(which: _Place) -> Any:
+    def number(which: Place) -> Any:
         return inputs[QUANTISATION][int(which)]
 
     for step in w.epilogue:
@@ -192,12 +151,12 @@ def _in_reals(
         elif step.kind == "bias":
             found = found + inputs["bias"][channel]
         elif step.kind == "add_dequantised":
-            real = tirx.Cast("float32", inputs["added"][at]) - number(_Place.ADDED_ZERO)
-            found = found + real * number(_Place.ADDED_SCALE)
+            real = tirx.Cast("float32", inputs["added"][at]) - number(Place.ADDED_ZERO)
+            found = found + real * number(Place.ADDED_SCALE)
         elif step.kind == "quantise":
-            found = tirx.min(found * number(_Place.OUT_INVERSE), number(_Place.MOST))
-            rounded = _rounded(tirx.max(found, number(_Place.LEAST)))
-            zero = tirx.reinterpret("int32", number(_Place.OUT_ZERO))
+            found = tirx.min(found * number(Place.OUT_INVERSE), number(Place.MOST))
+            rounded = _rounded(tirx.max(found, number(Place.LEAST)))
+            zero = tirx.reinterpret("int32", number(Place.OUT_ZERO))
             found = tirx.Cast(w.out_dtype, rounded + zero)
         else:
             clip = tirx.max if step.kind == "max" else tirx.min
@@ -217,7 +176,7 @@ def data_zero(inputs: Mapping[str, Any]) -> Any:
     """The zero point of the data, an int32; of epilogues without a `dequantise` step 0."""
     if QUANTISATION not in inputs:
         return tirx.const(0, "int32")
-    return tirx.reinterpret("int32", inputs[QUANTISATION][int(_Place.DATA_ZERO)])
+    return tirx.reinterpret("int32", inputs[QUANTISATION][int(Place.DATA_ZERO)])
 
 
 def _in_integers(w: Workload, tensors: dict[str, Any], found: Any) -> Any:

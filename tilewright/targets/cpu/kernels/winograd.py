@@ -117,6 +117,7 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         ),
         name="square",
     )
+
     def value(n: Any, o: Any, y: Any, x: Any, b: Any) -> Any:
         div, mod = tirx.indexdiv, tirx.indexmod
         found = square[n, o, div(y, m), div(x, m), mod(y, m), mod(x, m), b]

@@ -1,0 +1,63 @@
+"""Reads products of quantised tensors: their integers, and the numbers that say what they stand for."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.networks.relax.bindings import Binding, FlatGraph
+from tilewright.networks.relax.constants import along_channels, integers_of
+from tilewright.networks.relax.op_patterns import CONV2D, DEQUANTISE, RESHAPES
+
+BYTES = ("int8", "uint8")
+
+
+class IntegerWeights(NamedTuple):
+    """Weights less their zero points, int16 of shape (o, c / groups, kh, kw) or (out, in), and
+    their scales, float64 of shape (o,)."""
+
+    numbers: NDArray[np.int16]
+    scale: NDArray[np.float64]
+
+
+def integer_tensor(flat: FlatGraph, value: Any) -> Any:
+    """The variable of the int8 or uint8 tensor that a value is dequantised from, by one scale and
+    zero point that are known; of a product of matrices it may have another shape. None for
+    anything else."""
+    binding = flat.by_var.get(value)
+    while binding is not None and binding.op in RESHAPES:
+        binding = flat.by_var.get(binding.args[0])
+    if binding is None or binding.op != DEQUANTISE or flat.is_constant(binding.args[0]):
+        return None
+    known = all(getattr(arg, "value", None) is not None for arg in binding.args[1:3])
+    if not known or any(arg.value.numpy().size != 1 for arg in binding.args[1:3]):
+        return None
+    return binding.args[0] if str(binding.args[0].ty.dtype) in BYTES else None
+
+
+def integer_weights(flat: FlatGraph, anchor: Binding) -> IntegerWeights | None:
+    """Of a convolution or a dense layer whose weights are dequantised, by a scale each output
+    channel at the most; None for others, and for weights that are further from their zero point
+    than an int8 is from 0."""
+    value = anchor.args[1]
+    found = integers_of(flat, value)
+    if found is None or str(found[0].dtype) not in BYTES:
+        return None
+    integers, binding = found
+    scales, zeros = (arg.value.numpy().ravel() for arg in binding.args[1:3])
+    axis = 0 if anchor.op == CONV2D else 1
+    scale = _of_channels(along_channels(flat, value, scales.astype(np.float64)), axis)
+    zero = along_channels(flat, value, zeros.astype(np.float64))
+    numbers = integers.astype(np.int16) - zero.astype(np.int16)
+    if scale is None or numbers.min() < -128 or numbers.max() > 127:
+        return None
+    return IntegerWeights(numbers if axis == 0 else numbers.T, scale)
+
+
+def _of_channels(values: NDArray[Any], axis: int) -> NDArray[np.float64] | None:
+    """One value a channel; None where values differ along another axis."""
+    channels = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+    same = bool((channels == channels[:, :1]).all())
+    return np.array(channels[:, 0], np.float64) if same else None
