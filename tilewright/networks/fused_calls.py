@@ -58,7 +58,8 @@ class FusedCall:
     `inputs` are the activations it reads: data, then a matmul's other operand or the tensor that is
     added. Each is named by the operator that writes it or the network's input, before it is
     dequantised; `output` in the same way. A product `reads_integers` where a kernel can read data
-    and weights before they are dequantised.
+    and weights before they are dequantised. Then `further` steps follow those fused: integers are
+    dequantised, added to or clipped, and quantised again.
     """
 
     operator: CallOperator
@@ -78,6 +79,7 @@ class FusedCall:
     inputs: tuple[str, ...] = ()
     output: str = ""
     reads_integers: bool = False
+    further: tuple[FusedStep, ...] = ()
 
     @property
     def out_channels(self) -> int:

@@ -27,7 +27,7 @@ PostOperation = EpilogueOp | Pattern
 BETWEEN_EPILOGUES = "|"
 """Stands in a text between the epilogues of a shortcut, of the sums and of their average."""
 
-_OF_QUANTISED = {"dequantise", "add_dequantised", "quantise"}
+_OF_QUANTISED = {"dequantise", "add_dequantised", "round", "quantise"}
 
 P = TypeVar("P", bound=Pattern)
 
@@ -76,17 +76,17 @@ class Workload(Anchor):
     def _check_quantised_epilogue(self) -> None:
         """Raises `WorkloadError` for other steps than reals have, or in another order."""
         first, *rest = self.epilogue
-        last = rest[-1:] if rest and rest[-1].kind == "quantise" else []
-        between = [step.kind for step in rest[: len(rest) - len(last)]]
-        known = {"bias", "add_dequantised", "max", "min"}
+        kinds = [step.kind for step in rest]
+        known = {"bias", "add_dequantised", "max", "min", "round"}
+        once = kinds.count("bias") < 2 and kinds.count("add_dequantised") < 2
+        in_order = first.kind == "dequantise" and set(kinds[:-1]) <= known
+        in_order = in_order and set(kinds[-1:]) <= known | {"quantise"}
         plain = self.dtype == "int8" and not self.patterns and self.operator in ("conv2d", "dense")
-        once = all(between.count(kind) < 2 for kind in known) and set(between) <= known
-        wide = EpilogueOp("bias", 32) in rest
-        if not plain or first.kind != "dequantise" or not once or wide:
+        if not (once and in_order and plain) or EpilogueOp("bias", 32) in rest:
             raise WorkloadError(
                 f"'{', '.join(map(str, self.epilogue))}' is no epilogue of reals: write int8 "
-                "convolutions or dense layers without a pool, and dequantise, then at most one bias, one add of int8 "
-                "or uint8, max and min, and quantise at the end"
+                "convolutions or dense layers without a pool, and dequantise, then at most one "
+                "bias, one add of int8 or uint8, max, min and round, and quantise at the end"
             )
 
     # -- types ---------------------------------------------------------------------------------

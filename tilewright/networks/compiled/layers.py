@@ -16,10 +16,14 @@ from tilewright.networks.float32 import obstacle
 from tilewright.networks.fused_calls import FusedCall
 from tilewright.networks.relax.bindings import Binding, FlatGraph
 from tilewright.networks.relax.constants import value_of
-from tilewright.networks.relax.integer_products import integer_tensor, integer_weights
+from tilewright.networks.relax.integer_products import (
+    further_links,
+    integer_tensor,
+    integer_weights,
+)
 from tilewright.networks.relax.op_patterns import Link, Match, matches
 from tilewright.networks.relax.partition import fused_call
-from tilewright.targets.steps.quantised import Quantisation
+from tilewright.targets.steps.quantised import packed
 from tilewright.targets.workload import Workload
 
 Array = NDArray[np.float32]
@@ -95,20 +99,16 @@ def _quantised_layer(
     flat: FlatGraph, match: Match, call: FusedCall, workload: Workload
 ) -> KernelLayer | None:
     """One whose kernel reads integers."""
-    links, anchor = match.chain[: len(quantised.steps_of(call))], match.anchor
+    anchor, steps = match.anchor, quantised.steps_of(call)
+    links = (*match.chain, *further_links(flat, match))[: len(steps)]
     weights, bias = integer_weights(flat, anchor), _bias(flat, links, workload.out_channels)
     of_data, data = call.data_quantisation, integer_tensor(flat, anchor.args[0])
     if weights is None or bias is None or of_data is None:
         return None
-    numbers = Quantisation(data_zero=of_data.zero_point[0])
-    for step in call.steps[: len(links)]:
-        said = step.quantisation
-        if step.kind == "add" and said is not None:
-            numbers = numbers._replace(added_zero=said.zero_point[0], added_scale=said.scale[0])
-        elif step.kind == "quantise" and said is not None:
-            numbers = numbers._replace(out_zero=said.zero_point[0], out_scale=said.scale[0])
+    kinds = [step.kind for step in workload.epilogue]
+    numbers = packed(of_data.zero_point[0], kinds, quantised.scales(steps))
     scale = (weights.scale * of_data.scale[0]).astype(np.float32)
-    constants = [numbers.packed(workload.out_dtype), scale]
+    constants = [numbers, scale]
     if any(link.kind == "bias" for link in links):
         constants.append(bias)
     added = tuple(integer_tensor(flat, var) for var in _added(links))

@@ -18,7 +18,11 @@ from tilewright.networks.errors import ImportFailedError
 from tilewright.networks.fused_calls import PRODUCTS, FusedCall, FusedStep, Partitioned
 from tilewright.networks.relax.activations import step_of
 from tilewright.networks.relax.bindings import FlatGraph, shape_of
-from tilewright.networks.relax.integer_products import integer_tensor, integer_weights
+from tilewright.networks.relax.integer_products import (
+    further_links,
+    integer_tensor,
+    integer_weights,
+)
 from tilewright.networks.relax.macs import macs_by_node
 from tilewright.networks.relax.op_patterns import (
     ADD,
@@ -100,7 +104,7 @@ def fused_call(flat: FlatGraph, match: Match) -> FusedCall:
     """What a match computes, without its numbers."""
     anchor, operator = match.anchor, match.operator
     weighted = operator in ("conv2d", "dense", "matmul")
-    weight = anchor.args[1] if weighted else None
+    weight, reads = anchor.args[1] if weighted else None, _reads_integers(flat, match)
     return FusedCall(
         operator=operator,
         node=anchor.node,
@@ -112,7 +116,8 @@ def fused_call(flat: FlatGraph, match: Match) -> FusedCall:
         weight_quantisation=None if weight is None else quantisation_of(flat, weight),
         inputs=tuple(tensor_name(flat, value) for value in activations(flat, match)),
         output=match.result.node,
-        reads_integers=_reads_integers(flat, match),
+        reads_integers=reads,
+        further=tuple(_step(flat, link) for link in further_links(flat, match)) if reads else (),
         **_window(match),
     )
 

@@ -32,7 +32,7 @@ def bytes_of(workload: Workload) -> int:
     weights = matrices * w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
     numbers = w.batch * w.in_channels * w.height * w.width + weights
     added = sum(
-        SIZES[dtype] * prod(shape_of_tensor(name, (w.out_channels,), (out,)))
+        SIZES[dtype] * prod(shape_of_tensor(w, name, (w.out_channels,), (out,)))
         for name, dtype in epilogue_tensors(w).items()
     )
     return SIZES[w.dtype] * numbers + SIZES[w.out_dtype] * out + added

@@ -38,10 +38,12 @@ class SampleTensors:
         self.weights: NDArray[Any]
         self.added: dict[str, NDArray[Any]]
         self.expected: NDArray[Any]
+        self.spread: NDArray[Any] = np.zeros(())
         if w.dequantises:
             drawn = RandomQuantised.of(w, rng, plain_shapes(w))
             self.data, self.weights, self.added = drawn.data, drawn.weights, drawn.tensors
-            self.expected = drawn.expected(w)
+            least, most = drawn.expected(w)
+            self.expected, self.spread = (least + most) / 2, (most - least) / 2
             return
         if w.dtype == "int8":
             self.data, self.weights, self.added = random_integers(w, rng, plain_shapes(w))
@@ -98,10 +100,10 @@ class SampleTensors:
         in the model's shape; infinite where it is none. A real may be rounded to either integer
         that is half a step away."""
         result = self.unpacked(packed)
-        off = np.abs(np.subtract(result, self.expected, dtype=np.float64))
+        off = np.abs(np.subtract(result, self.expected, dtype=np.float64)) - self.spread
         if self.workload.dequantises and self.workload.out_dtype != "float32":
-            off = np.maximum(off - 0.5, 0.0)
-        return np.where(np.isfinite(result), off, np.inf)
+            off = off - 0.5
+        return np.where(np.isfinite(result), np.maximum(off, 0.0), np.inf)
 
     @property
     def _blocked(self) -> bool:

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from tilewright.targets.cpu.kernels.shared import QUANTISATION
 from tilewright.targets.integer_operators import sums
-from tilewright.targets.steps.quantised import BYTES, LIMITS, Quantisation
+from tilewright.targets.steps.quantised import BYTES, LIMITS, NUMBERS, TensorScale, packed
 from tilewright.targets.workload import Workload
 
 Shape = tuple[int, ...]
 SPREAD = 1.5
 """Standard deviation of the real results: bounds of a few ones clip some of them."""
+TIE = 1e-3
+"""Steps that a real may be from a tie and be rounded to either side: sums of float32 differ."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +29,8 @@ class RandomQuantised:
 
     data: NDArray[Any]
     weights: NDArray[np.int8]
-    numbers: Quantisation
+    data_zero: int
+    scales: tuple[TensorScale, ...]
     tensors: Mapping[str, NDArray[Any]]
 
     @classmethod
@@ -37,51 +40,61 @@ class RandomQuantised:
         """Of `shapes` (data, weights, output). All numbers that there are; scales that leave most
         results within the output's, and some at either end."""
         data, weights, out = shapes
-        added = next((BYTES[s.value] for s in w.epilogue if s.kind == "add_dequantised"), "int8")
 
         def drawn(kind: str, shape: Shape) -> NDArray[Any]:
             least, most = LIMITS[kind]
             return rng.integers(least, most + 1, shape).astype(kind)
 
         def zero(kind: str) -> int:
-            least, most = LIMITS[kind] if kind in LIMITS else (0, 0)
+            least, most = LIMITS[kind]
             return int(rng.choice([least, most, rng.integers(least, most + 1), 0]))
 
         fan_in = int(np.prod(weights[1:]))
         scales = SPREAD / (74 * 74 * np.sqrt(fan_in)) * rng.uniform(0.3, 2, w.out_channels)
-        numbers = Quantisation(
-            zero(w.data_dtype), zero(added), SPREAD / 74 * rng.uniform(0.3, 2),
-            SPREAD / 40 * rng.uniform(0.5, 2), zero(w.out_dtype),
-        )  # fmt: skip
+        steps = [step for step in w.epilogue if step.kind in NUMBERS]
+        each = {"add_dequantised": SPREAD / 74, "round": SPREAD / 40, "quantise": SPREAD / 40}
+        given = tuple(
+            TensorScale(kind, each[step.kind] * rng.uniform(0.5, 2), zero(kind))
+            for step in steps
+            if (kind := BYTES[step.value])
+        )
+        data_zero = zero(w.data_dtype)
+        added = next((BYTES[s.value] for s in steps if s.kind == "add_dequantised"), "int8")
         tensors = {
-            QUANTISATION: numbers.packed(w.out_dtype),
+            QUANTISATION: packed(data_zero, [step.kind for step in steps], given),
             "scale": scales.astype(np.float32),
             "bias": rng.normal(0, SPREAD, w.out_channels).astype(np.float32),
             "added": drawn(added, out),
         }
-        return cls(drawn(w.data_dtype, data), drawn("int8", weights), numbers, tensors)
+        return cls(drawn(w.data_dtype, data), drawn("int8", weights), data_zero, given, tensors)
 
-    def expected(self, w: Workload) -> NDArray[np.float64]:
-        """The results in float64, of the output's shape: integers before they are rounded."""
+    def expected(self, w: Workload) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The least and the largest right results in float64, of the output's shape: integers
+        before they are rounded. They differ where an inner rounding is nearly a tie."""
 
         def image(tensor: NDArray[Any]) -> NDArray[Any]:
             return tensor.reshape(*tensor.shape, *[1] * (4 - tensor.ndim))
 
-        numbers, data = self.numbers, image(self.data).astype(np.int64) - self.numbers.data_zero
+        data = image(self.data).astype(np.int64) - self.data_zero
+        scales = iter(self.scales)
         found = sums(w, {"data": data, "weight": image(self.weights).astype(np.int64)})
-        real: NDArray[np.float64] = found.astype(np.float64)
+        ends = np.stack([found, found]).astype(np.float64)
         for step in w.epilogue:
+            given = next(scales) if step.kind in NUMBERS else None
             if step.kind == "dequantise":
-                real = real * self.tensors["scale"][None, :, None, None]
+                ends = ends * self.tensors["scale"][:, None, None]
             elif step.kind == "bias":
-                real = real + self.tensors["bias"][None, :, None, None]
-            elif step.kind == "add_dequantised":
-                added = image(self.tensors["added"]).astype(np.float64) - numbers.added_zero
-                real = real + added * numbers.added_scale
-            elif step.kind == "quantise":
-                steps = real / numbers.out_scale + numbers.out_zero
-                real = np.clip(steps, *LIMITS[BYTES[step.value]])
-            else:
+                ends = ends + self.tensors["bias"][:, None, None]
+            elif given is None:
                 clip = np.maximum if step.kind == "max" else np.minimum
-                real = clip(real, float(step.value))
-        return real.reshape(self.tensors["added"].shape)
+                ends = clip(ends, float(step.value))
+            elif step.kind == "add_dequantised":
+                integers = image(self.tensors["added"]).astype(np.float64) - given.zero
+                ends = ends + integers * given.scale
+            elif step.kind == "round":
+                near = ends / given.scale + np.array([-TIE, TIE])[:, None, None, None, None]
+                ends = np.clip(np.rint(near), *given.bounds()) * given.scale
+            else:
+                ends = np.clip(ends / given.scale, *given.bounds()) + given.zero
+        least, most = ends.reshape(2, *self.tensors["added"].shape)
+        return least, most

@@ -1,16 +1,14 @@
 """Defines the steps of layers whose tensors stand for real numbers by scales and zero points.
 
-    dequantise  [bias]  [add]  [max 0]  [min N]  [quantise]
-
-An epilogue that begins with `dequantise` works on reals: sums times a scale a channel. It ends
-with `quantise`, or leaves them in float32. The added tensor is of integers, too. Scales and zero
-points are arguments of a kernel, so layers of one shape share schedules.
+An epilogue that begins with `dequantise` works on reals: sums times a scale a channel. It adds a
+`bias` and a tensor of integers, clips, rounds to what integers can stand for (`round`), and ends
+with `quantise`, or leaves reals in float32. Scales and zero points are arguments of a kernel, so
+layers of one shape share schedules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import IntEnum
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,63 +20,51 @@ BYTES = ("int8", "uint8")
 """By the number of a step, the type of its integers."""
 LIMITS: Mapping[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255)}
 """The least and the largest integer."""
-
-
-class Place(IntEnum):
-    """Of `Quantisation.packed`; the least and the largest output are before its zero point is
-    added."""
-
-    DATA_ZERO = 0
-    ADDED_ZERO = 1
-    ADDED_SCALE = 2
-    OUT_INVERSE = 3
-    LEAST = 4
-    MOST = 5
-    OUT_ZERO = 6
-
-
-class Quantisation(NamedTuple):
-    """What a kernel with a `dequantise` step gets besides tensors: zero points of the data, of the
-    added tensor and of the output, and the scales of the latter two."""
-
-    data_zero: int = 0
-    added_zero: int = 0
-    added_scale: float = 1.0
-    out_scale: float = 1.0
-    out_zero: int = 0
-
-    def packed(self, out: str) -> NDArray[np.float32]:
-        """As kernels take it, the places of `Place`; `out` is the element type of the output. The
-        zero points of data and output are the bits of an int32."""
-        least, most = LIMITS.get(out, (0, 0))
-        bits = np.array([self.data_zero, self.out_zero], np.int32).view(np.float32)
-        found = np.zeros(len(Place), np.float32)
-        found[[Place.DATA_ZERO, Place.OUT_ZERO]] = bits
-        found[Place.ADDED_ZERO], found[Place.ADDED_SCALE] = self.added_zero, self.added_scale
-        found[Place.OUT_INVERSE] = 1 / self.out_scale
-        found[Place.LEAST], found[Place.MOST] = least - self.out_zero, most - self.out_zero
-        return found
-
+NUMBERS: Mapping[str, int] = {"add_dequantised": 2, "round": 4, "quantise": 4}
+"""By the kind of a step, how many numbers of `packed` it takes."""
 
 Reals = NDArray[Any]
 Tensors = Mapping[str, NDArray[Any]]
 
 
-def _dequantised(sums: Reals, _: int, tensors: Tensors) -> Reals:
-    scaled: Reals = sums * tensors["scale"][None, :, None, None]
-    return scaled
+class TensorScale(NamedTuple):
+    """real = scale · (integer - zero), for integers of type `dtype`."""
+
+    dtype: str
+    scale: float
+    zero: int
+
+    def bounds(self) -> tuple[int, int]:
+        """The least and the largest integer, less the zero point."""
+        least, most = LIMITS[self.dtype]
+        return least - self.zero, most - self.zero
 
 
-def _with_added(sums: Reals, _: int, tensors: Tensors) -> Reals:
-    added = tensors["added"].astype(np.float64) - tensors["added_zero"]
-    found: Reals = sums + added * tensors["added_scale"]
-    return found
+def packed(
+    data_zero: int, kinds: Sequence[str], scales: Sequence[TensorScale]
+) -> NDArray[np.float32]:
+    """What a kernel gets besides tensors, shape (1 + numbers of all steps,): the bits of the zero
+    point of the data, then, of each step of `kinds` that is in `NUMBERS`, those of its scale: zero
+    point and scale of an added tensor; the inverse of a scale and the bounds of what is rounded,
+    then that scale again (`round`) or the bits of the zero point (`quantise`)."""
+    found = [_bits(data_zero)]
+    taking = [kind for kind in kinds if kind in NUMBERS]
+    for kind, scale in zip(taking, scales, strict=True):
+        if kind == "add_dequantised":
+            found += [float(scale.zero), scale.scale]
+            continue
+        last = scale.scale if kind == "round" else _bits(scale.zero)
+        found += [1 / scale.scale, *map(float, scale.bounds()), last]
+    return np.array(found, np.float32)
 
 
-def _quantised(reals: Reals, kind: int, tensors: Tensors) -> Reals:
-    steps = np.rint(reals * tensors["out_inverse"]) + tensors["out_zero"]
-    found: Reals = np.clip(steps, *LIMITS[BYTES[kind]])
-    return found
+def _bits(number: int) -> float:
+    """The float32 with the bits of an int32 near zero."""
+    return float(np.array([number], np.int32).view(np.float32)[0])
+
+
+def _of_integers(reals: Reals, _: int, __: Tensors) -> Reals:
+    raise TypeError("steps of reals are computed by targets that have them, not on integers")
 
 
 def _names(verb: str) -> Mapping[str, int]:
@@ -86,7 +72,8 @@ def _names(verb: str) -> Mapping[str, int]:
 
 
 QUANTISED = (
-    StepKind("dequantise", "dequantise", _dequantised, _names("dequantise"), False),
-    StepKind("add_dequantised", "add", _with_added, _names("add"), False, title="add"),
-    StepKind("quantise", "quantise", _quantised, _names("quantise"), False),
+    StepKind("dequantise", "dequantise", _of_integers, _names("dequantise"), False),
+    StepKind("add_dequantised", "add", _of_integers, _names("add"), False, title="add"),
+    StepKind("round", "round", _of_integers, {"round": 0}, False),
+    StepKind("quantise", "quantise", _of_integers, _names("quantise"), False),
 )

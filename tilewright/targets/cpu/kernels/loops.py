@@ -112,7 +112,7 @@ class Arguments:
         self.data = argument("data", data, workload.data_dtype)
         self.weights = argument("weights", weights, weights_type or sums_type(workload))
         self._inputs: dict[str, Any] = {
-            name: argument(name, shape_of_tensor(name, bias, out), dtype)
+            name: argument(name, shape_of_tensor(workload, name, bias, out), dtype)
             for name, dtype in epilogue_tensors(workload).items()
         }
         self.out = argument("out", out, workload.out_dtype)

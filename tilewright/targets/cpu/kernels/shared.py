@@ -12,7 +12,7 @@ from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.int8_dot_product import pack_words, word_at, wrapping_sum
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.epilogue import EpilogueOp
-from tilewright.targets.steps.quantised import BYTES, Place
+from tilewright.targets.steps.quantised import BYTES, NUMBERS
 from tilewright.targets.steps.registry import STEP_KINDS
 from tilewright.targets.steps.step import AluOperation
 from tilewright.targets.workload import Workload
@@ -35,16 +35,18 @@ def epilogue_inputs(w: Workload, shape: tuple[int, ...], ob: int) -> dict[str, A
     """The placeholders of `epilogue_tensors`."""
     channels = (w.out_channels // ob, ob)
     return {
-        name: te.placeholder(shape_of_tensor(name, channels, shape), dtype, name=name)
+        name: te.placeholder(shape_of_tensor(w, name, channels, shape), dtype, name=name)
         for name, dtype in epilogue_tensors(w).items()
     }
 
 
-def shape_of_tensor(name: str, channels: tuple[int, ...], out: tuple[int, ...]) -> tuple[int, ...]:
+def shape_of_tensor(
+    w: Workload, name: str, channels: tuple[int, ...], out: tuple[int, ...]
+) -> tuple[int, ...]:
     """Of what an epilogue takes by that name, given the shapes of values a channel and of the
     output."""
     if name == QUANTISATION:
-        return (len(Place),)
+        return (1 + sum(NUMBERS.get(step.kind, 0) for step in w.epilogue),)
     return channels if name in A_CHANNEL else out
 
 
@@ -86,7 +88,7 @@ A_CHANNEL = frozenset({"bias", "shr_channel", "scale"})
 """Tensors with one value an output channel; others but `QUANTISATION` are like the output."""
 _STEPS = {
     "bias", "add", "residual", "offset", "shr", "shr_channel", "shl", "min", "max", "dequantise",
-    "add_dequantised", "quantise",
+    "add_dequantised", "round", "quantise",
 }  # fmt: skip
 _FLOATS = {"bias": "float32", "residual": "float32"}
 _INTEGERS = {"bias": "int32", "shr_channel": "int32", "add": "int32", "residual": "int8"}
@@ -142,8 +144,13 @@ def _in_reals(
 ) -> Any:
     """All steps of an epilogue that begins with `dequantise`."""
 
-    def number(which: Place) -> Any:
-        return inputs[QUANTISATION][int(which)]
+    place = 1
+
+    def number(offset: int) -> Any:
+        return inputs[QUANTISATION][place + offset]
+
+    def rounded(found: Any) -> Any:
+        return _rounded(tirx.max(tirx.min(found * number(0), number(2)), number(1)))
 
     for step in w.epilogue:
         if step.kind == "dequantise":
@@ -151,32 +158,36 @@ def _in_reals(
         elif step.kind == "bias":
             found = found + inputs["bias"][channel]
         elif step.kind == "add_dequantised":
-            real = tirx.Cast("float32", inputs["added"][at]) - number(Place.ADDED_ZERO)
-            found = found + real * number(Place.ADDED_SCALE)
+            real = tirx.Cast("float32", inputs["added"][at]) - number(0)
+            found = found + real * number(1)
+        elif step.kind == "round":
+            found = (rounded(found) - tirx.const(_ROUNDS, "float32")) * number(3)
         elif step.kind == "quantise":
-            found = tirx.min(found * number(Place.OUT_INVERSE), number(Place.MOST))
-            rounded = _rounded(tirx.max(found, number(Place.LEAST)))
-            zero = tirx.reinterpret("int32", number(Place.OUT_ZERO))
-            found = tirx.Cast(w.out_dtype, rounded + zero)
+            bits = tirx.reinterpret("int32", rounded(found))
+            found = tirx.Cast(w.out_dtype, bits + tirx.reinterpret("int32", number(3)))
         else:
             clip = tirx.max if step.kind == "max" else tirx.min
             found = clip(found, tirx.const(float(step.value), "float32"))
+        place += NUMBERS.get(step.kind, 0)
     return found
 
 
-def _rounded(number: Any) -> Any:
-    """An int32 whose lowest bits are those of the integer nearest to a small float32, ties to even.
+_ROUNDS = 1.5 * 2**23
 
-    TVM computes `nearbyint` one by one. 1.5 · 2^23 has no bits behind the point: a number that is
+
+def _rounded(number: Any) -> Any:
+    """The integer nearest to a small float32, ties to even, plus `_ROUNDS`.
+
+    TVM computes `nearbyint` one by one. `_ROUNDS` has no bits behind the point: a number that is
     added to it is rounded, and the lowest bits of the sum are the integer's."""
-    return tirx.reinterpret("int32", number + tirx.const(1.5 * 2**23, "float32"))
+    return number + tirx.const(_ROUNDS, "float32")
 
 
 def data_zero(inputs: Mapping[str, Any]) -> Any:
     """The zero point of the data, an int32; of epilogues without a `dequantise` step 0."""
     if QUANTISATION not in inputs:
         return tirx.const(0, "int32")
-    return tirx.reinterpret("int32", inputs[QUANTISATION][int(Place.DATA_ZERO)])
+    return tirx.reinterpret("int32", inputs[QUANTISATION][0])
 
 
 def _in_integers(w: Workload, tensors: dict[str, Any], found: Any) -> Any:
@@ -233,7 +244,7 @@ def vectors(block: int, lanes: int) -> int:
 def row_inputs(w: Workload, shape: tuple[int, ...]) -> dict[str, Any]:
     """The placeholders of `epilogue_tensors`, of an output of `shape` (..., channels)."""
     return {
-        name: te.placeholder(shape_of_tensor(name, (w.out_channels,), shape), dtype, name=name)
+        name: te.placeholder(shape_of_tensor(w, name, (w.out_channels,), shape), dtype, name=name)
         for name, dtype in epilogue_tensors(w).items()
     }
 
