@@ -125,9 +125,9 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         return BaselineSchedule("rule", space, lowered, self.measure(lowered))
 
     def roofline(self, workload: Workload) -> Latency:
-        """The larger of the least arithmetic at the measured peak, of int8 as many times that
-        of float32 as a dot product has numbers, and each byte once at the measured bandwidth of a piece of memory of at most
-        that size: tuning keeps data in caches."""
+        """The larger of the least arithmetic at the measured peak, which int8 multiplies by the
+        numbers of a dot product, and each byte once at the measured bandwidth of a piece of memory
+        of at most that size: tuning keeps data in caches."""
         size = bytes_of(workload)
         faster = dot_product(self.spec).numbers if workload.dtype == "int8" else 1
         arithmetic = least_operations(workload) / (self._peak() * faster)

@@ -150,7 +150,7 @@ def _in_reals(
         return inputs[QUANTISATION][place + offset]
 
     def rounded(found: Any) -> Any:
-        return _rounded(tirx.max(tirx.min(found * number(0), number(2)), number(1)))
+        return _rounded_bits(tirx.max(tirx.min(found * number(0), number(2)), number(1)))
 
     for step in w.epilogue:
         if step.kind == "dequantise":
@@ -161,10 +161,11 @@ def _in_reals(
             real = tirx.Cast("float32", inputs["added"][at]) - number(0)
             found = found + real * number(1)
         elif step.kind == "round":
-            found = (rounded(found) - tirx.const(_ROUNDS, "float32")) * number(3)
+            integer = rounded(found) - int(np.float32(_ROUNDS).view(np.int32))
+            found = tirx.Cast("float32", integer) * number(3)
         elif step.kind == "quantise":
-            bits = tirx.reinterpret("int32", rounded(found))
-            found = tirx.Cast(w.out_dtype, bits + tirx.reinterpret("int32", number(3)))
+            integer = rounded(found) + tirx.reinterpret("int32", number(3))
+            found = tirx.Cast(w.out_dtype, integer)
         else:
             clip = tirx.max if step.kind == "max" else tirx.min
             found = clip(found, tirx.const(float(step.value), "float32"))
@@ -175,12 +176,13 @@ def _in_reals(
 _ROUNDS = 1.5 * 2**23
 
 
-def _rounded(number: Any) -> Any:
-    """The integer nearest to a small float32, ties to even, plus `_ROUNDS`.
+def _rounded_bits(number: Any) -> Any:
+    """An int32: the integer nearest to a small float32, ties to even, plus the bits of `_ROUNDS`,
+    of which the lowest eight are 0.
 
     TVM computes `nearbyint` one by one. `_ROUNDS` has no bits behind the point: a number that is
     added to it is rounded, and the lowest bits of the sum are the integer's."""
-    return number + tirx.const(_ROUNDS, "float32")
+    return tirx.reinterpret("int32", number + tirx.const(_ROUNDS, "float32"))
 
 
 def data_zero(inputs: Mapping[str, Any]) -> Any:
