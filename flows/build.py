@@ -118,10 +118,11 @@ def choose_kernels(
     options: BuildOptions, target: Target, layers: Sequence[KernelLayer], emit: Listener
 ) -> tuple[dict[Workload, Pick], tuple[str, ...]]:
     """A schedule of each workload that any runs of, and words about the others, which TVM compiles.
-    Raises `PickError`, and `ArtifactError` where none runs."""
+    A tuned folder has those of layers without their activation, which changes no space. Raises `PickError`, and `ArtifactError` where none runs."""
     workloads = [layer.workload for layer in layers]
     if options.schedules is not None:
-        picks = read_picks(options.schedules, workloads, target)
+        tuned = [workload.without_activation for workload in workloads]
+        picks = read_picks(options.schedules, tuned, target)
         return dict(zip(workloads, picks, strict=True)), ()
     found: dict[Workload, Pick] = {}
     warnings = []

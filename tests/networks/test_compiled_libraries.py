@@ -228,7 +228,7 @@ def test_arrays_that_do_not_fit_are_refused(
 
 @pytest.mark.parametrize(
     "options",
-    [{"calibration": Path(__file__)}, {"keep_float": ("conv1",)}, {"bare": True}],
+    [{"keep_float": ("conv1",)}, {"bare": True}],
 )
 def test_what_is_about_integers_is_refused(options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="int8"):
@@ -315,3 +315,34 @@ def test_a_library_that_is_too_far_off_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"off by .* the bound is -1; raise --tolerance"):
         build_artifact(LocalRunner(), options)
     assert not (tmp_path / "art").exists()
+
+
+@pytest.mark.slow(seconds=15)
+def test_given_samples_say_how_accurate_a_library_is(tmp_path: Path) -> None:
+    images = np.random.default_rng(5).random((6, 1, 8, 8)).astype(np.float32)
+    np.savez(tmp_path / "samples.npz", input=images)
+    options = BuildOptions(
+        "digits_cnn", tmp_path / "art", "cpu", trials=0, calibration=tmp_path / "samples.npz"
+    )
+    manifest = build_artifact(LocalRunner(), options).manifest
+    accuracy = manifest["accuracy"]
+    assert isinstance(accuracy, dict)
+    assert accuracy["samples"] == 6
+    artifact = load(tmp_path / "art", allow_code=True)
+    assert isinstance(artifact, CompiledArtifact)
+    theirs = np.stack([reference(zoo.build("digits_cnn"), image[None]) for image in images])
+    name = artifact.outputs[0].name
+    ours = np.stack([artifact.infer({"input": image[None]})[name] for image in images])
+    off = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
+    assert accuracy["error"] == pytest.approx(off, rel=0.5, abs=1e-6)
+
+
+@pytest.mark.slow(seconds=10)
+def test_samples_beyond_the_bound_refuse_a_library(tmp_path: Path) -> None:
+    np.savez(tmp_path / "samples.npz", input=np.ones((2, 1, 8, 8), np.float32))
+    options = BuildOptions(
+        "digits_cnn", tmp_path / "art", "cpu", trials=0, tolerance=1e-12,
+        calibration=tmp_path / "samples.npz",
+    )  # fmt: skip
+    with pytest.raises(ArtifactError, match="the bound is 1e-12"):
+        build_artifact(LocalRunner(), options)

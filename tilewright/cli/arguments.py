@@ -24,6 +24,15 @@ Target = Annotated[
         help="A preset, a file, or KIND:…; 'tilewright targets' lists them.", callback=target_text
     ),
 ]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        metavar="f32|bf16|int8|auto",
+        help="Numbers that a cpu multiplies: all layers in float32, those of a float network in "
+        "bfloat16 by AMX, quantised ones in int8, or each in the fastest.  [default: as the model "
+        "says]",
+    ),
+]
 Tuner = Annotated[str, typer.Option(help="The search strategy; 'tilewright tuners' lists them.")]
 Trials = Annotated[int, typer.Option(help="Measurements a workload.")]
 Seed = Annotated[int, typer.Option(help="Same seed, same schedules.")]
@@ -63,6 +72,20 @@ def say_remarks(target: str) -> None:
 
     for remark in target_remarks(target):
         typer.echo(f"note: {as_typed(remark)}", err=True)
+
+
+def with_precision(target: str, precision: str | None) -> str:
+    """The target that computes in a precision. Raises `TilewrightError`."""
+    if precision is None:
+        return target
+    kind, _, rest = target.partition(":")
+    if kind != "cpu":
+        raise TilewrightError(
+            f"--precision is about the target cpu, and {target} has its own; leave it out"
+        )
+    if "precision=" in rest:
+        raise TilewrightError(f"{target} names a precision already; leave out --precision")
+    return f"cpu:{rest}{',' if rest else ''}precision={precision}"
 
 
 def read_input_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tilewright.core.errors import WorkloadError
 from tilewright.networks.cpu_costs import SECONDS, SLOWDOWN
+from tilewright.targets.anchor import DType
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import (
     Blocks,
@@ -26,6 +27,7 @@ from tilewright.targets.capabilities import (
     blocks_of,
     capability,
     dtypes_of,
+    float_type_of,
     least_estimate,
     limit_of,
 )
@@ -50,7 +52,8 @@ class Accelerator:
     raises `WorkloadError` for what it has no schedule of.
 
     One that `computes_floats` is the processor that the rest of the network runs on, too: nothing
-    is packed or padded for it, and `check` is all there is to decide."""
+    is packed or padded for it, and `check` is all there is to decide. It multiplies in `float_type`
+    where it has a kernel for that, else in float32."""
 
     blocks: Blocks
     epilogue: EpilogueMode = "full"
@@ -61,6 +64,7 @@ class Accelerator:
     """What the schedule of a workload takes that its target's estimate thinks best, where the
     target pools sums."""
     computes_floats: bool = False
+    float_type: DType = "float32"
     check: Callable[[Workload], object] = lambda workload: None
     rounds_to_even: bool = False
 
@@ -74,7 +78,10 @@ class Accelerator:
     ) -> Accelerator:
         """A target as accelerator; estimates are asked about `sampled` schedules of a workload."""
         if "float32" in dtypes_of(target):
-            return cls(Blocks(), epilogue, max_waste, computes_floats=True, check=target.space)
+            return cls(
+                Blocks(), epilogue, max_waste, computes_floats=True,
+                float_type=float_type_of(target), check=target.space,
+            )  # fmt: skip
         known = capability(target, Bounds)
         host, pools = capability(target, HasHost), capability(target, PoolsSums)
         rounds = capability(target, RoundsToEven)

@@ -26,6 +26,7 @@ from tilewright.networks.fused_calls import PRODUCTS, FusedCall
 from tilewright.networks.graph import Shape
 from tilewright.networks.macs import convolution, product
 from tilewright.networks.rewrites import best_unfold, image_bytes, padded, waste
+from tilewright.targets.anchor import DType
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.epilogue import RESIDUALS, EpilogueOp
 from tilewright.targets.im2col import Unfold
@@ -111,18 +112,22 @@ def _as_it_is(call: FusedCall, accelerator: Accelerator) -> OffloadDecision:
     if found := float32.obstacle(call):
         return OffloadDecision(call, None, 0, 0.0, *found)
     try:
-        workload = kernel_workload(call, accelerator.check, accelerator.epilogue)
+        workload = kernel_workload(
+            call, accelerator.check, accelerator.float_type, accelerator.epilogue
+        )
     except WorkloadError as error:
         return OffloadDecision(call, None, 0, 0.0, str(error))
     return OffloadDecision(call, workload, 1)
 
 
 def kernel_workload(
-    call: FusedCall, check: Callable[[Workload], object], mode: EpilogueMode = "full"
+    call: FusedCall,
+    check: Callable[[Workload], object],
+    dtype: DType = "float32",
+    mode: EpilogueMode = "full",
 ) -> Workload:
-    """What a processor computes of a call: of a quantised one in integers, where it has a kernel
-    for that, else in float32. `check` raises `WorkloadError` for a workload without a kernel, and
-    so does this function where there is none."""
+    """What a processor computes of a call: of a quantised one in integers, where `check` allows
+    that, else as `float_workload`. Raises what that raises."""
     if mode != "plain" and quantised.computes_integers(call):
         workload = replace(_shape(call), post=quantised.epilogue(call))
         try:
@@ -131,15 +136,29 @@ def kernel_workload(
             pass
         else:
             return workload
-    workload = float_workload(call, mode)
-    check(workload)
-    return workload
+    return float_workload(call, check, dtype, mode)
 
 
-def float_workload(call: FusedCall, mode: EpilogueMode = "full") -> Workload:
-    """One of its calls in float32, with the model's channels; the heads of a product of two
-    activations are a batch."""
-    return replace(_shape(call), dtype="float32", post=float32.epilogue(call, mode))
+def float_workload(
+    call: FusedCall,
+    check: Callable[[Workload], object],
+    dtype: DType = "float32",
+    mode: EpilogueMode = "full",
+) -> Workload:
+    """One of its calls in `dtype`, or in float32 where `check` refuses that, with the model's
+    channels; the heads of a product of two activations are a batch. Raises the `WorkloadError` of
+    `check` where there is no kernel for float32 either."""
+    plain = replace(_shape(call), dtype="float32", post=float32.epilogue(call, mode))
+    if dtype != "float32":
+        wanted = replace(plain, dtype=dtype)
+        try:
+            check(wanted)
+        except WorkloadError:
+            pass
+        else:
+            return wanted
+    check(plain)
+    return plain
 
 
 def _shape(call: FusedCall) -> Workload:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -57,9 +58,11 @@ def accuracy_lines(accuracy: Mapping[str, Json]) -> list[str]:
     samples = as_int(accuracy["samples"])
     tops = [as_object(each)["same_top"] for each in as_list(accuracy["outputs"])]
     known = [as_number(top) for top in tops if top is not None]
+    relative = as_number(accuracy["error"])
+    decibels = f", {-20 * math.log10(relative):.0f} dB" if relative > 0 else ""
     error = (
-        f"relative error {as_number(accuracy['error']):.2g} against "
-        f"{as_text(accuracy['reference'])} (at most {as_number(accuracy['tolerance']):g})"
+        f"relative error {relative:.2g}{decibels} against {as_text(accuracy['reference'])} (at "
+        f"most {as_number(accuracy['tolerance']):g})"
     )
     of = f"on {samples} {plural(samples, 'sample')}"
     same = [f"{of}, the same largest value in {percent(min(known))}"] if known else [of]
@@ -142,4 +145,5 @@ def _library(manifest: Mapping[str, Json], out: Path) -> list[str]:
         f"{mega(total)} MMAC; the rest as TVM compiles it",
         *_tail(manifest),
         f"  {_mebi(out / LIBRARY)} of code, {_mebi(out / WEIGHTS)} of weights",
+        *(f"  {line}" for line in _accuracy(manifest)),
     ]

@@ -10,7 +10,8 @@ from tilewright.core.errors import WorkloadError
 from tilewright.targets.workload_text import Sizes, pads, pair
 
 Operator = Literal["conv2d", "dense", "max_pool", "batch_matmul"]
-DType = Literal["int8", "float32"]
+DType = Literal["int8", "float32", "bfloat16"]
+"""Of the numbers that are multiplied. Tensors of bfloat16 products are float32, and rounded."""
 
 KEYS: Mapping[str, tuple[str, str]] = {
     "conv2d": ("c h w o k", "n s p d g"),

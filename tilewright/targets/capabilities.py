@@ -360,11 +360,21 @@ class ComputesIn(Protocol):
     def dtypes(self) -> frozenset[DType]:
         """The element types of the workloads it runs."""
 
+    @property
+    def float_type(self) -> DType:
+        """In which layers of a float network are multiplied, where it has a kernel for that."""
+
 
 def dtypes_of(target: Target) -> frozenset[DType]:
     """Those of a target; int8 where it does not say."""
     offered = capability(target, ComputesIn)
     return frozenset[DType](("int8",)) if offered is None else offered.dtypes
+
+
+def float_type_of(target: Target) -> DType:
+    """In which a target multiplies layers of a float network."""
+    offered = capability(target, ComputesIn)
+    return "float32" if offered is None else offered.float_type
 
 
 @runtime_checkable

@@ -19,6 +19,7 @@ from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.patterns.pattern import Pattern
 from tilewright.targets.patterns.registry import PATTERNS
 from tilewright.targets.patterns.shortcut import Shortcut
+from tilewright.targets.steps.float_activations import FUNCTIONS
 from tilewright.targets.steps.quantised import BYTES
 from tilewright.targets.workload_text import Sizes
 
@@ -36,9 +37,11 @@ P = TypeVar("P", bound=Pattern)
 class Workload(Anchor):
     """An anchor operator and an ordered list of post-operations on its sums (`post`).
 
-    Of `dtype` int8 it takes int8, sums in int32 and gives int8; of float32 all is float32, and its
-    epilogue adds a `bias` or a `residual` (of value 0) and clips (`min`, `max`). One of int8 whose
-    epilogue begins with `dequantise` works on reals behind its sums (`targets.steps.quantised`).
+    Of `dtype` int8 it takes int8, sums in int32 and gives int8. Of float32 all is float32; of
+    bfloat16, too, but for the products. The epilogue then adds a `bias` or a `residual` (of value
+    0), clips (`min`, `max`), and computes one of `targets.steps.float_activations`. One of int8
+    whose epilogue begins with `dequantise` works on reals behind its sums
+    (`targets.steps.quantised`).
 
     First come patterns on the sums: a pool of them, a shortcut that they begin with. Element-wise
     steps follow (`epilogue`), which leave the `results`. Last are patterns on these, an average.
@@ -49,7 +52,9 @@ class Workload(Anchor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dtype == "float32":
+        if self.dtype == "int8":
+            self._check_integer_epilogue()
+        else:
             self._check_float_epilogue()
         if any(step.kind in _OF_QUANTISED for step in self.epilogue):
             self._check_quantised_epilogue()
@@ -65,12 +70,19 @@ class Workload(Anchor):
     def _check_float_epilogue(self) -> None:
         """Raises `WorkloadError` for steps that only integers have."""
         for step in self.epilogue:
-            if step.kind not in ("bias", "residual", "min", "max") or (
-                step.kind in ("bias", "residual") and step.value
-            ):
+            known = step.kind in ("bias", "residual", "min", "max") or step.kind in FUNCTIONS
+            if not known or (step.kind in ("bias", "residual") and step.value):
                 raise WorkloadError(
-                    f"the epilogue step '{step}' is of integers; in float32 there are bias, "
-                    "residual 0, min N, max N and relu"
+                    f"the epilogue step '{step}' is of integers; in {self.dtype} there are bias, "
+                    f"residual 0, min N, max N, relu, {', '.join(FUNCTIONS)}"
+                )
+
+    def _check_integer_epilogue(self) -> None:
+        """Raises `WorkloadError` for steps that only floats have."""
+        for step in self.epilogue:
+            if step.kind in FUNCTIONS:
+                raise WorkloadError(
+                    f"the epilogue step '{step}' is of floats; write dtype=float32, or leave it out"
                 )
 
     def _check_quantised_epilogue(self) -> None:
@@ -98,14 +110,16 @@ class Workload(Anchor):
 
     @property
     def data_dtype(self) -> str:
-        """Of the numbers that it takes."""
-        return BYTES[self.epilogue[0].value] if self.dequantises else self.dtype
+        """Of the numbers that it takes. Products of bfloat16 are of rounded float32."""
+        if self.dequantises:
+            return BYTES[self.epilogue[0].value]
+        return "int8" if self.dtype == "int8" else "float32"
 
     @property
     def out_dtype(self) -> str:
         """Of the numbers that it gives."""
         if not self.dequantises:
-            return self.dtype
+            return self.data_dtype
         last = self.epilogue[-1]
         return BYTES[last.value] if last.kind == "quantise" else "float32"
 
@@ -154,6 +168,11 @@ class Workload(Anchor):
         """The same without a pattern of that kind."""
         kept = tuple(each for each in self.patterns if not isinstance(each, kind))
         return self._with(kept, self.epilogue)
+
+    @property
+    def without_activation(self) -> Workload:
+        """The same without an activation of floats: schedules of both are the same."""
+        return self.with_steps(tuple(op for op in self.epilogue if op.kind not in FUNCTIONS))
 
     def with_each_step(self, change: Callable[[EpilogueOp], EpilogueOp]) -> Workload:
         """The same with every element-wise step changed, those of patterns too."""

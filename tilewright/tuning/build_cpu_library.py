@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from tilewright import networks
 from tilewright.core.files import Json
 from tilewright.networks.artifact import ArtifactError
-from tilewright.networks.artifact.accuracy import OF_QUANTISED
-from tilewright.networks.artifact.compiled import TOLERANCE, CompiledFiles, compile_files
+from tilewright.networks.artifact.accuracy import (
+    OF_QUANTISED,
+    SAMPLES,
+    Check,
+    accuracy,
+    refuse,
+)
+from tilewright.networks.artifact.compiled import (
+    OF_BFLOAT16,
+    TOLERANCE,
+    CompiledArtifact,
+    CompiledFiles,
+    compile_files,
+)
 from tilewright.networks.artifact.folder import write_folder
 from tilewright.networks.artifact.sized import joined
 from tilewright.networks.dynamic_sizes import SizedShapes, named_shapes, shapes_at
 from tilewright.networks.float32 import is_quantised
 from tilewright.networks.onnx_file import read
+from tilewright.networks.quantise.samples import Input, read_samples
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
+from tilewright.targets.capabilities import float_type_of
 from tilewright.targets.layer import NamedShape
 from tilewright.targets.registry import kind_of
 from tilewright.targets.workload import Workload
@@ -32,8 +48,8 @@ if TYPE_CHECKING:
 
 def check_library(options: BuildOptions, target: Target) -> None:
     """Raises `ArtifactError` for what is asked of integers."""
-    given = (options.calibration is not None, bool(options.keep_float), options.bare)
-    for name, is_given in zip(("--calibration", "--keep-float", "--bare"), given, strict=True):
+    given = (bool(options.keep_float), options.bare)
+    for name, is_given in zip(("--keep-float", "--bare"), given, strict=True):
         if is_given:
             raise ArtifactError(
                 f"{name} is about networks in int8, and {target.name} computes in float; leave it "
@@ -52,6 +68,7 @@ class SplitNetwork:
 def read_layers(options: BuildOptions, target: Target) -> tuple[SplitNetwork, list[KernelLayer]]:
     """The network, and its layers that the target has kernels for. Raises `ArtifactError` where
     there are none, and what reading the model raises."""
+    from tilewright.networks.compiled.activations import with_activations
     from tilewright.networks.compiled.layers import kernel_layers
 
     network = networks.load(options.model, options.input_shapes or None, options.seed)
@@ -59,7 +76,8 @@ def read_layers(options: BuildOptions, target: Target) -> tuple[SplitNetwork, li
     if network.examined.unsupported:
         split = SplitNetwork(*network.split())
     whole = split.compiled.whole
-    layers = kernel_layers(whole.flat, target.space)
+    layers = kernel_layers(whole.flat, target.space, float_type_of(target))
+    layers = with_activations(whole.flat, layers, target.space)
     if not layers:
         raise ArtifactError(
             f"no layer of {options.model} has a kernel on {target.name}, there is nothing to "
@@ -75,18 +93,49 @@ def compile_library(
     layers: Sequence[KernelLayer],
     picks: Mapping[Workload, Pick],
 ) -> CompiledFiles:
-    """Compile the network with these schedules. Raises as
-    `networks.artifact.compiled.compile_files`."""
+    """Compile the network with these schedules, and compare it with its source on samples, where
+    any were given or its numbers are shorter than float32. Raises as
+    `networks.artifact.compiled.compile_files`, `ArtifactError` for outputs beyond the tolerance on
+    the samples, and `InputError` for samples that do not fit."""
     found = network.compiled.examined.found
     tolerance = options.tolerance
+    usual = OF_BFLOAT16 if float_type_of(target) == "bfloat16" else TOLERANCE
+    if any(map(is_quantised, found.calls)):
+        usual = OF_QUANTISED
     if tolerance is None:
-        tolerance = OF_QUANTISED if any(map(is_quantised, found.calls)) else TOLERANCE
+        tolerance = usual
     macs = sum(found.macs.values())
     picked = [layer for layer in layers if layer.workload in picks]
-    return compile_files(
+    made = compile_files(
         network.compiled.whole, picked, dict(picks), target, kind_of(options.target)[0].name,
         name=Path(options.model).stem, total_macs=macs, tolerance=tolerance, tail=network.tail,
     )  # fmt: skip
+    if options.calibration is None and usual == TOLERANCE:
+        return made
+    return _judged(options, target, network, made, tolerance)
+
+
+def _judged(
+    options: BuildOptions, target: Target, network: SplitNetwork, made: CompiledFiles, bound: float
+) -> CompiledFiles:
+    """What was made, with its accuracy on samples in the manifest: given ones, or seeded ones.
+    Raises `ArtifactError` beyond the bound, and `InputError`."""
+    source = network.tail or network.compiled.whole
+    one = source.seeded_inputs()
+    inputs = [Input(name, array.shape, array.dtype) for name, array in one.items()]
+    if options.calibration is None:
+        feeds: Sequence[Mapping[str, NDArray[Any]]] = [
+            source.seeded_inputs(seed) for seed in range(SAMPLES)
+        ]
+    else:
+        given = read_samples(options.calibration, inputs)
+        feeds = (*given.feeds, *given.held_out)
+    expected = [source.reference(dict(feed)) for feed in feeds]
+    check = Check(feeds, expected, network.compiled.whole.reference_name)
+    artifact = CompiledArtifact(made.manifest, target, made.files)
+    found = accuracy(check, artifact.infer, bound, {})
+    refuse(found, Path(options.model).stem)
+    return replace(made, manifest={**made.manifest, "accuracy": found.to_json()})
 
 
 @dataclass(frozen=True)

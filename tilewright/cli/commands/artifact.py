@@ -15,10 +15,12 @@ from tilewright.cli.arguments import (
     Calibration,
     InputShape,
     Model,
+    Precision,
     Sizes,
     Target,
     read_input_shapes,
     read_sizes,
+    with_precision,
 )
 from tilewright.cli.signals import interruptible
 from tilewright.core.errors import TilewrightError
@@ -58,6 +60,7 @@ def build(
     model: Model,
     out: Annotated[Path, typer.Option(help="Folder for the artifact.")],
     target: Target = "vta-pynq",
+    precision: Precision = None,
     schedules: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="A folder that 'tilewright tune' wrote."),
@@ -118,7 +121,7 @@ def build(
         raise TilewrightError("give either --schedules or --trials: both say what is built")
     names = () if keep_float is None else split_names(keep_float, "--keep-float")
     options = BuildOptions(
-        model=model, out=out, target=target, schedules=schedules,
+        model=model, out=out, target=with_precision(target, precision), schedules=schedules,
         trials=TRIALS if trials is None else trials, calibration=calibration, keep_float=names,
         per_channel=per_channel, input_shapes=read_input_shapes(shape), sizes=read_sizes(sizes),
         bare=bare, exact=not one_pass, tolerance=tolerance,

@@ -12,6 +12,7 @@ from tilewright.cli.arguments import (
     InputShape,
     MaxWaste,
     Out,
+    Precision,
     Seed,
     Space,
     Target,
@@ -19,6 +20,7 @@ from tilewright.cli.arguments import (
     Tuner,
     read_input_shapes,
     read_pair,
+    with_precision,
 )
 from tilewright.cli.paths import model_text, warm_start_text
 from tilewright.cli.signals import keep_count
@@ -48,6 +50,7 @@ def tune(
         ),
     ] = None,
     target: Target = DEFAULTS.target,
+    precision: Precision = None,
     tuner: Tuner = DEFAULTS.tuner,
     trials: Trials = DEFAULTS.trials,
     stop_gain: Annotated[
@@ -148,8 +151,8 @@ def tune(
     names = () if layers is None else split_names(layers, "--layers")
     options = parse_options(
         model=model or "", workload=workload or "", epilogue=epilogue,
-        layers=names, target=target, tuner=tuner, trials=trials, seed=seed, space=space,
-        leaders=leaders, stop_gain=stop_gain,
+        layers=names, target=with_precision(target, precision), tuner=tuner, trials=trials,
+        seed=seed, space=space, leaders=leaders, stop_gain=stop_gain,
         out="" if out is None else str(out), batch=batch, fresh=fresh,
         tuner_options=dict(read_pair(text, "--option") for text in option or []),
         input_shapes=read_input_shapes(shape), max_waste=max_waste,

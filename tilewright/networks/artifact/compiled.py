@@ -56,6 +56,8 @@ KIND = "library"
 LIBRARY, CHECK, TAIL = "network.so", "check.npz", "tail.onnx"
 TOLERANCE = 1e-4
 """Largest difference that counts as equal, as a share of the largest value."""
+OF_BFLOAT16 = 0.05
+"""The same of a network whose layers multiply in bfloat16, which keeps eight bits of a number."""
 LIBRARY_BYTES = 1 << 31
 """Of an artifact with a library: weights are in float32 there."""
 TIMED, PROFILED = 3, 15

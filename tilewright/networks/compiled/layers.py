@@ -23,6 +23,7 @@ from tilewright.networks.relax.integer_products import (
 )
 from tilewright.networks.relax.op_patterns import Link, Match, matches
 from tilewright.networks.relax.partition import fused_call
+from tilewright.targets.anchor import DType
 from tilewright.targets.steps.quantised import packed
 from tilewright.targets.workload import Workload
 
@@ -63,20 +64,23 @@ class KernelLayer:
         return tuple(dict.fromkeys(binding.node for binding in bound))
 
 
-def kernel_layers(flat: FlatGraph, check: Callable[[Workload], object]) -> list[KernelLayer]:
-    """In execution order; `check` raises `WorkloadError` for a workload without a kernel."""
-    found = (_layer(flat, match, check) for match in matches(flat))
+def kernel_layers(
+    flat: FlatGraph, check: Callable[[Workload], object], dtype: DType = "float32"
+) -> list[KernelLayer]:
+    """In execution order, multiplied in `dtype` where that has a kernel; `check` raises
+    `WorkloadError` for a workload without one."""
+    found = (_layer(flat, match, check, dtype) for match in matches(flat))
     return [layer for layer in found if layer is not None]
 
 
 def _layer(
-    flat: FlatGraph, match: Match, check: Callable[[Workload], object]
+    flat: FlatGraph, match: Match, check: Callable[[Workload], object], dtype: DType
 ) -> KernelLayer | None:
     call = fused_call(flat, match)
     if obstacle(call) is not None:
         return None
     try:
-        workload = kernel_workload(call, check)
+        workload = kernel_workload(call, check, dtype)
     except WorkloadError:
         return None
     if workload.dequantises:

@@ -7,7 +7,7 @@ from math import prod
 from tilewright.targets.cpu.kernels.shared import epilogue_tensors, shape_of_tensor
 from tilewright.targets.workload import Workload
 
-SIZES = {"int8": 1, "uint8": 1, "int32": 4, "float32": 4}
+SIZES = {"int8": 1, "uint8": 1, "int32": 4, "float32": 4, "bfloat16": 4}
 """Bytes of a number."""
 WINOGRAD = 4
 """F(4×4, 3×3) makes a quarter of the multiplications (Lavin and Gray 2016)."""

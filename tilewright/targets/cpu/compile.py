@@ -39,9 +39,11 @@ class Compiled:
 def llvm_target(spec: CpuSpec) -> Any:
     """TVM's target for a processor."""
     host = tvm.get_global_func("target.llvm_get_system_cpu")()
-    about = {"kind": "llvm", "mcpu": spec.mcpu or host, "num-cores": spec.threads}
+    about: dict[str, Any] = {"kind": "llvm", "mcpu": spec.mcpu or host, "num-cores": spec.threads}
     if spec.mcpu and spec.dots:  # not every processor of that family has them
         about["mattr"] = [f"+{spec.dots}"]
+    if spec.bfloat16:
+        about["mattr"] = [*about.get("mattr", []), "+amx-tile", f"+{spec.bfloat16}"]
     return tvm.target.Target(about)
 
 

@@ -3,13 +3,17 @@ load."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
+import platform
 import re
 from functools import cache
 from pathlib import Path
 
 SYSTEM = Path("/sys/devices/system/cpu")
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+"""The number of a system call on x86-64, what it is asked to do, and of which registers."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -35,6 +39,16 @@ def cache_bytes(level: int) -> int:
         if _said(folder / "level") == str(level) and kind in ("Data", "Unified") and size:
             return int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)
     return 0
+
+
+@cache
+def allows_amx() -> bool:
+    """Whether this process may use tiles of AMX; asks the kernel for it, as each process has to
+    (Linux's Documentation/arch/x86/xstate.rst)."""
+    if platform.machine() != "x86_64" or not {"amx_tile", "amx_bf16"} <= set(flags()):
+        return False
+    system = ctypes.CDLL(None, use_errno=True)
+    return bool(system.syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
 def governor() -> str:

@@ -39,6 +39,11 @@ class NetworkKernels:
         """Those of the kernels; int8 where the processor is an x86."""
         return frozenset[DType](("float32", "int8") if computes_int8(self.spec) else ("float32",))
 
+    @property
+    def float_type(self) -> DType:
+        """By the precision that was asked for."""
+        return "bfloat16" if self.spec.bfloat16 else "float32"
+
     def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
         """Raises `WorkloadError` where there is none or the knobs contradict each other."""
         return _code(workload, self.spec, self.space(workload).describe(config))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tilewright.core.child_process import Arrays, Header, arguments, serve
 from tilewright.core.files import Json, as_int, as_number, as_object, read_json
 from tilewright.targets.base import Space
+from tilewright.targets.cpu import machine
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.measure import CpuBench
 from tilewright.targets.cpu.spec import CpuSpec
@@ -26,6 +27,8 @@ class RunWorker:
 
     def __init__(self, recipe: Mapping[str, Json]) -> None:
         self.spec = CpuSpec(**cast(Any, as_object(recipe["spec"])))
+        if self.spec.bfloat16:
+            machine.allows_amx()  # each process asks
         os.environ["TVM_NUM_THREADS"] = str(self.spec.threads)  # read when TVM is loaded
         self.bench = CpuBench(self.spec, Timing(**cast(Any, as_object(recipe["timing"]))))
         self._tensors = lru_cache(maxsize=2)(self._new_tensors)

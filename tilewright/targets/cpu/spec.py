@@ -17,6 +17,11 @@ LANES = (4, 8, 16)
 """Float32 numbers in a vector of 128, 256 or 512 bits."""
 DOTS = {16: "avx512vnni", 8: "avxvnni"}
 """By lanes of a vector, what LLVM calls the instructions for dot products of int8."""
+PRECISIONS = ("", "f32", "bf16", "int8", "auto")
+"""Of layers: as the model says, all in float32, float ones in bfloat16, quantised ones in int8, or
+each in the fastest that the processor has."""
+AMX = "amx-bf16"
+"""What LLVM calls the instructions for tiles of bfloat16."""
 _FLAGS = {16: "avx512_vnni", 8: "avx_vnni"}
 """What the operating system calls them."""
 
@@ -25,13 +30,17 @@ _FLAGS = {16: "avx512_vnni", 8: "avx_vnni"}
 class CpuSpec:
     """`threads` run a kernel, vectors hold `lanes` float32 numbers, code is for LLVM's processor
     `mcpu` ("" for the one of this machine). `model` is what the operating system calls it. `dots`
-    is LLVM's name of the instructions for dot products of int8; "" where there are none."""
+    is LLVM's name of the instructions for dot products of int8; "" where there are none.
+    `precision` is that of layers, of `PRECISIONS`, `bfloat16` LLVM's name of the instructions for
+    tiles that layers of a float network use; "" where those are in float32."""
 
     threads: int
     lanes: int
     mcpu: str
     model: str
     dots: str = ""
+    precision: str = ""
+    bfloat16: str = ""
 
     @property
     def name(self) -> str:
@@ -41,6 +50,7 @@ class CpuSpec:
             f"{key}={mine}"
             for key, mine, usual in (
                 ("threads", self.threads, own.threads), ("lanes", self.lanes, own.lanes),
+                ("precision", self.precision, ""),
             )
             if mine != usual
         ]  # fmt: skip
@@ -62,25 +72,29 @@ class CpuSpec:
             spec = CpuSpec(
                 as_int(values["threads"]), as_int(values["lanes"]), as_text(values["mcpu"]),
                 as_text(values["model"]), as_text(values.get("dots", "")),
+                as_text(values.get("precision", "")), as_text(values.get("bfloat16", "")),
             )  # fmt: skip
         except (KeyError, ValueError) as error:
             raise SpecError(f"this describes no processor ({error}); tune or build again") from None
         names = re.fullmatch(r"[\w.-]*", spec.mcpu) and spec.dots in ("", *DOTS.values())
+        names = names and spec.precision in PRECISIONS and spec.bfloat16 in ("", AMX)
         if spec.threads < 1 or spec.lanes not in LANES or not names:
             raise SpecError(f"this describes no processor ({spec}); tune or build again")
         return spec
 
     @staticmethod
     def parse(text: str) -> CpuSpec:
-        """`threads=1,lanes=8`, both optional. Raises `SpecError` for what this machine lacks."""
+        """`threads=1,lanes=8,precision=bf16`, each optional. Raises `SpecError` for what this
+        machine lacks."""
         own = this_machine()
-        given: dict[str, int] = {}
+        given: dict[str, str] = {}
         for item in filter(None, (part.strip() for part in text.split(","))):
-            found = re.fullmatch(r"(threads|lanes)=(\d+)", item)
-            if not found or found[1] in given:
+            found = re.fullmatch(r"(threads|lanes|precision)=(\w+)", item)
+            if not found or found[1] in given or (found[1] != "precision") > found[2].isdecimal():
                 raise SpecError(f"cannot read '{item}' of cpu:{text}; write cpu:threads=1,lanes=8")
-            given[found[1]] = int(found[2])
-        threads, lanes = given.get("threads", own.threads), given.get("lanes", own.lanes)
+            given[found[1]] = found[2]
+        threads = int(given.get("threads", own.threads))
+        lanes = int(given.get("lanes", own.lanes))
         if not 1 <= threads <= own.threads:
             raise SpecError(
                 f"cpu:threads={threads}: this process may use {own.threads} cores; name 1 to "
@@ -93,7 +107,9 @@ class CpuSpec:
             )
         narrow = {8: "x86-64-v3", 4: "x86-64-v2"} if platform.machine() == "x86_64" else {}
         mcpu = own.mcpu if lanes == own.lanes else narrow.get(lanes, "")
-        return CpuSpec(threads, lanes, mcpu, own.model, dots_of(lanes))
+        precision = given.get("precision", "")
+        tiles = _tiles(precision, lanes)
+        return CpuSpec(threads, lanes, mcpu, own.model, dots_of(lanes), precision, tiles)
 
 
 @cache
@@ -103,6 +119,25 @@ def this_machine() -> CpuSpec:
     lanes = 16 if "avx512f" in known else 8 if "avx2" in known else 4
     return CpuSpec(
         usable_cores(), lanes, "", machine.model() or platform.processor(), dots_of(lanes)
+    )
+
+
+def _tiles(precision: str, lanes: int) -> str:
+    """The instructions for tiles that float layers of a `precision` use. Raises `SpecError` for one
+    that nobody knows or this machine does not have."""
+    if precision not in PRECISIONS:
+        known = ", ".join(filter(None, PRECISIONS))
+        raise SpecError(f"cpu:precision={precision}: no such precision; known: {known}")
+    if precision not in ("bf16", "auto"):
+        return ""
+    if lanes == 16 and machine.allows_amx():
+        return AMX
+    if precision == "auto":
+        return ""
+    raise SpecError(
+        "cpu:precision=bf16 needs a processor with AMX, vectors of 16 and an operating system that "
+        f"allows it, and {machine.model() or 'this processor'} has none; write precision=auto, "
+        "which computes in float32 then"
     )
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Space
+from tilewright.targets.cpu.kernels.bfloat16_tiles import rounded_array, widened_array
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.kernels.shared import A_CHANNEL, QUANTISATION, epilogue_tensors
@@ -17,6 +18,7 @@ from tilewright.targets.cpu.layouts import channel_block, pack_channels, unpack_
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.cpu.test_tensors_int8 import integer_reference, random_integers
 from tilewright.targets.cpu.test_tensors_quantised import RandomQuantised
+from tilewright.targets.steps.float_activations import FUNCTIONS
 from tilewright.targets.workload import Workload
 
 tvm = lazy_module("tvm")
@@ -52,7 +54,10 @@ class SampleTensors:
         self.data = _normal(rng, data)
         self.weights = _normal(rng, weights) / np.float32(np.sqrt(fan_in))
         self.added = {"bias": _normal(rng, (w.out_channels,)), "residual": _normal(rng, out)}
-        self.expected = reference(w, self.data, self.weights, **self.added)
+        factors = [self.data, self.weights]
+        if w.dtype == "bfloat16":
+            factors = [widened_array(rounded_array(each)) for each in factors]
+        self.expected = reference(w, *factors, **self.added)
 
     def arguments(self, values: KnobValues) -> list[Any]:
         """TVM's tensors for a kernel of that config; the last is the output."""
@@ -155,6 +160,8 @@ def reference(
             found = found + bias
         elif step.kind == "residual":
             found = found + residual
+        elif step.kind in FUNCTIONS:
+            found = FUNCTIONS[step.kind](found.astype(np.float64))
         else:
             clip = np.maximum if step.kind == "max" else np.minimum
             found = clip(found, np.float32(step.value))

@@ -8,6 +8,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#endif
 #include <unistd.h>
 
 #include <tvm/ffi/c_api.h>
@@ -17,6 +20,8 @@
 #define POOLED 2
 #define FASTEST_FIRST 1
 #define MOST_INPUTS 64
+#define ARCH_REQ_XCOMP_PERM 0x1023
+#define XFEATURE_XTILEDATA 18
 #define WEIGHTS "weights.bin"
 #define WEIGHTS_MAGIC "TWWEIGHT"
 #define WEIGHTS_VERSION 1
@@ -228,9 +233,17 @@ static int start(tilewright_library *net, const char *path, int threads) {
   return function_of(net->machine, "main", &net->main) || map_weights(net, path) ? -1 : 0;
 }
 
+/* Asks Linux for the tiles of AMX, as each process has to: a library in bfloat16 uses them. */
+static void ask_for_tiles(void) {
+#if defined(__x86_64__) && defined(__linux__)
+  syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA);
+#endif
+}
+
 int tilewright_library_open(const char *network_so, int threads, tilewright_library **out) {
   *out = NULL;
   if (threads < 1) return fail("a library computes with one thread or more");
+  ask_for_tiles();
   tilewright_library *net = calloc(1, sizeof *net);
   if (!net) return fail("there is not enough memory");
   if (start(net, network_so, threads)) {

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.targets.cpu.kernels.activations import CYCLES
 from tilewright.targets.cpu.layouts import ODD
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.features import Feature
@@ -155,7 +156,9 @@ def finish_cycles(sums: Array, steps: Sequence[str]) -> Array:
     """Cycles in which `sums` vectors, shape (configs,), are cleared, go through an epilogue of
     `steps`, and are stored."""
     loads = sum(kind in ("bias", "residual") for kind in steps)
-    return sums * (1 / MULTIPLIES + max(1 / STORES, loads / LOADS, len(steps) / MULTIPLIES))
+    activation = sum(CYCLES.get(kind, 0.0) for kind in steps)
+    plain = max(1 / STORES, loads / LOADS, len(steps) / MULTIPLIES)
+    return sums * (1 / MULTIPLIES + plain + activation)
 
 
 def of_vector(block: int) -> float:

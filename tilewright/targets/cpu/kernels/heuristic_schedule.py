@@ -6,7 +6,7 @@ from itertools import product
 
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import winograd
-from tilewright.targets.cpu.kernels.int8_dot_product import dot_product
+from tilewright.targets.cpu.kernels.int8_dot_product import TWOS, dot_product
 from tilewright.targets.cpu.kernels.padding import is_padded
 from tilewright.targets.cpu.kernels.shared import even_parts, registers
 from tilewright.targets.cpu.kernels.tiling import pixels
@@ -18,6 +18,8 @@ CACHE = 1 << 19
 """Bytes of weights and data that a chunk should stay below: half of a usual second-level cache."""
 NEAR = 1 << 15
 """The same of the first level, for the weights of a register tile, if they are many."""
+LATENCY = 8
+"""Multiply-adds that fit between one and the next on the same sum."""
 COPIED = 0.8
 """With AVX-512, what a tile is worth that needs a copy of the data, as it does not divide the
 image."""
@@ -118,7 +120,10 @@ def _tile(
         adds, loads = each * high * long, each + high * long
         covered = -(-rows // high) * high * -(-columns // long) * long
         whole = 1.0 if covered == rows * columns else copied
-        return adds / (max(adds, loads, 8) + loads / 8 + 1) * rows * columns / covered * whole
+        wait = max(loads, LATENCY)
+        if dots and dot_product(spec) is TWOS:  # whose sums wait for a short addition alone
+            wait = loads * 2 / 3
+        return adds / (max(adds, wait) + loads / 8 + 1) * rows * columns / covered * whole
 
     found = [
         (each, even_parts(rows, high), even_parts(columns, long))

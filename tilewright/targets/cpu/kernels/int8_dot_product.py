@@ -151,6 +151,11 @@ def check_dots(workload: Workload, spec: CpuSpec) -> None:
             f"{spec.name} computes no int8: {spec.model or 'this processor'} is no x86, whose "
             "instructions kernels here use for it; write dtype=float32, or name another target"
         )
+    if workload.dequantises and spec.precision == "f32":
+        raise WorkloadError(
+            f"{spec.name} computes quantised layers in float32; write precision=int8, or leave "
+            "precision out"
+        )
 
 
 def vector_of(numbers: int) -> int:

@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.targets.cpu.kernels.activations import activated
 from tilewright.targets.cpu.kernels.int8_dot_product import pack_words, word_at, wrapping_sum
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.epilogue import EpilogueOp
+from tilewright.targets.steps.float_activations import FUNCTIONS
 from tilewright.targets.steps.quantised import BYTES, NUMBERS
 from tilewright.targets.steps.registry import STEP_KINDS
 from tilewright.targets.steps.step import AluOperation
@@ -55,7 +57,7 @@ def sums_type(w: Workload) -> str:
     exactly up to 2^24."""
     if w.dtype == "int8":
         return "float32" if w.dequantises and w.groups > 1 else "int32"
-    return w.dtype
+    return "float32"
 
 
 def widened(w: Workload, number: Any) -> Any:
@@ -97,7 +99,11 @@ _INTEGERS = {"bias": "int32", "shr_channel": "int32", "add": "int32", "residual"
 def computes(step: EpilogueOp) -> bool:
     """Whether kernels compute a step: those known by name, and those that ALU operations make
     up."""
-    return step.kind in _STEPS or bool(STEP_KINDS[step.kind].operations(step.value))
+    return (
+        step.kind in _STEPS
+        or step.kind in FUNCTIONS
+        or bool(STEP_KINDS[step.kind].operations(step.value))
+    )
 
 
 def epilogue_tensors(w: Workload) -> dict[str, str]:
@@ -109,7 +115,7 @@ def epilogue_tensors(w: Workload) -> dict[str, str]:
             found["bias"] = "float32"
         added = next((step for step in w.epilogue if step.kind == "add_dequantised"), None)
         return found if added is None else found | {"added": BYTES[added.value]}
-    known = _FLOATS if w.dtype == "float32" else _INTEGERS
+    known = _INTEGERS if w.dtype == "int8" else _FLOATS
     return {name: dtype for name, dtype in known.items() if name in kinds}
 
 
@@ -133,6 +139,8 @@ def epilogue_value(
             found = found + inputs["bias"][place]
         elif step.kind == "residual":
             found = found + inputs["residual"][at]
+        elif step.kind in FUNCTIONS:
+            found = activated(step.kind, found)
         else:
             clip = tirx.max if step.kind == "max" else tirx.min
             found = clip(found, tirx.const(float(step.value), "float32"))

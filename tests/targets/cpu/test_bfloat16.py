@@ -1,0 +1,138 @@
+"""Compares products in bfloat16 with the reference: loops around tiles, and rounding."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from tests.targets.cpu.compiled import TOLERANCE, called
+from tilewright.core.errors import SpecError, WorkloadError
+from tilewright.targets.base import Space
+from tilewright.targets.cpu import machine
+from tilewright.targets.cpu.compile import assembly_of, llvm_target, scheduled
+from tilewright.targets.cpu.estimates import CpuMachine, estimate
+from tilewright.targets.cpu.kernels.bfloat16_tiles import rounded_array, widened_array
+from tilewright.targets.cpu.kernels.kernel import DoesNotApply
+from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.spec import AMX, CpuSpec, this_machine
+from tilewright.targets.cpu.test_tensors import SampleTensors
+from tilewright.targets.workload import Workload, parse_workload
+
+SPEC = replace(this_machine(), lanes=16)
+"""Its tiles are multiplied in float32: the loops around them are those of AMX."""
+XEON = CpuSpec(2, 16, "sapphirerapids", "a Xeon", "avx512vnni", "bf16", AMX)
+EPILOGUES = ("", "bias", "bias, relu", "bias, residual 0, relu, min 6")
+
+
+@st.composite
+def products(draw: st.DrawFn) -> Workload:
+    """Sizes below and above one tile and one block, without common divisors."""
+    if draw(st.booleans()):
+        kernel, stride = draw(st.sampled_from([1, 2, 3, 5, 7])), draw(st.integers(1, 3))
+        dilation = draw(st.sampled_from([1, 1, 2]))
+        pad, size = draw(st.integers(0, 2)), draw(st.integers(13, 21))
+        channels = draw(st.sampled_from([1, 3, 8, 16, 32, 40, 64, 96]))
+        out = draw(st.sampled_from([1, 8, 16, 24, 40, 64]))
+        text = (
+            f"conv2d:n={draw(st.integers(1, 2))},c={channels},h={size},w={size + 2},o={out}"
+            f",k={kernel},s={stride},p={pad},d={dilation}"
+        )
+    else:
+        rows = draw(st.sampled_from([1, 2, 5, 17, 29, 33, 67]))
+        depth = draw(st.sampled_from([1, 3, 32, 37, 64, 96]))
+        columns = draw(st.sampled_from([1, 7, 16, 20, 37, 100]))
+        text = f"dense:n={rows},c={depth},o={columns}"
+        if draw(st.booleans()):
+            text = f"batch_matmul:n={draw(st.integers(1, 3))},h={rows},c={depth},o={columns}"
+    return parse_workload(text + ",dtype=bfloat16", draw(st.sampled_from(EPILOGUES)))
+
+
+@pytest.mark.slow(seconds=20)
+@given(products(), st.integers(0, 2**32 - 1))
+@settings(max_examples=40, derandomize=True)
+def test_every_schedule_computes_the_product(workload: Workload, seed: int) -> None:
+    kernel = kernel_for(workload)
+    space = Space("kernels", kernel.knobs(workload, SPEC))
+    tensors = SampleTensors(workload, SPEC, space)
+    flat = np.random.default_rng(seed).integers(0, space.size, 1)
+    values = space.describe(space.unravel(flat)[0])
+    try:
+        function = scheduled(workload, SPEC, values)
+    except DoesNotApply:
+        return
+    assert called(function, tensors, values) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["conv2d:n=1,c=3,h=18,w=18,o=24,k=7,s=2,p=3", "conv2d:n=1,c=64,h=7,w=7,o=40,k=3,p=1",
+     "dense:n=5,c=70,o=33", "batch_matmul:n=2,h=19,c=33,o=18"],
+)  # fmt: skip
+def test_the_rule_computes_the_product(text: str) -> None:
+    workload = parse_workload(text + ",dtype=bfloat16", "bias")
+    kernel = kernel_for(workload)
+    values = kernel.baseline_values(workload, SPEC)
+    space = Space("kernels", kernel.knobs(workload, SPEC))
+    tensors = SampleTensors(workload, SPEC, space)
+    assert called(scheduled(workload, SPEC, values), tensors, values) < TOLERANCE
+
+
+@given(
+    arrays.arrays(
+        np.uint32, 64, elements=st.integers(0, 2**32 - 1), unique=True
+    )
+)  # fmt: skip
+def test_rounding_is_that_of_bfloat16(bits: np.ndarray) -> None:
+    numbers = bits.view(np.float32)
+    ours = widened_array(rounded_array(numbers))
+    with np.errstate(invalid="ignore"):
+        theirs = numbers.astype(ml_dtypes.bfloat16).astype(np.float32)
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="AMX is of x86-64")
+@pytest.mark.parametrize("text", ["conv2d:n=1,c=64,h=14,w=14,o=64,k=3,p=1", "dense:n=64,c=64,o=64"])
+def test_a_xeon_gets_instructions_of_amx(text: str) -> None:
+    workload = parse_workload(text + ",dtype=bfloat16", "bias, relu")
+    values = kernel_for(workload).baseline_values(workload, XEON)
+    assembly = assembly_of(scheduled(workload, XEON, values), llvm_target(XEON))
+    for instruction in ("ldtilecfg", "tileloadd", "tdpbf16ps", "tilestored", "tilerelease"):
+        assert f"\t{instruction}" in assembly
+
+
+def test_channels_that_fit_no_tile_have_no_kernel() -> None:
+    with pytest.raises(WorkloadError, match="no kernel"):
+        kernel_for(parse_workload("conv2d:n=1,c=33,h=8,w=8,o=12,k=3,dtype=bfloat16", ""))
+
+
+def test_a_precision_is_part_of_the_name() -> None:
+    spec = CpuSpec.parse("threads=1,precision=f32")
+    assert spec.name.endswith("precision=f32")
+    assert not spec.bfloat16
+    assert CpuSpec.from_json(spec.to_json()) == spec
+    with pytest.raises(SpecError, match="no such precision"):
+        CpuSpec.parse("precision=fp8")
+
+
+@pytest.mark.skipif(machine.allows_amx(), reason="this processor has AMX")
+def test_bfloat16_is_refused_without_amx() -> None:
+    with pytest.raises(SpecError, match="AMX"):
+        CpuSpec.parse("precision=bf16")
+    assert not CpuSpec.parse("precision=auto").bfloat16
+
+
+def test_two_tiles_by_two_are_estimated_fastest_on_a_large_product() -> None:
+    workload = parse_workload("dense:n=512,c=1024,o=1024,dtype=bfloat16", "bias")
+    space = Space("kernels", kernel_for(workload).knobs(workload, XEON))
+    core = CpuMachine.of(XEON, 330e9, 200e9, 40e9, (48 << 10, 2 << 20))
+    configs = space.unravel(np.arange(space.size))
+    found = estimate(workload, core, space, configs).total("latency")
+    best = space.describe(configs[int(np.argmin(found))])
+    assert (best["tiles_down"], best["tiles_across"]) == (2, 2)

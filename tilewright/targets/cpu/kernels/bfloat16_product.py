@@ -1,0 +1,191 @@
+"""Writes products of matrices in bfloat16: what convolutions and dense layers have in common.
+
+    parallel                          data rounded, put where tiles can be loaded from
+    parallel (matrix, shares of the rows, shares of the columns)
+      blocks of rows, blocks of columns       or the other way round
+        steps of the depth
+          tiles down × across
+        bias, residual, clip          of the block, while it is in the first cache
+
+Blocks overlap at the end, see `targets.cpu.kernels.loops`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tilewright.core.lazy_module import lazy_module
+from tilewright.targets.base import Knob
+from tilewright.targets.cpu.kernels.bfloat16_tiles import TILE, tile_unit
+from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
+from tilewright.targets.cpu.kernels.loops import share, split_index, tile_start, tiles
+from tilewright.targets.cpu.kernels.shared import even_parts
+from tilewright.targets.cpu.spec import CpuSpec
+
+tirx = lazy_module("tvm.tirx")
+T = lazy_module("tvm.script.ir_builder.tirx")
+
+SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+SUMS = 4
+"""Tiles of sums at most: those of the operands are held beside."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How `matrices` products of `rows` × depth by depth × `columns` are cut, each on its own rows
+    in `lines` (1, or rows of an image that tiles do not run across): `down` × `across` tiles of
+    `height` rows; `steps` of `pairs` of the depth."""
+
+    matrices: int
+    lines: int
+    rows: int
+    columns: int
+    steps: int
+    pairs: int
+    down: int
+    across: int
+    height: int
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a block."""
+        return self.down * self.height
+
+    @property
+    def block_columns(self) -> int:
+        """Columns of a block."""
+        return self.across * TILE
+
+    @property
+    def row_blocks(self) -> int:
+        """Of a matrix."""
+        return self.lines * tiles(self.rows, self.block_rows)
+
+    @property
+    def column_blocks(self) -> int:
+        """Of a matrix."""
+        return tiles(self.columns, self.block_columns)
+
+    def row_block(self, index: Any) -> tuple[Any, Any]:
+        """The line of a block, and its first row."""
+        if self.lines == 1:
+            return 0, tile_start(index, self.rows, self.block_rows)
+        each = tiles(self.rows, self.block_rows)
+        return tirx.indexdiv(index, each), tile_start(
+            tirx.indexmod(index, each), self.rows, self.block_rows
+        )
+
+    def first_column(self, index: Any) -> Any:
+        """Of a block."""
+        if self.columns < self.block_columns:
+            return 0
+        return tile_start(index, self.columns, self.block_columns)
+
+
+def blocks_of(
+    matrices: int, lines: int, rows: int, columns: int, depth: tuple[int, int], v: KnobValues
+) -> Blocks:
+    """Of a config; `depth` is (steps, pairs of a step). Raises `DoesNotApply`."""
+    down = min(v["tiles_down"], rows)
+    across = min(v["tiles_across"], tiles(columns, TILE))
+    if down * across > SUMS:
+        raise DoesNotApply(f"{down} × {across} tiles of sums, over {SUMS}")
+    height = tiles(even_parts(rows, down * TILE), down)
+    if down * height > rows:  # the last block must not begin before the first row
+        down, height = 1, min(TILE, rows)
+    return Blocks(matrices, lines, rows, columns, *depth, down, across, height)
+
+
+def knobs(row_blocks: int, columns: int) -> tuple[Knob, ...]:
+    """The decisions of a schedule, for at most so many blocks of rows."""
+    return (
+        Knob("tiles_down", (1, 2)),
+        Knob("tiles_across", (1, 2, 4)),
+        Knob("row_shares", tuple(s for s in SHARES if s <= row_blocks)),
+        Knob("column_shares", tuple(s for s in SHARES if s <= tiles(columns, TILE))),
+        Knob("rows_inside", (0, 1)),
+    )
+
+
+def baseline_values(
+    space: tuple[Knob, ...], b: Blocks, spec: CpuSpec, bytes_of: tuple[int, int]
+) -> dict[str, int]:
+    """A good config without any measurement, two tiles by two: the larger operand, of `bytes_of`
+    (data, weights) of a matrix, is read once and shared between the threads."""
+    choices = {knob.name: knob.values for knob in space}
+    data, weights = bytes_of
+    by_columns = weights > data
+    wanted = -(-spec.threads // b.matrices)
+    counts = b.row_blocks, b.column_blocks
+
+    def near(name: str, count: int) -> int:
+        return max(value for value in choices[name] if value <= max(1, min(wanted, count)))
+
+    shares = near("row_shares", counts[0]), near("column_shares", counts[1])
+    if by_columns and shares[1] >= shares[0]:
+        shares = 1, shares[1]
+    elif shares[0] >= shares[1]:
+        shares = shares[0], 1
+    else:
+        shares = 1, shares[1]
+    values = {name: found[0] for name, found in choices.items()}
+    return values | {
+        "tiles_down": 2, "tiles_across": 2, "row_shares": shares[0], "column_shares": shares[1],
+        "rows_inside": int(by_columns),
+    }  # fmt: skip
+
+
+class Operands(Protocol):
+    """What an operator says of its operands while its function is being written."""
+
+    def pack(self) -> None:
+        """Writes loops that put data, and weights that are no constants, where tiles are loaded
+        from."""
+
+    def step(self, matrix: Any, place: tuple[Any, Any], at: Any) -> Any:
+        """Where the first row of a block's data lies for step `at`; `place` is the block's line and
+        first row."""
+
+    def finish(self, sums: Any, matrix: Any, place: tuple[Any, Any], column: Any) -> None:
+        """Writes what comes of a block's `sums`, a buffer (rows, columns)."""
+
+    data: Any
+    weights: Any
+    row: int
+    """Numbers from a row of a tile of data to the next."""
+    own_weights: bool
+    """Whether each matrix has weights of its own."""
+
+
+def write_product(b: Blocks, v: KnobValues, spec: CpuSpec, operands: Operands) -> None:
+    """Writes all loops into the function that is being built."""
+    operands.pack()
+    by_rows, by_columns = v["row_shares"], v["column_shares"]
+    unit = tile_unit(spec.bfloat16)(b.down, b.across, b.height, b.pairs)
+    with T.parallel(0, b.matrices * by_rows * by_columns) as chunk:
+        matrix, row, column = split_index(chunk, b.matrices, by_rows, by_columns)
+        rows = share(row, by_rows, b.row_blocks)
+        columns = share(column, by_columns, b.column_blocks)
+        unit.begin()
+        loops = [T.serial(*rows), T.serial(*columns)]
+        order = loops[::-1] if v["rows_inside"] else loops
+        with order[0] as outer, order[1] as inner:
+            down, across = (inner, outer) if v["rows_inside"] else (outer, inner)
+            _block(b, operands, unit, (matrix, down, across))
+        unit.end()
+
+
+def _block(b: Blocks, operands: Operands, unit: Any, at: tuple[Any, Any, Any]) -> None:
+    matrix, down, across = at
+    place = b.row_block(down)
+    unit.clear()
+    tile = b.pairs * TILE * b.across
+    with T.serial(0, b.steps) as step:
+        data = operands.step(matrix, place, step)
+        places = [data + i * b.height * operands.row for i in range(b.down)]
+        weights = (
+            (matrix * b.column_blocks if operands.own_weights else 0) + across
+        ) * b.steps + step
+        unit.step(operands.data, places, operands.row, operands.weights, weights * tile)
+    operands.finish(unit.sums(), matrix, place, b.first_column(across))

@@ -1,0 +1,315 @@
+"""Implements convolution without groups in bfloat16, as products of matrices by tiles.
+
+Rows are pixels, the depth is input channels and kernel positions. Data are copied, rounded and
+between their padding, so that a tile of data can be loaded wherever the kernel stands:
+
+in blocks    blocks of 32 channels, phases of the stride, rows, columns, channels of a block. Rows
+             of a tile run on across the ends of the image's rows; pixels of the padding are
+             computed in vain.
+folded       rows, columns, channels: of few channels, those of all columns of the kernel are one
+             depth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.lazy_module import lazy_module
+from tilewright.targets.base import Knob
+from tilewright.targets.cpu.kernels import bfloat16_product
+from tilewright.targets.cpu.kernels.bfloat16_product import Blocks, blocks_of, write_product
+from tilewright.targets.cpu.kernels.bfloat16_tiles import NUMBERS, PAIR, TILE, paired_array, rounded
+from tilewright.targets.cpu.kernels.dense import tile_starts
+from tilewright.targets.cpu.kernels.kernel import KnobValues
+from tilewright.targets.cpu.kernels.loops import Arguments, split_index, tiles
+from tilewright.targets.cpu.kernels.tiling import packed_shape, pixels
+from tilewright.targets.cpu.layouts import channel_block
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.workload import Workload
+
+tirx = lazy_module("tvm.tirx")
+ir_builder = lazy_module("tvm.script.ir_builder")
+T = lazy_module("tvm.script.ir_builder.tirx")
+
+LANES = 16
+"""Float32 in a vector of any processor with tiles."""
+
+
+class ConvolutionBfloat16:
+    """Keeps `targets.cpu.kernels.kernel.Kernel` for convolutions without groups whose channels lie
+    in blocks that fit tiles."""
+
+    def serves(self, workload: Workload) -> bool:
+        w = workload
+        if w.operator != "conv2d" or w.groups != 1 or w.dtype != "bfloat16":
+            return False
+        into, out = (channel_block(c, LANES) for c in (w.in_channels, w.out_channels))
+        return TILE % out == 0 and (NUMBERS % into == 0 or w.in_channels <= NUMBERS)
+
+    def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
+        """See `targets.cpu.kernels.bfloat16_product`."""
+        layout = Layout.of(workload)
+        blocks = layout.lines * tiles(layout.rows, TILE)
+        return bfloat16_product.knobs(blocks, workload.out_channels)
+
+    def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """A good config without any measurement."""
+        space = self.knobs(workload, spec)
+        b, _ = product_of(workload)
+        layout = Layout.of(workload)
+        depth = PAIR * layout.pairs * layout.steps
+        data = layout.numbers // workload.batch
+        return bfloat16_product.baseline_values(space, b, spec, (data, depth * b.columns))
+
+    def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        return packed_shape(workload, spec)
+
+    def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        return packed_shape(workload, spec, out=True)
+
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+        """The loops written out, which are their own schedule."""
+        b = _blocks(workload, values)
+        operands = _Image(workload, spec, b)
+        with ir_builder.IRBuilder() as builder, T.prim_func(s_tir=True):
+            T.func_name("main")
+            operands.take()
+            write_product(b, values, spec, operands)
+        return builder.get()
+
+    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+        """The function as it is."""
+        return function
+
+    def pack_weights(
+        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> NDArray[Any]:
+        """(o, c, kh, kw) → blocks of columns, steps, tiles of a block, pairs, columns of a tile;
+        two bfloat16 in a number."""
+        layout = Layout.of(workload)
+        return pack_columns(layout.depth_of(weights), _blocks(workload, values))
+
+
+def product_of(workload: Workload) -> tuple[Blocks, int]:
+    """The product in blocks of two tiles by two, and how many numbers are rounded and copied."""
+    b = _blocks(workload, {"tiles_down": 2, "tiles_across": 2})
+    return b, Layout.of(workload).numbers
+
+
+def pack_columns(matrix: NDArray[Any], b: Blocks) -> NDArray[Any]:
+    """(steps × pairs × 2, columns) → (column blocks × steps × tiles × pairs × columns of a
+    tile,)."""
+    width = b.block_columns
+    if b.columns < width:
+        matrix = np.pad(matrix, ((0, 0), (0, width - b.columns)))
+    starts = tile_starts(matrix.shape[1], width)[:, None] + np.arange(width)
+    by_block = matrix[:, starts].reshape(b.steps, PAIR * b.pairs, -1, b.across, TILE)
+    return paired_array(by_block.transpose(2, 0, 3, 1, 4)).ravel()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the copy of the data has what, and the product that follows: `lines` of `rows`, `steps`
+    of `pairs`. `size` is the copy's (phases of rows, phases of columns, rows, columns), `numbers`
+    how many the copies of all images hold, `channels` those of a block."""
+
+    w: Workload
+    folded: bool
+    channels: int
+    blocks: int
+    size: tuple[int, int, int, int]
+    lines: int
+    rows: int
+    steps: int
+    pairs: int
+
+    @staticmethod
+    @cache
+    def of(w: Workload) -> Layout:
+        """The layout with the fewer steps."""
+        even = w.in_channels + w.in_channels % PAIR
+        whole = w.kernel_w * even // PAIR
+        cuts = next(n for n in range(tiles(whole, TILE), whole + 1) if whole % n == 0)
+        each = min(NUMBERS, even)
+        blocks = tiles(w.in_channels, each)
+        taps = w.kernel_h * w.kernel_w
+        height, width = pixels(w)
+        reach = (
+            (height - 1) * w.stride_h + w.dilation_h * (w.kernel_h - 1) + 1,
+            (width - 1) * w.stride_w + w.kernel_w,
+        )
+        if w.dilation_w == 1 and w.kernel_h * cuts < blocks * taps:
+            return Layout(
+                w, True, even, 1, (1, 1, *reach), height, width, w.kernel_h * cuts, whole // cuts
+            )
+        (py, qy), (px, qx) = (
+            _phases(kernel, stride, dilation)
+            for kernel, stride, dilation in (
+                (w.kernel_h, w.stride_h, w.dilation_h), (w.kernel_w, w.stride_w, w.dilation_w),
+            )
+        )  # fmt: skip
+        size = py, px, height + qy, width + qx
+        rows = (height - 1) * size[3] + width
+        return Layout(w, False, each, blocks, size, 1, rows, blocks * taps, each // PAIR)
+
+    @property
+    def numbers(self) -> int:
+        """Of the whole copy."""
+        return self.w.batch * self.blocks * int(np.prod(self.size)) * self.channels
+
+    def depth_of(self, weights: NDArray[Any]) -> NDArray[Any]:
+        """(o, c, kh, kw) → (depth, o), zeros where there is no channel."""
+        w, missing = self.w, self.blocks * self.channels - self.w.in_channels
+        whole = np.pad(weights, ((0, 0), (0, missing), (0, 0), (0, 0)))
+        blocked = whole.reshape(w.out_channels, self.blocks, self.channels, *weights.shape[2:])
+        return blocked.transpose(1, 3, 4, 2, 0).reshape(-1, w.out_channels)
+
+
+def _phases(kernel: int, stride: int, dilation: int) -> tuple[int, int]:
+    """How many remainders modulo the stride any place of the kernel has, and how many strides the
+    farthest place is away."""
+    places = [k * dilation for k in range(kernel)]
+    return max(p % stride for p in places) + 1, max(p // stride for p in places)
+
+
+def _blocks(w: Workload, v: KnobValues) -> Blocks:
+    layout = Layout.of(w)
+    depth = layout.steps, layout.pairs
+    return blocks_of(w.batch, layout.lines, layout.rows, w.out_channels, depth, v)
+
+
+class _Image:
+    """Keeps `targets.cpu.kernels.bfloat16_product.Operands` for a convolution."""
+
+    own_weights = False
+
+    def __init__(self, w: Workload, spec: CpuSpec, b: Blocks) -> None:
+        self.w, self.b, self.layout = w, b, Layout.of(w)
+        self.shapes = packed_shape(w, spec), packed_shape(w, spec, out=True)
+        self.row = self.layout.channels * (w.stride_w if self.layout.folded else 1)
+
+    def take(self) -> None:
+        """Writes the parameters."""
+        data, out = self.shapes
+        tile = self.b.pairs * TILE * self.b.across
+        weights = self.b.column_blocks * self.b.steps * tile
+        self.a = Arguments(self.w, data, (weights,), (out[1], out[4]), out, "int32")
+        self.weights = self.a.weights
+
+    # -- the copy ------------------------------------------------------------------------------
+
+    def pack(self) -> None:
+        """Rounds the data, between their padding."""
+        w, layout = self.w, self.layout
+        self.data = T.alloc_buffer((layout.numbers,), "uint16")
+        phases_y, phases_x, height, width = layout.size
+        with T.parallel(0, w.batch * layout.blocks * height) as index:
+            n, c, y = split_index(index, w.batch, layout.blocks, height)
+            for py in range(phases_y):
+                row = y * (1 if layout.folded else w.stride_h) + py - w.pad_top
+                for px in range(phases_x):
+                    place = (n * layout.blocks + c) * phases_y + py
+                    start = ((place * phases_x + px) * height + y) * width * layout.channels
+                    self._row(start, (n, c, row), px)
+
+    def _row(self, start: Any, source: tuple[Any, Any, Any], phase: int) -> None:
+        w, width, stride = self.w, self.layout.size[3], self.w.stride_w
+        data_height, data_width = self.shapes[0][2:4]
+        if self.layout.folded:
+            stride = 1
+        begin = min(max(0, tiles(w.pad_left - phase, stride)), width)
+        end = max(min(width, tiles(data_width + w.pad_left - phase, stride)), begin)
+        channels = self.layout.channels
+
+        def clear(first: int, until: int) -> None:
+            if first < until:
+                with T.serial(first, until) as x, T.vectorized(0, channels) as i:
+                    T.buffer_store(self.data, tirx.const(0, "uint16"), [start + x * channels + i])
+
+        n, c, row = source
+        with T.If(tirx.all(row >= 0, row < data_height)):
+            with T.Then():
+                clear(0, begin)
+                if begin < end:
+                    with T.serial(begin, end) as x:
+                        column = x * stride + phase - w.pad_left
+                        self._pixel(start + x * channels, n, c, (row, column))
+                clear(end, width)
+            with T.Else():
+                clear(0, width)
+
+    def _pixel(self, start: Any, n: Any, c: Any, place: tuple[Any, Any]) -> None:
+        """All channels of a block, zeros where there are none."""
+        _, blocks, _, _, each = self.shapes[0]
+        channels, whole = self.layout.channels, self.layout.blocks * self.layout.channels
+        count = tiles(channels, each)
+
+        def zeros(first: Any, lanes: int) -> None:
+            with T.vectorized(0, lanes) as i:
+                T.buffer_store(self.data, tirx.const(0, "uint16"), [start + first + i])
+
+        def move(block: int) -> None:
+            with T.vectorized(0, each) as i:
+                value = rounded(self.a.data[(n, c * count + block, *place, i)])
+                T.buffer_store(self.data, value, [start + block * each + i])
+
+        for block in range(count):
+            if self.layout.blocks == 1 or whole == blocks * each:
+                if block < blocks:
+                    move(block)
+            else:
+                with T.If(c * count + block < blocks):
+                    with T.Then():
+                        move(block)
+                    with T.Else():
+                        zeros(block * each, each)
+        held = min(count, blocks) * each
+        if self.layout.blocks == 1 and held < channels:
+            zeros(held, channels - held)
+
+    # -- the product ---------------------------------------------------------------------------
+
+    def step(self, matrix: Any, place: tuple[Any, Any], at: Any) -> Any:
+        """See `Operands`."""
+        w, layout, (line, first) = self.w, self.layout, place
+        phases_y, phases_x, height, width = layout.size
+        if layout.folded:
+            cuts = layout.steps // w.kernel_h
+            kh, part = split_index(at, w.kernel_h, cuts)
+            row = matrix * height + line * w.stride_h + kh * w.dilation_h
+            columns = (row * width + first * w.stride_w) * layout.channels
+            return columns + part * layout.pairs * PAIR
+        block, kh, kw = split_index(at, layout.blocks, w.kernel_h, w.kernel_w)
+        dy, dx = kh * w.dilation_h, kw * w.dilation_w
+        image = (matrix * layout.blocks + block) * phases_y + tirx.indexmod(dy, w.stride_h)
+        image = image * phases_x + tirx.indexmod(dx, w.stride_w)
+        row = image * height + tirx.indexdiv(dy, w.stride_h)
+        column = tirx.indexdiv(dx, w.stride_w) + first
+        return (row * width + column) * layout.channels
+
+    def finish(self, sums: Any, matrix: Any, place: tuple[Any, Any], column: Any) -> None:
+        """See `Operands`."""
+        height, width = pixels(self.w)
+        line, first = place
+        with T.serial(0, self.b.block_rows) as r:
+            if self.layout.folded:
+                self._pixel_done(sums, r, (matrix, line, first + r), column)
+            elif height == 1:
+                self._pixel_done(sums, r, (matrix, 0, first + r), column)
+            else:
+                y, x = split_index(first + r, height, self.layout.size[3])
+                with T.If(x < width), T.Then():
+                    self._pixel_done(sums, r, (matrix, y, x), column)
+
+    def _pixel_done(self, sums: Any, r: Any, place: tuple[Any, Any, Any], column: Any) -> None:
+        each = self.shapes[1][4]
+        n, y, x = place
+        for at in range(0, min(self.b.block_columns, self.b.columns), each):
+            block = tirx.indexdiv(column, each) + at // each
+            with T.vectorized(0, each) as i:
+                self.a.finish(sums[r, at + i], (n, block, y, x, i), (block, i))

@@ -1,0 +1,208 @@
+"""Implements dense layers and products of two activations in bfloat16, by tiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.lazy_module import lazy_module
+from tilewright.targets.base import Knob
+from tilewright.targets.cpu.kernels import bfloat16_product
+from tilewright.targets.cpu.kernels.bfloat16_product import Blocks, blocks_of, write_product
+from tilewright.targets.cpu.kernels.bfloat16_tiles import NUMBERS, PAIR, TILE, paired, rounded
+from tilewright.targets.cpu.kernels.conv2d_bfloat16 import pack_columns
+from tilewright.targets.cpu.kernels.kernel import KnobValues
+from tilewright.targets.cpu.kernels.loops import Arguments, split_index, tiles
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.workload import Workload
+
+tirx = lazy_module("tvm.tirx")
+ir_builder = lazy_module("tvm.script.ir_builder")
+T = lazy_module("tvm.script.ir_builder.tirx")
+
+
+class MatmulBfloat16:
+    """Keeps `targets.cpu.kernels.kernel.Kernel` for `dense`, data (rows, in), out (rows, out), and
+    for `batch_matmul`, data (batch, rows, depth), weights (batch, depth, columns)."""
+
+    def serves(self, workload: Workload) -> bool:
+        """Any sizes."""
+        return workload.operator in ("dense", "batch_matmul") and workload.dtype == "bfloat16"
+
+    def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
+        """See `targets.cpu.kernels.bfloat16_product`."""
+        rows = _sizes(workload)[1]
+        return bfloat16_product.knobs(tiles(rows, TILE), workload.out_channels)
+
+    def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """A good config without any measurement."""
+        space = self.knobs(workload, spec)
+        b, _ = product_of(workload)
+        sizes = b.rows * workload.in_channels, workload.in_channels * b.columns
+        return bfloat16_product.baseline_values(space, b, spec, sizes)
+
+    def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        return (*_lead(workload), _sizes(workload)[1], workload.in_channels)
+
+    def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        return (*_lead(workload), _sizes(workload)[1], workload.out_channels)
+
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+        """The loops written out, which are their own schedule."""
+        b = _blocks(workload, values)
+        operands = _Matrices(workload, spec, b)
+        with ir_builder.IRBuilder() as builder, T.prim_func(s_tir=True):
+            T.func_name("main")
+            operands.take()
+            write_product(b, values, spec, operands)
+        return builder.get()
+
+    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+        """The function as it is."""
+        return function
+
+    def pack_weights(
+        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> NDArray[Any]:
+        """Of a dense: (out, in) or (out, in, 1, 1) → as `pack_columns` of (in, out). Activations
+        stay as they are, and are packed by the kernel."""
+        w = workload
+        if w.operator == "batch_matmul":
+            return weights.reshape(w.batch, w.in_channels, w.out_channels)
+        b = _blocks(w, values)
+        plain = weights.reshape(w.out_channels, w.in_channels).T
+        missing = b.steps * b.pairs * PAIR - w.in_channels
+        return pack_columns(np.pad(plain, ((0, missing), (0, 0))), b)
+
+
+def product_of(workload: Workload) -> tuple[Blocks, int]:
+    """The product in blocks of two tiles by two, and how many numbers are rounded and copied."""
+    b = _blocks(workload, {"tiles_down": 2, "tiles_across": 2})
+    copied = b.matrices * b.rows * b.steps * b.pairs * PAIR
+    if workload.operator == "batch_matmul":
+        copied += b.matrices * b.columns * b.steps * b.pairs * PAIR
+    return b, copied
+
+
+def _lead(w: Workload) -> tuple[int, ...]:
+    return (w.batch,) if w.operator == "batch_matmul" else ()
+
+
+def _sizes(w: Workload) -> tuple[int, int]:
+    """Matrices, and rows of each."""
+    return (w.batch, w.height) if w.operator == "batch_matmul" else (1, w.batch)
+
+
+def _blocks(w: Workload, v: KnobValues) -> Blocks:
+    matrices, rows = _sizes(w)
+    each = min(NUMBERS, w.in_channels + w.in_channels % PAIR)
+    depth = tiles(w.in_channels, each), each // PAIR
+    return blocks_of(matrices, 1, rows, w.out_channels, depth, v)
+
+
+class _Matrices:
+    """Keeps `targets.cpu.kernels.bfloat16_product.Operands`."""
+
+    def __init__(self, w: Workload, spec: CpuSpec, b: Blocks) -> None:
+        self.w, self.b = w, b
+        self.own_weights = w.operator == "batch_matmul"
+        self.row = PAIR * b.pairs
+        self.rows = (*_lead(w), b.rows)
+
+    def take(self) -> None:
+        """Writes the parameters."""
+        w, b = self.w, self.b
+        self.size = b.column_blocks * b.steps * b.pairs * TILE * b.across
+        plain = (w.batch, w.in_channels, w.out_channels)
+        weights = (plain, "float32") if self.own_weights else ((self.size,), "int32")
+        self.a = Arguments(
+            w, (*self.rows, w.in_channels), weights[0], (b.columns,), (*self.rows, b.columns),
+            weights[1],
+        )  # fmt: skip
+
+    def pack(self) -> None:
+        """Rounds the data: matrices, steps, rows, numbers of a step."""
+        b, width = self.b, self.row
+        self.data = T.alloc_buffer((b.matrices * b.steps * b.rows * width,), "uint16")
+        with T.parallel(0, b.matrices * b.steps) as index, T.serial(0, b.rows) as row:
+            matrix, step = split_index(index, b.matrices, b.steps)
+            place = [matrix, row] if self.own_weights else [row]
+            start = (index * b.rows + row) * width
+            self._row(place, step, start)
+        if self.own_weights:
+            self._pack_weights()
+        else:
+            self.weights = self.a.weights
+
+    def _row(self, place: list[Any], step: Any, start: Any) -> None:
+        width, depth = self.row, self.w.in_channels
+        held = depth - (self.b.steps - 1) * width
+
+        def move(first: Any, count: int) -> None:
+            for begin in range(0, count, TILE):
+                with T.vectorized(0, min(TILE, count - begin)) as i:
+                    value = rounded(self.a.data[(*place, first + begin + i)])
+                    T.buffer_store(self.data, value, [start + begin + i])
+            if count < width:
+                with T.vectorized(0, width - count) as i:
+                    T.buffer_store(self.data, tirx.const(0, "uint16"), [start + count + i])
+
+        if held == width:
+            move(step * width, width)
+        elif self.b.steps == 1:
+            move(0, held)
+        else:
+            with T.If(step < self.b.steps - 1):
+                with T.Then():
+                    move(step * width, width)
+                with T.Else():
+                    move(depth - held, held)
+
+    def _pack_weights(self) -> None:
+        """Matrices, blocks of columns, steps, tiles of a block, pairs, columns of a tile."""
+        b = self.b
+        self.weights = T.alloc_buffer((b.matrices * self.size,), "int32")
+        with T.parallel(0, b.matrices * b.column_blocks * b.steps) as index:
+            matrix, block, step = split_index(index, b.matrices, b.column_blocks, b.steps)
+            first = b.first_column(block)
+            with T.serial(0, b.pairs) as pair:
+                k = (step * b.pairs + pair) * PAIR
+                for tile in range(b.across):
+                    start = ((index * b.across + tile) * b.pairs + pair) * TILE
+                    left = min(TILE, b.columns - tile * TILE)
+                    self._pair(start, (matrix, k, first + tile * TILE), max(left, 0))
+
+    def _pair(self, start: Any, place: tuple[Any, Any, Any], count: int) -> None:
+        """Two rows of `count` columns from `place` (matrix, row, column) on; zeros where there are
+        none."""
+        depth, (matrix, k, column) = self.w.in_channels, place
+        zero = tirx.const(0, "float32")
+
+        def number(row: Any, i: Any) -> Any:
+            value = self.a.weights[matrix, tirx.min(row, depth - 1), column + i]
+            if depth == self.b.steps * self.b.pairs * PAIR:
+                return self.a.weights[matrix, row, column + i]
+            return tirx.Select(row < depth, value, zero)
+
+        if count:
+            with T.vectorized(0, count) as i:
+                T.buffer_store(self.weights, paired(number(k, i), number(k + 1, i)), [start + i])
+        if count < TILE:
+            with T.vectorized(0, TILE - count) as i:
+                T.buffer_store(self.weights, tirx.const(0, "int32"), [start + count + i])
+
+    def step(self, matrix: Any, place: tuple[Any, Any], at: Any) -> Any:
+        """See `Operands`."""
+        return ((matrix * self.b.steps + at) * self.b.rows + place[1]) * self.row
+
+    def finish(self, sums: Any, matrix: Any, place: tuple[Any, Any], column: Any) -> None:
+        """See `Operands`."""
+        b = self.b
+        width = min(b.block_columns, b.columns)
+        with T.serial(0, b.block_rows) as r:
+            row = [matrix, place[1] + r] if self.own_weights else [place[1] + r]
+            for at in range(0, width, TILE):
+                with T.vectorized(0, min(TILE, width - at)) as i:
+                    self.a.finish(sums[r, at + i], (*row, column + at + i), (column + at + i,))

@@ -1,0 +1,48 @@
+"""Defines activations that are computed in floating point, on the sums of a float layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.steps.step import Integers, StepKind
+
+Floats = NDArray[np.float64]
+
+
+def _sigmoid(x: Floats) -> Floats:
+    with np.errstate(over="ignore"):
+        return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def erf(x: Floats) -> Floats:
+    """The error function, of an array of any shape."""
+    from scipy import special
+
+    return np.asarray(special.erf(x))
+
+
+FUNCTIONS: Mapping[str, Callable[[Floats], Floats]] = {
+    "sigmoid": _sigmoid,
+    "tanh": lambda x: np.asarray(np.tanh(x)),
+    "swish": lambda x: x * _sigmoid(x),
+    "gelu": lambda x: 0.5 * x * (1 + erf(x * np.sqrt(0.5))),
+    "gelu_tanh": lambda x: x * _sigmoid(np.sqrt(8 / np.pi) * x * (1 + 0.044715 * x * x)),
+    "hard_sigmoid": lambda x: np.clip(x / 6 + 0.5, 0, 1),
+    "hard_swish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+}
+"""By kind what numpy computes: the reference, and how a network's operators are recognised."""
+
+
+def _refused(total: Integers, value: int, tensors: Mapping[str, NDArray[Any]]) -> Integers:
+    raise WorkloadError("an activation of floats has no value on integers; write dtype=float32")
+
+
+FLOAT_ACTIVATIONS = tuple(
+    StepKind(kind=name, sign=name, apply=_refused, names={name: 0}, is_numbered=False, title=name)
+    for name in FUNCTIONS
+)
