@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +31,7 @@ class RandomQuantised:
     weights: NDArray[np.int8]
     data_zero: int
     scales: tuple[TensorScale, ...]
-    tensors: Mapping[str, NDArray[Any]]
+    tensors: dict[str, NDArray[Any]]
 
     @classmethod
     def of(
@@ -48,7 +47,7 @@ class RandomQuantised:
 
         def zero(kind: str) -> int:
             least, most = LIMITS[kind]
-            return int(rng.choice([least, most, rng.integers(least, most + 1), 0]))
+            return int(rng.choice(np.array([least, most, int(rng.integers(least, most + 1)), 0])))
 
         fan_in = int(np.prod(weights[1:]))
         scales = SPREAD / (74 * 74 * np.sqrt(fan_in)) * rng.uniform(0.3, 2, w.out_channels)

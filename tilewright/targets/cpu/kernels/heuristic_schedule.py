@@ -120,7 +120,7 @@ def _tile(
         adds, loads = each * high * long, each + high * long
         covered = -(-rows // high) * high * -(-columns // long) * long
         whole = 1.0 if covered == rows * columns else copied
-        wait = max(loads, LATENCY)
+        wait: float = max(loads, LATENCY)
         if dots and dot_product(spec) is TWOS:  # whose sums wait for a short addition alone
             wait = loads * 2 / 3
         return adds / (max(adds, wait) + loads / 8 + 1) * rows * columns / covered * whole
