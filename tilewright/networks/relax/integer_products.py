@@ -23,6 +23,8 @@ from tilewright.networks.relax.op_patterns import (
 )
 
 BYTES = ("int8", "uint8")
+_MIDDLE = {"int8": 0, "uint8": 128}
+_MOVES = ("relax.permute_dims", "relax.reshape", "relax.expand_dims", "relax.squeeze")
 
 
 class IntegerWeights(NamedTuple):
@@ -48,23 +50,33 @@ def integer_tensor(flat: FlatGraph, value: Any) -> Any:
     return binding.args[0] if str(binding.args[0].ty.dtype) in BYTES else None
 
 
-def integer_weights(flat: FlatGraph, anchor: Binding) -> IntegerWeights | None:
-    """Of a convolution or a dense layer whose weights are dequantised, by a scale each output
-    channel at the most; None for others, and for weights that are further from their zero point
-    than an int8 is from 0."""
+def weight_scale(flat: FlatGraph, anchor: Binding) -> NDArray[np.float64] | None:
+    """Shape (o,), of a convolution or a dense layer whose weights are int8 without zero points, or
+    uint8 around 128, with a scale each output channel at the most; None for others. The weights
+    themselves need not be known."""
     value = anchor.args[1]
-    found = integers_of(flat, value)
-    if found is None or str(found[0].dtype) not in BYTES:
+    binding = flat.by_var.get(value)
+    while binding is not None and binding.op in _MOVES:
+        binding = flat.by_var.get(binding.args[0])
+    if binding is None or binding.op != DEQUANTISE or not flat.is_constant(binding.args[0]):
         return None
-    integers, binding = found
+    dtype = str(binding.args[0].ty.dtype)
+    if dtype not in _MIDDLE or any(not hasattr(arg, "value") for arg in binding.args[1:3]):
+        return None
     scales, zeros = (arg.value.numpy().ravel() for arg in binding.args[1:3])
-    axis = 0 if anchor.op == CONV2D else 1
-    scale = _of_channels(along_channels(flat, value, scales.astype(np.float64)), axis)
-    zero = along_channels(flat, value, zeros.astype(np.float64))
-    numbers = integers.astype(np.int16) - zero.astype(np.int16)
-    if scale is None or numbers.min() < -128 or numbers.max() > 127:
+    if (zeros != _MIDDLE[dtype]).any():
         return None
-    return IntegerWeights(numbers if axis == 0 else numbers.T, scale)
+    along = along_channels(flat, value, scales.astype(np.float64))
+    return _of_channels(along, 0 if anchor.op == CONV2D else 1)
+
+
+def integer_weights(flat: FlatGraph, anchor: Binding) -> IntegerWeights | None:
+    """Of a product that `weight_scale` is known of; None for others."""
+    found, scale = integers_of(flat, anchor.args[1]), weight_scale(flat, anchor)
+    if found is None or scale is None:
+        return None
+    numbers = found[0].astype(np.int16) - _MIDDLE[str(found[0].dtype)]
+    return IntegerWeights(numbers if anchor.op == CONV2D else numbers.T, scale)
 
 
 def further_links(flat: FlatGraph, match: Match) -> tuple[Link, ...]:

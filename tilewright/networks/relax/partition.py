@@ -21,7 +21,7 @@ from tilewright.networks.relax.bindings import FlatGraph, shape_of
 from tilewright.networks.relax.integer_products import (
     further_links,
     integer_tensor,
-    integer_weights,
+    weight_scale,
 )
 from tilewright.networks.relax.macs import macs_by_node
 from tilewright.networks.relax.op_patterns import (
@@ -126,7 +126,7 @@ def _reads_integers(flat: FlatGraph, match: Match) -> bool:
     anchor = match.anchor
     if match.operator not in PRODUCTS or integer_tensor(flat, anchor.args[0]) is None:
         return False
-    return integer_weights(flat, anchor) is not None
+    return weight_scale(flat, anchor) is not None
 
 
 def _window(match: Match) -> dict[str, Any]:
