@@ -102,8 +102,8 @@ class SampleTensors:
 
     def apart(self, packed: NDArray[Any]) -> NDArray[np.float64]:
         """By how much each number of an output in the kernels' layout differs from the reference,
-        in the model's shape; infinite where it is none. A real may be rounded to either integer
-        that is half a step away."""
+        in the model's shape; infinite where that is no number. A real may be rounded to either
+        integer that is half a step away."""
         result = self.unpacked(packed)
         off = np.abs(np.subtract(result, self.expected, dtype=np.float64)) - self.spread
         if self.workload.dequantises and self.workload.out_dtype != "float32":
