@@ -3,8 +3,8 @@
     dequantise  [bias]  [add]  [max 0]  [min upper]  [round ...]  [quantise]
 
 The kernel reads the integers that the model dequantises, and writes those that it quantises. Where
-the model dequantises these only to add or clip and to quantise again, the kernel does that, too:
-it rounds (`round`) as often as the model does. A clip that the model's integers make by themselves
+the model dequantises these only to add or clip and to quantise again, the kernel does that, too.
+It rounds (`round`) as often as the model does. A clip that the model's integers make by themselves
 is left out.
 """
 

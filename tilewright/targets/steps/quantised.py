@@ -1,7 +1,7 @@
 """Defines the steps of layers whose tensors stand for real numbers by scales and zero points.
 
 An epilogue that begins with `dequantise` works on reals: sums times a scale a channel. It adds a
-`bias` and a tensor of integers, clips, rounds to what integers can stand for (`round`), and ends
+`bias` and a tensor of integers, clips, and rounds to what integers can stand for (`round`). It ends
 with `quantise`, or leaves reals in float32. Scales and zero points are arguments of a kernel, so
 layers of one shape share schedules.
 """
