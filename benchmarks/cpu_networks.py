@@ -8,7 +8,8 @@
 Libraries take the kernels' own rules, without tuning, unless `--trials` says otherwise. Every
 network runs on one thread, where processor time is compared, and on two, where wall-clock time is.
 `evaluation.engines.timing` says how rounds are taken, and which count. An engine that is not
-installed is left out; `pip install openvino` adds OpenVINO, which computes in float32 here.
+installed is left out; `pip install openvino` adds OpenVINO. With `--precision f32`, the usual, that
+computes in float32; with any other, in the precision that it chooses itself.
 
 The file has a row a network and number of threads, its figures medians of quiet rounds. Every round
 is in the Parquet file beside it, of which `--redraw` makes the table of docs/evidence/cpu.md.
@@ -37,7 +38,7 @@ from tilewright.evaluation.engines.timing import FEWEST
 from tilewright.flows.benchmark import Benchmark, BenchmarkOptions, benchmark
 from tilewright.networks import zoo
 from tilewright.search import LocalRunner
-from tilewright.targets.cpu.spec import this_machine
+from tilewright.targets.cpu.spec import PRECISIONS, this_machine
 
 RIVALS = ("onnxruntime", "openvino")
 LIGHT = ("densenet121", "inception_v1", "inception_v2", "shufflenet", "squeezenet", "zfnet512")
@@ -58,6 +59,7 @@ def main() -> None:
     parser.add_argument("--threads", default="", help="numbers, separated by commas")
     parser.add_argument("--trials", type=int, default=0, help="measurements a workload")
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--precision", choices=[each for each in PRECISIONS if each], default="f32")
     options = parser.parse_args()
     if options.redraw:
         print(table(pd.read_parquet(options.redraw)))
@@ -67,7 +69,8 @@ def main() -> None:
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     own = this_machine().threads
     threads = [int(each) for each in options.threads.split(",") if each] or sorted({1, min(2, own)})
-    rivals = tuple(name for name in RIVALS if find_spec(name))
+    openvino = "openvino" if options.precision == "f32" else "openvino-default"
+    rivals = tuple(name for name in ("onnxruntime", openvino) if find_spec(name.partition("-")[0]))
     found: dict[str, list[dict[str, Any]]] = {"networks": [], "failed": []}
     rows: list[dict[str, Any]] = []
     options.json.parent.mkdir(parents=True, exist_ok=True)
@@ -77,14 +80,14 @@ def main() -> None:
                 try:
                     asked = BenchmarkOptions(
                         str(path), rivals, trials=options.trials, threads=count, rounds=rounds,
-                        seconds=SECONDS,
+                        seconds=SECONDS, precision=options.precision,
                     )  # fmt: skip
                     made = benchmark(LocalRunner(), asked)
                 except TilewrightError as error:
                     found["failed"].append({"network": name, "threads": count, "why": str(error)})
                     print(f"{name}, {count} threads: {error}", flush=True)
                     continue
-                found["networks"].append(row(name, made))
+                found["networks"].append(row(name, options.precision, made))
                 rows += every_round(name, made)
                 print(line(found["networks"][-1]), flush=True)
                 options.json.write_text(json.dumps(found, indent=1))
@@ -118,9 +121,10 @@ def _models(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Pa
             path.unlink()
 
 
-def row(network: str, made: Benchmark) -> dict[str, Any]:
+def row(network: str, precision: str, made: Benchmark) -> dict[str, Any]:
     """A network's figures; None where an engine is not installed."""
     timed = made.timed
+    openvino = "openvino-default" if "openvino-default" in timed.engines else "openvino"
 
     def milliseconds(engine: str) -> float | None:
         return timed.milliseconds(engine) if engine in timed.engines else None
@@ -133,26 +137,28 @@ def row(network: str, made: Benchmark) -> dict[str, Any]:
 
     errors = [each.difference for name, each in timed.engines.items() if name != OWN]
     return {
-        "network": network, "precision": "f32", "threads": made.threads,
+        "network": network, "precision": precision, "threads": made.threads,
         "tilewright_ms": milliseconds(OWN),
         "onnxruntime_ms": milliseconds("onnxruntime"),
-        "openvino_ms": milliseconds("openvino"),
+        "openvino_ms": milliseconds(openvino),
         "cpu_ratio_onnxruntime": cpu_ratio("onnxruntime"),
-        "cpu_ratio_openvino": cpu_ratio("openvino"),
+        "cpu_ratio_openvino": cpu_ratio(openvino),
         "max_error": errors[0] if errors else None,
         "quiet_rounds": int(timed.quiet.sum()),
         "peak_mb": peak(OWN), "onnxruntime_peak_mb": peak("onnxruntime"),
-        "openvino_peak_mb": peak("openvino"),
+        "openvino_peak_mb": peak(openvino),
     }  # fmt: skip
 
 
 def every_round(network: str, made: Benchmark) -> list[dict[str, Any]]:
-    """A row an engine and round: seconds an inference took, and of processor time."""
+    """A row an engine and round: seconds an inference took, and of processor time. OpenVINO has one
+    name, whatever it computes in."""
     timed = made.timed
     return [
         {
-            "network": network, "threads": made.threads, "load": timed.load, "engine": name,
-            "round": place, "quiet": bool(timed.quiet[place]), "wall": float(each.wall[place]),
+            "network": network, "threads": made.threads, "load": timed.load,
+            "engine": name.partition("-")[0], "round": place,
+            "quiet": bool(timed.quiet[place]), "wall": float(each.wall[place]),
             "cpu": float(each.cpu[place]), "peak_mb": each.peak_bytes / 1e6,
         }
         for name, each in timed.engines.items()

@@ -31,7 +31,7 @@ class BenchmarkOptions:
     """What `tilewright benchmark` is asked to do. The library is that of `artifact`, or is built:
     of the schedules of a tuned folder, or of `trials` a workload, 0 for the kernels' own rules.
     `threads` is 0 for all cores. Rounds take `seconds` an engine; they end after `rounds` quiet
-    ones, or three times as many."""
+    ones, or three times as many. `precision` is that of `targets.cpu.spec`."""
 
     model: str
     against: tuple[str, ...] = ("onnxruntime",)
@@ -42,6 +42,7 @@ class BenchmarkOptions:
     rounds: int = 20
     seconds: float = 0.2
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    precision: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,10 @@ def _cores() -> int:
 
 
 def _build_options(options: BenchmarkOptions, out: Path, threads: int) -> BuildOptions:
+    target = f"cpu:threads={threads}"
+    if options.precision:
+        target += f",precision={options.precision}"
     made = BuildOptions(
-        options.model, out, f"cpu:threads={threads}", trials=options.trials,
-        input_shapes=options.input_shapes,
-    )  # fmt: skip
+        options.model, out, target, trials=options.trials, input_shapes=options.input_shapes
+    )
     return made if options.schedules is None else replace(made, schedules=options.schedules)

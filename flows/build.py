@@ -118,7 +118,8 @@ def choose_kernels(
     options: BuildOptions, target: Target, layers: Sequence[KernelLayer], emit: Listener
 ) -> tuple[dict[Workload, Pick], tuple[str, ...]]:
     """A schedule of each workload that any runs of, and words about the others, which TVM compiles.
-    A tuned folder has those of layers without their activation, which changes no space. Raises `PickError`, and `ArtifactError` where none runs."""
+    A tuned folder has those of layers without their activation, which changes no space. Raises
+    `PickError`, and `ArtifactError` where none runs."""
     workloads = [layer.workload for layer in layers]
     if options.schedules is not None:
         tuned = [workload.without_activation for workload in workloads]

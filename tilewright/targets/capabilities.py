@@ -290,6 +290,10 @@ class TimesStreams(Protocol):
 class CompilesKernels(Protocol):
     """Runs kernels of TensorIR that can be compiled into a library with a whole network."""
 
+    def rule(self, workload: Workload) -> tuple[int, ...]:
+        """The config that the kernel's own rule says, neither compiled nor measured. Raises
+        `WorkloadError` where there is no kernel."""
+
     def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
         """The kernel of a row of knob indices in the target's space. Raises `WorkloadError` where
         there is none."""

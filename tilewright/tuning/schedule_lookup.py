@@ -19,6 +19,7 @@ from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Configs, Target
 from tilewright.targets.capabilities import (
     Blocks,
+    CompilesKernels,
     Estimates,
     baseline_schedule,
     blocks_of,
@@ -33,6 +34,9 @@ SAMPLED = 4096
 """Schedules that the estimate is asked about."""
 MOST_VALUES = 1 << 31
 """Of a knob: configs are rows of int32."""
+MUCH_BETTER = 0.91
+"""Of the estimate of a rule's schedule. On 75 layers of three networks, measuring those that are
+closer would have gained 0.7 % of the time of all."""
 LOWERED = 64
 """Of those the best, of which the first that compiles is taken."""
 
@@ -151,8 +155,11 @@ def pick_without_trials(
     workload: Workload, target: Target, seed: int = 0, tried: tuple[float, Pick] | None = None
 ) -> Pick:
     """The best of what costs no trial: the baseline, and what the estimate thinks best; and of what
-    was `tried`, with its cost. Raises `WorkloadError` for a workload without any schedule that
-    runs."""
+    was `tried`, with its cost. Where nothing was, and the estimate thinks a kernel's own rule about
+    as good as anything, that is taken without a compile. Raises `WorkloadError` for a workload
+    without any schedule that runs."""
+    if tried is None and (ruled := _by_rule(workload, target, seed)) is not None:
+        return ruled
     candidates = [] if tried is None else [tried]
     if (found := baseline_schedule(target, workload)) is not None:
         candidates.append((found.latency.cost, Pick(found.space.name, found.config)))
@@ -165,19 +172,41 @@ def pick_without_trials(
     return min(candidates, key=lambda candidate: candidate[0])[1]
 
 
-def _estimated(workload: Workload, target: Target, seed: int) -> tuple[float, Pick] | None:
-    """The best by the estimate of some that were drawn, if it compiles and runs, with its cost."""
-    estimates = capability(target, Estimates)
-    if estimates is None:
+def _by_rule(workload: Workload, target: Target, seed: int) -> Pick | None:
+    """The schedule of a kernel's own rule, unless the estimate knows one that is much better, or it
+    does not apply."""
+    compiles, estimates = capability(target, CompilesKernels), capability(target, Estimates)
+    if compiles is None or estimates is None or (configs := _drawn(workload, target, seed)) is None:
         return None
+    try:
+        config = compiles.rule(workload)
+        compiles.kernel(workload, config)
+    except WorkloadError:
+        return None
+    both = np.concatenate([np.array([config], np.int32), configs])
+    seconds = estimates.estimate(workload, both).total("latency")
+    if float(seconds[1:].min()) < MUCH_BETTER * float(seconds[0]):
+        return None
+    return Pick(target.space(workload).name, config)
+
+
+def _drawn(workload: Workload, target: Target, seed: int) -> Configs | None:
+    """Some configs of a space, shape (configs, knobs), all where they are few; None of a listed
+    one."""
     space = target.space(workload)
     if space.listed is not None:
         return None
-    if space.size > SAMPLED:
-        flat = np.random.default_rng(seed).integers(0, space.size, SAMPLED)
-    else:
-        flat = np.arange(space.size)
-    configs: Configs = space.unravel(flat)
+    if space.size <= SAMPLED:
+        return space.unravel(np.arange(space.size))
+    return space.unravel(np.random.default_rng(seed).integers(0, space.size, SAMPLED))
+
+
+def _estimated(workload: Workload, target: Target, seed: int) -> tuple[float, Pick] | None:
+    """The best by the estimate of some that were drawn, if it compiles and runs, with its cost."""
+    estimates = capability(target, Estimates)
+    if estimates is None or (configs := _drawn(workload, target, seed)) is None:
+        return None
+    space = target.space(workload)
     estimated = estimates.estimate(workload, configs)
     order = np.lexsort((estimated.total("latency"), ~estimated.fits))
     best = configs[order[:LOWERED]]

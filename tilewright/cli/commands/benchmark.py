@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.arguments import InputShape, Model, read_input_shapes
+from tilewright.cli.arguments import InputShape, Model, Precision, read_input_shapes
 from tilewright.core.errors import TilewrightError
 from tilewright.core.name_list import split_names
 from tilewright.core.working_folder import as_typed
@@ -54,6 +54,7 @@ def benchmark(
     seconds: Annotated[
         float, typer.Option(help="What a round takes an engine.", min=0.01, max=60)
     ] = 0.2,
+    precision: Precision = None,
     shape: InputShape = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:  # fmt: skip
@@ -72,7 +73,7 @@ def benchmark(
         )
     options = BenchmarkOptions(
         model, split_names(against, "--against"), artifact, schedules, trials, threads, rounds,
-        seconds, read_input_shapes(shape),
+        seconds, read_input_shapes(shape), precision or "",
     )  # fmt: skip
     with Building(Terminal(stderr=True)) as shown:
         made = run_benchmark(LocalRunner(shown), options)

@@ -44,6 +44,11 @@ class NetworkKernels:
         """By the precision that was asked for."""
         return "bfloat16" if self.spec.bfloat16 else "float32"
 
+    def rule(self, workload: Workload) -> tuple[int, ...]:
+        """By `Kernel.baseline_values`."""
+        values = kernel_for(workload).baseline_values(workload, self.spec)
+        return tuple(knob.values.index(values[knob.name]) for knob in self.space(workload).knobs)
+
     def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
         """Raises `WorkloadError` where there is none or the knobs contradict each other."""
         return _code(workload, self.spec, self.space(workload).describe(config))

@@ -120,9 +120,7 @@ class CpuTarget(NetworkKernels, RooflineAlone):
     def baseline(self, workload: Workload) -> BaselineSchedule:
         """The schedule that the kernel's own rule says, not measured before it is taken."""
         space = self.space(workload)
-        values = kernel_for(workload).baseline_values(workload, self.spec)
-        config = [knob.values.index(values[knob.name]) for knob in space.knobs]
-        lowered = self.lower(workload, np.array([config], np.int32))
+        lowered = self.lower(workload, np.array([self.rule(workload)], np.int32))
         return BaselineSchedule("rule", space, lowered, self.measure(lowered))
 
     def roofline(self, workload: Workload) -> Latency:

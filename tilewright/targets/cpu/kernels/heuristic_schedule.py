@@ -31,7 +31,7 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
     """Values by the names of `knobs`, the space of a convolution without groups: the register tile
     with the most multiply-adds an instruction, chunks that stay in the cache, and Winograd where
     its transforms pay."""
-    m = _algorithm(w)
+    m = _algorithm(w, spec)
     rows, columns = pixels(w)
     if m:
         rows, columns = -(-w.out_height // m), -(-w.out_width // m)
@@ -76,12 +76,14 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
     return {knob.name: _nearest(knob, wanted.get(knob.name, 0)) for knob in knobs}
 
 
-def _algorithm(w: Workload) -> int:
+def _algorithm(w: Workload, spec: CpuSpec) -> int:
     """Of Winograd's sizes the one that pays: products must outnumber transforms, and its weights,
     two to four times as many, must not take longer to read from memory than they save."""
-    if w.dtype == "int8" and not w.dequantises:
+    integers = w.dtype == "int8"
+    if not winograd.serves(w) or (integers and (spec.dots or not w.dequantises)):
         return 0
-    if not winograd.serves(w) or min(w.in_channels, w.out_channels) < 32:
+    fewest = 32 if integers else spec.lanes // 2  # vectors that are mostly empty
+    if min(w.in_channels, w.out_channels) < fewest:
         return 0
     smaller = min(w.out_height, w.out_width)
     return 4 if smaller > 8 else 0
