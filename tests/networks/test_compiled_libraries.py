@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ from tilewright.networks.zoo.transformer import attention, feed_forward
 from tilewright.search import LocalRunner
 from tilewright.targets import make_target
 from tilewright.targets.artifact_types import Pick
+from tilewright.targets.cpu.kernels.int8_dot_product import computes_int8
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.spec import this_machine
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.workload import Workload
 from tilewright.tuning.build_options import BuildOptions
@@ -258,15 +261,22 @@ def quantised() -> onnx.ModelProto:
     return net.model((point, (1, 32, 8, 8)))
 
 
-def test_layers_of_a_quantised_network_multiply_what_its_integers_stand_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", ["", "f32"])
+def test_layers_of_a_quantised_network_multiply_its_integers_unless_asked_not_to(
+    precision: str, tmp_path: Path
+) -> None:
     path = tmp_path / "quantised.onnx"
     path.write_bytes(quantised().SerializeToString())
     network = networks.load(str(path))
-    decisions = decide(network.examined, Accelerator.of(make_target("cpu")))
+    target = CpuTarget(replace(this_machine(), precision=precision))
+    decisions = decide(network.examined, Accelerator.of(target))
     found = {d.fused.node: d.workload for d in decisions if d.workload is not None}
     assert set(found) == {"stem", "each", "point"}
-    assert {workload.dtype for workload in found.values()} == {"float32"}
-    assert [step.kind for step in found["stem"].epilogue] == ["bias", "max"]
+    integers = computes_int8(target.spec) and not precision
+    kinds = {workload.dtype for workload in found.values()}
+    assert kinds == {"int8" if integers else "float32"}
+    wanted = ["dequantise", "bias", "max", "quantise"] if integers else ["bias", "max"]
+    assert [step.kind for step in found["stem"].epilogue] == wanted
 
 
 @pytest.mark.slow(seconds=10)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tilewright.core.errors import WorkloadError
-from tilewright.networks import float32, int8
+from tilewright.networks import float32, int8, quantised
 from tilewright.networks.accelerator import Accelerator, EpilogueMode
 from tilewright.networks.fused_calls import PRODUCTS, FusedCall
 from tilewright.networks.graph import Shape
@@ -112,12 +112,31 @@ def _as_it_is(call: FusedCall, accelerator: Accelerator) -> OffloadDecision:
     if found := float32.obstacle(call):
         return OffloadDecision(call, None, 0, 0.0, *found)
     try:
-        workload = float_workload(
+        workload = kernel_workload(
             call, accelerator.check, accelerator.float_type, accelerator.epilogue
         )
     except WorkloadError as error:
         return OffloadDecision(call, None, 0, 0.0, str(error))
     return OffloadDecision(call, workload, 1)
+
+
+def kernel_workload(
+    call: FusedCall,
+    check: Callable[[Workload], object],
+    dtype: DType = "float32",
+    mode: EpilogueMode = "full",
+) -> Workload:
+    """What a processor computes of a call: of a quantised one in integers, where `check` allows
+    that, else as `float_workload`. Raises what that raises."""
+    if mode != "plain" and quantised.computes_integers(call):
+        workload = replace(_shape(call), post=quantised.epilogue(call))
+        try:
+            check(workload)
+        except WorkloadError:
+            pass
+        else:
+            return workload
+    return float_workload(call, check, dtype, mode)
 
 
 def float_workload(

@@ -32,7 +32,8 @@ class FusedStep:
 
     `bias` adds a constant a channel, `add` a tensor of the output's shape; `clip` cuts at 0 below
     and at `upper` above. An `activation` is a `step` of an epilogue. `quantisation` is what a
-    `quantise` writes, a `dequantise` reads, and the tensor of an `add` comes in.
+    `quantise` writes, a `dequantise` reads, and the tensor of an `add` comes in;
+    it `reads_integers` where a kernel can read that tensor before it is dequantised.
     """
 
     kind: StepKind
@@ -40,6 +41,7 @@ class FusedStep:
     quantisation: Quantisation | None = None
     upper: float | None = None
     step: EpilogueOp | None = None
+    reads_integers: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,9 @@ class FusedCall:
     `node` names the operator in the source model. The quantisations are None in a float model.
     `inputs` are the activations it reads: data, then a matmul's other operand or the tensor that is
     added. Each is named by the operator that writes it or the network's input, before it is
-    dequantised; `output` in the same way.
+    dequantised; `output` in the same way. A product `reads_integers` where a kernel can read data
+    and weights before they are dequantised. Then `further` steps follow those fused: integers are
+    dequantised, added to or clipped, and quantised again.
     """
 
     operator: CallOperator
@@ -74,6 +78,8 @@ class FusedCall:
     count_include_pad: bool = True
     inputs: tuple[str, ...] = ()
     output: str = ""
+    reads_integers: bool = False
+    further: tuple[FusedStep, ...] = ()
 
     @property
     def out_channels(self) -> int:

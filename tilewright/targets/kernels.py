@@ -24,8 +24,9 @@ def aligned_empty(shape: Sequence[int], dtype: np.dtype[np.generic]) -> NDArray[
 
 @dataclass(frozen=True, eq=False)
 class KernelCode:
-    """`function` is TensorIR: data, weights, then a bias and a residual if the workload has them,
-    and the output; its parameters have the shapes that it wants them in.
+    """`function` is TensorIR: data, weights, then what the epilogue takes (a bias and a residual if
+    the workload has them; of a quantised one `targets.steps.quantised.Quantisation`, scales, a
+    bias and what is added), and the output; its parameters have the shapes that it wants them in.
 
     Channels of an image lie in blocks, (n, c, h, w) as (n, c / block, h, w, block), in this order
     of values whatever the parameter's axes are; a block of 0 is a matrix in the order of the model.
@@ -35,4 +36,4 @@ class KernelCode:
     function: Any
     data_block: int
     out_block: int
-    pack_weights: Callable[[NDArray[np.float32]], NDArray[np.float32]]
+    pack_weights: Callable[[NDArray[Any]], NDArray[Any]]

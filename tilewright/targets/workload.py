@@ -20,12 +20,15 @@ from tilewright.targets.patterns.pattern import Pattern
 from tilewright.targets.patterns.registry import PATTERNS
 from tilewright.targets.patterns.shortcut import Shortcut
 from tilewright.targets.steps.float_activations import FUNCTIONS
+from tilewright.targets.steps.quantised import BYTES
 from tilewright.targets.workload_text import Sizes
 
 PostOperation = EpilogueOp | Pattern
 """What follows an anchor: an element-wise step, or a pattern with shapes or tensors of its own."""
 BETWEEN_EPILOGUES = "|"
 """Stands in a text between the epilogues of a shortcut, of the sums and of their average."""
+
+_OF_QUANTISED = {"dequantise", "add_dequantised", "round", "quantise"}
 
 P = TypeVar("P", bound=Pattern)
 
@@ -36,7 +39,9 @@ class Workload(Anchor):
 
     Of `dtype` int8 it takes int8, sums in int32 and gives int8. Of float32 all is float32; of
     bfloat16, too, but for the products. The epilogue then adds a `bias` or a `residual` (of value
-    0), clips (`min`, `max`), and computes one of `targets.steps.float_activations`.
+    0), clips (`min`, `max`), and computes one of `targets.steps.float_activations`. One of int8
+    whose epilogue begins with `dequantise` works on reals behind its sums
+    (`targets.steps.quantised`).
 
     First come patterns on the sums: a pool of them, a shortcut that they begin with. Element-wise
     steps follow (`epilogue`), which leave the `results`. Last are patterns on these, an average.
@@ -51,6 +56,8 @@ class Workload(Anchor):
             self._check_integer_epilogue()
         else:
             self._check_float_epilogue()
+        if any(step.kind in _OF_QUANTISED for step in self.epilogue):
+            self._check_quantised_epilogue()
         places = [_place(each) for each in self.post]
         if any(one > two or one == two != _STEP for one, two in pairwise(places)):
             raise WorkloadError(
@@ -77,6 +84,44 @@ class Workload(Anchor):
                 raise WorkloadError(
                     f"the epilogue step '{step}' is of floats; write dtype=float32, or leave it out"
                 )
+
+    def _check_quantised_epilogue(self) -> None:
+        """Raises `WorkloadError` for other steps than reals have, or in another order."""
+        first, *rest = self.epilogue
+        kinds = [step.kind for step in rest]
+        known = {"bias", "add_dequantised", "max", "min", "round"}
+        once = kinds.count("bias") < 2 and kinds.count("add_dequantised") < 2
+        in_order = first.kind == "dequantise" and set(kinds[:-1]) <= known
+        in_order = in_order and set(kinds[-1:]) <= known | {"quantise"}
+        plain = self.dtype == "int8" and not self.patterns and self.operator in ("conv2d", "dense")
+        if not (once and in_order and plain) or EpilogueOp("bias", 32) in rest:
+            raise WorkloadError(
+                f"'{', '.join(map(str, self.epilogue))}' is no epilogue of reals: write int8 "
+                "convolutions or dense layers without a pool, and dequantise, then at most one "
+                "bias, one add of int8 or uint8, max, min and round, and quantise at the end"
+            )
+
+    # -- types ---------------------------------------------------------------------------------
+
+    @cached_property
+    def dequantises(self) -> bool:
+        """Whether what follows its sums works on reals."""
+        return bool(self.epilogue) and self.epilogue[0].kind == "dequantise"
+
+    @property
+    def data_dtype(self) -> str:
+        """Of the numbers that it takes. Products of bfloat16 are of rounded float32."""
+        if self.dequantises:
+            return BYTES[self.epilogue[0].value]
+        return "int8" if self.dtype == "int8" else "float32"
+
+    @property
+    def out_dtype(self) -> str:
+        """Of the numbers that it gives."""
+        if not self.dequantises:
+            return self.data_dtype
+        last = self.epilogue[-1]
+        return BYTES[last.value] if last.kind == "quantise" else "float32"
 
     # -- post-operations -----------------------------------------------------------------------
 

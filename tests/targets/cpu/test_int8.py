@@ -1,10 +1,11 @@
 """Compares kernels of int8 by dot products with the reference, to the bit.
 
-A processor without those instructions says so.
+A processor that is no x86 says that it has none.
 """
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
 
 import numpy as np
@@ -16,11 +17,16 @@ from tests.targets.cpu.compiled import called, error_of
 from tilewright.core.errors import SpecError, WorkloadError
 from tilewright.targets.cpu.compile import assembly_of, llvm_target, scheduled
 from tilewright.targets.cpu.estimates import CpuMachine, estimate
-from tilewright.targets.cpu.kernels.int8_dot_product import pack_fours
+from tilewright.targets.cpu.kernels.int8_dot_product import (
+    FOURS,
+    TWOS,
+    DotProduct,
+    computes_int8,
+)
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.kernels.tiling import MAX_UNROLLED
-from tilewright.targets.cpu.spec import DOTS, CpuSpec, this_machine
+from tilewright.targets.cpu.spec import DOTS, LANES, CpuSpec, this_machine
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.cpu.test_tensors_int8 import integer_reference
@@ -31,10 +37,11 @@ from tilewright.targets.workload import Workload, parse_workload
 OWN = this_machine()
 SPECS = [
     spec
-    for lanes in sorted(DOTS)
-    if lanes <= OWN.lanes and (spec := CpuSpec.parse(f"lanes={lanes}")).dots
+    for lanes in LANES
+    if lanes <= OWN.lanes and computes_int8(spec := CpuSpec.parse(f"lanes={lanes}"))
 ]
-"""Vectors of each width in which this processor has dot products."""
+SPECS += [replace(spec, dots="") for spec in SPECS if spec.dots]
+"""Vectors of each width, with each instruction for dot products that this processor has."""
 REQUANTISE = ">> 8, min 127, max -128"
 EPILOGUES = (
     f"bias, {REQUANTISE}",
@@ -64,7 +71,7 @@ DEFINED = (
     "dense:n=3,c=37,o=20",
     "batch_matmul:n=2,h=3,c=37,o=20",
 )
-needs_dots = pytest.mark.skipif(not SPECS, reason="this processor has no dot products of int8")
+needs_dots = pytest.mark.skipif(not SPECS, reason="kernels of int8 are for x86")
 
 
 @st.composite
@@ -150,23 +157,25 @@ def test_a_wrong_bit_and_a_number_that_is_not_written_are_seen() -> None:
 
 @needs_dots
 @pytest.mark.parametrize("text", ["conv2d:n=1,c=32,h=8,w=8,o=64,k=3,p=1", "dense:n=8,c=64,o=64"])
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.dots)
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.lanes}{spec.dots}")
 def test_the_assembly_holds_the_dot_product(text: str, spec: CpuSpec) -> None:
     w = parse_workload(text, EPILOGUES[0])
     function = scheduled(w, spec, kernel_for(w).baseline_values(w, spec))
     assembly = assembly_of(function, llvm_target(spec))
-    register = {8: "%ymm", 16: "%zmm"}[spec.lanes]
-    dots = [line for line in assembly.splitlines() if "vpdpbusd" in line]
+    register = {4: "%xmm", 8: "%ymm", 16: "%zmm"}[spec.lanes]
+    name = "vpdpbusd" if spec.dots else "pmaddwd"
+    dots = [line for line in assembly.splitlines() if name in line]
     assert len(dots) >= 8
     assert all(register in line for line in dots)
-    assert "vpmulld" not in assembly
+    assert "pmulld" not in assembly
 
 
-def test_a_processor_without_dot_products_says_so() -> None:
+def test_a_processor_without_dot_products_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     bare = CpuTarget(replace(OWN, dots=""))
     assert bare.dtypes == {"float32"}
     for text in ("conv2d:n=1,c=16,h=4,w=4,o=16,k=1", "dense:n=1,c=16,o=16"):
-        with pytest.raises(WorkloadError, match=r"no dot products of int8 .*write dtype=float32"):
+        with pytest.raises(WorkloadError, match=r"computes no int8.*write dtype=float32"):
             bare.space(parse_workload(text))
         bare.space(parse_workload(f"{text},dtype=float32", "bias"))
 
@@ -213,7 +222,8 @@ def test_the_space_is_finite_and_every_config_has_an_estimate(text: str) -> None
     found = estimate(w, core, space, np.vstack([configs, own]))
     seconds = found.of_meaning("latency")[:, 0]
     assert np.isfinite(found.matrix).all()
-    assert (seconds >= 2 * w.macs / (4 * peak)).all()  # a step multiplies four times as many
+    each = 4 if spec.dots else 2  # numbers that a step multiplies
+    assert (seconds >= 2 * w.macs / (each * peak)).all()
     assert seconds[-1] < np.median(seconds)  # the baseline is one of the better ones
 
 
@@ -226,10 +236,12 @@ def test_too_much_unrolling_is_refused_before_it_is_compiled() -> None:
     assert refused.value.failure == "code_too_large"
 
 
-def test_weights_are_packed_in_fours_behind_where_sums_begin() -> None:
+@pytest.mark.parametrize(("dot", "kind"), [(FOURS, np.int8), (TWOS, np.int16)])
+def test_weights_are_packed_in_steps_behind_where_sums_begin(dot: DotProduct, kind: type) -> None:
     weights = np.random.default_rng(0).integers(-128, 128, (2, 12, 5), np.int8)
-    packed = pack_fours(weights)
-    assert packed.shape == (2, 4, 5)
-    np.testing.assert_array_equal(packed[:, 0], -128 * weights.astype(int).sum(axis=1))
-    fours = packed[:, 1:].astype("<i4").view(np.int8).reshape(2, 3, 5, 4)
-    np.testing.assert_array_equal(fours.transpose(0, 1, 3, 2).reshape(2, 12, 5), weights)
+    packed, each = dot.pack(weights), dot.numbers
+    assert packed.shape == (2, 1 + 12 // each, 5)
+    begin = -128 if dot is FOURS else 0
+    np.testing.assert_array_equal(packed[:, 0], begin * weights.astype(int).sum(axis=1))
+    steps = packed[:, 1:].astype("<i4").view(kind).reshape(2, 12 // each, 5, each)
+    np.testing.assert_array_equal(steps.transpose(0, 1, 3, 2).reshape(2, 12, 5), weights)

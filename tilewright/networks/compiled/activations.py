@@ -75,7 +75,7 @@ def _with_activation(
     flat: FlatGraph, layer: KernelLayer, check: Callable[[Workload], object]
 ) -> KernelLayer:
     steps = layer.workload.epilogue
-    if any(step.kind in ("min", "max") for step in steps):
+    if layer.workload.dequantises or any(step.kind in ("min", "max") for step in steps):
         return layer
     for region in _regions(flat, layer.result):
         kind = _kind(flat, layer.result, region)

@@ -1,8 +1,8 @@
-"""Finds the layers of a float network that have kernels, with their numbers."""
+"""Finds the layers of a network that have kernels on a processor, with their numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
-from tilewright.networks.extract import float_workload
-from tilewright.networks.float32 import obstacle, steps_of
+from tilewright.networks import float32, quantised
+from tilewright.networks.extract import kernel_workload
+from tilewright.networks.float32 import obstacle
 from tilewright.networks.fused_calls import FusedCall
 from tilewright.networks.relax.bindings import Binding, FlatGraph
 from tilewright.networks.relax.constants import value_of
+from tilewright.networks.relax.integer_products import (
+    further_links,
+    integer_tensor,
+    integer_weights,
+)
 from tilewright.networks.relax.op_patterns import Link, Match, matches
 from tilewright.networks.relax.partition import fused_call
 from tilewright.targets.anchor import DType
+from tilewright.targets.steps.quantised import packed
 from tilewright.targets.workload import Workload
 
 Array = NDArray[np.float32]
@@ -25,15 +32,19 @@ Array = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class KernelLayer:
-    """A call of a kernel. `links` are the steps that it does behind its anchor; `weight` is (o,
-    c/groups, kh, kw) or (out, in), None where it is an activation; `bias` is (o,), None without."""
+    """A call of a kernel. `links` are the steps that it does behind its anchor; it reads the
+    variables `data` and `added`. `weight` is (o, c/groups, kh, kw) or (out, in), None where it is
+    an activation. `constants` are what else its epilogue reads, in its order; values a channel are
+    (o,)."""
 
     call: FusedCall
     match: Match
     links: tuple[Link, ...]
     workload: Workload
-    weight: Array | None
-    bias: Array | None
+    data: Any
+    weight: NDArray[Any] | None
+    constants: tuple[Array, ...]
+    added: tuple[Any, ...]
 
     @property
     def result(self) -> Binding:
@@ -69,26 +80,58 @@ def _layer(
     if obstacle(call) is not None:
         return None
     try:
-        workload = float_workload(call, check, dtype)
+        workload = kernel_workload(call, check, dtype)
     except WorkloadError:
         return None
-    links = match.chain[: len(steps_of(call))]
+    if workload.dequantises:
+        return _quantised_layer(flat, match, call, workload)
+    links, data = match.chain[: len(float32.steps_of(call))], match.anchor.args[0]
     weight = None
     if call.operator != "matmul":
         known = value_of(flat, match.anchor.args[1])
         if known is None:
             return None
         weight = np.ascontiguousarray(known if call.operator == "conv2d" else known.T, np.float32)
-    biases = [
-        value_of(flat, link.binding.args[1 - link.position])
-        for link in links
-        if link.kind == "bias"
-    ]
-    known_biases = [each for each in biases if each is not None]
-    if len(known_biases) < len(biases):
+    bias = _bias(flat, links, workload.out_channels)
+    if bias is None:
         return None
-    bias = None
-    if biases:
-        each = (np.broadcast_to(b.ravel(), workload.out_channels) for b in known_biases)
-        bias = np.sum(list(each), axis=0).astype(np.float32)
-    return KernelLayer(call, match, links, workload, weight, bias)
+    constants = (bias,) if any(link.kind == "bias" for link in links) else ()
+    return KernelLayer(call, match, links, workload, data, weight, constants, _added(links))
+
+
+def _quantised_layer(
+    flat: FlatGraph, match: Match, call: FusedCall, workload: Workload
+) -> KernelLayer | None:
+    """One whose kernel reads integers."""
+    anchor, steps = match.anchor, quantised.steps_of(call)
+    links = (*match.chain, *further_links(flat, match))[: len(steps)]
+    weights, bias = integer_weights(flat, anchor), _bias(flat, links, workload.out_channels)
+    of_data, data = call.data_quantisation, integer_tensor(flat, anchor.args[0])
+    if weights is None or bias is None or of_data is None:
+        return None
+    kinds = [step.kind for step in workload.epilogue]
+    numbers = packed(of_data.zero_point[0], kinds, quantised.scales(steps))
+    scale = (weights.scale * of_data.scale[0]).astype(np.float32)
+    constants = [numbers, scale]
+    if any(link.kind == "bias" for link in links):
+        constants.append(bias)
+    added = tuple(integer_tensor(flat, var) for var in _added(links))
+    return KernelLayer(call, match, links, workload, data, weights.numbers, tuple(constants), added)
+
+
+def _bias(flat: FlatGraph, links: Sequence[Link], channels: int) -> Array | None:
+    """The sum of all, (o,); None where one is not known."""
+    total = np.zeros(channels)
+    for link in links:
+        if link.kind != "bias":
+            continue
+        known = value_of(flat, link.binding.args[1 - link.position])
+        if known is None:
+            return None
+        total = total + np.broadcast_to(known.ravel(), channels)
+    return total.astype(np.float32)
+
+
+def _added(links: Sequence[Link]) -> tuple[Any, ...]:
+    """The tensors that are added."""
+    return tuple(link.binding.args[1 - link.position] for link in links if link.kind == "add")

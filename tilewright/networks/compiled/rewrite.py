@@ -81,20 +81,17 @@ class _RewrittenMain:
         """Call a layer's kernel on packed tensors."""
         code = self._kernels[layer.workload]
         wanted = [shape_of_parameter(parameter) for parameter in code.function.params]
-        arguments = [self._read(layer.match.anchor.args[0], code.data_block)]
+        arguments = [self._read(layer.data, code.data_block)]
         if layer.weight is None:
             arguments.append(self._read(layer.match.anchor.args[1], 0))
         else:
-            arguments.append(_weights(code.pack_weights(layer.weight)))
-        if layer.bias is not None:
-            arguments.append(_constant(layer.bias.reshape(wanted[len(arguments)])))
-        for link in layer.links:
-            if link.kind == "add":
-                other = link.binding.args[1 - link.position]
-                arguments.append(self._read(other, code.out_block))
+            arguments.append(_constant(code.pack_weights(layer.weight)))
+        for array in layer.constants:
+            arguments.append(_constant(array.reshape(wanted[len(arguments)])))
+        arguments += [self._read(var, code.out_block) for var in layer.added]
         fitting = [self._fit(arg, shape) for arg, shape in zip(arguments, wanted[:-1], strict=True)]
         function = self._function(layer.workload, code)
-        out = relax.TensorType(wanted[-1], "float32")
+        out = relax.TensorType(wanted[-1], layer.workload.out_dtype)
         written = self.tensors.emit(relax.call_tir(function, fitting, out))
         self._put(layer.result, written, code.out_block)
         self.layers.append(layer)
@@ -147,13 +144,8 @@ def shape_of_parameter(parameter: Any) -> tuple[int, ...]:
     return tuple(int(size) for size in parameter.ty.shape)
 
 
-def _weights(array: Any) -> Any:
-    """Packed weights, of the type that a kernel takes."""
-    return relax.const(np.ascontiguousarray(array), str(array.dtype))
-
-
 def _constant(array: Any) -> Any:
-    return relax.const(np.ascontiguousarray(array, np.float32), "float32")
+    return relax.const(np.ascontiguousarray(array), str(array.dtype))
 
 
 def _replaced(value: Any, known: Mapping[Any, Any]) -> Any:

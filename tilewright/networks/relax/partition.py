@@ -15,9 +15,14 @@ from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
 from tilewright.networks.errors import ImportFailedError
-from tilewright.networks.fused_calls import FusedCall, FusedStep, Partitioned
+from tilewright.networks.fused_calls import PRODUCTS, FusedCall, FusedStep, Partitioned
 from tilewright.networks.relax.activations import step_of
 from tilewright.networks.relax.bindings import FlatGraph, shape_of
+from tilewright.networks.relax.integer_products import (
+    further_links,
+    integer_tensor,
+    weight_scale,
+)
 from tilewright.networks.relax.macs import macs_by_node
 from tilewright.networks.relax.op_patterns import (
     ADD,
@@ -99,7 +104,7 @@ def fused_call(flat: FlatGraph, match: Match) -> FusedCall:
     """What a match computes, without its numbers."""
     anchor, operator = match.anchor, match.operator
     weighted = operator in ("conv2d", "dense", "matmul")
-    weight = anchor.args[1] if weighted else None
+    weight, reads = anchor.args[1] if weighted else None, _reads_integers(flat, match)
     return FusedCall(
         operator=operator,
         node=anchor.node,
@@ -111,8 +116,17 @@ def fused_call(flat: FlatGraph, match: Match) -> FusedCall:
         weight_quantisation=None if weight is None else quantisation_of(flat, weight),
         inputs=tuple(tensor_name(flat, value) for value in activations(flat, match)),
         output=match.result.node,
+        reads_integers=reads,
+        further=tuple(_step(flat, link) for link in further_links(flat, match)) if reads else (),
         **_window(match),
     )
+
+
+def _reads_integers(flat: FlatGraph, match: Match) -> bool:
+    anchor = match.anchor
+    if match.operator not in PRODUCTS or integer_tensor(flat, anchor.args[0]) is None:
+        return False
+    return weight_scale(flat, anchor) is not None
 
 
 def _window(match: Match) -> dict[str, Any]:
@@ -138,11 +152,12 @@ def _window(match: Match) -> dict[str, Any]:
 
 
 def _step(flat: FlatGraph, link: Link) -> FusedStep:
-    found = quantisation(link.binding)
+    found, reads = quantisation(link.binding), False
     if link.kind == "add":
-        found = quantisation_of(flat, link.binding.args[1 - link.position])
+        other = link.binding.args[1 - link.position]
+        found, reads = quantisation_of(flat, other), integer_tensor(flat, other) is not None
     upper, own = upper_bound(link.binding), step_of(link.binding)
-    return FusedStep(link.kind, link.binding.node, found, upper, own)
+    return FusedStep(link.kind, link.binding.node, found, upper, own, reads)
 
 
 def _constant_nodes(flat: FlatGraph) -> frozenset[str]:

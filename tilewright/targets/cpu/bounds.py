@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from tilewright.targets.cpu.kernels.shared import A_CHANNEL, epilogue_tensors
+from math import prod
+
+from tilewright.targets.cpu.kernels.shared import epilogue_tensors, shape_of_tensor
 from tilewright.targets.workload import Workload
 
-SIZES = {"int8": 1, "int32": 4, "float32": 4, "bfloat16": 4}
+SIZES = {"int8": 1, "uint8": 1, "int32": 4, "float32": 4, "bfloat16": 4}
 """Bytes of a number."""
 WINOGRAD = 4
 """F(4×4, 3×3) makes a quarter of the multiplications (Lavin and Gray 2016)."""
@@ -18,7 +20,7 @@ def least_operations(workload: Workload) -> float:
     winograd = (w.kernel_h, w.kernel_w) == (3, 3) and {
         w.stride_h, w.stride_w, w.dilation_h, w.dilation_w
     } == {1}  # fmt: skip
-    may = winograd and w.groups == 1 and w.dtype == "float32"
+    may = winograd and w.groups == 1 and (w.dtype == "float32" or w.dequantises)
     return 2.0 * w.macs / (WINOGRAD if may else 1)
 
 
@@ -28,9 +30,9 @@ def bytes_of(workload: Workload) -> int:
     out = w.batch * w.out_channels * w.out_height * w.out_width
     matrices = w.batch if w.operator == "batch_matmul" else 1
     weights = matrices * w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
-    numbers = w.batch * w.in_channels * w.height * w.width + weights + out
+    numbers = w.batch * w.in_channels * w.height * w.width + weights
     added = sum(
-        SIZES[dtype] * (w.out_channels if name in A_CHANNEL else out)
+        SIZES[dtype] * prod(shape_of_tensor(w, name, (w.out_channels,), (out,)))
         for name, dtype in epilogue_tensors(w).items()
     )
-    return SIZES[w.dtype] * numbers + added
+    return SIZES[w.dtype] * numbers + SIZES[w.out_dtype] * out + added

@@ -102,8 +102,7 @@ class CpuBench:
         bytes have shape (bytes,)."""
         arguments = tensors.arguments(values)
         self._call(self.load(library), tensors, arguments)
-        found = tensors.unpacked(arguments[-1].numpy())
-        apart = np.abs(np.subtract(found, tensors.expected, dtype=np.float64))
+        apart = tensors.apart(arguments[-1].numpy())
         return int((~(apart <= self.timing.tolerance * np.abs(tensors.expected).max())).sum())
 
     def peak(self) -> float:

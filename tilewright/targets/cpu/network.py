@@ -11,6 +11,7 @@ from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.anchor import DType
 from tilewright.targets.base import Space
 from tilewright.targets.cpu.compile import llvm_target, scheduled
+from tilewright.targets.cpu.kernels.int8_dot_product import computes_int8
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.layouts import channel_block
@@ -35,8 +36,8 @@ class NetworkKernels:
 
     @property
     def dtypes(self) -> frozenset[DType]:
-        """Those of the kernels; int8 where the processor has dot products of it."""
-        return frozenset[DType](("float32", "int8") if self.spec.dots else ("float32",))
+        """Those of the kernels; int8 where the processor is an x86."""
+        return frozenset[DType](("float32", "int8") if computes_int8(self.spec) else ("float32",))
 
     @property
     def float_type(self) -> DType:

@@ -38,7 +38,7 @@ from tilewright.targets.cpu.compile_pool import shared_pool
 from tilewright.targets.cpu.estimates import CpuMachine, estimate
 from tilewright.targets.cpu.hidden import COLUMNS
 from tilewright.targets.cpu.kernels.bfloat16_tiles import TILE
-from tilewright.targets.cpu.kernels.int8_dot_product import FOUR
+from tilewright.targets.cpu.kernels.int8_dot_product import dot_product
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.network import NetworkKernels
 from tilewright.targets.cpu.runner import Runner, quiet_machine
@@ -124,11 +124,12 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         return BaselineSchedule("rule", space, lowered, self.measure(lowered))
 
     def roofline(self, workload: Workload) -> Latency:
-        """The larger of the least arithmetic at the measured peak, of int8 four times and of tiles
-        of bfloat16 16 times that of float32, and each byte once at the measured bandwidth of a
-        piece of memory of at most that size: tuning keeps data in caches."""
+        """The larger of the least arithmetic at the measured peak, and each byte once at the
+        measured bandwidth of a piece of memory of at most that size: tuning keeps data in caches.
+        That peak is of float32; int8 multiplies it by the numbers of a dot product, tiles of
+        bfloat16 by 16."""
         size = bytes_of(workload)
-        faster = {"int8": FOUR, "bfloat16": TILE}.get(workload.dtype, 1)
+        faster = {"int8": dot_product(self.spec).numbers, "bfloat16": TILE}.get(workload.dtype, 1)
         arithmetic = least_operations(workload) / (self._peak() * faster)
         moving = size / self._bandwidth(1 << max(size, 1 << 16).bit_length() - 1)
         return Latency(max(arithmetic, moving))

@@ -13,10 +13,11 @@ from tilewright.targets.base import Space
 from tilewright.targets.cpu.kernels.bfloat16_tiles import rounded_array, widened_array
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
-from tilewright.targets.cpu.kernels.shared import A_CHANNEL, epilogue_tensors
+from tilewright.targets.cpu.kernels.shared import A_CHANNEL, QUANTISATION, epilogue_tensors
 from tilewright.targets.cpu.layouts import channel_block, pack_channels, unpack_channels
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.cpu.test_tensors_int8 import integer_reference, random_integers
+from tilewright.targets.cpu.test_tensors_quantised import RandomQuantised
 from tilewright.targets.steps.float_activations import FUNCTIONS
 from tilewright.targets.workload import Workload
 
@@ -39,6 +40,13 @@ class SampleTensors:
         self.weights: NDArray[Any]
         self.added: dict[str, NDArray[Any]]
         self.expected: NDArray[Any]
+        self.spread: NDArray[Any] = np.zeros(())
+        if w.dequantises:
+            drawn = RandomQuantised.of(w, rng, plain_shapes(w))
+            self.data, self.weights, self.added = drawn.data, drawn.weights, drawn.tensors
+            least, most = drawn.expected(w)
+            self.expected, self.spread = (least + most) / 2, (most - least) / 2
+            return
         if w.dtype == "int8":
             self.data, self.weights, self.added = random_integers(w, rng, plain_shapes(w))
             self.expected = integer_reference(w, self.data, self.weights, self.added, out)
@@ -62,7 +70,9 @@ class SampleTensors:
         block = channel_block(w.out_channels, self.spec.lanes)
         for name in epilogue_tensors(w):
             array = self.added[name]
-            if name in A_CHANNEL:
+            if name == QUANTISATION:
+                arrays.append(array)
+            elif name in A_CHANNEL:
                 arrays.append(array.reshape(-1, block) if self._blocked else array)
             else:
                 arrays.append(self._packed(array, w.out_channels).reshape(shape))
@@ -72,9 +82,10 @@ class SampleTensors:
     def nothing(self) -> NDArray[Any]:
         """An output in which every number is wrong, in the kernels' layout."""
         shape = kernel_for(self.workload).out_shape(self.workload, self.spec)
-        if self.workload.dtype != "int8":
+        if self.workload.out_dtype == "float32":
             return np.full(shape, np.nan, np.float32)
-        return ~self._packed(self.expected, self.workload.out_channels).reshape(shape)
+        right = np.rint(self.expected).astype(self.workload.out_dtype)
+        return ~self._packed(right, self.workload.out_channels).reshape(shape)
 
     def unpacked(self, packed: NDArray[Any]) -> NDArray[Any]:
         """An output in the kernels' layout as the model has it."""
@@ -84,14 +95,20 @@ class SampleTensors:
         return unpack_channels(packed.reshape(like))
 
     def error(self, packed: NDArray[Any]) -> float:
-        """Largest difference from the reference, on the scale of its largest value; infinite where
-        a float was never written. Of int8 it is 0 or at least 1/128."""
+        """Largest of `apart`, on the scale of the reference's largest value; infinite where a float
+        was never written. Of int8 it is 0 or at least 1/128."""
+        scale = max(float(np.abs(self.expected).max()), 1e-30)
+        return float(self.apart(packed).max()) / scale
+
+    def apart(self, packed: NDArray[Any]) -> NDArray[np.float64]:
+        """By how much each number of an output in the kernels' layout differs from the reference,
+        in the model's shape; infinite where that is no number. A real may be rounded to either
+        integer that is half a step away."""
         result = self.unpacked(packed)
-        expected = self.expected.astype(np.float64)
-        if not np.isfinite(result).all():
-            return float("inf")
-        scale = max(float(np.abs(expected).max()), 1e-30)
-        return float(np.abs(result - expected).max()) / scale
+        off = np.abs(np.subtract(result, self.expected, dtype=np.float64)) - self.spread
+        if self.workload.dequantises and self.workload.out_dtype != "float32":
+            off = off - 0.5
+        return np.where(np.isfinite(result), np.maximum(off, 0.0), np.inf)
 
     @property
     def _blocked(self) -> bool:

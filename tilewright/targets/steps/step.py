@@ -65,7 +65,11 @@ class StepKind:
 
     def text(self, value: int) -> str:
         """As it is written in an epilogue."""
-        return self.sign if self.names.get(self.sign) == value else f"{self.sign} {value}"
+        if self.names.get(self.sign) == value:
+            return self.sign
+        if not self.is_numbered:
+            return next((name for name, number in self.names.items() if number == value), self.sign)
+        return f"{self.sign} {value}"
 
     def parse(self, item: str) -> int | None:
         """The number of a step of this kind; None for a text of another one. Raises

@@ -289,6 +289,11 @@ class VtaTarget:
 
     def _bind(self, workload: Workload) -> Lowering:
         """Raises `WorkloadError` for what the accelerator does not compute."""
+        if workload.dequantises:
+            raise WorkloadError(
+                f"{self.name} computes in integers, and '{workload.epilogue[0]}' makes reals of "
+                "them; write '>> N', or name the target cpu"
+            )
         if any(step.kind == "shr_even" for step in workload.epilogue):
             raise WorkloadError(
                 f"{self.name} shifts and does not round to even, as in '{workload.epilogue_text}'; "

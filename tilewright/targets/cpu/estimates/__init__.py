@@ -40,7 +40,7 @@ def _parts(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     if w.groups > 1:
         return grouped_tiles.estimate(w, machine, knobs)
     plain = direct.estimate(w, machine, knobs)
-    if w.dtype == "int8":
+    if "algorithm" not in knobs:
         return plain
     other = knobs["algorithm"] > 0
     if not other.any():

@@ -29,7 +29,7 @@ from tilewright.targets.cpu.estimates.machine import (
 )
 from tilewright.targets.cpu.estimates.tiles import Tilings
 from tilewright.targets.cpu.kernels.direct_dots import must_copy
-from tilewright.targets.cpu.kernels.int8_dot_product import FOUR, fours
+from tilewright.targets.cpu.kernels.int8_dot_product import FOURS, dot_product
 from tilewright.targets.cpu.kernels.padding import is_padded
 from tilewright.targets.cpu.kernels.tiling import MAX_UNROLLED, pixels
 from tilewright.targets.cpu.spec import CpuSpec
@@ -59,11 +59,13 @@ def estimate(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     if w.dtype == "int8":  # multiplied from registers, in whole vectors; flipped where they lie
         kept, whole = kept + 1, 1.0
         flips = np.where(copied > 0, 0.0, high * wide / MULTIPLIES)
+        if dot_product(spec) is not FOURS:  # whose sums are a second instruction
+            flips = flips + t.accumulators / (2 * MULTIPLIES)
     step = step_cycles(t.accumulators, operands, kept, spec.registers) + flips
     step = (step + SPILL / 2 * _reloaded(w, spec, t, knobs)) * whole
-    steps = w.in_channels // t.ib * _steps(w, t) * w.kernel_h * w.kernel_w
+    steps = w.in_channels // t.ib * _steps(w, spec, t) * w.kernel_h * w.kernel_w
     body = knobs["unroll_channels"]
-    multiply = count * (steps * step + _loops(w, t, knobs) + rounds * TILE)
+    multiply = count * (steps * step + _loops(w, spec, t, knobs) + rounds * TILE)
     kinds = [op.kind for op in w.epilogue]
     finish = count * finish_cycles(t.accumulators, kinds) * whole
     sums = count * t.accumulators * (rounds * 2 + 2) / STORES
@@ -74,8 +76,8 @@ def estimate(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     return Parts(
         multiply,
         finish + np.where(several, sums, 0.0) + copied,
-        _moved(w, t, knobs, rounds, machine.l1),
-        _moved(w, t, knobs, rounds, machine.l2),
+        _moved(w, spec, t, knobs, rounds, machine.l1),
+        _moved(w, spec, t, knobs, rounds, machine.l2),
         (t.accumulators + kept + 1) / spec.registers,
         alone,
         knobs["parallel"] * (1 + launches),
@@ -83,16 +85,16 @@ def estimate(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     )
 
 
-def _steps(w: Workload, t: Tilings) -> int:
-    """Of a register tile, over a block of input channels: in int8 a step takes four."""
-    return fours(t.ib) if w.dtype == "int8" else t.ib
+def _steps(w: Workload, spec: CpuSpec, t: Tilings) -> int:
+    """Of a register tile, over a block of input channels: in int8 a step is a dot product."""
+    return dot_product(spec).steps(t.ib) if w.dtype == "int8" else t.ib
 
 
-def _loops(w: Workload, t: Tilings, knobs: Knobs) -> Array:
+def _loops(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
     """Cycles a tile spends on the loops around its steps."""
     taps = w.kernel_h * w.kernel_w
     blocks = w.in_channels // t.ib
-    trips = _steps(w, t) / knobs["unroll_channels"]
+    trips = _steps(w, spec, t) / knobs["unroll_channels"]
     columns = np.where(knobs["unroll_kernel"] > 0, 1, w.kernel_w)
     whole = blocks * np.where(knobs["unroll_kernel"] > 1, 1, w.kernel_h) * columns
     return np.where(
@@ -105,7 +107,7 @@ def _reloaded(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
     taps are written out behind each other and neighbours read the same: about half of what the tile
     reads in them is needed at a time (fitted)."""
     unroll = knobs["unroll_kernel"]
-    steps = _steps(w, t)
+    steps = _steps(w, spec, t)
     flat = (steps * t.accumulators <= FLATTENED) | (knobs["unroll_channels"] == steps)
     _, high, wide = t.tile
     rows = np.where(unroll > 1, (high - 1) * w.stride_h + w.kernel_h, high)
@@ -125,8 +127,9 @@ def _copies(
     needed = is_padded(w) | (covered[0] != rows) | (covered[1] != columns)
     each = of_vector(t.ib) * COPY
     if w.dtype == "int8":
-        needed = np.full_like(needed, must_copy(t.ib, w))
-        each = COPY * (t.ib if t.ib % FOUR else _steps(w, t) / machine.spec.lanes)
+        dot = dot_product(machine.spec)
+        needed = np.full_like(needed, must_copy(t.ib, w, dot))
+        each = COPY * (t.ib if t.ib % dot.numbers else dot.steps(t.ib) / machine.spec.lanes)
     copies = needed | (knobs["copy"] > 0)
     of_chunk = np.ones_like(covered[0])
     whole = np.ones_like(covered[0])
@@ -141,10 +144,12 @@ def _copies(
     return np.where(copies, cycles, 0.0), np.where(copies & ~in_chunks, 1.0, 0.0)
 
 
-def _moved(w: Workload, t: Tilings, knobs: Knobs, rounds: Array, cache: float) -> Array:
+def _moved(
+    w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs, rounds: Array, cache: float
+) -> Array:
     reach = (w.dilation_h * (w.kernel_h - 1) + 1, w.dilation_w * (w.kernel_w - 1) + 1)
-    outs = 1 + sum(step.kind == "residual" for step in w.epilogue)
-    steps = _steps(w, t)
+    outs = 1 + sum(step.kind in ("residual", "add_dequantised") for step in w.epilogue)
+    steps = _steps(w, spec, t)
 
     def bodies(size: Mapping[str, Array]) -> dict[str, Array]:
         high = (size["y"] - 1) * w.stride_h + reach[0]
@@ -152,7 +157,7 @@ def _moved(w: Workload, t: Tilings, knobs: Knobs, rounds: Array, cache: float) -
         return {
             "data": NUMBER * steps * size["c"] * high * wide,
             "weights": NUMBER * steps * size["c"] * w.kernel_h * w.kernel_w * size["o"] * t.ob,
-            "out": SIZES[w.dtype] * outs * size["o"] * t.ob * size["y"] * size["x"],
+            "out": SIZES[w.out_dtype] * outs * size["o"] * t.ob * size["y"] * size["x"],
         }
 
     extents = {"o": t.tile[0], "y": t.tile[1], "x": t.tile[2], "c": t.channels}

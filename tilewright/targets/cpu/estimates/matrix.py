@@ -25,7 +25,7 @@ from tilewright.targets.cpu.estimates.machine import (
     step_cycles,
 )
 from tilewright.targets.cpu.kernels.gemm_shape import GemmShape
-from tilewright.targets.cpu.kernels.int8_dot_product import FOUR
+from tilewright.targets.cpu.kernels.int8_dot_product import dot_product
 from tilewright.targets.cpu.kernels.loops import MAX_ACCUMULATORS, MAX_UNROLLED
 from tilewright.targets.workload import Workload
 
@@ -53,7 +53,7 @@ def estimate(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     kinds = [step.kind for step in w.epilogue]
     partial = (steps - 1) * sums * 2 / STORES
     gathered = np.where(knobs["pack_data"] > 0, p.rows * shares[1] * GATHER, 0.0)
-    pack = PACK * (FOUR if w.dtype == "int8" else 1)
+    pack = PACK * (dot_product(machine.spec).numbers if w.dtype == "int8" else 1)
     packed = np.where(knobs["pack_weights"] > 0, tiles[1] * wide * shares[0] * pack, 0.0)
     other = count * (finish_cycles(sums * chains, kinds) + partial)
     other = other + p.batch * p.depth * (gathered + packed)

@@ -1,4 +1,4 @@
-"""Multiplies two tensors of int8: each task packs the second operand in fours."""
+"""Multiplies two tensors of int8: each task packs the second operand in steps of dot products."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.batch_matmul import BatchMatmul
-from tilewright.targets.cpu.kernels.dense_int8 import DotShare
+from tilewright.targets.cpu.kernels.dense_int8 import must_pack, share_of
 from tilewright.targets.cpu.kernels.gemm_shape import GemmShape
-from tilewright.targets.cpu.kernels.int8_dot_product import FOUR, check_dots
+from tilewright.targets.cpu.kernels.int8_dot_product import check_dots, dot_product
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.matrix import multiply
 from tilewright.targets.cpu.spec import CpuSpec
@@ -28,7 +28,7 @@ class BatchMatmulInt8(BatchMatmul):
         products."""
         check_dots(workload, spec)
         given = {"pack_weights": (1,)}
-        if workload.in_channels % FOUR:
+        if must_pack(workload, dot_product(spec)):
             given["pack_data"] = (1,)
         return tuple(
             replace(knob, values=given.get(knob.name, knob.values))
@@ -38,9 +38,11 @@ class BatchMatmulInt8(BatchMatmul):
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """The baseline of a kernel."""
         usual = GemmShape.of(workload, spec).baseline_values(spec, packed=False)
-        pack = 1 if workload.in_channels % FOUR or workload.height > 1 else 0
+        pack = int(must_pack(workload, dot_product(spec)) or workload.height > 1)
         return {**usual, "pack_weights": 1, "pack_data": pack}
 
     def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The loops written out; `function` says what they compute."""
-        return multiply(workload, GemmShape.of(workload, spec), values, False, DotShare)
+        return multiply(
+            workload, GemmShape.of(workload, spec), values, False, share_of(dot_product(spec))
+        )

@@ -13,7 +13,7 @@ from tilewright.targets.cpu.kernels.gemm_shape import GemmShape
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import tiles
 from tilewright.targets.cpu.kernels.matrix import multiply
-from tilewright.targets.cpu.kernels.shared import with_row_epilogue
+from tilewright.targets.cpu.kernels.shared import row_inputs, with_row_epilogue
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
@@ -58,8 +58,9 @@ class Dense:
             return te.sum(data[row, k] * weights[tile, k, inside], axis=k)
 
         sums = te.compute(self.out_shape(w, spec), product, name="sums")
-        inputs, out = with_row_epilogue(w, sums)
-        return te.create_prim_func([data, weights, *inputs, out])
+        inputs = row_inputs(w, self.out_shape(w, spec))
+        out = with_row_epilogue(w, sums, inputs)
+        return te.create_prim_func([data, weights, *inputs.values(), out])
 
     def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The loops written out; `function` says what they compute."""

@@ -1,4 +1,4 @@
-"""Implements fully connected layers in int8, by dot products of four."""
+"""Implements fully connected layers in int8, by dot products."""
 
 from __future__ import annotations
 
@@ -13,24 +13,20 @@ from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.dense import Dense, tile_starts
 from tilewright.targets.cpu.kernels.gemm_shape import GemmShape
 from tilewright.targets.cpu.kernels.int8_dot_product import (
-    FLIP,
-    FOUR,
-    add_dots,
-    byte_of_four,
+    FOURS,
+    SIGN,
+    TWOS,
+    DotProduct,
     check_dots,
-    flipped,
-    fours,
-    gathered,
-    loaded,
-    pack_fours,
+    dot_product,
     vector,
     vector_of,
-    weight_at,
+    wrapping_sum,
 )
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Nest, tile_start, tiles
 from tilewright.targets.cpu.kernels.matrix import Share, multiply
-from tilewright.targets.cpu.kernels.shared import with_row_epilogue, wrapping_sum
+from tilewright.targets.cpu.kernels.shared import data_zero, row_inputs, with_row_epilogue
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
@@ -50,7 +46,7 @@ class DenseInt8(Dense):
         """See `targets.cpu.kernels.matrix`. Raises `WorkloadError` for a processor without dot
         products."""
         check_dots(workload, spec)
-        pack = (1,) if workload.in_channels % FOUR else (0, 1)
+        pack = (1,) if must_pack(workload, dot_product(spec)) else (0, 1)
         return tuple(
             replace(knob, values=pack) if knob.name == "pack_data" else knob
             for knob in GemmShape.of(workload, spec).knobs(packed=True)
@@ -62,48 +58,58 @@ class DenseInt8(Dense):
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """Rows times packed columns, as a tensor expression."""
-        w, p = workload, GemmShape.of(workload, spec)
-        width = p.width(values)
-        data = te.placeholder(self.data_shape(w, spec), "int8", name="data")
-        shape = DotShare.weights_shape(p, values)
+        w, p, dot = workload, GemmShape.of(workload, spec), dot_product(spec)
+        width, out = p.width(values), self.out_shape(workload, spec)
+        data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
+        shape = share_of(dot).weights_shape(p, values)
         weights = te.placeholder(shape, "int32", name="weights")
+        inputs = row_inputs(w, out)
         k = te.reduce_axis((0, w.in_channels), "k")
 
         def product(row: Any, column: Any) -> Any:
             tile = tirx.indexdiv(column, width)
             inside = column - tirx.min(tile * width, w.out_channels - width)
             vectors, lane = tirx.indexdiv(inside, p.lanes), tirx.indexmod(inside, p.lanes)
-            weight = weight_at(weights, tile, k, vectors * vector_of(p.lanes) + lane)
-            return te.sum(tirx.Cast("int32", data[row, k]) * weight, axis=k)
+            weight = dot.weight_at(weights, tile, k, vectors * vector_of(p.lanes) + lane)
+            number = tirx.Cast("int32", data[row, k]) - data_zero(inputs)
+            return te.sum(number * weight, axis=k)
 
-        sums = te.compute(self.out_shape(w, spec), product, name="sums")
-        inputs, out = with_row_epilogue(w, sums)
-        return te.create_prim_func([data, weights, *inputs, out])
+        result = with_row_epilogue(w, te.compute(out, product, name="sums"), inputs)
+        return te.create_prim_func([data, weights, *inputs.values(), result])
 
     def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The loops written out; `function` says what they compute."""
-        return multiply(workload, GemmShape.of(workload, spec), values, True, DotShare)
+        share = share_of(dot_product(spec))
+        return multiply(workload, GemmShape.of(workload, spec), values, True, share)
 
     def pack_weights(
         self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> NDArray[Any]:
-        """(out, in) → (tiles, 1 + in / 4, lanes of a tile), see
-        `targets.cpu.kernels.int8_dot_product.pack_fours`; zeros where columns fill no vector."""
-        w, p = workload, GemmShape.of(workload, spec)
+        """(out, in) → (tiles, 1 + steps, lanes of a tile), see
+        `targets.cpu.kernels.int8_dot_product.DotProduct.pack`; zeros where columns fill no
+        vector."""
+        w, p, dot = workload, GemmShape.of(workload, spec), dot_product(spec)
         starts = tile_starts(w.out_channels, p.width(values))
         columns = starts[:, None] + np.arange(p.width(values))
         lanes, count = vector_of(p.lanes), values["tile_vectors"]
-        whole = np.zeros((len(starts), fours(w.in_channels) * FOUR, count, lanes), np.int8)
+        numbers = dot.steps(w.in_channels) * dot.numbers
+        whole = np.zeros((len(starts), numbers, count, lanes), np.int16)
         taken = weights.reshape(w.out_channels, w.in_channels)[columns].transpose(0, 2, 1)
         whole[:, : w.in_channels, :, : p.lanes] = taken.reshape(*taken.shape[:2], count, p.lanes)
-        return pack_fours(whole.reshape(*whole.shape[:2], count * lanes))
+        return dot.pack(whole.reshape(*whole.shape[:2], count * lanes), w.dequantises)
+
+
+def must_pack(w: Workload, dot: DotProduct) -> bool:
+    """Whether data are not read where they lie."""
+    return w.in_channels % dot.numbers > 0 or dot is TWOS
 
 
 class DotShare(Share):
-    """A step is a dot product of four; of the data each number is four. Sums begin as the packed
+    """A step is a dot product; of the data each number is one step of it. Sums begin as the packed
     weights say."""
 
     sums_type = "int32"
+    dot = FOURS
 
     @staticmethod
     def weights_shape(p: GemmShape, v: KnobValues) -> tuple[int, ...]:
@@ -114,7 +120,7 @@ class DotShare(Share):
 
     def begin(self, column: Any, at: Any) -> Any:
         buffer, place = self._packed(column)
-        return buffer[(*place, 0, at)]
+        return self.dot.begin(self.a.workload, buffer[(*place, 0, at)], self.a.zero, 1)
 
     def _packed(self, column: Any) -> tuple[Any, list[Any]]:
         """Where the packed weights of a tile of columns are: a buffer, and the place in it."""
@@ -126,31 +132,31 @@ class DotShare(Share):
         return wrapping_sum(one, other)
 
     def number(self, row: Any, r: int, k: Any) -> Any:
-        data, place = self.a.data, [*self.lead, self.first_row(row) + r]
-        depth = int(data.shape[-1])
-        if depth % FOUR == 0:
-            return flipped(loaded(data, [*place, k * FOUR]))
-        return flipped(gathered(data, [*place, 0], k * FOUR, depth))
+        w, data, place = self.a.workload, self.a.data, [*self.lead, self.first_row(row) + r]
+        each, zero = self.dot.numbers, self.a.zero
+        if w.in_channels % each == 0:
+            return self.dot.loaded(w, data, [*place, k * each], zero)
+        return self.dot.gathered(w, data, [*place, 0], zero, k * each, w.in_channels)
 
     def add(self, sums: list[Any], row: Any, column: Any, k: Any) -> None:
         packed, place = self._packed(column)
         for r, buffer in enumerate(sums):
-            four = self.left(row, r, k)
+            step = self.left(row, r, k)
             for c in range(self.v["tile_vectors"]):
                 at = c * self.vector
                 weights = vector(packed, [*place, 1 + k, at], self.vector)
-                add_dots(buffer, at, four, weights, self.vector)
+                self.dot.add(buffer, at, step, weights, self.vector)
 
     def pack_weights(self) -> Any:
-        """A buffer of the columns of the share, tile behind tile, in fours; before them, where
+        """A buffer of the columns of the share, tile behind tile, in steps; before them, where
         their sums begin."""
-        lanes, vectors = self.p.lanes, self.v["tile_vectors"]
-        depth, each = int(self.a.weights.shape[-2]), vectors * self.vector
-        packed = T.alloc_buffer((self.most_columns, 1 + self.p.depth, each), "int32")
-        zero, ones = tirx.const(0, "int32"), tirx.const(FLIP, "int32")
+        lanes, vectors, each = self.p.lanes, self.v["tile_vectors"], self.dot.numbers
+        depth, width = int(self.a.weights.shape[-2]), vectors * self.vector
+        packed = T.alloc_buffer((self.most_columns, 1 + self.p.depth, width), "int32")
+        zero, ones = tirx.const(0, "int32"), tirx.const(self.dot.ones, "int32")
         with T.serial(*self.columns) as column:
             place = column - self.columns[0]
-            begin = T.alloc_buffer((each,), "int32")
+            begin = T.alloc_buffer((width,), "int32")
             with Nest.tile(vectors, self.vector) as (c, i):
                 T.buffer_store(begin, zero, [c * self.vector + i])
 
@@ -159,20 +165,30 @@ class DotShare(Share):
                     start = tile_start(column, self.p.columns, self.width)
                     source = start + c * lanes + i
                     found = zero
-                    for byte in range(numbers):
-                        number = self.a.weights[(*self.lead, k * FOUR + byte, source)]
-                        found = tirx.bitwise_or(found, byte_of_four(number, byte))
+                    for number in range(numbers):
+                        value = self.a.weights[(*self.lead, k * each + number, source)]
+                        found = tirx.bitwise_or(found, self.dot.placed(value, number))
                     T.buffer_store(packed, found, [place, 1 + k, c * self.vector + i])
-                for c in range(vectors):
+                for c in range(vectors if self.dot is FOURS else 0):
                     at = c * self.vector
                     words = vector(packed, [place, 1 + k, at], self.vector)
-                    add_dots(begin, at, ones, words, self.vector)
+                    self.dot.add(begin, at, ones, words, self.vector)
 
-            with T.serial(0, depth // FOUR) as k:
-                step(k, FOUR)
-            if depth % FOUR:
-                step(depth // FOUR, depth % FOUR)
+            with T.serial(0, depth // each) as k:
+                step(k, each)
+            if depth % each:
+                step(depth // each, depth % each)
             with Nest.tile(vectors, self.vector) as (c, i):
                 at = c * self.vector + i
-                T.buffer_store(packed, zero - begin[at], [place, 0, at])
+                factor = tirx.const(SIGN, "int32")
+                T.buffer_store(packed, zero - begin[at] * factor, [place, 0, at])
         return packed
+
+
+class _TwosShare(DotShare):
+    dot = TWOS
+
+
+def share_of(dot: DotProduct) -> type[DotShare]:
+    """What writes a task by these dot products."""
+    return _TwosShare if dot is TWOS else DotShare

@@ -22,19 +22,19 @@ from tilewright.targets.cpu.kernels.int8_dot_product import (
     add_products,
     check_dots,
     lanes_at,
-    pack_words,
     vector,
-    word_at,
     words,
 )
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Arguments, tiles
-from tilewright.targets.cpu.kernels.padding import PaddedSource, padded
+from tilewright.targets.cpu.kernels.padding import PaddedSource, real_data
 from tilewright.targets.cpu.kernels.shared import (
+    epilogue_inputs,
+    multiplied,
+    packed_words,
     registers,
     sums_type,
     vectors,
-    widened,
     with_epilogue,
 )
 from tilewright.targets.cpu.layouts import channel_block
@@ -67,7 +67,7 @@ class _ChannelTaps:
         tap: tuple[Any, Any], pixels: tuple[Any, Callable[[Any], Any], tuple[int, int]],
     ) -> None:  # fmt: skip
         y, column, (first, end) = pixels
-        if self.w.dtype == "int8":
+        if sums_type(self.w) == "int32":
             with T.unroll(first, end) as pixel:
                 number = source.at(0, y, column(pixel), lanes_at(0, self.block))
                 weight = vector(arguments.weights, [task, *tap, 0], self.block)
@@ -134,20 +134,22 @@ class Depthwise:
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The convolution as a tensor expression."""
         w, block = workload, _block(workload, spec)
-        data = te.placeholder(self.data_shape(w, spec), w.dtype, name="data")
+        data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
         filters = (w.in_channels // block, w.kernel_h, w.kernel_w, block)
         weights = te.placeholder(filters, sums_type(w), name="weights")
         kh, kw = te.reduce_axis((0, w.kernel_h), "kh"), te.reduce_axis((0, w.kernel_w), "kw")
-        source = padded(w, data)
+        shape = self.out_shape(w, spec)
+        inputs = epilogue_inputs(w, shape, block)
+        source = real_data(w, data, inputs)
 
         def product(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
             row, column = y * w.stride_h + kh * w.dilation_h, x * w.stride_w + kw * w.dilation_w
-            number = widened(w, source[n, c, row, column, i])
-            return te.sum(number * word_at(w, weights[c, kh, kw, i]), axis=[kh, kw])
+            number = source[n, c, row, column, i]
+            return te.sum(multiplied(w, number, weights[c, kh, kw, i]), axis=[kh, kw])
 
-        shape = self.out_shape(w, spec)
-        inputs, out = with_epilogue(w, te.compute(shape, product, name="sums"), shape, block)
-        return te.create_prim_func([data, weights, *inputs, out])
+        sums = te.compute(shape, product, name="sums")
+        out = with_epilogue(w, sums, shape, inputs)
+        return te.create_prim_func([data, weights, *inputs.values(), out])
 
     def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The loops written out; `function` says what they compute."""
@@ -163,7 +165,7 @@ class Depthwise:
         """(c, 1, kh, kw) → (c / block, kh, kw, block)."""
         w, block = workload, _block(workload, spec)
         blocked = weights.reshape(w.out_channels // block, block, w.kernel_h, w.kernel_w)
-        return pack_words(np.ascontiguousarray(blocked.transpose(0, 2, 3, 1)), block)
+        return packed_words(w, np.ascontiguousarray(blocked.transpose(0, 2, 3, 1)), block)
 
 
 def _block(w: Workload, spec: CpuSpec) -> int:

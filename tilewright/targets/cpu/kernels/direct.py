@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.padding import is_padded
-from tilewright.targets.cpu.kernels.shared import with_epilogue
+from tilewright.targets.cpu.kernels.shared import epilogue_inputs, with_epilogue
 from tilewright.targets.cpu.kernels.tiling import (
     CpuTiling,
     check_unrolled,
@@ -74,8 +74,9 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
             name="part",
         )
         sums = te.compute(shape, lambda *at: te.sum(part[(rounds, *at)], axis=rounds), name="sums")
-    inputs, result = with_epilogue(w, sums, out_shape, t.ob)
-    return te.create_prim_func([data, weights, *inputs, result])
+    inputs = epilogue_inputs(w, out_shape, t.ob)
+    result = with_epilogue(w, sums, out_shape, inputs)
+    return te.create_prim_func([data, weights, *inputs.values(), result])
 
 
 def schedule(function: Any, w: Workload, spec: CpuSpec, values: KnobValues) -> Any:

@@ -1,11 +1,11 @@
-"""Implements direct convolution in int8 by dot products of four, on channels in blocks.
+"""Implements direct convolution in int8 by dot products, on channels in blocks.
 
 A register tile is pixels × output channels (`targets.cpu.kernels.int8_dot_product`).
 
     parallel (output channels / image rows / columns, in chunks)
-      data of the chunk copied               flipped, between their border; or all before; or not
+      data of the chunk copied               between their border; or all before; or not
         channels, rows, columns              tiles of registers
-          input channels, kernel rows, kernel columns, fours of a block
+          input channels, kernel rows, kernel columns, steps of a block
             tile of pixels × vectors         unrolled
           epilogue                           while the sums are in registers
 
@@ -23,14 +23,9 @@ from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.int8_dot_product import (
-    FLIP,
-    FOUR,
-    add_dots,
-    flipped,
-    fours,
-    gathered,
-    loaded,
-    pack_fours,
+    TWOS,
+    DotProduct,
+    dot_product,
     store,
     vector,
     vector_of,
@@ -53,13 +48,13 @@ T = lazy_module("tvm.script.ir_builder.tirx")
 
 COPY_CHUNK = 1
 Read = Callable[[Any, Any, Any, Any], Any]
-"""Four bytes, flipped: of a block of channels, a row and a column of the padded image, and of which
-four of the block."""
+"""A step of data: of a block of channels, a row and a column of the padded image, and of which step
+of the block."""
 
 
-def must_copy(block: int, w: Workload) -> bool:
-    """Whether data in blocks of so many channels cannot be read where they lie."""
-    return is_padded(w) or block % FOUR > 0
+def must_copy(block: int, w: Workload, dot: DotProduct) -> bool:
+    """Whether data in blocks of so many channels are not read where they lie."""
+    return is_padded(w) or block % dot.numbers > 0 or dot is TWOS
 
 
 def written(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
@@ -71,25 +66,26 @@ def written(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     return builder.get()
 
 
-def weights_shape(w: Workload, t: CpuTiling) -> tuple[int, int, int]:
-    """Of packed weights: tiles of output channels, fours and one, lanes of a tile."""
+def weights_shape(w: Workload, t: CpuTiling, dot: DotProduct) -> tuple[int, int, int]:
+    """Of packed weights: tiles of output channels, steps and one, lanes of a tile."""
     taps = w.in_channels // t.ib * w.kernel_h * w.kernel_w
-    return t.tiles[0], 1 + taps * fours(t.ib), t.tile[0] * vector_of(t.ob)
+    return t.tiles[0], 1 + taps * dot.steps(t.ib), t.tile[0] * vector_of(t.ob)
 
 
 def pack(weights: NDArray[Any], w: Workload, spec: CpuSpec, values: KnobValues) -> NDArray[Any]:
     """(o, c, kh, kw) → the shape of `weights_shape`, see
-    `targets.cpu.kernels.int8_dot_product.pack_fours`: blocks of input channels, kernel rows, kernel
-    columns, channels; zeros where a block fills no four or no vector."""
-    t = CpuTiling.of(w, spec, values, pixels(w))
+    `targets.cpu.kernels.int8_dot_product.DotProduct.pack`: blocks of input channels, kernel rows,
+    kernel columns, channels; zeros where a block fills no step or no vector."""
+    t, dot = CpuTiling.of(w, spec, values, pixels(w)), dot_product(spec)
     inputs, lanes = w.in_channels // t.ib, vector_of(t.ob)
     kernel = (w.kernel_h, w.kernel_w)
-    whole = np.zeros((t.tiles[0], t.tile[0], lanes, inputs, fours(t.ib) * FOUR, *kernel), np.int8)
+    numbers = dot.steps(t.ib) * dot.numbers
+    whole = np.zeros((t.tiles[0], t.tile[0], lanes, inputs, numbers, *kernel), np.int16)
     whole[:, :, : t.ob, :, : t.ib] = weights.reshape(
         t.tiles[0], t.tile[0], t.ob, inputs, t.ib, *kernel
     )
     ordered = whole.transpose(0, 3, 5, 6, 4, 1, 2)
-    return pack_fours(ordered.reshape(t.tiles[0], -1, t.tile[0] * lanes))
+    return dot.pack(ordered.reshape(t.tiles[0], -1, t.tile[0] * lanes), w.dequantises)
 
 
 class _Convolution:
@@ -97,21 +93,21 @@ class _Convolution:
 
     def __init__(self, w: Workload, spec: CpuSpec, values: KnobValues) -> None:
         self.w, self.v, self.lanes = w, values, spec.lanes
-        self.size = pixels(w)
+        self.size, self.dot = pixels(w), dot_product(spec)
         self.t = CpuTiling.of(w, spec, values, self.size)
         check_unrolled(self.t, values, (w.kernel_h, w.kernel_w))
-        self.blocks, self.fours = w.in_channels // self.t.ib, fours(self.t.ib)
+        self.blocks, self.steps = w.in_channels // self.t.ib, self.dot.steps(self.t.ib)
         self.vector = vector_of(self.t.ob)
         _, _, self.height, self.width, _ = packed_shape(w, spec)
         out = packed_shape(w, spec, out=True)
         data = (w.batch, self.blocks, self.height, self.width * self.t.ib)
-        self.shapes = data, weights_shape(w, self.t), (out[1], out[4]), out
+        self.shapes = data, weights_shape(w, self.t, self.dot), (out[1], out[4]), out
 
     def write(self) -> None:
         """The whole kernel, into the function that is being built."""
         w, t, v = self.w, self.t, self.v
         self.a = Arguments(w, *self.shapes)
-        copies = must_copy(t.ib, w) or v["copy"] > 0
+        copies = must_copy(t.ib, w, self.dot) or v["copy"] > 0
         whole = self._copy_of_everything() if copies and v["copy"] != COPY_CHUNK else None
         oc, yc, xc = (count // each for count, each in zip(t.tiles, t.chunk, strict=True))
         with self._tasks(w.batch * oc * yc * xc) as (index,):
@@ -144,24 +140,24 @@ class _Convolution:
         places = list(product(*map(range, t.tile)))
         sums = {place: T.alloc_buffer((lanes,), "int32") for place in places}
         for place, buffer in sums.items():
-            begin = vector(self.a.weights, [tile[0], 0, place[0] * lanes], lanes)
-            store(buffer, begin, [0], lanes)
+            packed = vector(self.a.weights, [tile[0], 0, place[0] * lanes], lanes)
+            store(buffer, self.dot.begin(w, packed, self.a.zero, lanes), [0], lanes)
         kernel, unroll = self.v["unroll_kernel"], self.v["unroll_channels"]
         loops = [
             T.serial(0, self.blocks),
             (T.unroll if kernel > 1 else T.serial)(0, w.kernel_h),
             (T.unroll if kernel > 0 else T.serial)(0, w.kernel_w),
-            T.serial(0, self.fours // unroll),
+            T.serial(0, self.steps // unroll),
             T.unroll(0, unroll),
         ]
         with Nest(loops) as (c, kh, kw, outer, inner):
-            four = outer * unroll + inner
-            step = 1 + ((c * w.kernel_h + kh) * w.kernel_w + kw) * self.fours + four
+            inside = outer * unroll + inner
+            step = 1 + ((c * w.kernel_h + kh) * w.kernel_w + kw) * self.steps + inside
             for o, r, s in places if not self.v["pixels_first"] else sorted(places, key=_pixel):
                 row = (y + r) * w.stride_h + kh * w.dilation_h
                 column = (x + s) * w.stride_w + kw * w.dilation_w
                 weights = vector(self.a.weights, [tile[0], step, o * lanes], lanes)
-                add_dots(sums[o, r, s], 0, read(c, row, column, four), weights, lanes)
+                self.dot.add(sums[o, r, s], 0, read(c, row, column, inside), weights, lanes)
         for (o, r, s), buffer in sums.items():
             with T.vectorized(0, t.ob) as i:
                 block = tile[0] * t.tile[0] + o
@@ -170,10 +166,11 @@ class _Convolution:
     # -- where it reads ------------------------------------------------------------------------
 
     def _in_place(self, n: Any) -> Read:
-        block = self.t.ib
+        block, dot = self.t.ib, self.dot
 
-        def read(c: Any, y: Any, x: Any, four: Any) -> Any:
-            return flipped(loaded(self.a.data, [n, c, y, x * block + four * FOUR]))
+        def read(c: Any, y: Any, x: Any, step: Any) -> Any:
+            place = [n, c, y, x * block + step * dot.numbers]
+            return dot.loaded(self.w, self.a.data, place, self.a.zero)
 
         return read
 
@@ -186,18 +183,18 @@ class _Convolution:
         )
 
     def _copy_of_everything(self) -> Any:
-        """A buffer of all data, flipped, between their border."""
+        """A buffer of all data between their border."""
         rows, columns = self._reach(*self.size)
         images = self.w.batch * self.blocks
-        copy = T.alloc_buffer((images, rows, columns * self.fours), "int32")
+        copy = T.alloc_buffer((images, rows, columns * self.steps), "int32")
         with self._tasks(images * rows) as (index,):
             n, c, row = split_index(index, self.w.batch, self.blocks, rows)
             self._copy_row(copy, [n * self.blocks + c, row], (n, c, row, 0), columns)
         return copy
 
     def _whole(self, n: Any, copy: Any) -> Read:
-        def read(c: Any, y: Any, x: Any, four: Any) -> Any:
-            return copy[n * self.blocks + c, y, x * self.fours + four]
+        def read(c: Any, y: Any, x: Any, step: Any) -> Any:
+            return copy[n * self.blocks + c, y, x * self.steps + step]
 
         return read
 
@@ -207,12 +204,12 @@ class _Convolution:
         rows, columns = self._reach(t.chunk[1] * t.tile[1], t.chunk[2] * t.tile[2])
         top = self._start(1, first[1]) * w.stride_h
         left = self._start(2, first[2]) * w.stride_w
-        copy = T.alloc_buffer((self.blocks, rows, columns * self.fours), "int32")
+        copy = T.alloc_buffer((self.blocks, rows, columns * self.steps), "int32")
         with T.serial(0, self.blocks) as c, T.serial(0, rows) as row:
             self._copy_row(copy, [c, row], (n, c, top + row, left), columns)
 
-        def read(c: Any, y: Any, x: Any, four: Any) -> Any:
-            return copy[c, y - top, (x - left) * self.fours + four]
+        def read(c: Any, y: Any, x: Any, step: Any) -> Any:
+            return copy[c, y - top, (x - left) * self.steps + step]
 
         return read
 
@@ -226,9 +223,9 @@ class _Convolution:
         y, x = y - w.pad_top, x - w.pad_left
 
         def border(begin: Any, end: Any) -> None:
-            with T.serial(begin, end) as column, T.vectorized(0, self.fours) as four:
-                flip = tirx.const(FLIP, "int32")
-                T.buffer_store(copy, flip, [*to, column * self.fours + four])
+            with T.serial(begin, end) as column, T.vectorized(0, self.steps) as step:
+                outside = self.dot.border(w, self.a.zero)
+                T.buffer_store(copy, outside, [*to, column * self.steps + step])
 
         with T.If(tirx.all(y >= 0, y < self.height)):
             with T.Then():
@@ -245,20 +242,21 @@ class _Convolution:
     ) -> None:
         """Columns from the second to before the third, of an image whose first is at -`x`."""
         x, begin, end = columns
-        block, each = self.t.ib, self.fours
-        if block % FOUR:
-            with T.serial(begin, end) as column, T.serial(0, each) as four:
+        block, each, dot, zero = self.t.ib, self.steps, self.dot, self.a.zero
+        if block % dot.numbers:
+            with T.serial(begin, end) as column, T.serial(0, each) as step:
                 place = [*row, (x + column) * block]
-                value = flipped(gathered(self.a.data, place, four * FOUR, block))
-                T.buffer_store(copy, value, [*to, column * each + four])
+                first = step * dot.numbers
+                value = dot.gathered(self.w, self.a.data, place, zero, first, block)
+                T.buffer_store(copy, value, [*to, column * each + step])
             return
         wide = self.lanes if self.lanes % each == 0 else each
         count = (end - begin) * each
         whole = tirx.indexdiv(count, wide)
 
         def move(at: Any, lanes: int) -> None:
-            place = [*row, (x + begin) * block + at * FOUR]
-            value = flipped(loaded(self.a.data, place, lanes), lanes)
+            place = [*row, (x + begin) * block + at * dot.numbers]
+            value = dot.loaded(self.w, self.a.data, place, zero, lanes)
             store(copy, value, [*to, begin * each + at], lanes)
 
         with T.serial(0, whole) as index:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from tilewright.targets.base import Knob
-from tilewright.targets.cpu.kernels.int8_dot_product import fours
+from tilewright.targets.cpu.kernels.int8_dot_product import dot_product
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import tiles
 from tilewright.targets.cpu.kernels.shared import registers
@@ -32,9 +32,9 @@ class GemmShape:
     @classmethod
     def of(cls, w: Workload, spec: CpuSpec) -> GemmShape:
         """What a dense or a batch_matmul computes. The rows of a dense are its batch; the depth of
-        int8 counts fours."""
+        int8 counts steps of dot products."""
         batch, rows = (w.batch, w.height) if w.operator == "batch_matmul" else (1, w.batch)
-        depth = fours(w.in_channels) if w.dtype == "int8" else w.in_channels
+        depth = dot_product(spec).steps(w.in_channels) if w.dtype == "int8" else w.in_channels
         return cls(batch, rows, depth, w.out_channels, min(spec.lanes, w.out_channels))
 
     def width(self, values: KnobValues) -> int:

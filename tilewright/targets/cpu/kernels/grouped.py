@@ -29,20 +29,20 @@ from tilewright.targets.cpu.kernels.grouped_tiles import (
 from tilewright.targets.cpu.kernels.int8_dot_product import (
     add_products,
     check_dots,
-    pack_words,
     spread,
     vector,
-    word_at,
 )
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Arguments, Nest, tiles
-from tilewright.targets.cpu.kernels.padding import PaddedSource, padded
+from tilewright.targets.cpu.kernels.padding import PaddedSource, real_data
 from tilewright.targets.cpu.kernels.shared import (
     divisors,
+    epilogue_inputs,
+    multiplied,
+    packed_words,
     registers,
     sums_type,
     vectors,
-    widened,
     with_epilogue,
 )
 from tilewright.targets.cpu.layouts import channel_block
@@ -172,7 +172,7 @@ class _GroupTaps:
         def channel(c: Any, of_block: tuple[Any, Any]) -> None:
             y, column, (first, end) = pixels
             for v, buffer in enumerate(sums):
-                if reach.workload.dtype == "int8":
+                if sums_type(reach.workload) == "int32":
                     with T.unroll(first, end) as pixel:
                         number = source.at(of_block[0], y, column(pixel), of_block[1])
                         weight = vector(arguments.weights, [task, *tap, c, v * lanes], lanes)
@@ -280,12 +280,14 @@ class Grouped:
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
         each_in, each_out = w.in_channels // w.groups, w.out_channels // w.groups
-        data = te.placeholder(self.data_shape(w, spec), w.dtype, name="data")
+        data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
         filters = self.weights_shape(w, spec, values)
         weights = te.placeholder(filters, sums_type(w), name="weights")
         c = te.reduce_axis((0, each_in), "c")
         kh, kw = te.reduce_axis((0, w.kernel_h), "kh"), te.reduce_axis((0, w.kernel_w), "kw")
-        source = padded(w, data)
+        shape = self.out_shape(w, spec)
+        inputs = epilogue_inputs(w, shape, ob)
+        source = real_data(w, data, inputs)
 
         def product(n: Any, o: Any, y: Any, x: Any, i: Any) -> Any:
             row, column = y * w.stride_h + kh * w.dilation_h, x * w.stride_w + kw * w.dilation_w
@@ -296,12 +298,11 @@ class Grouped:
                 task, kh, kw, channel - reach.start(task), tirx.indexmod(out, reach.tile)
             ]
             of_block = tirx.indexdiv(channel, ib), tirx.indexmod(channel, ib)
-            number = widened(w, source[n, of_block[0], row, column, of_block[1]])
-            return te.sum(number * word_at(w, weight), [c, kh, kw])
+            number = source[n, of_block[0], row, column, of_block[1]]
+            return te.sum(multiplied(w, number, weight), [c, kh, kw])
 
-        shape = self.out_shape(w, spec)
-        inputs, out = with_epilogue(w, te.compute(shape, product, name="sums"), shape, ob)
-        return te.create_prim_func([data, weights, *inputs, out])
+        out = with_epilogue(w, te.compute(shape, product, name="sums"), shape, inputs)
+        return te.create_prim_func([data, weights, *inputs.values(), out])
 
     def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The loops written out; `function` says what they compute."""
@@ -324,7 +325,7 @@ class Grouped:
         first = out // (w.out_channels // w.groups) * each_in - reach.starts[task]
         for c in range(each_in):
             packed[task, :, :, first + c, inside] = weights[:, c]
-        return pack_words(packed, _blocks(w, spec)[1])
+        return packed_words(w, packed, _blocks(w, spec)[1])
 
 
 def _blocks(w: Workload, spec: CpuSpec) -> tuple[int, int]:

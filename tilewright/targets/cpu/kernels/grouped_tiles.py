@@ -35,7 +35,7 @@ from tilewright.targets.cpu.kernels.loops import (
     tiles,
 )
 from tilewright.targets.cpu.kernels.padding import Copies, PaddedSource, is_padded
-from tilewright.targets.cpu.kernels.shared import sums_type
+from tilewright.targets.cpu.kernels.shared import real, sums_type
 from tilewright.targets.workload import Workload
 
 tirx = lazy_module("tvm.tirx")
@@ -158,7 +158,12 @@ class WindowLoops:
         """The whole kernel, into the function that is being built."""
         w, v = self.w, self.v
         self.a = arguments
-        copies = Copies(w, arguments.data, self.in_block)
+        kind = "float32" if w.dequantises else w.dtype
+
+        def converted(number: Any) -> Any:
+            return real(number, arguments.zero) if w.dequantises else number
+
+        copies = Copies(w, arguments.data, self.in_block, kind, converted)
         whole = copies.of_everything() if v["padding"] == COPY_ALL else None
         with T.parallel(0, w.batch * self.taps.tasks * v["row_shares"]) as chunk:
             if v["channels_first"]:
@@ -169,7 +174,7 @@ class WindowLoops:
             first = self.taps.first_block(task)
 
             def plain(c: Any, y: Any, x: Any, i: Any) -> Any:
-                return arguments.data[n, first + c, y, x, i]
+                return converted(arguments.data[n, first + c, y, x, i])
 
             def copied(c: Any, y: Any, x: Any, i: Any) -> Any:
                 assert whole is not None

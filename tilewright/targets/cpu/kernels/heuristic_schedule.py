@@ -6,6 +6,7 @@ from itertools import product
 
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import winograd
+from tilewright.targets.cpu.kernels.int8_dot_product import TWOS, dot_product
 from tilewright.targets.cpu.kernels.padding import is_padded
 from tilewright.targets.cpu.kernels.shared import even_parts, registers
 from tilewright.targets.cpu.kernels.tiling import pixels
@@ -17,6 +18,8 @@ CACHE = 1 << 19
 """Bytes of weights and data that a chunk should stay below: half of a usual second-level cache."""
 NEAR = 1 << 15
 """The same of the first level, for the weights of a register tile, if they are many."""
+LATENCY = 8
+"""Multiply-adds that fit between one and the next on the same sum."""
 COPIED = 0.8
 """With AVX-512, what a tile is worth that needs a copy of the data, as it does not divide the
 image."""
@@ -33,11 +36,11 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
     if m:
         rows, columns = -(-w.out_height // m), -(-w.out_width // m)
     ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
-    dots = w.dtype == "int8"  # whose data are best copied, and whose tiles overlap
+    dots = w.dtype == "int8" and not m  # whose data are best copied, and whose tiles overlap
     copied = 1.0 if is_padded(w) or dots else _copied(w, spec)
     blocks, tile_h, tile_w = _tile(w.out_channels // ob, rows, columns, copied, spec, dots)
     area = (m + 2) ** 2 if m else w.kernel_h * w.kernel_w
-    number = 1 if dots else 4
+    number = 4 // dot_product(spec).numbers if dots else 4
     weights = number * w.out_channels * w.in_channels * area
     pixels_each = number * w.in_channels * (area if m else w.stride_h * w.stride_w)
     few = rows * columns * pixels_each < weights
@@ -76,9 +79,11 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
 def _algorithm(w: Workload, spec: CpuSpec) -> int:
     """Of Winograd's sizes the one that pays: products must outnumber transforms, and its weights,
     two to four times as many, must not take longer to read from memory than they save."""
-    if w.dtype == "int8" or not winograd.serves(w):
+    integers = w.dtype == "int8"
+    if not winograd.serves(w) or (integers and (spec.dots or not w.dequantises)):
         return 0
-    if min(w.in_channels, w.out_channels) < spec.lanes // 2:  # vectors that are mostly empty
+    fewest = 32 if integers else spec.lanes // 2  # vectors that are mostly empty
+    if min(w.in_channels, w.out_channels) < fewest:
         return 0
     smaller = min(w.out_height, w.out_width)
     return 4 if smaller > 8 else 0
@@ -107,7 +112,7 @@ def _tile(
 
     def fits(each: int, pixels: int) -> bool:
         if dots:
-            return each * pixels <= room + 1 - each
+            return each * pixels <= room + dot_product(spec).numbers // 4 - each
         if _reads_numbers_from_memory(spec):
             return each * pixels <= room
         return each * pixels + each + 1 <= registers(spec)  # sums, weights and a number
@@ -117,7 +122,10 @@ def _tile(
         adds, loads = each * high * long, each + high * long
         covered = -(-rows // high) * high * -(-columns // long) * long
         whole = 1.0 if covered == rows * columns else copied
-        return adds / (max(adds, loads, 8) + loads / 8 + 1) * rows * columns / covered * whole
+        wait: float = max(loads, LATENCY)
+        if dots and dot_product(spec) is TWOS:  # whose sums wait for a short addition alone
+            wait = loads * 2 / 3
+        return adds / (max(adds, wait) + loads / 8 + 1) * rows * columns / covered * whole
 
     found = [
         (each, even_parts(rows, high), even_parts(columns, long))

@@ -1,14 +1,20 @@
-"""Computes dot products of four pairs of int8 at once, by the processor's instruction.
+"""Computes dot products of several pairs of int8 at once, by the processor's instructions.
 
-`vpdpbusd` of x86 (AVX512-VNNI, AVX-VNNI) adds, in each lane of int32, the products of four bytes of
-data by four weights. It takes unsigned data and signed weights. So 128 is added to the data (the
-highest bit of each is flipped) where they are copied or read. The sums begin at -128 times the sum
-of their weights, which is packed before the weights themselves. Nothing saturates: sums wrap modulo
-2^32.
+`FOURS`: `vpdpbusd` of x86 (AVX512-VNNI, AVX-VNNI) adds, in each lane of int32, the products of four
+bytes of data by four weights. It takes unsigned data and signed weights. So 128 is added to signed
+data (the highest bit of each is flipped) where they are copied or read. The sums begin at -128
+times the sum of their weights, which is packed before the weights themselves.
+
+`TWOS`: `vpmaddwd` of all x86 adds the products of two pairs of 16 bits. Data and weights are
+widened to those, and the zero point of the data is subtracted where they are copied.
+
+Nothing saturates: sums wrap modulo 2^32.
 """
 
 from __future__ import annotations
 
+import platform
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,27 +28,134 @@ from tilewright.targets.workload import Workload
 tirx = lazy_module("tvm.tirx")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
-FOUR = 4
-"""Numbers of a dot product."""
-FLIP = -0x7F7F7F80
-"""The highest bit of four bytes."""
 WIDTHS = (4, 8, 16)
 """Lanes of vectors of 128, 256 and 512 bits."""
+SIGN = 128
+"""What makes an int8 an unsigned number."""
+_PAIRS = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
+
+
+@dataclass(frozen=True)
+class DotProduct:
+    """An instruction that adds `numbers` products to each lane of a vector of int32."""
+
+    numbers: int
+
+    def steps(self, numbers: int) -> int:
+        """Instructions that so many products take; the last one with zeros."""
+        return -(-numbers // self.numbers)
+
+    def offset(self, w: Workload, zero: Any) -> Any:
+        """What the numbers of the data are larger by in `prepared` than the real ones, an int32;
+        `zero` is their zero point."""
+        if self is TWOS:
+            return tirx.const(0, "int32")
+        return zero + tirx.const(SIGN if w.data_dtype == "int8" else 0, "int32")
+
+    def begin(self, w: Workload, packed: Any, zero: Any, lanes: int) -> Any:
+        """What so many sums begin with; `packed` is what the weights say of it, a vector."""
+        if self is TWOS:
+            return _spread(tirx.const(0, "int32"), lanes)
+        return packed * _spread(self.offset(w, zero), lanes) if w.dequantises else packed
+
+    def border(self, w: Workload, zero: Any) -> Any:
+        """The step of numbers in the padding: each is the zero point."""
+        if self is TWOS:
+            return tirx.const(0, "int32")
+        return self.offset(w, zero) * tirx.const(0x01010101, "int32")
+
+    def loaded(self, w: Workload, data: Any, place: list[Any], zero: Any, lanes: int = 1) -> Any:
+        """`lanes` steps of a buffer of bytes from `place` on, each as the instruction takes it, an
+        int32."""
+        count = self.numbers * lanes
+        value = data.vload(place, f"{w.data_dtype}x{count}")
+        kind = "int32" if lanes == 1 else f"int32x{lanes}"
+        if self is FOURS:
+            return _flipped(w, tirx.reinterpret(kind, value), lanes)
+        wide = tirx.Cast(f"int16x{count}", value)
+        if w.dequantises:
+            wide = wide - tirx.Broadcast(tirx.Cast("int16", zero), count)
+        return tirx.reinterpret(kind, wide)
+
+    def gathered(
+        self, w: Workload, data: Any, place: list[Any], zero: Any, first: Any, end: int
+    ) -> Any:
+        """A step of numbers read one by one, number `first` of those behind `place` and its next;
+        from number `end` on they are any, for their weights are zero."""
+        found = tirx.const(0, "int32")
+        for each in range(self.numbers):
+            value = data[(*place[:-1], place[-1] + first + each)]
+            value = tirx.if_then_else(first + each < end, value, tirx.const(0, w.data_dtype))
+            if self is TWOS and w.dequantises:
+                value = tirx.Cast("int32", value) - zero
+            found = tirx.bitwise_or(found, self.placed(value, each))
+        return _flipped(w, found) if self is FOURS else found
+
+    def placed(self, number: Any, place: int) -> Any:
+        """A number as that of a step, an int32 that is zero else."""
+        bits = 32 // self.numbers
+        wide = tirx.bitwise_and(tirx.Cast("int32", number), tirx.const((1 << bits) - 1, "int32"))
+        return tirx.shift_left(wide, tirx.const(bits * place, "int32"))
+
+    @property
+    def ones(self) -> int:
+        """A step of data that are one."""
+        return 0x01010101 if self is FOURS else 0x00010001
+
+    def add(self, sums: Any, at: int, step: Any, weights: Any, lanes: int) -> None:
+        """Adds to `lanes` sums, from place `at` of a buffer on, the products of a step of data, an
+        int32, and of weights, a vector of them."""
+        before, spread = vector(sums, [at], lanes), tirx.Broadcast(step, lanes)
+        add = _fours if self is FOURS else _twos
+        store(sums, add(before, spread, weights, lanes), [at], lanes)
+
+    def pack(self, weights: NDArray[Any], per_offset: bool = False) -> NDArray[np.int32]:
+        """(tiles, numbers, width), numbers in whole steps → (tiles, 1 + steps, width): where the
+        sums begin, then the weights of a step as an int32. Sums of `TWOS` begin at 0, of `FOURS` at
+        minus the sum of their weights times `SIGN`, or, `per_offset`, times 1."""
+        tiles, numbers, width = weights.shape
+        begin = np.zeros((tiles, 1, width), np.int32)
+        if self is FOURS:
+            factor = -1 if per_offset else -SIGN
+            begin = factor * weights.astype(np.int32).sum(axis=1, dtype=np.int32)[:, None]
+        kind = np.int8 if self is FOURS else np.int16
+        steps = weights.astype(kind).reshape(tiles, numbers // self.numbers, self.numbers, width)
+        words = np.ascontiguousarray(steps.transpose(0, 1, 3, 2)).view("<i4")[..., 0]
+        return np.concatenate([begin, words], axis=1).astype(np.int32)
+
+    def weight_at(self, weights: Any, tile: Any, number: Any, lane: Any) -> Any:
+        """A weight out of what `pack` packed, as an int32."""
+        bits = 32 // self.numbers
+        word = weights[tile, 1 + tirx.indexdiv(number, self.numbers), lane]
+        shift = tirx.Cast("int32", tirx.indexmod(number, self.numbers)) * bits
+        return tirx.Cast("int32", tirx.Cast(f"int{bits}", tirx.shift_right(word, shift)))
+
+
+TWOS, FOURS = DotProduct(2), DotProduct(4)
+
+
+def dot_product(spec: CpuSpec) -> DotProduct:
+    """The widest that a processor has."""
+    return FOURS if spec.dots else TWOS
+
+
+def computes_int8(spec: CpuSpec) -> bool:
+    """Whether kernels here compute int8 on a processor."""
+    return bool(spec.dots) or platform.machine() == "x86_64"
 
 
 def check_dots(workload: Workload, spec: CpuSpec) -> None:
-    """Raises `WorkloadError` for int8 on a processor without the instruction."""
-    if workload.dtype == "int8" and not spec.dots:
+    """Raises `WorkloadError` for int8 on a processor without such an instruction."""
+    if workload.dtype == "int8" and not computes_int8(spec):
         raise WorkloadError(
-            f"{spec.name} computes no int8: {spec.model or 'this processor'} has no dot products "
-            f"of int8 (AVX512-VNNI, AVX-VNNI) in vectors of {spec.lanes} that kernels here use; "
-            "write dtype=float32, or name another target"
+            f"{spec.name} computes no int8: {spec.model or 'this processor'} is no x86, whose "
+            "instructions kernels here use for it; write dtype=float32, or name another target"
         )
-
-
-def fours(numbers: int) -> int:
-    """Dot products that `numbers` take; the last one with zeros."""
-    return -(-numbers // FOUR)
+    if workload.dequantises and spec.precision == "f32":
+        raise WorkloadError(
+            f"{spec.name} computes quantised layers in float32; write precision=int8, or leave "
+            "precision out"
+        )
 
 
 def vector_of(numbers: int) -> int:
@@ -50,33 +163,51 @@ def vector_of(numbers: int) -> int:
     return next(width for width in WIDTHS if width >= numbers)
 
 
-def flipped(four: Any, lanes: int = 1) -> Any:
-    """Four bytes of data in an int32, or `lanes` of such, with 128 added to each byte."""
-    flip = tirx.const(FLIP, "int32")
-    return tirx.bitwise_xor(four, flip if lanes == 1 else tirx.Broadcast(flip, lanes))
+def _flipped(w: Workload, four: Any, lanes: int = 1) -> Any:
+    """Four bytes of data in an int32, or `lanes` of such, as unsigned numbers."""
+    if w.data_dtype != "int8":
+        return four
+    flip = tirx.const(-0x7F7F7F80, "int32")
+    return tirx.bitwise_xor(four, _spread(flip, lanes))
 
 
-def loaded(data: Any, place: list[Any], lanes: int = 1) -> Any:
-    """`lanes` times four bytes of an int8 buffer from `place` on, each four an int32."""
-    value = data.vload(place, f"int8x{FOUR * lanes}")
-    return tirx.reinterpret("int32" if lanes == 1 else f"int32x{lanes}", value)
+def _fours(before: Any, spread: Any, weights: Any, lanes: int) -> Any:
+    def as_bytes(value: Any) -> Any:  # LLVM took int32 once, as TVM's own intrinsics still do
+        return tirx.reinterpret(f"int8x{4 * lanes}", value)
+
+    return tirx.call_llvm_pure_intrin(
+        f"int32x{lanes}", f"llvm.x86.avx512.vpdpbusd.{32 * lanes}",
+        before, as_bytes(spread), as_bytes(weights),
+    )  # fmt: skip
 
 
-def gathered(data: Any, place: list[Any], first: Any, end: int) -> Any:
-    """Four bytes one by one, number `first` of those behind `place` and its next; zeros from number
-    `end` on."""
-    found = tirx.const(0, "int32")
-    for byte in range(FOUR):
-        value = data[(*place[:-1], place[-1] + first + byte)]
-        value = tirx.if_then_else(first + byte < end, value, tirx.const(0, "int8"))
-        found = tirx.bitwise_or(found, byte_of_four(value, byte))
-    return found
+def _twos(before: Any, one: Any, other: Any, lanes: int) -> Any:
+    """With the products of two pairs of 16 bits in each of so many lanes. LLVM makes one
+    instruction of both additions where there is one (`vpdpwssd`). Without the fence, which is no
+    instruction, it would add the products of several steps first, for which there are no
+    registers."""
+
+    def as_words(value: Any) -> Any:
+        return tirx.reinterpret(f"int16x{2 * lanes}", value)
+
+    products = tirx.call_llvm_pure_intrin(
+        f"int32x{lanes}", f"llvm.x86.{_PAIRS[lanes]}", as_words(one), as_words(other)
+    )
+    total = tirx.reinterpret(f"float32x{lanes}", wrapping_sum(before, products, lanes))
+    fenced = tirx.call_llvm_pure_intrin(f"float32x{lanes}", "llvm.arithmetic.fence", total)
+    return tirx.reinterpret(f"int32x{lanes}", fenced)
 
 
-def byte_of_four(number: Any, byte: int) -> Any:
-    """An int8 as byte number `byte` of an int32 that is zero else."""
-    wide = tirx.bitwise_and(tirx.Cast("int32", number), tirx.const(255, "int32"))
-    return tirx.shift_left(wide, tirx.const(8 * byte, "int32"))
+def wrapping_sum(one: Any, other: Any, lanes: int = 1) -> Any:
+    """Of two int32, or vectors of them, modulo 2^32. TVM tells LLVM that sums of signed numbers
+    never wrap, and takes what is cast from unsigned ones for positive: neither is so."""
+    kind = "int32" if lanes == 1 else f"int32x{lanes}"
+    unsigned = tirx.reinterpret(f"u{kind}", one) + tirx.reinterpret(f"u{kind}", other)
+    return tirx.reinterpret(kind, unsigned)
+
+
+def _spread(number: Any, lanes: int) -> Any:
+    return number if lanes == 1 else tirx.Broadcast(number, lanes)
 
 
 def vector(buffer: Any, place: list[Any], lanes: int) -> Any:
@@ -89,37 +220,13 @@ def store(buffer: Any, value: Any, place: list[Any], lanes: int) -> None:
     T.buffer_store(buffer, value, [*place[:-1], lanes_at(place[-1], lanes)])
 
 
-def add_dots(sums: Any, at: int, four: Any, weights: Any, lanes: int) -> None:
-    """Adds to `lanes` sums, from place `at` of a buffer on, four data bytes times weights: `four`
-    an int32 that was `flipped`, `weights` a vector of them."""
-
-    def as_bytes(value: Any) -> Any:  # LLVM took int32 once, as TVM's own intrinsics still do
-        return tirx.reinterpret(f"int8x{FOUR * lanes}", value)
-
-    found = tirx.call_llvm_pure_intrin(
-        f"int32x{lanes}",
-        f"llvm.x86.avx512.vpdpbusd.{32 * lanes}",
-        vector(sums, [at], lanes),
-        as_bytes(tirx.Broadcast(four, lanes)),
-        as_bytes(weights),
-    )
-    store(sums, found, [at], lanes)
-
-
 def add_products(sums: Any, at: Any, numbers: Any, weights: Any, lanes: int) -> None:
     """Adds to `lanes` sums, from place `at` of a buffer on, int32 `numbers` of 16 bits times
-    `weights` of `pack_words`, vectors of so many: `vpdpwssd` adds the products of two pairs of 16
+    `weights` of `pack_words`, vectors of so many: `vpmaddwd` adds the products of two pairs of 16
     bits, and the upper half of these weights is zero. Other multiplications of int32 are slow."""
-    if lanes not in WIDTHS:
-        found = vector(sums, [at], lanes) + numbers * weights
-    else:
-        found = tirx.call_llvm_pure_intrin(
-            f"int32x{lanes}",
-            f"llvm.x86.avx512.vpdpwssd.{32 * lanes}",
-            vector(sums, [at], lanes),
-            tirx.reinterpret(f"int16x{2 * lanes}", numbers),
-            tirx.reinterpret(f"int16x{2 * lanes}", weights),
-        )
+    before = vector(sums, [at], lanes)
+    known = lanes in WIDTHS
+    found = _twos(before, numbers, weights, lanes) if known else before + numbers * weights
     store(sums, found, [at], lanes)
 
 
@@ -130,8 +237,7 @@ def words(numbers: Any, lanes: int) -> Any:
 
 def spread(number: Any, lanes: int) -> Any:
     """One int8 as so many int32."""
-    wide = tirx.Cast("int32", number)
-    return wide if lanes == 1 else tirx.Broadcast(wide, lanes)
+    return _spread(tirx.Cast("int32", number), lanes)
 
 
 def lanes_at(place: Any, lanes: int) -> Any:
@@ -139,30 +245,11 @@ def lanes_at(place: Any, lanes: int) -> Any:
     return tirx.Ramp(place, 1, lanes) if lanes > 1 else place
 
 
-def pack_words(weights: NDArray[Any], lanes: int) -> NDArray[Any]:
-    """Weights of any shape for `add_products` of so many lanes; float32 as they are."""
-    if weights.dtype != np.int8:
-        return weights
-    return weights.astype(np.int32) & (0xFFFF if lanes in WIDTHS else -1)
+def pack_words(weights: NDArray[Any], lanes: int) -> NDArray[np.int32]:
+    """Weights of any shape for `add_products` of so many lanes."""
+    return weights.astype(np.int32) & np.int32(0xFFFF if lanes in WIDTHS else -1)
 
 
-def word_at(w: Workload, word: Any) -> Any:
-    """The weight that is in an int32 of `pack_words`, as an int32; a float32 as it is."""
-    return word if w.dtype == "float32" else tirx.Cast("int32", tirx.Cast("int16", word))
-
-
-def pack_fours(weights: NDArray[Any]) -> NDArray[np.int32]:
-    """(tiles, numbers, width), numbers in fours → (tiles, 1 + numbers / 4, width): where the sums
-    begin, then four weights an int32."""
-    tiles, numbers, width = weights.shape
-    begin = (-128 * weights.astype(np.int32).sum(axis=1, dtype=np.int32))[:, None]
-    four = weights.astype(np.int8).reshape(tiles, numbers // FOUR, FOUR, width)
-    words = np.ascontiguousarray(four.transpose(0, 1, 3, 2)).view("<i4")[..., 0]
-    return np.concatenate([begin, words], axis=1).astype(np.int32)
-
-
-def weight_at(weights: Any, tile: Any, number: Any, lane: Any) -> Any:
-    """A weight out of what `pack_fours` packed, as an int32."""
-    word = weights[tile, 1 + tirx.indexdiv(number, FOUR), lane]
-    shift = tirx.Cast("int32", tirx.indexmod(number, FOUR)) * 8
-    return tirx.Cast("int32", tirx.Cast("int8", tirx.shift_right(word, shift)))
+def word_at(word: Any) -> Any:
+    """The weight that is in an int32 of `pack_words`, as an int32."""
+    return tirx.Cast("int32", tirx.Cast("int16", word))

@@ -14,11 +14,11 @@ from typing import Any
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.shared import (
-    A_CHANNEL,
+    data_zero,
     epilogue_tensors,
     epilogue_value,
+    shape_of_tensor,
     sums_type,
-    tensors_type,
 )
 from tilewright.targets.workload import Workload
 
@@ -108,17 +108,22 @@ class Arguments:
         def argument(name: str, shape: tuple[int, ...], dtype: str) -> Any:
             return T.arg(name, T.buffer(shape, dtype))
 
-        kind, self._workload = tensors_type(workload), workload
-        self.data = argument("data", data, kind)
+        self.workload = workload
+        self.data = argument("data", data, workload.data_dtype)
         self.weights = argument("weights", weights, weights_type or sums_type(workload))
         self._inputs: dict[str, Any] = {
-            name: argument(name, bias if name in A_CHANNEL else out, dtype)
+            name: argument(name, shape_of_tensor(workload, name, bias, out), dtype)
             for name, dtype in epilogue_tensors(workload).items()
         }
-        self.out = argument("out", out, kind)
+        self.out = argument("out", out, workload.out_dtype)
+
+    @property
+    def zero(self) -> Any:
+        """The zero point of the data, an int32."""
+        return data_zero(self._inputs)
 
     def finish(self, value: Any, place: tuple[Any, ...], channel: tuple[Any, ...]) -> None:
         """Stores `value` at `place` of the output after the epilogue; `channel` is the place in the
         bias."""
-        found = epilogue_value(self._workload, self._inputs, value, place, channel)
+        found = epilogue_value(self.workload, self._inputs, value, place, channel)
         T.buffer_store(self.out, found, list(place))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.loops import split_index
+from tilewright.targets.cpu.kernels.shared import data_zero, real
 from tilewright.targets.workload import Workload
 
 te = lazy_module("tvm.te")
@@ -38,6 +39,19 @@ def padded(w: Workload, data: Any, size: tuple[int, int] | None = None) -> Any:
     return te.compute(shape, inside, name="padded")
 
 
+def real_data(
+    w: Workload, data: Any, inputs: Mapping[str, Any], size: tuple[int, int] | None = None
+) -> Any:
+    """`padded` data; the integers of an epilogue with a `dequantise` step as the numbers that they
+    stand for times their scale, in float32. `inputs` are what the epilogue takes."""
+    if not w.dequantises:
+        return padded(w, data, size)
+    zero = data_zero(inputs)
+
+    reals = te.compute(data.shape, lambda *place: real(data[place], zero), name="reals")
+    return padded(w, reals, size)
+
+
 @dataclass(frozen=True)
 class PaddedSource:
     """Where a task reads: `at(block, y, x, i)` in coordinates of the unpadded image."""
@@ -47,10 +61,12 @@ class PaddedSource:
 
 class Copies:
     """Written into the function that is being built; `data` its parameter, in blocks of `block`
-    channels."""
+    channels; copies are of the element type `kind`, as `convert` makes them of the data's."""
 
-    def __init__(self, w: Workload, data: Any, block: int) -> None:
-        self.w, self.data, self.block = w, data, block
+    def __init__(
+        self, w: Workload, data: Any, block: int, kind: str, convert: Callable[[Any], Any]
+    ) -> None:
+        self.w, self.data, self.block, self.kind, self.convert = w, data, block, kind, convert
         self.width = (w.out_width - 1) * w.stride_w + w.dilation_w * (w.kernel_w - 1) + 1
 
     def height(self, rows: int) -> int:
@@ -61,7 +77,7 @@ class Copies:
     def of_everything(self) -> Any:
         """A buffer of all data between its padding, as far as anything reads it."""
         w, blocks, rows = self.w, self.w.in_channels // self.block, self.height(self.w.out_height)
-        copy = T.alloc_buffer((w.batch, blocks, rows, self.width, self.block), w.dtype)
+        copy = T.alloc_buffer((w.batch, blocks, rows, self.width, self.block), self.kind)
         with T.parallel(0, w.batch * blocks * rows) as chunk:
             n, c, y = split_index(chunk, w.batch, blocks, rows)
             self._row(copy, [n, c, y], [n, c, y - w.pad_top])
@@ -72,13 +88,13 @@ class Copies:
         `place` (image, block) on."""
         w, (n, block) = self.w, place
         top, height = first * w.stride_h - w.pad_top, self.height(rows)
-        copy = T.alloc_buffer((blocks, height, self.width, self.block), w.dtype)
+        copy = T.alloc_buffer((blocks, height, self.width, self.block), self.kind)
         with T.serial(0, blocks) as c, T.serial(0, height) as y:
             self._row(copy, [c, y], [n, block + c, top + y])
         return PaddedSource(lambda c, y, x, i: copy[c, y - top, x + w.pad_left, i])
 
     def _row(self, copy: Any, to: list[Any], source: list[Any]) -> None:
-        w, zero = self.w, tirx.const(0, self.w.dtype)
+        w, zero = self.w, tirx.const(0, self.kind)
         end = min(w.pad_left + w.width, self.width)
 
         def clear(begin: int, until: int) -> None:
@@ -91,7 +107,7 @@ class Copies:
                 clear(0, min(w.pad_left, self.width))
                 if w.pad_left < end:
                     with T.serial(w.pad_left, end) as x, T.vectorized(0, self.block) as i:
-                        value = self.data[(*source, x - w.pad_left, i)]
+                        value = self.convert(self.data[(*source, x - w.pad_left, i)])
                         T.buffer_store(copy, value, [*to, x, i])
                 clear(max(end, 0), self.width)
             with T.Else():

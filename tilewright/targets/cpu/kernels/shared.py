@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.activations import activated
+from tilewright.targets.cpu.kernels.int8_dot_product import pack_words, word_at, wrapping_sum
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.steps.float_activations import FUNCTIONS
+from tilewright.targets.steps.quantised import BYTES, NUMBERS
 from tilewright.targets.steps.registry import STEP_KINDS
 from tilewright.targets.steps.step import AluOperation
 from tilewright.targets.workload import Workload
@@ -18,35 +23,41 @@ te = lazy_module("tvm.te")
 tirx = lazy_module("tvm.tirx")
 
 
-def with_epilogue(w: Workload, sums: Any, shape: tuple[int, ...], ob: int) -> tuple[list[Any], Any]:
-    """What the epilogue takes as placeholders, and the result of all steps on `sums`, a te tensor
-    of `shape` (n, channel block, y, x, channel of a block of `ob`), or larger."""
-    inputs = epilogue_inputs(w, shape, ob)
+def with_epilogue(w: Workload, sums: Any, shape: tuple[int, ...], inputs: dict[str, Any]) -> Any:
+    """The result of all steps of the epilogue on `sums`, a te tensor of `shape` (n, channel block,
+    y, x, channel of a block), or larger; `inputs` are those of `epilogue_inputs`."""
 
     def value(n: Any, o: Any, y: Any, x: Any, b: Any) -> Any:
         return epilogue_value(w, inputs, sums[n, o, y, x, b], (n, o, y, x, b))
 
-    return list(inputs.values()), te.compute(shape, value, name="out")
+    return te.compute(shape, value, name="out")
 
 
 def epilogue_inputs(w: Workload, shape: tuple[int, ...], ob: int) -> dict[str, Any]:
     """The placeholders of `epilogue_tensors`."""
     channels = (w.out_channels // ob, ob)
     return {
-        name: te.placeholder(channels if name in A_CHANNEL else shape, dtype, name=name)
+        name: te.placeholder(shape_of_tensor(w, name, channels, shape), dtype, name=name)
         for name, dtype in epilogue_tensors(w).items()
     }
 
 
-def tensors_type(w: Workload) -> str:
-    """Of its data, its output, and weights before they are packed: products of bfloat16 are of
-    rounded float32."""
-    return "float32" if w.dtype == "bfloat16" else w.dtype
+def shape_of_tensor(
+    w: Workload, name: str, channels: tuple[int, ...], out: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Of what an epilogue takes by that name, given the shapes of values a channel and of the
+    output."""
+    if name == QUANTISATION:
+        return (1 + sum(NUMBERS.get(step.kind, 0) for step in w.epilogue),)
+    return channels if name in A_CHANNEL else out
 
 
 def sums_type(w: Workload) -> str:
-    """Of the sums of products."""
-    return "int32" if w.dtype == "int8" else "float32"
+    """Of the sums of products. Few products a sum are as fast in float32, and it holds their sums
+    exactly up to 2^24."""
+    if w.dtype == "int8":
+        return "float32" if w.dequantises and w.groups > 1 else "int32"
+    return "float32"
 
 
 def widened(w: Workload, number: Any) -> Any:
@@ -54,9 +65,33 @@ def widened(w: Workload, number: Any) -> Any:
     return number if w.dtype == "float32" else tirx.Cast(sums_type(w), number)
 
 
-A_CHANNEL = frozenset({"bias", "shr_channel"})
-"""Steps whose tensors have one value an output channel; those of others are like the output."""
-_STEPS = {"bias", "add", "residual", "offset", "shr", "shr_channel", "shl", "min", "max"}
+def real(number: Any, zero: Any) -> Any:
+    """The number that an integer of the data stands for, times its scale, in float32; `zero` is
+    the zero point, an int32."""
+    return tirx.Cast("float32", tirx.Cast("int32", number) - zero)
+
+
+def multiplied(w: Workload, number: Any, weight: Any) -> Any:
+    """A number of the data times a weight of `packed_words`."""
+    if sums_type(w) == "float32":
+        return number * weight
+    return tirx.Cast("int32", number) * word_at(weight)
+
+
+def packed_words(w: Workload, weights: NDArray[Any], lanes: int) -> NDArray[Any]:
+    """Weights of any shape, each as a kernel multiplies it in vectors of so many lanes."""
+    if sums_type(w) == "float32":
+        return weights.astype(np.float32, copy=False)
+    return pack_words(weights, lanes)
+
+
+QUANTISATION = "quantisation"
+A_CHANNEL = frozenset({"bias", "shr_channel", "scale"})
+"""Tensors with one value an output channel; others but `QUANTISATION` are like the output."""
+_STEPS = {
+    "bias", "add", "residual", "offset", "shr", "shr_channel", "shl", "min", "max", "dequantise",
+    "add_dequantised", "round", "quantise",
+}  # fmt: skip
 _FLOATS = {"bias": "float32", "residual": "float32"}
 _INTEGERS = {"bias": "int32", "shr_channel": "int32", "add": "int32", "residual": "int8"}
 
@@ -74,6 +109,12 @@ def computes(step: EpilogueOp) -> bool:
 def epilogue_tensors(w: Workload) -> dict[str, str]:
     """The element types of what the epilogue's steps take, in the order a kernel takes them."""
     kinds = {step.kind for step in w.epilogue}
+    if w.dequantises:
+        found = {QUANTISATION: "float32", "scale": "float32"}
+        if "bias" in kinds:
+            found["bias"] = "float32"
+        added = next((step for step in w.epilogue if step.kind == "add_dequantised"), None)
+        return found if added is None else found | {"added": BYTES[added.value]}
     known = _INTEGERS if w.dtype == "int8" else _FLOATS
     return {name: dtype for name, dtype in known.items() if name in kinds}
 
@@ -88,6 +129,8 @@ def epilogue_value(
     """All steps on `found`, the sum at the place `at`: (n, channel block, y, x, channel), or others
     where `channel`, the place in the bias, is given."""
     place = (at[1], at[-1]) if channel is None else channel
+    if w.dequantises:
+        return _in_reals(w, inputs, found, at, place)
     if w.dtype == "int8":
         tensors = {name: inputs[name][place if name in A_CHANNEL else at] for name in inputs}
         return _in_integers(w, tensors, found)
@@ -104,11 +147,57 @@ def epilogue_value(
     return found
 
 
-def wrapping_sum(one: Any, other: Any) -> Any:
-    """Of two int32, modulo 2^32. TVM tells LLVM that sums of signed numbers never wrap, and takes
-    what is cast from unsigned ones for positive: neither is so."""
-    unsigned = tirx.reinterpret("uint32", one) + tirx.reinterpret("uint32", other)
-    return tirx.reinterpret("int32", unsigned)
+def _in_reals(
+    w: Workload, inputs: dict[str, Any], found: Any, at: tuple[Any, ...], channel: tuple[Any, ...]
+) -> Any:
+    """All steps of an epilogue that begins with `dequantise`."""
+
+    place = 1
+
+    def number(offset: int) -> Any:
+        return inputs[QUANTISATION][place + offset]
+
+    def rounded(found: Any) -> Any:
+        return _rounded_bits(tirx.max(tirx.min(found * number(0), number(2)), number(1)))
+
+    for step in w.epilogue:
+        if step.kind == "dequantise":
+            found = tirx.Cast("float32", found) * inputs["scale"][channel]
+        elif step.kind == "bias":
+            found = found + inputs["bias"][channel]
+        elif step.kind == "add_dequantised":
+            real = tirx.Cast("float32", inputs["added"][at]) - number(0)
+            found = found + real * number(1)
+        elif step.kind == "round":
+            integer = rounded(found) - int(np.float32(_ROUNDS).view(np.int32))
+            found = tirx.Cast("float32", integer) * number(3)
+        elif step.kind == "quantise":
+            integer = rounded(found) + tirx.reinterpret("int32", number(3))
+            found = tirx.Cast(w.out_dtype, integer)
+        else:
+            clip = tirx.max if step.kind == "max" else tirx.min
+            found = clip(found, tirx.const(float(step.value), "float32"))
+        place += NUMBERS.get(step.kind, 0)
+    return found
+
+
+_ROUNDS = 1.5 * 2**23
+
+
+def _rounded_bits(number: Any) -> Any:
+    """An int32: the integer nearest to a small float32, ties to even, plus the bits of `_ROUNDS`,
+    of which the lowest eight are 0.
+
+    TVM computes `nearbyint` one by one. `_ROUNDS` has no bits behind the point: a number that is
+    added to it is rounded, and the lowest bits of the sum are the integer's."""
+    return tirx.reinterpret("int32", number + tirx.const(_ROUNDS, "float32"))
+
+
+def data_zero(inputs: Mapping[str, Any]) -> Any:
+    """The zero point of the data, an int32; of epilogues without a `dequantise` step 0."""
+    if QUANTISATION not in inputs:
+        return tirx.const(0, "int32")
+    return tirx.reinterpret("int32", inputs[QUANTISATION][0])
 
 
 def _in_integers(w: Workload, tensors: dict[str, Any], found: Any) -> Any:
@@ -162,20 +251,22 @@ def vectors(block: int, lanes: int) -> int:
     return block // lanes + (block % lanes).bit_count()
 
 
-def with_row_epilogue(w: Workload, sums: Any) -> tuple[list[Any], Any]:
-    """What `with_epilogue` does, on rows of output channels: `sums` of shape (..., channels), the
-    bias of shape (channels,)."""
-    inputs = {
-        name: te.placeholder(
-            (w.out_channels,) if name in A_CHANNEL else sums.shape, dtype, name=name
-        )
+def row_inputs(w: Workload, shape: tuple[int, ...]) -> dict[str, Any]:
+    """The placeholders of `epilogue_tensors`, of an output of `shape` (..., channels)."""
+    return {
+        name: te.placeholder(shape_of_tensor(w, name, (w.out_channels,), shape), dtype, name=name)
         for name, dtype in epilogue_tensors(w).items()
     }
+
+
+def with_row_epilogue(w: Workload, sums: Any, inputs: dict[str, Any]) -> Any:
+    """What `with_epilogue` does, on rows of output channels: `sums` of shape (..., channels), the
+    bias of shape (channels,)."""
 
     def value(*place: Any) -> Any:
         return epilogue_value(w, inputs, sums[place], place, place[-1:])
 
-    return list(inputs.values()), te.compute(sums.shape, value, name="out")
+    return te.compute(sums.shape, value, name="out")
 
 
 def divisors(number: int, at_most: int) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.kernel import KnobValues
-from tilewright.targets.cpu.kernels.padding import padded
+from tilewright.targets.cpu.kernels.padding import real_data
 from tilewright.targets.cpu.kernels.shared import epilogue_inputs, epilogue_value
 from tilewright.targets.cpu.kernels.tiling import CpuTiling, check_unrolled, packed_shape
 from tilewright.targets.cpu.spec import CpuSpec
@@ -63,9 +63,16 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     rows, columns = t.covered
     in_shape, out_shape = packed_shape(w, spec), packed_shape(w, spec, out=True)
     n, in_blocks = in_shape[:2]
-    data = te.placeholder(in_shape, name="data")
+    data = image = te.placeholder(in_shape, name="data")
+    if w.dequantises:  # whose kernels see rows
+        _, _, height, width, _ = in_shape
+        data = te.placeholder((n, in_blocks, height, width * t.ib), w.data_dtype, name="data")
+        image = te.compute(
+            in_shape, lambda n, c, y, x, i: data[n, c, y, x * t.ib + i], name="image"
+        )
+    inputs = epilogue_inputs(w, out_shape, t.ob)
     weights = te.placeholder((t.tiles[0], a, a, in_blocks, t.ib, blocks * t.ob), name="weights")
-    source = padded(w, data, (rows * m + 2, columns * m + 2))
+    source = real_data(w, image, inputs, (rows * m + 2, columns * m + 2))
     patch = te.compute(
         (n, in_blocks, rows, columns, a, a, t.ib),
         lambda n, c, y, x, p, q, i: source[n, c, y * m + p, x * m + q, i],
@@ -110,7 +117,6 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         ),
         name="square",
     )
-    inputs = epilogue_inputs(w, out_shape, t.ob)
 
     def value(n: Any, o: Any, y: Any, x: Any, b: Any) -> Any:
         div, mod = tirx.indexdiv, tirx.indexmod
@@ -165,6 +171,9 @@ def schedule(function: Any, w: Workload, spec: CpuSpec, values: KnobValues) -> A
     check_unrolled(t, values, (1, 1))
     sch = s_tir.Schedule(tvm.IRModule({"main": function}))
     names = ("padded", "patch", "half", "left", "part", "back", "square", "out")
+    if w.dequantises:
+        for name in ("image", "reals"):
+            sch.compute_inline(sch.get_sblock(name))
     border, patch, half, left, part, back, square, out = map(sch.get_sblock, names)
     *_, o, y, x, p, q, b = sch.get_loops(square)
     sizes = [

@@ -1,0 +1,140 @@
+"""Reads products of quantised tensors: their integers, and what is done with the results."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of
+from tilewright.networks.relax.constants import along_channels, integers_of
+from tilewright.networks.relax.op_patterns import (
+    ADD,
+    CONV2D,
+    DEQUANTISE,
+    QUANTISE,
+    RELU,
+    RESHAPES,
+    Link,
+    Match,
+    quantisation,
+    upper_bound,
+)
+
+BYTES = ("int8", "uint8")
+_MIDDLE = {"int8": 0, "uint8": 128}
+_MOVES = ("relax.permute_dims", "relax.reshape", "relax.expand_dims", "relax.squeeze")
+
+
+class IntegerWeights(NamedTuple):
+    """Weights less their zero points, int16 of shape (o, c / groups, kh, kw) or (out, in), and
+    their scales, float64 of shape (o,)."""
+
+    numbers: NDArray[np.int16]
+    scale: NDArray[np.float64]
+
+
+def integer_tensor(flat: FlatGraph, value: Any) -> Any:
+    """The variable of the int8 or uint8 tensor that a value is dequantised from, by one scale and
+    zero point that are known; of a product of matrices it may have another shape. None for
+    anything else."""
+    binding = flat.by_var.get(value)
+    while binding is not None and binding.op in RESHAPES:
+        binding = flat.by_var.get(binding.args[0])
+    if binding is None or binding.op != DEQUANTISE or flat.is_constant(binding.args[0]):
+        return None
+    known = all(getattr(arg, "value", None) is not None for arg in binding.args[1:3])
+    if not known or any(arg.value.numpy().size != 1 for arg in binding.args[1:3]):
+        return None
+    return binding.args[0] if str(binding.args[0].ty.dtype) in BYTES else None
+
+
+def weight_scale(flat: FlatGraph, anchor: Binding) -> NDArray[np.float64] | None:
+    """Shape (o,), of a convolution or a dense layer whose weights are int8 without zero points, or
+    uint8 around 128, with a scale each output channel at the most; None for others. The weights
+    themselves need not be known."""
+    value = anchor.args[1]
+    binding = flat.by_var.get(value)
+    while binding is not None and binding.op in _MOVES:
+        binding = flat.by_var.get(binding.args[0])
+    if binding is None or binding.op != DEQUANTISE or not flat.is_constant(binding.args[0]):
+        return None
+    dtype = str(binding.args[0].ty.dtype)
+    if dtype not in _MIDDLE or any(not hasattr(arg, "value") for arg in binding.args[1:3]):
+        return None
+    scales, zeros = (arg.value.numpy().ravel() for arg in binding.args[1:3])
+    if (zeros != _MIDDLE[dtype]).any():
+        return None
+    along = along_channels(flat, value, scales.astype(np.float64))
+    return _of_channels(along, 0 if anchor.op == CONV2D else 1)
+
+
+def integer_weights(flat: FlatGraph, anchor: Binding) -> IntegerWeights | None:
+    """Of a product that `weight_scale` is known of; None for others."""
+    found, scale = integers_of(flat, anchor.args[1]), weight_scale(flat, anchor)
+    if found is None or scale is None:
+        return None
+    numbers = found[0].astype(np.int16) - _MIDDLE[str(found[0].dtype)]
+    return IntegerWeights(numbers if anchor.op == CONV2D else numbers.T, scale)
+
+
+def further_links(flat: FlatGraph, match: Match) -> tuple[Link, ...]:
+    """What follows a match that ends with integers and a kernel can do in its epilogue: they are
+    dequantised, a tensor of integers that is there before them is added, a clip, and they are
+    quantised again; as often as that follows, with one addition at the most."""
+    found: list[Link] = []
+    links = list(match.chain)
+    while links and links[-1].kind == "quantise":
+        may_add = all(link.kind != "add" for link in (*match.chain, *found))
+        links = _requantised(flat, links[-1].binding, may_add)
+        found += links
+    return tuple(found)
+
+
+def _requantised(flat: FlatGraph, written: Binding, may_add: bool) -> list[Link]:
+    """From integers to the next ones; empty where that is not what follows."""
+    read = flat.sole_user(written.var)
+    if read is None or read.op != DEQUANTISE or not _same_scale(written, read):
+        return []
+    links = [Link(read, 0, "dequantise")]
+    user = flat.sole_user(read.var)
+    if user is not None and user.op == ADD and may_add:
+        position = 0 if user.args[0].same_as(read.var) else 1
+        other = user.args[1 - position]
+        same = shape_of(other) == read.shape == user.shape
+        if not same or not _is_before(flat, integer_tensor(flat, other), written.var):
+            return []
+        links.append(Link(user, position, "add"))
+        user = flat.sole_user(user.var)
+    if user is not None and (user.op == RELU or upper_bound(user) is not None):
+        links.append(Link(user, 0, "relu" if user.op == RELU else "clip"))
+        user = flat.sole_user(user.var)
+    if user is None or user.op != QUANTISE or user.args[0] not in (links[-1].binding.var,):
+        return []
+    return [*links, Link(user, 0, "quantise")] if quantisation(user) is not None else []
+
+
+def _same_scale(written: Binding, read: Binding) -> bool:
+    one, other = quantisation(written), quantisation(read)
+    return one is not None and one == other and len(one.scale) == 1
+
+
+def _is_before(flat: FlatGraph, tensor: Any, var: Any) -> bool:
+    """Whether a tensor is there before a variable is bound: of two products that are added, the
+    later one adds."""
+    if tensor is None:
+        return False
+    for binding in flat.bindings:
+        if binding.var.same_as(var):
+            return tensor not in flat.by_var
+        if binding.var.same_as(tensor):
+            return True
+    return False
+
+
+def _of_channels(values: NDArray[Any], axis: int) -> NDArray[np.float64] | None:
+    """One value a channel; None where values differ along another axis."""
+    channels = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+    same = bool((channels == channels[:, :1]).all())
+    return np.array(channels[:, 0], np.float64) if same else None
