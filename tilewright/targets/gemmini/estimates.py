@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.features import Feature, Features
+from tilewright.targets.gemmini.isa import OUTPUT_STATIONARY
 from tilewright.targets.gemmini.loop_commands import LOOPS, MOST_BLOCKS
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
 from tilewright.targets.gemmini.lowering.hidden import LEAST_ROWS
@@ -51,6 +52,7 @@ def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
     width = _up(s.tile_w, chunks)  # pixels of a product
     fed = np.maximum(width, LEAST_ROWS)
     passes = pixel_tiles * g.groups * (taps * k_all + len(g.identities)) * n_all
+    fed = np.where(np.asarray(s.dataflow == OUTPUT_STATIONARY) & ~loop, DIM, fed)
     feeding = passes * (DIM + (s.tile_h * chunks - 1) * fed)
     again = (k_tiles > 1) | (s.order != PIXELS_OUTSIDE)
     data_loads = pixel_tiles * np.where(again & (n_tiles > 1), n_tiles, 1) * g.groups

@@ -46,7 +46,7 @@ class BlockGeometry:
     of height 1 whose pixels are the rows of the matrix. Groups that share blocks are one of
     `groups`; each has `in_channels` and `out_channels`, the last may have fewer
     (`in_channels_of`). Strides are bytes from a pixel to the next, and of weights from those of one
-    input channel and tap to the next."""
+    input channel and tap to the next. `most_chained` are products that the array may sum itself."""
 
     flat: bool
     images: int
@@ -74,6 +74,7 @@ class BlockGeometry:
     output_stride: int
     weight_stride: int
     addresses: Mapping[str, int]
+    most_chained: int
 
     @classmethod
     def of(cls, workload: Workload, row_bytes: Callable[[int], int] = aligned_row) -> BlockGeometry:
@@ -110,6 +111,7 @@ class BlockGeometry:
             row_bytes(w.out_channels),
             row_bytes(w.out_channels // w.groups * merged),
             {},
+            store_epilogue(w).most_chained,
         )  # fmt: skip
         return replace(made, addresses=made.in_order(MEMORY_BASE))
 

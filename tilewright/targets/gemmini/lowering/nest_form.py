@@ -103,7 +103,8 @@ class _Nest:
         """All stages. What has a second buffer is loaded a stage ahead, or stored one later."""
         g, s = self.g, self.s
         self._put(
-            configure_array(), configure_store(g.output_stride, g.epilogue), self._data_stride(),
+            configure_array(s.dataflow), configure_store(g.output_stride, g.epilogue),
+            self._data_stride(),
             configure_load(1, g.weight_stride, DIM), configure_load(2, 0, DIM),
         )  # fmt: skip
         every = stages(g, s)

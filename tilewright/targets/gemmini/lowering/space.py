@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tilewright.targets.base import Knob, Space
+from tilewright.targets.gemmini.isa import OUTPUT_STATIONARY, WEIGHT_STATIONARY
+from tilewright.targets.gemmini.lowering.chains import has_chains
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
 from tilewright.targets.gemmini.lowering.schedule import (
     ALL_CHANNELS_FIRST,
@@ -36,6 +38,7 @@ def space_of(g: BlockGeometry, rule: TileSchedule) -> Space:
         "out_buffers": (1, 2),
         "store_blocks": (1, 4),
         "walk": (WEIGHTS_OF_A_CHANNEL_FIRST, ALL_CHANNELS_FIRST),
+        "dataflow": (OUTPUT_STATIONARY, WEIGHT_STATIONARY) if g.flat and has_chains(g) else (),
     }
     chosen = rule._asdict()
     return Space(

@@ -34,9 +34,9 @@ def commands(rows: Sequence[tuple[int, int, int]]) -> CommandTable:
     return np.array(rows, np.uint64).reshape(-1, 3)
 
 
-def configure_array() -> tuple[int, int, int]:
-    """Weight-stationary, strides of one row, no scale."""
-    return CONFIG, CONFIG_EX | WEIGHT_STATIONARY << 2 | 1 << 16 | SCALE_ONE << 32, 1 << 48
+def configure_array(dataflow: int = WEIGHT_STATIONARY) -> tuple[int, int, int]:
+    """Strides of one row, no scale, no shift."""
+    return CONFIG, CONFIG_EX | dataflow << 2 | 1 << 16 | SCALE_ONE << 32, 1 << 48
 
 
 def configure_load(state: int, stride: int, block_stride: int) -> tuple[int, int, int]:
