@@ -30,6 +30,7 @@ from tilewright.targets.capabilities import (
     HasSpecification,
     Latency,
     NamedSchedule,
+    PoolsSums,
     RoundsToEven,
     Verifies,
     WritesC,
@@ -51,7 +52,7 @@ from tilewright.targets.workload import Workload
 
 CAPABILITIES = (
     Baseline, Bounds, Builds, Estimates, Fallback, HasBlocks, HasCosts, HasSpecification,
-    RoundsToEven, Verifies, WritesC,
+    PoolsSums, RoundsToEven, Verifies, WritesC,
 )  # fmt: skip
 """What a Gemmini can do beyond `Target`."""
 
@@ -61,6 +62,7 @@ class GemminiTarget:
 
     deterministic = True
     rounds_to_even = True
+    pools_sums = True
     c_format = "gemmini-c"
     blocks = Blocks(1, DIM, DIM)
 

@@ -19,7 +19,7 @@ from tilewright.targets.gemmini.lowering.epilogue import MOST_CHAINED
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry
 from tilewright.targets.gemmini.lowering.patch import Patch
 from tilewright.targets.gemmini.lowering.schedule import ALL_CHANNELS_FIRST, TileSchedule
-from tilewright.targets.gemmini.lowering.tile import TileStage, pixel_groups
+from tilewright.targets.gemmini.lowering.tile import TileStage, pixel_groups, sum_rows
 from tilewright.targets.gemmini.lowering.words import ACCUMULATES, ACCUMULATOR, operand
 from tilewright.targets.gemmini.spec import DIM
 
@@ -57,6 +57,7 @@ def products(
 ) -> Pairs:
     """The products of a stage (products, 2, 3)."""
     groups = np.array(pixel_groups(stage.tile), np.int64)  # (groups, 3)
+    sums = places.sums + sum_rows(g, stage.tile).T  # (output blocks, groups)
     if stage.is_residual:
         blocks = _residual_blocks(g, s, stage, places)
         pixels = groups[:, 0] * s.tile_w + groups[:, 1]
@@ -65,24 +66,22 @@ def products(
         pixels = groups[:, 0] * patch.line_rows + groups[:, 1]
     if s.dataflow == OUTPUT_STATIONARY:
         most = g.most_chained if stage.is_first and stage.is_last else MOST_CHAINED
-        made = _chains(g, s, stage, places, blocks.by_output(), pixels, groups[:, 2], most)
+        made = _chains(g, s, stage, sums, blocks.by_output(), pixels, groups[:, 2], most)
     else:
         if not stage.is_residual and s.walk != ALL_CHANNELS_FIRST:
             blocks = blocks.by_output()
-        made = _by_weights(stage.tile.n_blocks, places, blocks, pixels, groups[:, 2])
+        made = _by_weights(sums, blocks, pixels, groups[:, 2])
     return made.reshape(-1, 2, 3).astype(np.uint64)
 
 
 def _by_weights(
-    n_blocks: int, places: Places, blocks: _Blocks, pixels: NDArray[np.int64],
-    rows: NDArray[np.int64],
-) -> NDArray[np.int64]:  # fmt: skip
+    places: NDArray[np.int64], blocks: _Blocks, pixels: NDArray[np.int64], rows: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Each block of weights is loaded once, and meets all groups of pixels:
     (blocks, groups, 2, 3)."""
     number = np.arange(len(pixels))[None, :]
-    n, data, weights, k_columns, n_columns, begins = (column[:, None] for column in blocks)
-    sums = places.sums + (number * n_blocks + n) * DIM
-    sums = sums | ACCUMULATOR | np.where(begins == 1, 0, ACCUMULATES)
+    _, data, weights, k_columns, n_columns, begins = (column[:, None] for column in blocks)
+    sums = places[blocks.n] | ACCUMULATOR | np.where(begins == 1, 0, ACCUMULATES)
     fresh = number == 0
     made = np.empty((len(blocks.n), len(pixels), 2, 3), np.int64)
     made[..., 0, 0] = PRELOAD
@@ -95,21 +94,19 @@ def _by_weights(
 
 
 def _chains(
-    g: BlockGeometry, s: TileSchedule, stage: TileStage, places: Places, blocks: _Blocks,
+    g: BlockGeometry, s: TileSchedule, stage: TileStage, places: NDArray[np.int64], blocks: _Blocks,
     pixels: NDArray[np.int64], rows: NDArray[np.int64], most: int,
 ) -> NDArray[np.int64]:  # fmt: skip
     """Sums stay in the array for a chain of blocks, which are by output block: (output blocks,
     groups, blocks of one, 2, 3), or groups first."""
     n_blocks = stage.tile.n_blocks
     parts = _Blocks(*(column.reshape(n_blocks, 1, -1) for column in blocks))
-    number = np.arange(len(pixels))[None, :, None]
     inputs = [DIM if stage.is_residual else summed_inputs(g, c) for c in parts.k_columns[0, 0]]
     ends = np.array(chain_ends(inputs, most))
     starts = np.roll(ends, 1)
     # The first chain of a stage writes where its first block does.
     adds = (np.cumsum(starts) > 1) | (parts.begins[..., :1] == 0)
-    sums = places.sums + (number * n_blocks + parts.n) * DIM
-    sums = sums | ACCUMULATOR | np.where(adds, ACCUMULATES, 0)
+    sums = places[:, :, None] | ACCUMULATOR | np.where(adds, ACCUMULATES, 0)
     made = np.empty((n_blocks, len(pixels), len(ends), 2, 3), np.int64)
     made[..., 0, 0] = PRELOAD
     made[..., 0, 1] = operand(GARBAGE, DIM, DIM)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,28 @@ def configure_load(state: int, stride: int, block_stride: int) -> tuple[int, int
     return CONFIG, CONFIG_LD | state << 3 | block_stride << 16 | SCALE_ONE << 32, stride
 
 
-def configure_store(stride: int, epilogue: StoreEpilogue) -> tuple[int, int, int]:
-    """Rows so many bytes apart in memory, scaled, cut at zero behind a relu."""
+class StoredPool(NamedTuple):
+    """How a store pools: sides of the square window and its stride, pixels missing above and on the
+    left, columns of the whole output, and rows and columns of the store's results and sums."""
+
+    size: int
+    stride: int
+    above: int
+    left: int
+    out_columns: int
+    rows: int
+    columns: int
+    sum_rows: int
+    sum_columns: int
+
+
+def configure_store(
+    stride: int, epilogue: StoreEpilogue, pool: StoredPool | None = None
+) -> tuple[int, int, int]:
+    """Rows so many bytes apart in memory, scaled, cut at zero behind a relu; perhaps pooled."""
     bits = int(np.float32(epilogue.scale).view(np.uint32))
-    return CONFIG, CONFIG_ST | (RELU if epilogue.relu else 0) << 2, stride | bits << 32
+    word = CONFIG_ST | (RELU if epilogue.relu else 0) << 2
+    if pool is not None:
+        fields = zip(pool, (6, 4, 8, 10, 24, 32, 40, 48, 56), strict=True)
+        word |= sum(value << place for value, place in fields)
+    return CONFIG, word, stride | bits << 32
