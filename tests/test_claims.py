@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import pandas as pd
 import pytest
 
-from benchmarks import gemmini_layers
+from benchmarks import gemmini_dataflows, gemmini_layers
 from benchmarks.codesign import read_runs
 from benchmarks.codesign_figures import summary
 from benchmarks.exact_codesign.store import read_truth
@@ -130,6 +130,12 @@ def test_the_table_of_gemminis_convolutions_is_what_its_rows_give() -> None:
     rows = json.loads((ROOT / "benchmarks" / "rows" / "gemmini-convolutions.json").read_text())
     *lines, _, _ = gemmini_layers.table(rows).splitlines()
     assert "\n".join(lines) in (ROOT / "docs" / "evidence" / "gemmini.md").read_text()
+
+
+def test_the_table_of_gemminis_data_flows_is_what_its_rows_give() -> None:
+    rows = json.loads((ROOT / "benchmarks" / "rows" / "gemmini-dataflows.json").read_text())
+    page = (ROOT / "docs" / "evidence" / "gemmini.md").read_text()
+    assert gemmini_dataflows.table(rows) in page
 
 
 def test_the_table_of_gemminis_products_is_what_its_rows_give() -> None:

@@ -44,9 +44,17 @@ _STARTS = {
 """Counts of which each waits for the memory once."""
 _STEPS = {"compute": ("gemms", "alus"), "load": ("inp_rows",), "store": ("out_rows",)}
 """Counts of which each takes its unit a cycle more."""
+_GEMMINI = {
+    "compute": ("fed_cycles",), "load": ("data_bytes", "weight_bytes", "bias_bytes"),
+    "store": ("stored_bytes",), "exposed": ("first_bytes",),
+}  # fmt: skip
+"""The same of a Gemmini, whose array takes a row of data a cycle."""
+_REQUESTS = {"load": ("read_requests",), "store": ("write_requests",)}
+"""Its requests, of which so many are under way at a time."""
+_UNDER_WAY, _RETURN_CYCLES = 16, 7
 INGREDIENTS = tuple(
     f"program {name}"
-    for counts in (_BUSY, _STARTS, _STEPS)
+    for counts in (_BUSY, _STARTS, _STEPS, _GEMMINI, _REQUESTS)
     for name in chain.from_iterable(counts.values())
 )
 """Columns that `REFERENCE` is made of, of which nothing is known of programs that have none."""
@@ -117,10 +125,12 @@ def _late(get: _Get, peak: _Column) -> dict[str, _Column]:
         for unit, names in _BUSY.items()
     }
     waits = {unit: _total(get, names) * np.exp2(wait) for unit, names in _STARTS.items()}
+    more = {unit: _total(get, names) for unit, names in _STEPS.items()}
+    _put_gemmini(get, cycles, waits, more)
     units = {unit: cycles[unit] + waits.get(unit, 0.0) for unit in ("compute", "load", "store")}
     units["compute"] = units["compute"] + cycles["side"] + waits["side"]
-    stored = cycles["store"] + _total(get, _STEPS["store"])
-    steps = {unit: units[unit] + _total(get, _STEPS[unit]) for unit in ("compute", "load")}
+    stored = cycles["store"] + more["store"]
+    steps = {unit: units[unit] + more[unit] for unit in ("compute", "load")}
     longest = np.max([*steps.values(), stored], axis=0)
     found = {"reference": longest + cycles["exposed"]}
     found |= {f"{unit} cycles": each for unit, each in cycles.items()}
@@ -136,6 +146,26 @@ def _late(get: _Get, peak: _Column) -> dict[str, _Column]:
     for name in ("bytes", "iterations", "exposed", "instructions"):
         logs[f"of peak {name}"] = 2.0 * get(f"program hidden {name}") - get("workload macs")
     return {f"{LATE} {name}": column for name, column in logs.items()}
+
+
+def _put_gemmini(get: _Get, *known: dict[str, _Column]) -> None:
+    """Cycles and waits of units, and further steps, of programs of a Gemmini, where VTA's counts
+    are unknown: a unit is busy with bytes or waits for requests, whichever takes longer."""
+    own = {unit: _total(get, names) for unit, names in _GEMMINI.items()}
+    beat = np.exp2(_or_0(get("hardware cycles_per_beat")))
+    bus, wait = np.exp2(get("hardware bus_bytes")), np.exp2(get("hardware memory_latency_cycles"))
+    own |= {unit: own[unit] * (beat if unit != "store" else 1.0) / bus
+            for unit in ("load", "store", "exposed")}  # fmt: skip
+    busy = {
+        unit: _total(get, names) * (wait + _RETURN_CYCLES) / _UNDER_WAY
+        for unit, names in _REQUESTS.items()
+    }
+    idle = 0.0 * own["compute"]  # NaN where nothing is known
+    cycles = own | {"side": idle}
+    waits = {unit: np.maximum(each - own[unit], 0.0) for unit, each in busy.items()}
+    for found, given in zip(known, (cycles, waits | {"side": idle}, {}), strict=True):
+        for unit, column in found.items():
+            found[unit] = _first([column, given.get(unit, idle)])
 
 
 def _total(get: _Get, names: Sequence[str]) -> _Column:

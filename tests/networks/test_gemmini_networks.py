@@ -50,10 +50,24 @@ def gaps_net(g: Graph) -> onnx.ModelProto:
     return g.model((g.quantise(product, 8), (1, 50)))
 
 
+def pools_net(g: Graph) -> onnx.ModelProto:
+    """Three max-pools behind convolutions: zeros around the image are right for the first, there
+    are none around the second, and around the third they would be wrong."""
+    x = g.quantise(g.input("x", (1, 16, 30, 30)), -5)
+    y = g.conv(x, "first", (24, 16, 3, 3), (-5, -7))
+    y = g.quantise(g.op("Relu", "relu", [y]), -1)
+    wide = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}
+    y = g.quantise(g.op("MaxPool", "pool.first", [y], **wide), -1)
+    y = g.quantise(g.conv(y, "second", (32, 24, 1, 1), (-1, -7)), 1)
+    pool = g.op("MaxPool", "pool.second", [y], kernel_shape=[2, 2], strides=[2, 2])
+    y = g.quantise(g.conv(g.quantise(pool, 1), "third", (16, 32, 1, 1), (1, -7)), 3)
+    return g.model((g.quantise(g.op("MaxPool", "pool.third", [y], **wide), 3), (1, 16, 4, 4)))
+
+
 NETS: dict[str, tuple[Callable[[Graph], onnx.ModelProto], int]] = {
     "residual": (residual_net, 5), "depthwise": (depthwise_net, 2),
     "attention": (attention_net, 5), "strips": (strips_net, 4),
-    "gaps": (gaps_net, 3),
+    "gaps": (gaps_net, 3), "pools": (pools_net, 3),
 }  # fmt: skip
 """Networks, and the layers that the accelerator gets of them at least."""
 
@@ -85,6 +99,14 @@ def test_a_network_gives_what_onnxruntime_gives(name: str, tmp_path: Path) -> No
         assert (ours == theirs[output]).mean() > 0.99, output
         step = next(value.scale.step for value in graph.outputs if value.name == output)
         np.testing.assert_allclose(ours, theirs[output], rtol=0, atol=step)
+
+
+@pytest.mark.slow(seconds=2)
+def test_max_pools_are_stored_with_the_convolutions_before_them() -> None:
+    graph = quantised_graph(pools_net(Graph()), Accelerator.of(make_target("gemmini")), [])
+    found = [layer.names for layer in graph.layers if layer.workload.pool is not None]
+    assert ["pool.first" in found[0], "pool.second" in found[1], len(found)] == [True, True, 2]
+    assert "Gemmini computes conv2d and dense" in graph.left["pool.third"]
 
 
 MAIN = """\

@@ -40,7 +40,8 @@ class HardwareSpace:
         family = capability(base, HasDesigns)
         if family is None or capability(base, HasArea) is None:
             raise ImpossibleHardware(
-                f"{base.name} is not one of a family of machines; name a VTA, such as vta-pynq"
+                f"{base.name} is not one of a family of machines; name a VTA or a "
+                "Gemmini, such as vta-pynq"
             )
         self.base, self.budget, self.clock, self._family = base, budget, clock, family
         self.space = _bounded(family.designs(), bounds or {})

@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from tilewright.core.errors import WorkloadError
+from tilewright.networks import int8
 from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.concat_elision import concatenations
 from tilewright.networks.cpu_costs import FREE, SECONDS
@@ -26,6 +27,7 @@ from tilewright.networks.graph import Shape
 from tilewright.networks.model_analysis import Examined
 from tilewright.networks.pooling import pooled
 from tilewright.targets.capabilities import Blocks
+from tilewright.targets.workload import Workload
 
 WHOLE = 1.05
 """How much longer the accelerator may take that leaves nothing to the CPU."""
@@ -34,15 +36,11 @@ WHOLE = 1.05
 def decide(examined: Examined, accelerator: Accelerator) -> list[OffloadDecision]:
     """What becomes of each call that is a whole operator, in execution order."""
     graph = _Graph(examined, accelerator.blocks)
-    found = [
-        _with_costs(
-            candidate(
-                call, accelerator, from_host=graph.from_host(place), image=graph.image(place)
-            ),
-            accelerator,
-        )
+    candidates = [
+        candidate(call, accelerator, from_host=graph.from_host(place), image=graph.image(place))
         for place, call in enumerate(graph.calls)
     ]
+    found = [_with_costs(each, accelerator) for each in candidates]
     able = [decision.workload is not None for decision in found]
     if accelerator.bound is None:  # nobody knows what takes how long
         return found
@@ -55,25 +53,33 @@ def decide(examined: Examined, accelerator: Accelerator) -> list[OffloadDecision
     if graph.is_covered(able) and borders.seconds(able) <= WHOLE * borders.seconds(on):
         on = able
     decisions = [borders.decided(place, on) for place in range(len(on))]
-    _pool_together(graph, decisions, accelerator)
+    refused = {
+        place: each.workload
+        for place, each in enumerate(candidates)
+        if found[place].accelerator_seconds == math.inf
+    }
+    _pool_together(graph, decisions, accelerator, refused)
     return decisions
 
 
 def _pool_together(
-    graph: _Graph, decisions: list[OffloadDecision], accelerator: Accelerator
-) -> None:
-    """Put max-pools into the convolutions before them."""
+    graph: _Graph, decisions: list[OffloadDecision], accelerator: Accelerator,
+    refused: Mapping[int, Workload | None],
+) -> None:  # fmt: skip
+    """Put max-pools into the convolutions before them, those too that the accelerator has refused
+    by themselves."""
     for place, call in enumerate(graph.calls):
         pool, source = decisions[place], (graph.sources[place] or (None,))[0]
-        if call.operator != "max_pool" or pool.workload is None or source is None:
+        window = refused.get(place, pool.workload)
+        if call.operator != "max_pool" or window is None or source is None:
             continue
         before, own = graph.calls[source], decisions[source]
         if own.workload is None or before.output_shape != call.data_shape:
             continue
         if not graph.is_read_by(source, place):
             continue
-        together = pooled(own.workload, pool.workload, accelerator)
-        if together is None:
+        together = pooled(own.workload, window, accelerator)
+        if together is None or not _accepts(accelerator, together, before):
             continue
         seconds = own.accelerator_seconds
         if seconds is not None and accelerator.bound is not None:
@@ -83,6 +89,15 @@ def _pool_together(
         decisions[place] = replace(
             pool, workload=None, calls=0, accelerator_seconds=None, within=before.node, reason="",
         )  # fmt: skip
+
+
+def _accepts(accelerator: Accelerator, together: Workload, call: FusedCall) -> bool:
+    """Whether it is computed with the clips of a call, which decide what borders count."""
+    try:
+        accelerator.accept(together.with_steps(int8.epilogue(call, accelerator.epilogue)))
+    except WorkloadError:
+        return False
+    return True
 
 
 class _Graph:

@@ -15,7 +15,7 @@ from tilewright.targets.epilogue import NEAR_BIAS
 from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.workload import Workload, canonical
 
-_MONOTONE = {"bias", "offset", "shr", "shr_channel", "min", "max"}
+_MONOTONE = {"bias", "offset", "shr", "shr_channel", "shr_even", "min", "max"}
 _CLIPS = {"min", "max"}
 _SUMS = 1 << 31
 
@@ -28,12 +28,16 @@ def pooled(convolution: Workload, pool: Workload, accelerator: Accelerator) -> W
         return None
     try:
         one = accelerator.estimated(_tuned(both, accelerator))
-        two = [accelerator.estimated(_tuned(w, accelerator)) for w in (convolution, pool)]
+        alone = accelerator.estimated(_tuned(convolution, accelerator))
     except WorkloadError:
         return None
-    if one is None or any(each is None for each in two):
+    if one is None or alone is None:
         return None
-    return both if one < sum(each or 0.0 for each in two) else None
+    try:
+        then = accelerator.estimated(_tuned(pool, accelerator))
+    except WorkloadError:  # by itself the pool, and its image, would be the CPU's
+        return both
+    return both if then is not None and one < alone + then else None
 
 
 def together(convolution: Workload, pool: Workload) -> Workload | None:
@@ -71,4 +75,4 @@ def _keeps_order(w: Workload) -> bool:
 
 def _tuned(workload: Workload, accelerator: Accelerator) -> Workload:
     """As it is tuned: what is decided for a network in floats holds for the same in integers."""
-    return canonical(padded(workload, accelerator.blocks))
+    return canonical(padded(accelerator.form(workload), accelerator.blocks))

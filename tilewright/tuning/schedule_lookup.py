@@ -21,12 +21,14 @@ from tilewright.targets.capabilities import (
     Blocks,
     CompilesKernels,
     Estimates,
+    RoundsToEven,
     baseline_schedule,
     blocks_of,
     capability,
     specification_of,
 )
 from tilewright.targets.epilogue import EpilogueOp
+from tilewright.targets.rounding import rounded_to_even
 from tilewright.targets.workload import Workload, canonical, parse_workload
 from tilewright.tuning.output_dir import SCHEDULES
 
@@ -106,14 +108,15 @@ class PickTable:
 def pool_rule(folder: Path, target: Target) -> Callable[[Workload, Workload], Workload | None]:
     """Which max-pools are part of the convolution before them where a tuned folder says how layers
     run: those that were tuned so. Raises `PickError` where it holds no schedules."""
-    blocks = blocks_of(target)
+    blocks, rounds = blocks_of(target), capability(target, RoundsToEven)
     tuned = {_same_kinds(workload, blocks) for workload, _ in _read(_path(folder)).schedules}
 
     def rule(convolution: Workload, pool: Workload) -> Workload | None:
         both = together(convolution, pool)
         if both is None:
             return None
-        forms = {_same_kinds(form, blocks) for form in (both, _by_channel(both))}
+        form = rounded_to_even(both) if rounds is not None and rounds.rounds_to_even else both
+        forms = {_same_kinds(each, blocks) for each in (form, _by_channel(form))}
         return both if forms & tuned else None
 
     return rule

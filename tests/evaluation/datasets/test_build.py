@@ -218,7 +218,7 @@ def test_a_file_that_changed_is_not_gone_on_with(tmp_path: Path) -> None:
     ("targets", "error", "hint"),
     [
         (("vta-deten",), UnknownName, "vta-de10"),
-        (("replay:table.csv",), DatasetError, "kind replay.* vta or cpu"),
+        (("replay:table.csv",), DatasetError, "kind replay.* vta or gemmini or cpu"),
         (("nowhere.json",), TilewrightError, "nowhere"),
         (("cpu:threads=1",), DatasetError, "--cpu-rows"),
     ],

@@ -72,3 +72,22 @@ def test_knobs_are_tokens_with_the_columns_that_tell_of_them() -> None:
     assert found.knobs == ("tile_h", "parts_oc", "oc_nthread")
     assert found.columns == ((1, 2, 3), (4,), (7,))
     assert found.others == (0, 5, 6)
+
+
+def test_counts_of_a_gemmini_are_cycles_beside_the_same_peak() -> None:
+    """4,096 rows fed; 4,096 beats of 8 bytes, two cycles each; 2,048 requests, 16 at a time."""
+    counts = {
+        "program__fed_cycles": np.log2(1 + 4096), "program__stored_bytes": 0.0,
+        "program__data_bytes": np.log2(1 + 8 * 4096), "program__weight_bytes": 0.0,
+        "program__bias_bytes": 0.0, "program__first_bytes": 0.0, "program__write_requests": 0.0,
+        "program__read_requests": np.log2(1 + 2048), "hardware__cycles_per_beat": 1.0,
+    }  # fmt: skip
+    found = _one(**MACHINE, **counts)
+    assert found["derived late compute cycles"] == pytest.approx(0.0, abs=1e-3)
+    assert found["derived late load cycles"] == pytest.approx(1.0, abs=1e-3)
+    assert found["derived late reference"] == pytest.approx(1.0, abs=1e-3)
+    slow = _one(**MACHINE | {"hardware__memory_latency_cycles": 8.0}, **counts)
+    requests = 2048 * (256 + 7) / 16
+    assert slow["derived late load busy"] == pytest.approx(np.log2(requests / 4096), abs=1e-3)
+    lacking = {name: value for name, value in counts.items() if "bias" not in name}
+    assert np.isnan(_one(**MACHINE, **lacking)["derived late reference"])

@@ -119,7 +119,7 @@ def test_rounding_down_is_exact_at_every_tie_behind_a_relu() -> None:
         g = target.lowering(workload).geometry  # type: ignore[attr-defined]
         base = np.arange(-128, 128)[:, None] * 2**shift
         bias = (base + np.array([-1, 0, 1, 2 ** (shift - 1)])).ravel()
-        lowered = target.lower(workload, np.zeros((1, 10), np.int32))
+        lowered = target.lower(workload, np.zeros((1, 11), np.int32))
         image = np.zeros(1 << 20, np.uint8)
         at = g.addresses["bias"] - 0x80000000
         stored = (bias + g.epilogue.constant).astype(np.int32).view(np.uint8)

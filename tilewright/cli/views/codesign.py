@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -18,6 +19,7 @@ from tilewright.hardware_search.progress import Prepared, SearchProgress
 from tilewright.hardware_search.results import FrontRow
 from tilewright.reports.number_format import counted, duration, milliseconds, percent
 from tilewright.search.events import Event, Listener
+from tilewright.targets.registry import kind_of
 from tilewright.tuning.events import Note, StageBegan
 
 _STAGES = {
@@ -77,8 +79,15 @@ def show_front(
         console.print(f"{name:8} {address}", soft_wrap=True, highlight=False)
     if summary["best"] is not None:
         spec = options.folder / folder.SPECS / f"{summary['best']['name']}.json"
-        command = ["tilewright", "tune", options.networks[0], "--target", str(spec)]
+        target = named_as(options.target, spec)
+        command = ["tilewright", "tune", options.networks[0], "--target", target]
         say(console, f"next: {shlex.join(command)}")
+
+
+def named_as(base: str, spec: Path) -> str:
+    """A specification's file as a target of the kind that `base` is of."""
+    kind, _ = kind_of(base)
+    return str(spec) if kind.reads(spec) else f"{kind.name}:{spec}"
 
 
 def front_table(summary: CodesignSummary, front: list[FrontRow], width: int = 80) -> Table:

@@ -189,7 +189,7 @@ def _about(
         hardware=tuple(
             HardwareRecord(
                 each.id, each.name, each.kind, each.id,
-                "cycles" if each.kind == SIMULATED else "seconds",
+                "cycles" if each.kind in SIMULATED else "seconds",
                 each.features, each.specification,
             )
             for each in plan.hardware

@@ -13,10 +13,12 @@ from tilewright.targets.base import Target
 from tilewright.targets.capabilities import specification_of
 from tilewright.targets.registry import check_target, kind_of, rebuild, target_kinds
 
-SIMULATED, MEASURED = "vta", "cpu"
-"""The kinds of targets that rows are made of: in cycles that are simulated, in seconds that are
-measured."""
-_SPACES = {SIMULATED: "extended", MEASURED: ""}
+DRAWN, MEASURED = "vta", "cpu"
+"""The kinds of targets that are drawn where none is named: rows in cycles that are simulated, and
+in seconds that are measured."""
+SIMULATED = (DRAWN, "gemmini")
+"""All kinds whose rows are in simulated cycles."""
+_SPACES = {DRAWN: "extended", "gemmini": "", MEASURED: ""}
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ def check_targets(names: Sequence[str], rows: Mapping[str, int]) -> None:
                 f"targets of kind {' or '.join(rows)}"
             )
         if rows[kind] < 1:
-            option = "--rows" if kind == SIMULATED else "--cpu-rows"
+            option = "--rows" if kind in SIMULATED else "--cpu-rows"
             raise DatasetError(f"{name} gets no rows; give {option} 1 or more, or leave it out")
         check_target(name)
 
@@ -70,7 +72,7 @@ def check_unchanged(names: Sequence[str], hardware: Sequence[DatasetHardware]) -
     """Raises `DatasetError` where a name stands for something else than when `hardware` was
     planned by it, and what `named` does."""
     known = {each.id for each in hardware}
-    for kind in (SIMULATED, MEASURED):
+    for kind in (*SIMULATED, MEASURED):
         for name, target in _made(names, kind):
             if target.fingerprint not in known:
                 raise DatasetError(

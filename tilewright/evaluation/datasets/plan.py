@@ -20,6 +20,7 @@ from tilewright.core.files import Json, as_object, canonical, digest, read_json
 from tilewright.core.formats import DATASET_PLAN
 from tilewright.evaluation.datasets.errors import DatasetError
 from tilewright.evaluation.datasets.hardware import (
+    DRAWN,
     MEASURED,
     SIMULATED,
     DatasetHardware,
@@ -32,8 +33,9 @@ from tilewright.networks import zoo
 from tilewright.networks.accelerator import MAX_WASTE
 from tilewright.networks.extract import for_blocks
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import blocks_of, dtypes_of
+from tilewright.targets.capabilities import RoundsToEven, blocks_of, capability, dtypes_of
 from tilewright.targets.registry import make_target
+from tilewright.targets.rounding import rounded_to_even
 from tilewright.targets.workload import Workload
 from tilewright.tuning.network import extract_subgraphs, import_model
 from tilewright.tuning.options import DEFAULTS
@@ -41,8 +43,8 @@ from tilewright.tuning.options import DEFAULTS
 ROWS, CPU_ROWS, SPECS, WORKLOADS, CPU_WORKLOADS = 2_000_000, 256, 48, 128, 8
 LEAST_ROWS = 16
 """Of a cell, where there are fewer rows than cells need: pairs within a task are what is judged."""
-PART_ROWS = 8192
-"""About so many rows are made, written and lost at a time; of a processor a 128th."""
+PART_ROWS = {"vta": 8192, "gemmini": 512, "cpu": 64}
+"""About so many rows are made, written and lost at a time, by kind."""
 MOST_ROWS = 1 << 30
 
 
@@ -69,7 +71,8 @@ class DatasetOptions:
             )
         if self.specs < 1 or self.workloads < 1 or self.seed < 0:
             raise DatasetError("specs and workloads are at least 1, and a seed is at least 0")
-        check_targets(self.targets, {SIMULATED: self.rows, MEASURED: self.cpu_rows})
+        rows = dict.fromkeys(SIMULATED, self.rows) | {MEASURED: self.cpu_rows}
+        check_targets(self.targets, rows)
 
     def to_json(self) -> dict[str, Json]:
         """As they are written down; without targets as before there were any, so that a build that
@@ -162,20 +165,21 @@ def make_plan(options: DatasetOptions) -> DatasetPlan:
     `DatasetOptions.check` does."""
     options.check()
     rng = np.random.default_rng([options.seed, 1])
-    vta = _hardware(options, SIMULATED)
+    accelerators = [each for kind in SIMULATED for each in _hardware(options, kind)]
     cpu = _hardware(options, MEASURED) if options.cpu_rows else []
-    shapes = _shapes_of(make_target(DEFAULTS.target)) if vta else []
+    shapes = _shapes_of(make_target(DEFAULTS.target)) if accelerators else []
     simulated = _drawn(shapes, options.workloads, rng)
     measured = _drawn(_shapes_of(cpu[0][1]), CPU_WORKLOADS, rng) if cpu else []
     workloads = [*simulated, *measured]
-    cells = _cells(vta, list(enumerate(simulated)), options.rows, rng)
+    cells = _cells(accelerators, list(enumerate(simulated)), options.rows, rng)
     own = list(enumerate(measured, len(simulated)))
     cells |= {
-        (len(vta) + h, w): rows for (h, w), rows in _cells(cpu, own, options.cpu_rows, rng).items()
+        (len(accelerators) + h, w): rows
+        for (h, w), rows in _cells(cpu, own, options.cpu_rows, rng).items()
     }
-    hardware = [each for each, _ in (*vta, *cpu)]
+    hardware = [each for each, _ in (*accelerators, *cpu)]
     parts = tuple(_parts(cells, hardware))
-    wanted = options.rows if vta else 1
+    wanted = options.rows if accelerators else 1
     if sum(part.rows for part in parts) < wanted:
         raise DatasetError(
             f"{len(hardware)} pieces of hardware and {options.workloads} workloads have no "
@@ -188,8 +192,14 @@ def make_plan(options: DatasetOptions) -> DatasetPlan:
 
 
 def fitted(workload: Workload, target: Target) -> Workload:
-    """The workload as the target gets it: padded to its blocks, if it has any."""
-    return workload if "float32" in dtypes_of(target) else for_blocks(workload, blocks_of(target))
+    """The workload as the target gets it: padded to its blocks, if it has any, and rounded as it
+    rounds."""
+    if "float32" in dtypes_of(target):
+        return workload
+    rounds = capability(target, RoundsToEven)
+    if rounds is not None and rounds.rounds_to_even:
+        workload = rounded_to_even(workload)
+    return for_blocks(workload, blocks_of(target))
 
 
 def shape_of(workload: Workload) -> Workload:
@@ -205,7 +215,7 @@ def _hardware(options: DatasetOptions, kind: str) -> Found:
     """What is named of a kind, or drawn."""
     if options.targets:
         return named(options.targets, kind)
-    return drawn(kind, options.specs, options.seed)
+    return drawn(kind, options.specs, options.seed) if kind in (DRAWN, MEASURED) else []
 
 
 def _shapes_of(target: Target) -> list[Workload]:
@@ -263,7 +273,7 @@ def _parts(
     cells: Mapping[tuple[int, int], int], hardware: Sequence[DatasetHardware]
 ) -> Iterator[PlanPart]:
     for h, each in enumerate(hardware):
-        limit = PART_ROWS if each.kind == SIMULATED else PART_ROWS // 128
+        limit = PART_ROWS[each.kind]
         number, held = 0, list[PlanCell]()
         for (place, workload), rows in cells.items():
             if place != h:

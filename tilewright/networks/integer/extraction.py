@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import onnx
@@ -49,10 +50,45 @@ def integer_graph(
     types = {o.name: o.op_type for o in normal.operators}
     outputs = [info.name for info in normal.graph.output]
     rule = unfold or (lambda workload: best_unfold(workload, blocks))
-    return _Extraction(
-        name, flat, types, outputs, blocks, rule, keep_float, pool=pool, exact=exact,
-        accept=accept,
-    ).graph()  # fmt: skip
+
+    def accept_pools(workload: Workload) -> None:
+        if pool is None or workload.operator != "max_pool":
+            accept(workload)
+
+    def accepted_together(convolution: Workload, window: Workload) -> Workload | None:
+        both = None if pool is None else pool(convolution, window)
+        try:
+            if both is not None:
+                accept(both)
+        except WorkloadError:
+            return None
+        return both
+
+    def extracted(kept: Collection[str]) -> IntegerGraph:
+        return _Extraction(
+            name, flat, types, outputs, blocks, rule, kept,
+            pool=None if pool is None else accepted_together, exact=exact,
+            accept=accept_pools,
+        ).graph()  # fmt: skip
+
+    graph = extracted(keep_float)
+    refused = dict(_refused_pools(graph, accept))
+    if not refused:
+        return graph
+    graph = extracted((*keep_float, *refused))
+    return replace(graph, left={node: refused.get(node, why) for node, why in graph.left.items()})
+
+
+def _refused_pools(
+    graph: IntegerGraph, accept: Callable[[Workload], object]
+) -> Iterator[tuple[str, str]]:
+    """Operators of max-pools that no convolution took in and the accelerator refuses, and why."""
+    for step in graph.steps:
+        if isinstance(step, Layer) and step.workload.operator == "max_pool":
+            try:
+                accept(step.workload)
+            except WorkloadError as error:
+                yield from ((node, str(error)) for node in step.names)
 
 
 def graph_of_module(

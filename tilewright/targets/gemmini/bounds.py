@@ -12,7 +12,8 @@ def roofline_cycles(workload: Workload, spec: GemminiSpec) -> int:
     w = workload
     g = BlockGeometry.of(w)
     weights = w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
-    arithmetic = -(-w.macs // (DIM * DIM))
+    rows, columns = g.least_sums
+    arithmetic = -(-weights * g.images * rows * columns // (DIM * DIM))
     return max(1, arithmetic, _read_cycles(g, weights, spec), _write_cycles(g))
 
 
@@ -23,14 +24,15 @@ def bound_cycles(workload: Workload, spec: GemminiSpec) -> int:
     taps = g.kernel_h * g.kernel_w
     per_in = workload.in_channels // workload.groups
     blocks = -(-per_in * taps // DIM) * -(-workload.out_channels // DIM)
-    least = max(blocks * g.pixels, roofline_cycles(workload, spec))
+    rows, columns = g.least_sums
+    least = max(blocks * g.images * rows * columns, roofline_cycles(workload, spec))
     return least + spec.memory_latency_cycles
 
 
 def _read_cycles(g: BlockGeometry, weights: int, spec: GemminiSpec) -> int:
     """Of the pixels that taps read, once each, the weights, biases and the residual."""
-    height = min(g.height, g.out_height * g.kernel_h)
-    width = min(g.width, g.out_width * g.kernel_w)
+    rows, columns = g.least_sums
+    height, width = min(g.height, rows * g.kernel_h), min(g.width, columns * g.kernel_w)
     read = g.images * height * width * g.all_in_channels + weights
     if g.epilogue.loads_sums:
         read += 4 * g.all_out_channels

@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.features import Feature, Features
+from tilewright.targets.gemmini.isa import OUTPUT_STATIONARY
 from tilewright.targets.gemmini.loop_commands import LOOPS, MOST_BLOCKS
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
 from tilewright.targets.gemmini.lowering.hidden import LEAST_ROWS
+from tilewright.targets.gemmini.lowering.pool import covered
 from tilewright.targets.gemmini.lowering.schedule import FIRST, LOOP, PIXELS_OUTSIDE, TileSchedule
 from tilewright.targets.gemmini.spec import DIM, GemminiSpec
 
@@ -47,11 +49,13 @@ def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
     taps, k_all, n_all = g.kernel_h * g.kernel_w, blocks(g.in_channels), blocks(g.out_channels)
     pixel_tiles = g.images * _up(g.out_height, s.tile_h) * _up(g.out_width, s.tile_w)
     n_tiles, k_tiles = _up(n_all, s.tile_n), _up(k_all, s.tile_k)
-    chunks = _up(s.tile_w, DIM)
-    width = _up(s.tile_w, chunks)  # pixels of a product
+    sums_h, sums_w = _sums_under(g, s)
+    chunks = _up(sums_w, DIM)
+    width = _up(sums_w, chunks)  # pixels of a product
     fed = np.maximum(width, LEAST_ROWS)
     passes = pixel_tiles * g.groups * (taps * k_all + len(g.identities)) * n_all
-    feeding = passes * (DIM + (s.tile_h * chunks - 1) * fed)
+    fed = np.where(np.asarray(s.dataflow == OUTPUT_STATIONARY) & ~loop, DIM, fed)
+    feeding = passes * (DIM + (sums_h * chunks - 1) * fed)
     again = (k_tiles > 1) | (s.order != PIXELS_OUTSIDE)
     data_loads = pixel_tiles * np.where(again & (n_tiles > 1), n_tiles, 1) * g.groups
     patch = _patch_pixels(g, s)
@@ -62,13 +66,16 @@ def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
     weight_loads = np.where(reload, pixel_tiles, 1) * g.groups * taps * k_all
     weight_rows = weight_loads * DIM * n_tiles * _up(np.minimum(s.tile_n, n_all), MOST_BLOCKS)
     weight_bytes = weight_loads * DIM * n_all * DIM
-    bias = pixel_tiles * s.tile_h * chunks * n_all * DIM * int(g.epilogue.loads_sums)
+    bias = pixel_tiles * sums_h * chunks * n_all * DIM * int(g.epilogue.loads_sums)
     busy = (spec.memory_latency_cycles + REQUEST_CYCLES) / spec.requests_in_flight
     beats = spec.cycles_per_beat * (data_bytes + weight_bytes + residual) / DIM
     loading = np.maximum(beats, busy * (data_rows + weight_rows)) + bias
     store_blocks = np.minimum(np.where(loop, MOST_BLOCKS, s.store_blocks), s.tile_n)
     commands_a_row = _up(n_all, store_blocks) * g.groups
     storing = g.pixels * commands_a_row * np.maximum(STORE_CYCLES[store_blocks], busy)
+    if g.pool is not None:  # a sum a cycle
+        window = g.pool.kernel_h * g.pool.kernel_w
+        storing = np.full(len(values), g.pixels * n_all * g.groups * max(window, busy))
     longest = np.maximum(np.maximum(feeding, loading), storing)
     total = feeding + loading + storing
     beside = np.where(in_buffers > 1, np.where(s.form == FIRST, 0.8, 0.95), 0.3)
@@ -79,7 +86,7 @@ def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
         2 * in_buffers * np.maximum(s.tile_k * patch, taps * s.tile_k * s.tile_n * DIM)
         / spec.scratchpad_rows,
     )  # fmt: skip
-    sums = s.tile_h * chunks * s.tile_n * DIM * out_buffers / spec.accumulator_rows
+    sums = sums_h * chunks * s.tile_n * DIM * out_buffers / spec.accumulator_rows
     stored = np.full(len(values), g.pixels * g.all_out_channels)
     columns = (
         cycles, feeding, loading, storing, data_bytes + residual, weight_bytes, stored, operands,
@@ -94,6 +101,18 @@ def _up(size: Any, step: Any) -> Any:
 
 def _patch_pixels(g: BlockGeometry, s: TileSchedule) -> Any:
     """Pixels under a tile that taps read."""
-    height = s.tile_h * min(g.stride_h, g.kernel_h) + max(0, g.kernel_h - g.stride_h)
-    width = s.tile_w * min(g.stride_w, g.kernel_w) + max(0, g.kernel_w - g.stride_w)
+    sums_h, sums_w = _sums_under(g, s)
+    height = sums_h * min(g.stride_h, g.kernel_h) + max(0, g.kernel_h - g.stride_h)
+    width = sums_w * min(g.stride_w, g.kernel_w) + max(0, g.kernel_w - g.stride_w)
     return height * width
+
+
+def _sums_under(g: BlockGeometry, s: TileSchedule) -> tuple[Any, Any]:
+    """Rows and columns of sums of tiles."""
+    if g.pool is None:
+        return s.tile_h, s.tile_w
+    p = g.pool
+    return (
+        np.minimum(covered(s.tile_h, p.stride_h, p.kernel_h), g.sums_height),
+        np.minimum(covered(s.tile_w, p.stride_w, p.kernel_w), g.sums_width),
+    )

@@ -61,6 +61,12 @@ def _properties(text: str) -> Sequence[Property]:
     ]
 
 
+def _variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
+    from tilewright.targets.gemmini.variants import variants
+
+    return [spec.model_dump(exclude={"source"}) for spec in variants(count, seed)]
+
+
 def _warm_up() -> None:
     """Run each kernel once: the vendor's schedule of a small layer, on both simulators."""
     known = capability(_make("", ""), Baseline)
@@ -77,5 +83,6 @@ KIND = TargetKind(
     describe=_describe,
     properties=_properties,
     rebuild=_rebuild,
+    variants=_variants,
     warm_up=_warm_up,
 )

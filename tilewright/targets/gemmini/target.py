@@ -25,21 +25,26 @@ from tilewright.targets.capabilities import (
     Costs,
     Estimates,
     Fallback,
+    HasArea,
     HasBlocks,
     HasCosts,
+    HasDesigns,
     HasSpecification,
     Latency,
     NamedSchedule,
+    PoolsSums,
     RoundsToEven,
     Verifies,
     WritesC,
     offers,
 )
 from tilewright.targets.features import Features
+from tilewright.targets.gemmini.area import area_of
 from tilewright.targets.gemmini.board.build import build
 from tilewright.targets.gemmini.board.program import GemminiProgram
 from tilewright.targets.gemmini.bounds import bound_cycles, roofline_cycles
 from tilewright.targets.gemmini.c_source import c_file, c_function
+from tilewright.targets.gemmini.design_space import DESIGNS, redesigned
 from tilewright.targets.gemmini.estimates import estimate
 from tilewright.targets.gemmini.faults import AcceleratorHang, StreamError
 from tilewright.targets.gemmini.lowering.batch import COMMANDS, WorkloadLowering, stream_from
@@ -50,8 +55,8 @@ from tilewright.targets.source_digest import source_digest
 from tilewright.targets.workload import Workload
 
 CAPABILITIES = (
-    Baseline, Bounds, Builds, Estimates, Fallback, HasBlocks, HasCosts, HasSpecification,
-    RoundsToEven, Verifies, WritesC,
+    Baseline, Bounds, Builds, Estimates, Fallback, HasArea, HasBlocks, HasCosts, HasDesigns,
+    HasSpecification, PoolsSums, RoundsToEven, Verifies, WritesC,
 )  # fmt: skip
 """What a Gemmini can do beyond `Target`."""
 
@@ -61,6 +66,7 @@ class GemminiTarget:
 
     deterministic = True
     rounds_to_even = True
+    pools_sums = True
     c_format = "gemmini-c"
     blocks = Blocks(1, DIM, DIM)
 
@@ -195,6 +201,19 @@ class GemminiTarget:
     ) -> BuiltProgram:
         """On a machine that is simulated."""
         return GemminiProgram.open(files, layers, self.spec)
+
+    def area(self) -> dict[str, float]:
+        """See `targets.gemmini.area`."""
+        return area_of(self.spec)
+
+    def designs(self) -> Space:
+        """See `targets.gemmini.design_space`."""
+        return DESIGNS
+
+    def redesigned(self, values: Mapping[str, int], clock: str = "fixed") -> GemminiTarget:
+        """See `targets.gemmini.design_space`; the clock is that of this machine, whose array's
+        paths no knob makes longer. Raises `SpecError`."""
+        return GemminiTarget(redesigned(self.spec, values))
 
     @property
     def specification(self) -> dict[str, Json]:

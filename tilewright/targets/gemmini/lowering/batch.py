@@ -54,6 +54,7 @@ class WorkloadLowering:
 
     def program(self, space: str, knobs: Mapping[str, int]) -> CommandTable:
         """The commands of knob values, (n, 3). Raises `WorkloadError`."""
+        knobs = {**TileSchedule._field_defaults, **knobs}  # earlier files have no dataflow
         if space != self.space.name or set(knobs) != set(TileSchedule._fields):
             raise WorkloadError(f"{self.workload}: no schedule of the space '{self.space.name}'")
         try:

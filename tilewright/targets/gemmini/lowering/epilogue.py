@@ -14,6 +14,11 @@ MOST_FLOOR_SHIFT = 15
 """Bits up to which a scale a little above a power of two rounds every sum as a shift does."""
 MOST_FACTOR = 127 * 64
 """Of a residual: each 127 take another product."""
+ARRAY_OUTPUT_BITS = 20
+"""What the array puts out of its sums of 32 bits, saturated."""
+MOST_CHAINED = ((1 << (ARRAY_OUTPUT_BITS - 1)) - 1) // (1 << 14)
+"""Products of two int8, each at most 2^14, whose sum has so few bits whatever the data."""
+ALL_CHAINED = 1 << 30
 _REST = "the accumulator is scaled, rounded and saturated to int8 as it is stored"
 
 
@@ -36,6 +41,17 @@ class StoreEpilogue:
     def loads_sums(self) -> bool:
         """Whether accumulators begin with values from memory."""
         return self.has_bias or self.constant != 0
+
+    @property
+    def most_chained(self) -> int:
+        """Products whose sum the array may put out at once, if they are all of an output.
+
+        Where nothing is added to the sum, those that saturate at 20 bits do so at 8 bits, too, if
+        the scale is large enough.
+        """
+        adds = self.loads_sums or self.residual
+        hides = np.rint(np.float32(self.scale) * np.float32(1 - (1 << (ARRAY_OUTPUT_BITS - 1))))
+        return ALL_CHAINED if not adds and hides <= -128 else MOST_CHAINED
 
 
 def store_epilogue(workload: Workload) -> StoreEpilogue:

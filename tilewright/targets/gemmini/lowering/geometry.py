@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.gemmini.lowering.epilogue import StoreEpilogue, store_epilogue
+from tilewright.targets.gemmini.lowering.pool import check_pool, covered
 from tilewright.targets.gemmini.spec import DIM, MAX_REQUEST_BYTES
+from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.workload import Workload
 
 MEMORY_BASE = 0x80000000
@@ -46,7 +48,8 @@ class BlockGeometry:
     of height 1 whose pixels are the rows of the matrix. Groups that share blocks are one of
     `groups`; each has `in_channels` and `out_channels`, the last may have fewer
     (`in_channels_of`). Strides are bytes from a pixel to the next, and of weights from those of one
-    input channel and tap to the next."""
+    input channel and tap to the next. `most_chained` are products that the array may sum itself.
+    Of `sums_height` × `sums_width` sums a `pool` leaves the output; else they are as many."""
 
     flat: bool
     images: int
@@ -74,20 +77,32 @@ class BlockGeometry:
     output_stride: int
     weight_stride: int
     addresses: Mapping[str, int]
+    most_chained: int
+    pool: Pool | None
+    sums_height: int
+    sums_width: int
 
     @classmethod
     def of(cls, workload: Workload, row_bytes: Callable[[int], int] = aligned_row) -> BlockGeometry:
         """On tensors one after another from `MEMORY_BASE` on, whose rows of channels are so many
         bytes apart. Raises `WorkloadError` for what the array does not compute."""
         w = workload
-        if w.dtype != "int8" or w.operator not in ("conv2d", "dense") or w.patterns:
+        if (
+            w.dtype != "int8"
+            or w.operator not in ("conv2d", "dense")
+            or w.patterns not in ((), (w.pool,))
+        ):
             raise WorkloadError(
-                f"Gemmini computes conv2d and dense in int8 without pools, shortcuts and averages, "
+                f"Gemmini computes conv2d and dense in int8, perhaps with a max-pool of the sums, "
                 f"not {w} ({w.dtype}); leave it to the CPU, or name another target"
             )
         flat = (w.kernel_h, w.kernel_w, w.stride_h, w.stride_w) == (1, 1, 1, 1) and not max(
             w.pad_top, w.pad_left, w.pad_bottom, w.pad_right
         )
+        epilogue = store_epilogue(w)
+        if w.pool is not None:
+            check_pool(w, w.pool, epilogue)
+            flat = False
         merged = _groups_together(w)
         groups = -(-w.groups // merged)
         pixels = w.batch * w.height * w.width
@@ -104,12 +119,16 @@ class BlockGeometry:
             w.out_channels // w.groups * merged,
             w.in_channels,
             w.out_channels,
-            store_epilogue(w),
+            epilogue,
             row_bytes(w.in_channels),
             row_bytes(w.out_channels),
             row_bytes(w.out_channels),
             row_bytes(w.out_channels // w.groups * merged),
             {},
+            epilogue.most_chained,
+            w.pool,
+            1 if flat else w.sums_height,
+            pixels if flat else w.sums_width,
         )  # fmt: skip
         return replace(made, addresses=made.in_order(MEMORY_BASE))
 
@@ -144,6 +163,26 @@ class BlockGeometry:
     def pixels(self) -> int:
         """Of the output, in all images."""
         return self.images * self.out_height * self.out_width
+
+    def sums_of(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of the sums under a tile of the output, at most."""
+        if self.pool is None:
+            return height, width
+        rows = covered(height, self.pool.stride_h, self.pool.kernel_h)
+        columns = covered(width, self.pool.stride_w, self.pool.kernel_w)
+        return min(rows, self.sums_height), min(columns, self.sums_width)
+
+    @property
+    def least_sums(self) -> tuple[int, int]:
+        """Rows and columns of sums of an image that its output needs at least."""
+        rows, columns = self.sums_of(self.out_height, self.out_width)
+        if self.pool is None:
+            return rows, columns
+        p = self.pool
+        return (
+            max(1, min(rows, self.out_height * p.kernel_h) - p.pad_top - p.pad_bottom),
+            max(1, min(columns, self.out_width * p.kernel_w) - p.pad_left - p.pad_right),
+        )
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each tensor that there is, by role."""

@@ -11,6 +11,8 @@ from tilewright.targets.features import Feature
 from tilewright.targets.gemmini.isa import (
     COMPUTE_ACCUMULATED,
     COMPUTE_PRELOADED,
+    CONFIG,
+    CONFIG_EX,
     GARBAGE,
     MVIN,
     MVIN2,
@@ -65,7 +67,8 @@ def hidden_row(
     a_rows = _field(plain.rs1, 48, 5)
     products = np.flatnonzero(is_product)
     fresh = loads_weights[products - 1]
-    fed = np.where(fresh, DIM, np.maximum(a_rows[products], LEAST_ROWS))
+    keeps_sums = (funct[0], plain.rs1[0] & np.uint64(7)) == (CONFIG, CONFIG_EX)
+    fed = np.where(fresh | keeps_sums, DIM, np.maximum(a_rows[products], LEAST_ROWS))
     is_store = funct == MVOUT
     bias_bytes = 4 * moved[(funct == MVIN3) & real].sum()
     read = moved[real & (funct != MVIN3)].sum() + bias_bytes

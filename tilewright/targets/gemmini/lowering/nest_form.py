@@ -25,7 +25,7 @@ from tilewright.targets.gemmini.lowering.patch import (
     load_weights,
     output_pixel,
 )
-from tilewright.targets.gemmini.lowering.rooms import check_rooms
+from tilewright.targets.gemmini.lowering.rooms import buffer_rows, check_rooms
 from tilewright.targets.gemmini.lowering.schedule import SPREAD, TileSchedule
 from tilewright.targets.gemmini.lowering.tile import (
     Tile,
@@ -33,10 +33,12 @@ from tilewright.targets.gemmini.lowering.tile import (
     channels_in,
     pixel_groups,
     stages,
+    sum_rows,
 )
 from tilewright.targets.gemmini.lowering.words import (
     ACCUMULATOR,
     CommandTable,
+    StoredPool,
     commands,
     configure_array,
     configure_load,
@@ -44,6 +46,7 @@ from tilewright.targets.gemmini.lowering.words import (
     operand,
 )
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
+from tilewright.targets.patterns.max_pool import Pool
 
 
 def nest_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> CommandTable:
@@ -91,19 +94,21 @@ class _Nest:
     patch: Patch
     made: list[CommandTable] = field(default_factory=list)
     known: dict[object, Pairs] = field(default_factory=dict)
+    stored: StoredPool | None = None
 
     def __post_init__(self) -> None:
         s, m = self.s, self.m
         half = m.scratchpad_rows // 2
         self.data = _Buffer(0, half // s.in_buffers, s.in_buffers)
         self.weights = _Buffer(half, half // s.in_buffers, s.in_buffers)
-        self.sums = _Buffer(0, m.accumulator_rows // s.out_buffers, s.out_buffers)
+        self.sums = _Buffer(0, buffer_rows(self.g, m, s), s.out_buffers)
 
     def program(self) -> CommandTable:
         """All stages. What has a second buffer is loaded a stage ahead, or stored one later."""
         g, s = self.g, self.s
         self._put(
-            configure_array(), configure_store(g.output_stride, g.epilogue), self._data_stride(),
+            configure_array(s.dataflow), configure_store(g.output_stride, g.epilogue),
+            self._data_stride(),
             configure_load(1, g.weight_stride, DIM), configure_load(2, 0, DIM),
         )  # fmt: skip
         every = stages(g, s)
@@ -154,7 +159,7 @@ class _Nest:
     def _loaded(self, stage: TileStage) -> tuple[list[Command], Places]:
         """What loads a stage's operands, as far as they are not there, and where they are."""
         g, tile, found = self.g, stage.tile, list[Command]()
-        where = (tile.group, tile.image, tile.y, tile.x)
+        where = (tile.group, tile.image, tile.out_y, tile.out_x)
         part = ("residual", tile.n) if stage.is_residual else ("data", stage.k)
         if self.data.take((where, part)):
             if stage.is_residual:
@@ -178,12 +183,13 @@ class _Nest:
         if not g.epilogue.loads_sums:
             return []
         total, found = g.out_channels_of(tile.group), list[Command]()
+        groups, places = pixel_groups(tile), sum_rows(g, tile).tolist()
         for block in range(tile.n_blocks):
             columns = channels_in(total, tile.n + block)
             channel = tile.group * g.weight_stride + (tile.n + block) * DIM
             address = g.addresses["bias"] + 4 * channel
-            for number, (_, _, rows) in enumerate(pixel_groups(tile)):
-                row = self.sums.row + (number * tile.n_blocks + block) * DIM
+            for (_, _, rows), own in zip(groups, places, strict=True):
+                row = self.sums.row + own[block]
                 found.append((MVIN3, address, operand(row | ACCUMULATOR, columns, rows)))
         return found
 
@@ -191,14 +197,37 @@ class _Nest:
         """MVOUTs of a tile."""
         g, found = self.g, list[Command]()
         total = g.out_channels_of(tile.group)
-        for number, (y, x, rows) in enumerate(pixel_groups(tile)):
+        if g.pool is not None:
+            return self._pooled_stores(tile, g.pool, sums)
+        places = sum_rows(g, tile).tolist()
+        for (y, x, rows), own in zip(pixel_groups(tile), places, strict=True):
             pixel = g.addresses["output"] + output_pixel(g, tile, y, x) * g.output_stride
             for block in range(0, tile.n_blocks, self.s.store_blocks):
                 count = min(self.s.store_blocks, tile.n_blocks - block)
                 columns = channels_in(total, tile.n + block, count)
                 address = pixel + tile.group * g.out_channels + (tile.n + block) * DIM
-                row = sums + (number * tile.n_blocks + block) * DIM
+                row = sums + own[block]
                 found.append((MVOUT, address, operand(row | ACCUMULATOR, columns, rows)))
+        return found
+
+    def _pooled_stores(self, tile: Tile, pool: Pool, sums: int) -> list[Command]:
+        """A CONFIG where the last tile had another shape, and an MVOUT a block of channels."""
+        g, found = self.g, list[Command]()
+        total = g.out_channels_of(tile.group)
+        how = StoredPool(
+            pool.kernel_h, pool.stride_h, tile.y - (tile.out_y * pool.stride_h - pool.pad_top),
+            tile.x - (tile.out_x * pool.stride_w - pool.pad_left), g.out_width,
+            tile.out_height, tile.out_width, tile.height, tile.width,
+        )  # fmt: skip
+        if how != self.stored:
+            self.stored = how
+            found.append(configure_store(g.output_stride, g.epilogue, how))
+        pixel = (tile.image * g.out_height + tile.out_y) * g.out_width + tile.out_x
+        address = g.addresses["output"] + pixel * g.output_stride + tile.group * g.out_channels
+        for block, row in enumerate(sum_rows(g, tile)[0].tolist()):
+            columns = channels_in(total, tile.n + block)
+            place = operand((sums + row) | ACCUMULATOR, columns, 1)
+            found.append((MVOUT, address + (tile.n + block) * DIM, place))
         return found
 
     def _products(self, stage: TileStage, places: Places) -> Pairs:

@@ -62,9 +62,10 @@ class Patch:
     @classmethod
     def of(cls, g: BlockGeometry, s: TileSchedule) -> Patch:
         """Of a whole tile."""
+        height, width = g.sums_of(s.tile_h, s.tile_w)
         return cls(
-            Axis.of(g.kernel_h, g.stride_h, g.dilation_h, s.tile_h),
-            Axis.of(g.kernel_w, g.stride_w, g.dilation_w, s.tile_w),
+            Axis.of(g.kernel_h, g.stride_h, g.dilation_h, height),
+            Axis.of(g.kernel_w, g.stride_w, g.dilation_w, width),
         )
 
     @property

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tilewright.targets.gemmini.isa import WEIGHT_STATIONARY
+
 LOOP, SPREAD, FIRST = 0, 1, 2
 """Forms of a program: the accelerator's own loop over a tile; commands for each product, with the
 loads of the next tile spread among them, or before them."""
@@ -18,7 +20,8 @@ class TileSchedule(NamedTuple):
     `order` says which loop over tiles is outside. Of programs without the accelerator's loop, there
     are `in_buffers` for operands and `out_buffers` for sums, `store_blocks` are stored by one
     command, and `walk` says whether products with all weights of a block of output channels come
-    before those of the next. A loop has two buffers of each.
+    before those of the next. `dataflow` is what stays in their array, weights or sums. A loop has
+    two buffers of each, and weights in the array.
     """
 
     form: int
@@ -31,3 +34,4 @@ class TileSchedule(NamedTuple):
     out_buffers: int
     store_blocks: int
     walk: int
+    dataflow: int = WEIGHT_STATIONARY

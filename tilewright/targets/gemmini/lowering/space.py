@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tilewright.targets.base import Knob, Space
+from tilewright.targets.gemmini.isa import OUTPUT_STATIONARY, WEIGHT_STATIONARY
+from tilewright.targets.gemmini.lowering.chains import has_chains
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
 from tilewright.targets.gemmini.lowering.schedule import (
     ALL_CHANNELS_FIRST,
@@ -27,15 +29,14 @@ def space_of(g: BlockGeometry, rule: TileSchedule) -> Space:
         "form": (LOOP, SPREAD, FIRST) if g.has_loops else (SPREAD, FIRST),
         "order": (PIXELS_OUTSIDE, CHANNELS_OUTSIDE),
         "tile_h": _thinned({-(-g.out_height // parts) for parts in range(1, g.out_height + 1)}),
-        "tile_w": tuple(
-            sorted({min(g.out_width, DIM * step) for step in _steps(blocks(g.out_width))})
-        ),
+        "tile_w": _widths(g),
         "tile_n": _request_steps(blocks(g.out_channels)),
         "tile_k": _request_steps(blocks(g.in_channels)),
         "in_buffers": (1, 2),
         "out_buffers": (1, 2),
-        "store_blocks": (1, 4),
+        "store_blocks": (1, 4) if g.pool is None else (1,),
         "walk": (WEIGHTS_OF_A_CHANNEL_FIRST, ALL_CHANNELS_FIRST),
+        "dataflow": (OUTPUT_STATIONARY, WEIGHT_STATIONARY) if g.flat and has_chains(g) else (),
     }
     chosen = rule._asdict()
     return Space(
@@ -45,6 +46,13 @@ def space_of(g: BlockGeometry, rule: TileSchedule) -> Space:
             for name in TileSchedule._fields
         ),
     )
+
+
+def _widths(g: BlockGeometry) -> tuple[int, ...]:
+    """Of a tile, in pixels of the output: whole blocks, or, of pooled ones, equal parts."""
+    if g.pool is not None:
+        return _thinned({-(-g.out_width // parts) for parts in range(1, g.out_width + 1)})
+    return tuple(sorted({min(g.out_width, DIM * step) for step in _steps(blocks(g.out_width))}))
 
 
 def _steps(count: int, most: int = MOST_VALUES) -> tuple[int, ...]:

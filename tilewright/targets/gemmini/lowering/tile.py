@@ -6,14 +6,19 @@ from collections.abc import Iterator
 from itertools import pairwise, product
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
+from tilewright.targets.gemmini.lowering.pool import sums_under
 from tilewright.targets.gemmini.lowering.schedule import PIXELS_OUTSIDE, TileSchedule
 from tilewright.targets.gemmini.spec import DIM
 
 
 class Tile(NamedTuple):
-    """Part of the output: `height` × `width` pixels of an image from (`y`, `x`) on, and `n_blocks`
-    blocks of a group's channels from block `n` on."""
+    """Part of the output: `height` × `width` sums of an image from (`y`, `x`) on, and `n_blocks`
+    blocks of a group's channels from block `n` on. They make `out_height` × `out_width` pixels of
+    the output from (`out_y`, `out_x`) on: the same ones, where nothing is pooled."""
 
     group: int
     image: int
@@ -23,6 +28,10 @@ class Tile(NamedTuple):
     width: int
     n: int
     n_blocks: int
+    out_y: int
+    out_x: int
+    out_height: int
+    out_width: int
 
 
 class TileStage(NamedTuple):
@@ -52,10 +61,23 @@ def tiles(g: BlockGeometry, s: TileSchedule) -> Iterator[Tile]:
         own = blocks(g.out_channels_of(group))
         for (image, y, x), n in places:
             if n < own:
+                height, width = min(s.tile_h, g.out_height - y), min(s.tile_w, g.out_width - x)
+                rows, columns = _sums(g, y, height, x, width)
                 yield Tile(
-                    group, image, y, x, min(s.tile_h, g.out_height - y),
-                    min(s.tile_w, g.out_width - x), n, min(s.tile_n, own - n),
+                    group, image, rows.start, columns.start, len(rows), len(columns), n,
+                    min(s.tile_n, own - n), y, x, height, width,
                 )  # fmt: skip
+
+
+def _sums(g: BlockGeometry, y: int, height: int, x: int, width: int) -> tuple[range, range]:
+    """The sums under pixels of the output."""
+    p = g.pool
+    if p is None:
+        return range(y, y + height), range(x, x + width)
+    return (
+        sums_under(y, height, p.stride_h, p.kernel_h, p.pad_top, g.sums_height),
+        sums_under(x, width, p.stride_w, p.kernel_w, p.pad_left, g.sums_width),
+    )
 
 
 def stages(g: BlockGeometry, s: TileSchedule) -> list[TileStage]:
@@ -76,6 +98,15 @@ def stages(g: BlockGeometry, s: TileSchedule) -> list[TileStage]:
 def pixel_groups(tile: Tile) -> list[tuple[int, int, int]]:
     """What one product multiplies: (row, first column, pixels) of up to 16 pixels of a row."""
     return [(y, x, count) for y in range(tile.height) for x, count in _runs(tile.width)]
+
+
+def sum_rows(g: BlockGeometry, tile: Tile) -> NDArray[np.int64]:
+    """Where a group's sums of a block of channels begin, as rows behind the tile's first, (groups,
+    blocks). Each has a block of 16 rows; those that are pooled lie side by side."""
+    groups, n = np.array(pixel_groups(tile), np.int64), np.arange(tile.n_blocks)
+    if g.pool is None:
+        return (np.arange(len(groups))[:, None] * tile.n_blocks + n) * DIM
+    return (groups[:, 0] * tile.width + groups[:, 1])[:, None] + n * tile.height * tile.width
 
 
 def _runs(width: int) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +34,9 @@ def commands(rows: Sequence[tuple[int, int, int]]) -> CommandTable:
     return np.array(rows, np.uint64).reshape(-1, 3)
 
 
-def configure_array() -> tuple[int, int, int]:
-    """Weight-stationary, strides of one row, no scale."""
-    return CONFIG, CONFIG_EX | WEIGHT_STATIONARY << 2 | 1 << 16 | SCALE_ONE << 32, 1 << 48
+def configure_array(dataflow: int = WEIGHT_STATIONARY) -> tuple[int, int, int]:
+    """Strides of one row, no scale, no shift."""
+    return CONFIG, CONFIG_EX | dataflow << 2 | 1 << 16 | SCALE_ONE << 32, 1 << 48
 
 
 def configure_load(state: int, stride: int, block_stride: int) -> tuple[int, int, int]:
@@ -44,7 +44,28 @@ def configure_load(state: int, stride: int, block_stride: int) -> tuple[int, int
     return CONFIG, CONFIG_LD | state << 3 | block_stride << 16 | SCALE_ONE << 32, stride
 
 
-def configure_store(stride: int, epilogue: StoreEpilogue) -> tuple[int, int, int]:
-    """Rows so many bytes apart in memory, scaled, cut at zero behind a relu."""
+class StoredPool(NamedTuple):
+    """How a store pools: sides of the square window and its stride, pixels missing above and on the
+    left, columns of the whole output, and rows and columns of the store's results and sums."""
+
+    size: int
+    stride: int
+    above: int
+    left: int
+    out_columns: int
+    rows: int
+    columns: int
+    sum_rows: int
+    sum_columns: int
+
+
+def configure_store(
+    stride: int, epilogue: StoreEpilogue, pool: StoredPool | None = None
+) -> tuple[int, int, int]:
+    """Rows so many bytes apart in memory, scaled, cut at zero behind a relu; perhaps pooled."""
     bits = int(np.float32(epilogue.scale).view(np.uint32))
-    return CONFIG, CONFIG_ST | (RELU if epilogue.relu else 0) << 2, stride | bits << 32
+    word = CONFIG_ST | (RELU if epilogue.relu else 0) << 2
+    if pool is not None:
+        fields = zip(pool, (6, 4, 8, 10, 24, 32, 40, 48, 56), strict=True)
+        word |= sum(value << place for value, place in fields)
+    return CONFIG, word, stride | bits << 32

@@ -1,0 +1,62 @@
+"""Searches memories of a Gemmini by the methods that search a VTA."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tilewright.cli.views.codesign import named_as
+from tilewright.core.errors import SpecError
+from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent
+from tilewright.hardware_search.hardware import HardwareSpace, ImpossibleHardware, area_of
+from tilewright.hardware_search.method import make_method
+from tilewright.hardware_search.problem import CodesignProblem, read_networks
+from tilewright.targets import make_target
+from tilewright.targets.capabilities import HasDesigns, capability
+
+
+def test_machines_within_a_budget_are_those_with_smaller_memories() -> None:
+    hardware = HardwareSpace(make_target("gemmini"), 1.0)
+    assert hardware.areas[-1] == pytest.approx(1.0), "the default machine"
+    bits = [
+        128 * spec.scratchpad_rows + 512 * spec.accumulator_rows
+        for spec in (hardware.target(row).spec for row in range(len(hardware.points)))
+    ]
+    assert bits == sorted(bits)
+    assert max(bits) == 8 * (256 + 64) * 1024
+    with pytest.raises(ImpossibleHardware, match="smallest within these bounds takes"):
+        _ = HardwareSpace(make_target("gemmini"), 0.01).points
+
+
+def test_a_machine_keeps_the_array_and_the_port_of_the_one_it_comes_from() -> None:
+    base = make_target("gemmini")
+    family = capability(base, HasDesigns)
+    assert family is not None
+    made = family.redesigned({"scratchpad_rows": 4096}, "tree")
+    assert area_of(made) < 1
+    old, new = (each.spec.model_dump(exclude={"name", "source"}) for each in (base, made))  # type: ignore[attr-defined]
+    assert {name for name in old if old[name] != new[name]} == {"scratchpad_rows"}
+    with pytest.raises(SpecError, match="no hardware knob is called dim"):
+        family.redesigned({"dim": 32})
+
+
+@pytest.mark.slow(seconds=6)
+@pytest.mark.parametrize("method", ["ours", "random"])
+def test_a_search_of_memories_ends_with_its_budget(method: str) -> None:
+    bounds = {"scratchpad_rows": (4096, 8192), "accumulator_rows": (256, 512)}
+    hardware = HardwareSpace(make_target("gemmini"), 1.0, bounds)
+    evaluator = BudgetedEvaluator(16)
+    with suppress(BudgetSpent):
+        problem = CodesignProblem(read_networks(["digits_cnn"]), hardware)
+        make_method(method, {}).search(problem, evaluator, 0)
+    assert len(evaluator.log) == 16
+    assert all(each.found.cycles > 0 for each in evaluator.log if each.found.status == "valid")
+
+
+def test_a_machine_that_was_found_is_named_with_its_kind() -> None:
+    spec = Path("specs/gemmini-64k-16k.json")
+    assert named_as("gemmini", spec) == f"gemmini:{spec}"
+    assert named_as("gemmini:mine.json", spec) == f"gemmini:{spec}"
+    assert named_as("vta-pynq", spec) == str(spec)
