@@ -120,3 +120,40 @@ def test_libraries_compute_what_onnxruntime_does(form: str, tmp_path: Path) -> N
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (expected,) = session.run(["z"], {"x": x})
     np.testing.assert_allclose(artifact.infer({"x": x})["z"], expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.slow(seconds=5)
+def test_an_activation_of_a_quantised_layer_is_right_wherever_it_is_computed(
+    tmp_path: Path,
+) -> None:
+    weight = np.random.default_rng(0).integers(-100, 100, (16, 8, 3, 3)).astype(np.int8)
+    constants = {
+        "step": np.float32(0.02), "zero": np.uint8(128), "weight": weight,
+        "weight.step": np.float32(0.01), "weight.zero": np.int8(0),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "step", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "step", "zero"], ["d"]),
+        helper.make_node("DequantizeLinear", ["weight", "weight.step", "weight.zero"], ["w"]),
+        helper.make_node("Conv", ["d", "w"], ["y"], pads=[1] * 4),
+        helper.make_node("Sigmoid", ["y"], ["s"]),
+        helper.make_node("Mul", ["y", "s"], ["z"]),
+    ]
+    shapes = {"x": (1, 8, 12, 12), "z": (1, 16, 12, 12)}
+    ends = {
+        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in shapes.items()
+    }
+    kept = [numpy_helper.from_array(np.asarray(each), name) for name, each in constants.items()]
+    graph = helper.make_graph(nodes, "quantised", [ends["x"]], [ends["z"]], kept)
+    path = tmp_path / "model.onnx"
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path
+    )
+    build_artifact(LocalRunner(), BuildOptions(str(path), tmp_path / "art", target="cpu", trials=0))
+    artifact = load(tmp_path / "art", allow_code=True)
+    assert isinstance(artifact, CompiledArtifact)
+    x = np.random.default_rng(1).normal(0, 1, shapes["x"]).astype(np.float32)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(["z"], {"x": x})
+    np.testing.assert_allclose(artifact.infer({"x": x})["z"], expected, rtol=1e-4, atol=1e-3)

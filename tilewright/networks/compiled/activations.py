@@ -81,10 +81,10 @@ def _with_activation(
         kind = _kind(flat, layer.result, region)
         if kind is None:
             continue
-        workload = layer.workload.with_steps((*steps, EpilogueOp(kind)))
         try:
+            workload = layer.workload.with_steps((*steps, EpilogueOp(kind)))
             check(workload)
-        except WorkloadError:
+        except WorkloadError:  # of integers, say
             return layer
         links = tuple(Link(binding, 0, "activation") for binding in region)
         return replace(layer, links=(*layer.links, *links), workload=workload)
