@@ -1,7 +1,7 @@
 """Writes activations as expressions of arithmetic alone, so that LLVM computes them in vectors.
 
 A call of the C library would take one number at a time. `exp` is 2 to a whole number times a
-polynomial (Cephes' expf), `erf` a quotient of polynomials (Eigen's), both within 4 units of the
+polynomial (Cephes' expf), `erf` a quotient of polynomials (Eigen's). Both are within 4 units of the
 last place of 1.
 """
 

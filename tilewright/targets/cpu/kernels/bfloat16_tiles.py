@@ -1,7 +1,7 @@
 """Multiplies tiles of bfloat16, by AMX or, for trying the loops around them anywhere, by float32.
 
 A tile has up to 16 rows of 64 bytes. `C += A B` takes A as rows of pairs of numbers, and B as pairs
-of rows, a pair beside the other: see Intel's manual of AMX, TDPBF16PS. Sums are float32.
+of rows, a pair beside the other. See Intel's manual of AMX, TDPBF16PS. Sums are float32.
 """
 
 from __future__ import annotations
