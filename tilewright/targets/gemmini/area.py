@@ -5,8 +5,8 @@
 An n×m multiplier counts n·m full adders, an n-bit adder n; weights are those of
 `targets.vta.area`. A cell of the array multiplies 8 by 8 bits and adds 32 bits. It holds two
 weights or sums of 32 bits, and its operands (PE.scala). The accumulator adds a row of 16 values,
-and its scaler multiplies 16 by float32. Control, queues, scaling of loads and wiring are left out. The
-relative area is in units of the default machine. It compares configurations of Gemmini alone.
+and its scaler multiplies 16 by float32. Control, queues, scaling of loads and wiring are left out.
+The relative area is in units of the default machine. It compares configurations of Gemmini alone.
 """
 
 from __future__ import annotations
