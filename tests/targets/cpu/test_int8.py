@@ -170,6 +170,16 @@ def test_the_assembly_holds_the_dot_product(text: str, spec: CpuSpec) -> None:
     assert "pmulld" not in assembly
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="VNNI is of x86-64")
+@pytest.mark.parametrize("data", ["int8", "uint8"])
+def test_a_border_of_zero_points_compiles_for_vnni(data: str) -> None:
+    text = "conv2d:n=1,c=32,h=8,w=8,o=64,k=3,p=1"
+    w = parse_workload(text, f"dequantise {data}, bias, quantise {data}")
+    spec = CpuSpec(2, 16, "cascadelake", "a Xeon", "avx512vnni")
+    values = kernel_for(w).baseline_values(w, spec) | {"copy": 1}
+    assert "vpdpbusd" in assembly_of(scheduled(w, spec, values), llvm_target(spec))
+
+
 def test_a_processor_without_dot_products_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     bare = CpuTarget(replace(OWN, dots=""))

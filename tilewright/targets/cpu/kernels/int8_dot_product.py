@@ -62,7 +62,8 @@ class DotProduct:
         """The step of numbers in the padding: each is the zero point."""
         if self is TWOS:
             return tirx.const(0, "int32")
-        return self.offset(w, zero) * tirx.const(0x01010101, "int32")
+        byte = tirx.Cast("uint32", self.offset(w, zero))  # TVM knows no int32 that wraps
+        return tirx.reinterpret("int32", byte * tirx.const(0x01010101, "uint32"))
 
     def loaded(self, w: Workload, data: Any, place: list[Any], zero: Any, lanes: int = 1) -> Any:
         """`lanes` steps of a buffer of bytes from `place` on, each as the instruction takes it, an
