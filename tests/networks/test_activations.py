@@ -14,8 +14,7 @@ from tilewright import networks
 from tilewright.flows.build import build_artifact
 from tilewright.networks.artifact import CompiledArtifact, load
 from tilewright.networks.artifact.compiled import TOLERANCE
-from tilewright.networks.compiled.activations import with_activations
-from tilewright.networks.compiled.layers import kernel_layers
+from tilewright.networks.compiled.activations import activated_layers
 from tilewright.search import LocalRunner
 from tilewright.targets import make_target
 from tilewright.tuning.build_options import BuildOptions
@@ -88,7 +87,7 @@ def model(nodes: tuple[Node, ...], folder: Path, also: tuple[str, ...] = ()) -> 
 def kinds(path: Path) -> list[str]:
     """The steps of the layer's kernel."""
     flat, space = networks.load(str(path)).whole.flat, make_target("cpu").space
-    (layer,) = with_activations(flat, kernel_layers(flat, space), space)
+    (layer,) = activated_layers(flat, space)
     return [step.kind for step in layer.workload.epilogue]
 
 

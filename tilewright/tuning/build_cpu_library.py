@@ -68,16 +68,14 @@ class SplitNetwork:
 def read_layers(options: BuildOptions, target: Target) -> tuple[SplitNetwork, list[KernelLayer]]:
     """The network, and its layers that the target has kernels for. Raises `ArtifactError` where
     there are none, and what reading the model raises."""
-    from tilewright.networks.compiled.activations import with_activations
-    from tilewright.networks.compiled.layers import kernel_layers
+    from tilewright.networks.compiled.activations import activated_layers
 
     network = networks.load(options.model, options.input_shapes or None, options.seed)
     split = SplitNetwork(network)
     if network.examined.unsupported:
         split = SplitNetwork(*network.split())
     whole = split.compiled.whole
-    layers = kernel_layers(whole.flat, target.space, float_type_of(target))
-    layers = with_activations(whole.flat, layers, target.space)
+    layers = activated_layers(whole.flat, target.space, float_type_of(target))
     if not layers:
         raise ArtifactError(
             f"no layer of {options.model} has a kernel on {target.name}, there is nothing to "

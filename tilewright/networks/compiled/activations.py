@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
-from tilewright.networks.compiled.layers import KernelLayer
+from tilewright.networks.compiled.layers import KernelLayer, kernel_layers
 from tilewright.networks.relax.bindings import Binding, FlatGraph, variables
 from tilewright.networks.relax.constants import value_of
 from tilewright.networks.relax.op_patterns import Link
+from tilewright.targets.anchor import DType
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.steps.float_activations import FUNCTIONS, erf
 from tilewright.targets.workload import Workload
@@ -63,12 +64,12 @@ _NUMPY: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def with_activations(
-    flat: FlatGraph, layers: Sequence[KernelLayer], check: Callable[[Workload], object]
+def activated_layers(
+    flat: FlatGraph, check: Callable[[Workload], object], dtype: DType = "float32"
 ) -> list[KernelLayer]:
-    """The layers, with the activation that is all that reads their result; `check` raises
-    `WorkloadError` for a workload without a kernel."""
-    return [_with_activation(flat, layer, check) for layer in layers]
+    """The layers of `networks.compiled.layers.kernel_layers`, each with the activation that is all
+    that reads its result; `check` raises `WorkloadError` for a workload without a kernel."""
+    return [_with_activation(flat, layer, check) for layer in kernel_layers(flat, check, dtype)]
 
 
 def _with_activation(

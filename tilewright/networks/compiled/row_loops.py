@@ -41,7 +41,7 @@ class NoRows(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Store:
+class RowStore:
     """`buffer[indices] = value`; in a reduction the combination with what is there, which begins as
     `initial`."""
 
@@ -53,13 +53,13 @@ class Store:
 
 
 @dataclass(frozen=True, eq=False)
-class Nest:
+class RowNest:
     """A nest of loops: the variables of rows, those along a row (none where it maps numbers of
     rows), and what it stores."""
 
     outer: Sequence[Any]
     inner: Sequence[Any]
-    stores: Sequence[Store]
+    stores: Sequence[RowStore]
 
     @property
     def reduces(self) -> bool:
@@ -118,7 +118,7 @@ def _size(axis: Any) -> int:
     return int(axis.dom.extent)
 
 
-def _nest(block: Any, outer: Sequence[int], inner: Sequence[int]) -> Nest:
+def _nest(block: Any, outer: Sequence[int], inner: Sequence[int]) -> RowNest:
     axes = [axis for axis in block.iter_vars if _size(axis) > 1]
     if any(str(axis.var.ty.dtype) != "int64" for axis in axes):
         raise NoRows
@@ -139,12 +139,12 @@ def _nest(block: Any, outer: Sequence[int], inner: Sequence[int]) -> Nest:
             known[each.var] = _with(each.value, known)
         elif isinstance(each, tirx.BufferStore):
             indices = [_with(index, known) for index in each.indices]
-            store = Store(each.buffer, indices, _with(each.value, known))
+            store = RowStore(each.buffer, indices, _with(each.value, known))
             stores.append(_reduction(store, initial) if any(reduces) else store)
         else:
             raise NoRows
     variables = [axis.var for axis in axes]
-    made = Nest(variables[: len(outer)], variables[len(outer) :], stores)
+    made = RowNest(variables[: len(outer)], variables[len(outer) :], stores)
     if any(load.source.same_as(store.buffer) for load in made.loads for store in stores):
         raise NoRows
     return made
@@ -156,7 +156,7 @@ def _statements(body: Any) -> Sequence[Any]:
     return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
 
 
-def _reduction(store: Store, initial: Mapping[Any, Any]) -> Store:
+def _reduction(store: RowStore, initial: Mapping[Any, Any]) -> RowStore:
     """Of a value that combines what is there with another one."""
     value = store.value
     if not isinstance(value, COMBINERS) or store.buffer not in initial:
@@ -164,11 +164,11 @@ def _reduction(store: Store, initial: Mapping[Any, Any]) -> Store:
     for itself, other in ((value.a, value.b), (value.b, value.a)):
         if isinstance(itself, TensorLoad) and itself.source.same_as(store.buffer):
             begin = initial[store.buffer]
-            return Store(store.buffer, store.indices, other, type(value), begin)
+            return RowStore(store.buffer, store.indices, other, type(value), begin)
     raise NoRows
 
 
-def _check_places(nests: Sequence[Nest]) -> None:
+def _check_places(nests: Sequence[RowNest]) -> None:
     """Raise `NoRows` where a row needs what is made of another row, or of another place in it."""
     maps: dict[Any, bool] = {}
     for nest in nests:
@@ -180,7 +180,7 @@ def _check_places(nests: Sequence[Nest]) -> None:
             _check_place(store.indices, nest, nest.maps)
 
 
-def _check_place(indices: Sequence[Any], nest: Nest, along: bool) -> None:
+def _check_place(indices: Sequence[Any], nest: RowNest, along: bool) -> None:
     wanted = [*nest.outer, *nest.inner] if along else nest.outer
     found = [index for index in indices if not isinstance(index, tirx.IntImm)]
     if len(found) != len(wanted) or not all(map(_same, found, wanted)):
@@ -191,7 +191,7 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one.same_as(other))
 
 
-def _joined(nests: Sequence[Nest], inner: Sequence[int]) -> int:
+def _joined(nests: Sequence[RowNest], inner: Sequence[int]) -> int:
     """How many axes of a row lie one behind the other. Raises `NoRows` where not even the
     last one does."""
     for joined in range(len(inner), 0, -1):
@@ -200,7 +200,7 @@ def _joined(nests: Sequence[Nest], inner: Sequence[int]) -> int:
     raise NoRows
 
 
-def _lie_together(nest: Nest, joined: int) -> bool:
+def _lie_together(nest: RowNest, joined: int) -> bool:
     variables, in_places = nest.inner[-joined:], 0
     for load in nest.loads:
         used = [index for index in load.indices if any(_uses(index, var) for var in variables)]
@@ -248,7 +248,7 @@ class _Piece:
 class _Writer:
     """The function while it is being written."""
 
-    def __init__(self, function: Any, nests: Sequence[Nest], rows: Rows, lanes: int) -> None:
+    def __init__(self, function: Any, nests: Sequence[RowNest], rows: Rows, lanes: int) -> None:
         self._given, self._nests, self._rows = list(function.params), nests, rows
         while lanes > rows.run:
             lanes //= 2
@@ -298,7 +298,7 @@ class _Writer:
             size = math.prod(map(int, given.shape))
             self._flat[given] = T.decl_buffer((_index(size),), given.dtype, data=given.data)
 
-    def _write_along(self, nests: Sequence[Nest]) -> None:
+    def _write_along(self, nests: Sequence[RowNest]) -> None:
         """One pass over a row."""
         # What maps a row has work enough between two sums, and no registers for several.
         chains = self._chains if all(nest.reduces for nest in nests) else 1
@@ -330,7 +330,7 @@ class _Writer:
             yield _Piece(_index(run - lanes), lanes - run % lanes, chains - 1)
 
     def _write_piece(
-        self, nest: Nest, places: Sequence[Any], piece: _Piece, partial: Mapping[Store, Any]
+        self, nest: RowNest, places: Sequence[Any], piece: _Piece, partial: Mapping[RowStore, Any]
     ) -> None:
         """What a nest does to a piece of a row."""
         for store in nest.stores:
@@ -345,14 +345,14 @@ class _Writer:
                 result = partial[store][piece.chain]
                 T.buffer_store(result, store.combiner(result[lane], value), [lane])
 
-    def _begin(self, store: Store) -> Any:
+    def _begin(self, store: RowStore) -> Any:
         """A partial result of nothing."""
         result = T.alloc_buffer((self._lanes,), store.buffer.dtype, scope="local")
         with T.vectorized(_index(0), _index(self._lanes)) as lane:
             T.buffer_store(result, store.initial, [lane])
         return result
 
-    def _whole(self, store: Store, partial: Sequence[Any]) -> Any:
+    def _whole(self, store: RowStore, partial: Sequence[Any]) -> Any:
         """The number that partial results make together."""
         first = partial[0]
         for other in partial[1:]:
@@ -365,7 +365,7 @@ class _Writer:
             half //= 2
         return first[_index(0)]
 
-    def _value(self, nest: Nest, store: Store, at: Sequence[Any] = ()) -> Any:
+    def _value(self, nest: RowNest, store: RowStore, at: Sequence[Any] = ()) -> Any:
         """What a nest stores, at a place along the row: indices of its axes, the last of those that
         are joined."""
         known = self._known(nest, at)
@@ -376,13 +376,13 @@ class _Writer:
         variables = (tirx.Var, lambda var: known.get(var, var))
         return tvm_ffi.structural_map(store.value, [variables, (TensorLoad, placed)])
 
-    def _store(self, nest: Nest, store: Store, value: Any, at: Sequence[Any] = ()) -> None:
+    def _store(self, nest: RowNest, store: RowStore, value: Any, at: Sequence[Any] = ()) -> None:
         known = self._known(nest, at)
         indices = [_with(index, known) for index in store.indices]
         buffer, place = self._placed(store.buffer, indices, at)
         T.buffer_store(buffer, value, place)
 
-    def _known(self, nest: Nest, at: Sequence[Any]) -> dict[Any, Any]:
+    def _known(self, nest: RowNest, at: Sequence[Any]) -> dict[Any, Any]:
         """Indices by variables. Of axes that are joined, the last has it all."""
         if not at:
             return dict(zip(nest.outer, self._row, strict=True))
@@ -418,9 +418,9 @@ def _places(index: Any, sizes: Sequence[int]) -> list[Any]:
     return found[::-1]
 
 
-def _steps(nests: Sequence[Nest]) -> list[list[Nest]]:
+def _steps(nests: Sequence[RowNest]) -> list[list[RowNest]]:
     """Nests that are computed in one pass: none needs what a row is reduced to in it."""
-    steps: list[list[Nest]] = []
+    steps: list[list[RowNest]] = []
     for nest in nests:
         read = [load.source for load in nest.loads]
         last = steps[-1] if steps else []

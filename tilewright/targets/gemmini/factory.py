@@ -11,6 +11,7 @@ from tilewright.core.files import Json
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Baseline, capability
 from tilewright.targets.gemmini.spec import DEFAULT_PRESET, GemminiSpec, preset_files
+from tilewright.targets.gemmini.variants import variants
 from tilewright.targets.registry import Property, TargetKind
 from tilewright.targets.workload import parse_workload
 
@@ -62,8 +63,6 @@ def _properties(text: str) -> Sequence[Property]:
 
 
 def _variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
-    from tilewright.targets.gemmini.variants import variants
-
     return [spec.model_dump(exclude={"source"}) for spec in variants(count, seed)]
 
 

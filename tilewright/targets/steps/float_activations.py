@@ -9,7 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.steps.step import Integers, StepKind
+
+special = lazy_module("scipy.special")
 
 Floats = NDArray[np.float64]
 
@@ -21,8 +24,6 @@ def _sigmoid(x: Floats) -> Floats:
 
 def erf(x: Floats) -> Floats:
     """The error function, of an array of any shape."""
-    from scipy import special
-
     return np.asarray(special.erf(x))
 
 

@@ -15,7 +15,7 @@ from tilewright.targets.cpu.estimates.machine import (
     finish_cycles,
 )
 from tilewright.targets.cpu.kernels import bfloat16_tiles
-from tilewright.targets.cpu.kernels.bfloat16_product import SUMS, Blocks
+from tilewright.targets.cpu.kernels.bfloat16_product import SUMS, TileBlocks
 from tilewright.targets.cpu.kernels.kernel_registry import tile_product
 from tilewright.targets.workload import Workload
 
@@ -76,7 +76,7 @@ def estimate(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     )
 
 
-def _bytes(product: Blocks) -> tuple[float, float]:
+def _bytes(product: TileBlocks) -> tuple[float, float]:
     """Of the rounded data and weights of a matrix."""
     depth = product.steps * product.pairs * NUMBER
     return float(product.lines * product.rows * depth), float(product.columns * depth)

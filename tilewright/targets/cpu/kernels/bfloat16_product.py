@@ -32,7 +32,7 @@ SUMS = 4
 
 
 @dataclass(frozen=True)
-class Blocks:
+class TileBlocks:
     """How `matrices` products of `rows` × depth by depth × `columns` are cut, each on its own rows
     in `lines` (1, or rows of an image that tiles do not run across): `down` × `across` tiles of
     `height` rows; `steps` of `pairs` of the depth."""
@@ -85,7 +85,7 @@ class Blocks:
 
 def blocks_of(
     matrices: int, lines: int, rows: int, columns: int, depth: tuple[int, int], v: KnobValues
-) -> Blocks:
+) -> TileBlocks:
     """Of a config; `depth` is (steps, pairs of a step). Raises `DoesNotApply`."""
     down = min(v["tiles_down"], rows)
     across = min(v["tiles_across"], tiles(columns, TILE))
@@ -94,7 +94,7 @@ def blocks_of(
     height = tiles(even_parts(rows, down * TILE), down)
     if down * height > rows:  # the last block must not begin before the first row
         down, height = 1, min(TILE, rows)
-    return Blocks(matrices, lines, rows, columns, *depth, down, across, height)
+    return TileBlocks(matrices, lines, rows, columns, *depth, down, across, height)
 
 
 def knobs(row_blocks: int, columns: int) -> tuple[Knob, ...]:
@@ -109,7 +109,7 @@ def knobs(row_blocks: int, columns: int) -> tuple[Knob, ...]:
 
 
 def baseline_values(
-    space: tuple[Knob, ...], b: Blocks, spec: CpuSpec, bytes_of: tuple[int, int]
+    space: tuple[Knob, ...], b: TileBlocks, spec: CpuSpec, bytes_of: tuple[int, int]
 ) -> dict[str, int]:
     """A good config without any measurement, two tiles by two: the larger operand, of `bytes_of`
     (data, weights) of a matrix, is read once and shared between the threads."""
@@ -136,7 +136,7 @@ def baseline_values(
     }  # fmt: skip
 
 
-class Operands(Protocol):
+class TileOperands(Protocol):
     """What an operator says of its operands while its function is being written."""
 
     def pack(self) -> None:
@@ -158,7 +158,7 @@ class Operands(Protocol):
     """Whether each matrix has weights of its own."""
 
 
-def write_product(b: Blocks, v: KnobValues, spec: CpuSpec, operands: Operands) -> None:
+def write_product(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOperands) -> None:
     """Writes all loops into the function that is being built."""
     operands.pack()
     by_rows, by_columns = v["row_shares"], v["column_shares"]
@@ -176,7 +176,7 @@ def write_product(b: Blocks, v: KnobValues, spec: CpuSpec, operands: Operands) -
         unit.end()
 
 
-def _block(b: Blocks, operands: Operands, unit: Any, at: tuple[Any, Any, Any]) -> None:
+def _block(b: TileBlocks, operands: TileOperands, unit: Any, at: tuple[Any, Any, Any]) -> None:
     matrix, down, across = at
     place = b.row_block(down)
     unit.clear()

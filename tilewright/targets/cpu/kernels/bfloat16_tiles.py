@@ -52,7 +52,7 @@ def rounded_array(numbers: NDArray[Any]) -> NDArray[np.uint16]:
 
 
 def widened_array(numbers: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """bfloat16 as float32."""
+    """bfloat16 as float32, in the same shape."""
     return (numbers.astype(np.uint32) << 16).view(np.float32)
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import bfloat16_product
-from tilewright.targets.cpu.kernels.bfloat16_product import Blocks, blocks_of, write_product
+from tilewright.targets.cpu.kernels.bfloat16_product import TileBlocks, blocks_of, write_product
 from tilewright.targets.cpu.kernels.bfloat16_tiles import NUMBERS, PAIR, TILE, paired_array, rounded
 from tilewright.targets.cpu.kernels.dense import tile_starts
 from tilewright.targets.cpu.kernels.kernel import KnobValues
@@ -53,7 +53,7 @@ class ConvolutionBfloat16:
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
         """See `targets.cpu.kernels.bfloat16_product`."""
-        layout = Layout.of(workload)
+        layout = CopyLayout.of(workload)
         blocks = layout.lines * tiles(layout.rows, TILE)
         return bfloat16_product.knobs(blocks, workload.out_channels)
 
@@ -61,7 +61,7 @@ class ConvolutionBfloat16:
         """A good config without any measurement."""
         space = self.knobs(workload, spec)
         b, _ = product_of(workload)
-        layout = Layout.of(workload)
+        layout = CopyLayout.of(workload)
         depth = PAIR * layout.pairs * layout.steps
         data = layout.numbers // workload.batch
         return bfloat16_product.baseline_values(space, b, spec, (data, depth * b.columns))
@@ -91,17 +91,17 @@ class ConvolutionBfloat16:
     ) -> NDArray[Any]:
         """(o, c, kh, kw) → blocks of columns, steps, tiles of a block, pairs, columns of a tile;
         two bfloat16 in a number."""
-        layout = Layout.of(workload)
+        layout = CopyLayout.of(workload)
         return pack_columns(layout.depth_of(weights), _blocks(workload, values))
 
 
-def product_of(workload: Workload) -> tuple[Blocks, int]:
+def product_of(workload: Workload) -> tuple[TileBlocks, int]:
     """The product in blocks of two tiles by two, and how many numbers are rounded and copied."""
     b = _blocks(workload, {"tiles_down": 2, "tiles_across": 2})
-    return b, Layout.of(workload).numbers
+    return b, CopyLayout.of(workload).numbers
 
 
-def pack_columns(matrix: NDArray[Any], b: Blocks) -> NDArray[Any]:
+def pack_columns(matrix: NDArray[Any], b: TileBlocks) -> NDArray[Any]:
     """(steps × pairs × 2, columns) → (column blocks × steps × tiles × pairs × columns of a
     tile,)."""
     width = b.block_columns
@@ -113,7 +113,7 @@ def pack_columns(matrix: NDArray[Any], b: Blocks) -> NDArray[Any]:
 
 
 @dataclass(frozen=True)
-class Layout:
+class CopyLayout:
     """Where the copy of the data has what, and the product that follows: `lines` of `rows`, `steps`
     of `pairs`. `size` is the copy's (phases of rows, phases of columns, rows, columns), `numbers`
     how many the copies of all images hold, `channels` those of a block."""
@@ -130,7 +130,7 @@ class Layout:
 
     @staticmethod
     @cache
-    def of(w: Workload) -> Layout:
+    def of(w: Workload) -> CopyLayout:
         """The layout with the fewer steps."""
         even = w.in_channels + w.in_channels % PAIR
         whole = w.kernel_w * even // PAIR
@@ -144,7 +144,7 @@ class Layout:
             (width - 1) * w.stride_w + w.kernel_w,
         )
         if w.dilation_w == 1 and w.kernel_h * cuts < blocks * taps:
-            return Layout(
+            return CopyLayout(
                 w, True, even, 1, (1, 1, *reach), height, width, w.kernel_h * cuts, whole // cuts
             )
         (py, qy), (px, qx) = (
@@ -155,7 +155,7 @@ class Layout:
         )  # fmt: skip
         size = py, px, height + qy, width + qx
         rows = (height - 1) * size[3] + width
-        return Layout(w, False, each, blocks, size, 1, rows, blocks * taps, each // PAIR)
+        return CopyLayout(w, False, each, blocks, size, 1, rows, blocks * taps, each // PAIR)
 
     @property
     def numbers(self) -> int:
@@ -177,19 +177,19 @@ def _phases(kernel: int, stride: int, dilation: int) -> tuple[int, int]:
     return max(p % stride for p in places) + 1, max(p // stride for p in places)
 
 
-def _blocks(w: Workload, v: KnobValues) -> Blocks:
-    layout = Layout.of(w)
+def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
+    layout = CopyLayout.of(w)
     depth = layout.steps, layout.pairs
     return blocks_of(w.batch, layout.lines, layout.rows, w.out_channels, depth, v)
 
 
 class _Image:
-    """Keeps `targets.cpu.kernels.bfloat16_product.Operands` for a convolution."""
+    """Keeps `targets.cpu.kernels.bfloat16_product.TileOperands` for a convolution."""
 
     own_weights = False
 
-    def __init__(self, w: Workload, spec: CpuSpec, b: Blocks) -> None:
-        self.w, self.b, self.layout = w, b, Layout.of(w)
+    def __init__(self, w: Workload, spec: CpuSpec, b: TileBlocks) -> None:
+        self.w, self.b, self.layout = w, b, CopyLayout.of(w)
         self.shapes = packed_shape(w, spec), packed_shape(w, spec, out=True)
         self.row = self.layout.channels * (w.stride_w if self.layout.folded else 1)
 
@@ -275,7 +275,7 @@ class _Image:
     # -- the product ---------------------------------------------------------------------------
 
     def step(self, matrix: Any, place: tuple[Any, Any], at: Any) -> Any:
-        """See `Operands`."""
+        """See `TileOperands`."""
         w, layout, (line, first) = self.w, self.layout, place
         phases_y, phases_x, height, width = layout.size
         if layout.folded:
@@ -293,7 +293,7 @@ class _Image:
         return (row * width + column) * layout.channels
 
     def finish(self, sums: Any, matrix: Any, place: tuple[Any, Any], column: Any) -> None:
-        """See `Operands`."""
+        """See `TileOperands`."""
         height, width = pixels(self.w)
         line, first = place
         with T.serial(0, self.b.block_rows) as r:

@@ -6,7 +6,7 @@ from tilewright.core.errors import WorkloadError
 from tilewright.targets.cpu.kernels import conv2d_bfloat16, matmul_bfloat16
 from tilewright.targets.cpu.kernels.batch_matmul import BatchMatmul
 from tilewright.targets.cpu.kernels.batch_matmul_int8 import BatchMatmulInt8
-from tilewright.targets.cpu.kernels.bfloat16_product import Blocks
+from tilewright.targets.cpu.kernels.bfloat16_product import TileBlocks
 from tilewright.targets.cpu.kernels.conv2d import Convolution
 from tilewright.targets.cpu.kernels.conv2d_bfloat16 import ConvolutionBfloat16
 from tilewright.targets.cpu.kernels.conv2d_int8 import ConvolutionInt8
@@ -25,7 +25,7 @@ KERNELS: tuple[Kernel, ...] = (
 )  # fmt: skip
 
 
-def tile_product(workload: Workload) -> tuple[Blocks, int]:
+def tile_product(workload: Workload) -> tuple[TileBlocks, int]:
     """What tiles compute of a workload of bfloat16, in blocks of two tiles by two, and how many
     numbers are rounded and copied."""
     convolution = workload.operator == "conv2d"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import bfloat16_product
-from tilewright.targets.cpu.kernels.bfloat16_product import Blocks, blocks_of, write_product
+from tilewright.targets.cpu.kernels.bfloat16_product import TileBlocks, blocks_of, write_product
 from tilewright.targets.cpu.kernels.bfloat16_tiles import NUMBERS, PAIR, TILE, paired, rounded
 from tilewright.targets.cpu.kernels.conv2d_bfloat16 import pack_columns
 from tilewright.targets.cpu.kernels.kernel import KnobValues
@@ -77,7 +77,7 @@ class MatmulBfloat16:
         return pack_columns(np.pad(plain, ((0, missing), (0, 0))), b)
 
 
-def product_of(workload: Workload) -> tuple[Blocks, int]:
+def product_of(workload: Workload) -> tuple[TileBlocks, int]:
     """The product in blocks of two tiles by two, and how many numbers are rounded and copied."""
     b = _blocks(workload, {"tiles_down": 2, "tiles_across": 2})
     copied = b.matrices * b.rows * b.steps * b.pairs * PAIR
@@ -95,7 +95,7 @@ def _sizes(w: Workload) -> tuple[int, int]:
     return (w.batch, w.height) if w.operator == "batch_matmul" else (1, w.batch)
 
 
-def _blocks(w: Workload, v: KnobValues) -> Blocks:
+def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
     matrices, rows = _sizes(w)
     each = min(NUMBERS, w.in_channels + w.in_channels % PAIR)
     depth = tiles(w.in_channels, each), each // PAIR
@@ -103,9 +103,9 @@ def _blocks(w: Workload, v: KnobValues) -> Blocks:
 
 
 class _Matrices:
-    """Keeps `targets.cpu.kernels.bfloat16_product.Operands`."""
+    """Keeps `targets.cpu.kernels.bfloat16_product.TileOperands`."""
 
-    def __init__(self, w: Workload, spec: CpuSpec, b: Blocks) -> None:
+    def __init__(self, w: Workload, spec: CpuSpec, b: TileBlocks) -> None:
         self.w, self.b = w, b
         self.own_weights = w.operator == "batch_matmul"
         self.row = PAIR * b.pairs
@@ -194,11 +194,11 @@ class _Matrices:
                 T.buffer_store(self.weights, tirx.const(0, "int32"), [start + count + i])
 
     def step(self, matrix: Any, place: tuple[Any, Any], at: Any) -> Any:
-        """See `Operands`."""
+        """See `TileOperands`."""
         return ((matrix * self.b.steps + at) * self.b.rows + place[1]) * self.row
 
     def finish(self, sums: Any, matrix: Any, place: tuple[Any, Any], column: Any) -> None:
-        """See `Operands`."""
+        """See `TileOperands`."""
         b = self.b
         width = min(b.block_columns, b.columns)
         with T.serial(0, b.block_rows) as r:
