@@ -112,6 +112,13 @@ def test_channels_that_fit_no_tile_have_no_kernel() -> None:
         kernel_for(parse_workload("conv2d:n=1,c=33,h=8,w=8,o=12,k=3,dtype=bfloat16", ""))
 
 
+def test_a_processor_is_written_as_before_there_were_precisions() -> None:
+    written = this_machine().to_json()
+    assert set(written) == {"threads", "lanes", "mcpu", "model", "dots"}
+    assert CpuSpec.from_json(written) == this_machine()
+    assert CpuSpec.from_json(XEON.to_json()) == XEON
+
+
 def test_a_precision_is_part_of_the_name() -> None:
     spec = CpuSpec.parse("threads=1,precision=f32")
     assert spec.name.endswith("precision=f32")

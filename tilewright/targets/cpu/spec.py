@@ -62,8 +62,13 @@ class CpuSpec:
         return 16 if platform.machine() == "x86_64" and self.lanes < 16 else 32
 
     def to_json(self) -> dict[str, Json]:
-        """As JSON."""
-        return asdict(self)
+        """As JSON; without a precision as before there were any, so that schedules of then are of
+        the same machine."""
+        return {
+            key: value
+            for key, value in asdict(self).items()
+            if value or key not in ("precision", "bfloat16")
+        }
 
     @staticmethod
     def from_json(values: Mapping[str, Json]) -> CpuSpec:
