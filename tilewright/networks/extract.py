@@ -126,37 +126,22 @@ def kernel_workload(
     dtype: DType = "float32",
     mode: EpilogueMode = "full",
 ) -> Workload:
-    """What a processor computes of a call: of a quantised one in integers, where `check` allows
-    that, else as `float_workload`. Raises what that raises."""
+    """What a processor computes of a call, with the model's channels: the first that `check` allows
+    of a quantised one in integers, one in `dtype`, and one in float32. The heads of a product of
+    two activations are a batch. Raises the `WorkloadError` of `check` where there is no kernel for
+    float32 either."""
+    shape, wanted = _shape(call), list[Workload]()
     if mode != "plain" and quantised.computes_integers(call):
-        workload = replace(_shape(call), post=quantised.epilogue(call))
+        wanted.append(replace(shape, post=quantised.epilogue(call)))
+    plain = replace(shape, dtype="float32", post=float32.epilogue(call, mode))
+    if dtype != "float32":
+        wanted.append(replace(plain, dtype=dtype))
+    for workload in wanted:
         try:
             check(workload)
         except WorkloadError:
-            pass
-        else:
-            return workload
-    return float_workload(call, check, dtype, mode)
-
-
-def float_workload(
-    call: FusedCall,
-    check: Callable[[Workload], object],
-    dtype: DType = "float32",
-    mode: EpilogueMode = "full",
-) -> Workload:
-    """One of its calls in `dtype`, or in float32 where `check` refuses that, with the model's
-    channels; the heads of a product of two activations are a batch. Raises the `WorkloadError` of
-    `check` where there is no kernel for float32 either."""
-    plain = replace(_shape(call), dtype="float32", post=float32.epilogue(call, mode))
-    if dtype != "float32":
-        wanted = replace(plain, dtype=dtype)
-        try:
-            check(wanted)
-        except WorkloadError:
-            pass
-        else:
-            return wanted
+            continue
+        return workload
     check(plain)
     return plain
 

@@ -94,9 +94,8 @@ def compile_files(
 
     Raises `ArtifactError` for a target that compiles no kernels, a kernel that is wrong on seeded
     tensors, and outputs that are further from the source model's than `tolerance`, a share of the
-    largest value, `WorkloadError` for a
-    schedule that does not apply, `ImportFailedError` where TVM cannot compile the rest or nothing
-    can link it.
+    largest value, `WorkloadError` for a schedule that does not apply, `ImportFailedError` where TVM
+    cannot compile the rest or nothing can link it.
     """
     from tilewright.networks.compiled.library import compiled, library_bytes
     from tilewright.networks.compiled.rewrite import rewritten

@@ -24,6 +24,7 @@ from tilewright.targets.cpu.kernels.shared import even_parts
 from tilewright.targets.cpu.spec import CpuSpec
 
 tirx = lazy_module("tvm.tirx")
+ir_builder = lazy_module("tvm.script.ir_builder")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -139,6 +140,9 @@ def baseline_values(
 class TileOperands(Protocol):
     """What an operator says of its operands while its function is being written."""
 
+    def take(self) -> None:
+        """Writes the parameters."""
+
     def pack(self) -> None:
         """Writes loops that put data, and weights that are no constants, where tiles are loaded
         from."""
@@ -158,9 +162,18 @@ class TileOperands(Protocol):
     """Whether each matrix has weights of its own."""
 
 
-def write_product(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOperands) -> None:
-    """Writes all loops into the function that is being built."""
-    operands.pack()
+def product_function(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOperands) -> Any:
+    """The function of TensorIR with all loops written out, which are their own schedule."""
+    with ir_builder.IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("main")
+        operands.take()
+        operands.pack()
+        _write(b, v, spec, operands)
+    return builder.get()
+
+
+def _write(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOperands) -> None:
+    """The tasks and the loops of each."""
     by_rows, by_columns = v["row_shares"], v["column_shares"]
     unit = tile_unit(spec.bfloat16)(b.down, b.across, b.height, b.pairs)
     with T.parallel(0, b.matrices * by_rows * by_columns) as chunk:

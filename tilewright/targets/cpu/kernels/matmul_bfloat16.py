@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import bfloat16_product
-from tilewright.targets.cpu.kernels.bfloat16_product import TileBlocks, blocks_of, write_product
+from tilewright.targets.cpu.kernels.bfloat16_product import TileBlocks, blocks_of, product_function
 from tilewright.targets.cpu.kernels.bfloat16_tiles import NUMBERS, PAIR, TILE, paired, rounded
 from tilewright.targets.cpu.kernels.conv2d_bfloat16 import pack_columns
 from tilewright.targets.cpu.kernels.kernel import KnobValues
@@ -19,7 +19,6 @@ from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
 tirx = lazy_module("tvm.tirx")
-ir_builder = lazy_module("tvm.script.ir_builder")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 
@@ -52,12 +51,7 @@ class MatmulBfloat16:
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The loops written out, which are their own schedule."""
         b = _blocks(workload, values)
-        operands = _Matrices(workload, spec, b)
-        with ir_builder.IRBuilder() as builder, T.prim_func(s_tir=True):
-            T.func_name("main")
-            operands.take()
-            write_product(b, values, spec, operands)
-        return builder.get()
+        return product_function(b, values, spec, _Matrices(workload, spec, b))
 
     def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The function as it is."""
