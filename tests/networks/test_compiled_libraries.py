@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from tilewright.targets.cpu.kernels.int8_dot_product import computes_int8
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.spec import this_machine
 from tilewright.targets.cpu.target import CpuTarget
+from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import Workload
 from tilewright.tuning.build_options import BuildOptions
 
@@ -356,3 +357,24 @@ def test_samples_beyond_the_bound_refuse_a_library(tmp_path: Path) -> None:
     )  # fmt: skip
     with pytest.raises(ArtifactError, match="the bound is 1e-12"):
         build_artifact(LocalRunner(), options)
+
+
+class KernelsWithoutEpilogue(CpuTarget):
+    """Makes wrong kernels: they do nothing behind the sums of a convolution but what takes
+    tensors."""
+
+    def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
+        bare = tuple(op for op in workload.epilogue if op.kind not in ("min", "max"))
+        return super().kernel(workload.with_steps(bare), config)
+
+
+@pytest.mark.slow(seconds=5)
+def test_a_library_with_a_wrong_kernel_is_refused_whatever_the_bound() -> None:
+    target, whole = KernelsWithoutEpilogue(this_machine()), networks.load("digits_cnn").whole
+    layers = kernel_layers(whole.flat, target.space)
+    picks = {layer.workload: by_rule(target, layer.workload) for layer in layers}
+    assert any("max" in {op.kind for op in workload.epilogue} for workload in picks)
+    with pytest.raises(ArtifactError, match=r"the kernel of layer .* is off by"):
+        compile_files(
+            whole, layers, picks, target, "cpu", name="small", total_macs=1, tolerance=1e9
+        )
