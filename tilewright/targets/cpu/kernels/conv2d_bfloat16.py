@@ -40,7 +40,7 @@ LANES = 16
 
 
 class ConvolutionBfloat16:
-    """Keeps `targets.cpu.kernels.kernel.Kernel` for convolutions without groups whose channels lie
+    """Implements `targets.cpu.kernels.kernel.Kernel` for convolutions without groups whose channels lie
     in blocks that fit tiles."""
 
     def serves(self, workload: Workload) -> bool:
@@ -178,7 +178,7 @@ def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
 
 
 class _Image:
-    """Keeps `targets.cpu.kernels.bfloat16_product.TileOperands` for a convolution."""
+    """Implements `targets.cpu.kernels.bfloat16_product.TileOperands` for a convolution."""
 
     own_weights = False
 

@@ -23,7 +23,7 @@ T = lazy_module("tvm.script.ir_builder.tirx")
 
 
 class MatmulBfloat16:
-    """Keeps `targets.cpu.kernels.kernel.Kernel` for `dense`, data (rows, in), out (rows, out), and
+    """Implements `targets.cpu.kernels.kernel.Kernel` for `dense`, data (rows, in), out (rows, out), and
     for `batch_matmul`, data (batch, rows, depth), weights (batch, depth, columns)."""
 
     def serves(self, workload: Workload) -> bool:
@@ -97,7 +97,7 @@ def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
 
 
 class _Matrices:
-    """Keeps `targets.cpu.kernels.bfloat16_product.TileOperands`."""
+    """Implements `targets.cpu.kernels.bfloat16_product.TileOperands`."""
 
     def __init__(self, w: Workload, spec: CpuSpec, b: TileBlocks) -> None:
         self.w, self.b = w, b
