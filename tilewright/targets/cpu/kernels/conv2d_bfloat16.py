@@ -40,8 +40,8 @@ LANES = 16
 
 
 class ConvolutionBfloat16:
-    """Implements `targets.cpu.kernels.kernel.Kernel` for convolutions without groups whose channels lie
-    in blocks that fit tiles."""
+    """Implements `targets.cpu.kernels.kernel.Kernel` for convolutions without groups whose channels
+    lie in blocks that fit tiles."""
 
     def serves(self, workload: Workload) -> bool:
         w = workload

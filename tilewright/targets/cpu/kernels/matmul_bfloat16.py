@@ -23,8 +23,8 @@ T = lazy_module("tvm.script.ir_builder.tirx")
 
 
 class MatmulBfloat16:
-    """Implements `targets.cpu.kernels.kernel.Kernel` for `dense`, data (rows, in), out (rows, out), and
-    for `batch_matmul`, data (batch, rows, depth), weights (batch, depth, columns)."""
+    """Implements `targets.cpu.kernels.kernel.Kernel` for `dense`, data (rows, in), out (rows, out),
+    and for `batch_matmul`, data (batch, rows, depth), weights (batch, depth, columns)."""
 
     def serves(self, workload: Workload) -> bool:
         """Any sizes."""
