@@ -110,7 +110,7 @@ def tune(
     from tvm.s_tir import meta_schedule as ms
     from tvm.s_tir.meta_schedule.builder import LocalBuilder
 
-    function = kernel_for(workload).define(workload, spec, _baseline_values(spec, workload))
+    function = kernel_for(workload, spec).define(workload, spec, _baseline_values(spec, workload))
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     small = {"population_size": 64, "genetic_num_iters": 1, "init_min_unmeasured": 32}
     found = Trials()
@@ -187,7 +187,7 @@ def baseline_config(target: Target, spec: CpuSpec, workload: Workload) -> Config
 
 
 def _baseline_values(spec: CpuSpec, workload: Workload) -> Mapping[str, int]:
-    return kernel_for(workload).baseline_values(workload, spec)
+    return kernel_for(workload, spec).baseline_values(workload, spec)
 
 
 def _runner(target: Target, workload: Workload, config: Configs, found: Trials) -> Any:

@@ -145,10 +145,7 @@ class MetaSchedule:
             if isinstance(function, tvm.tirx.PrimFunc)
             and "layout_rewrite" not in str(function.attrs)
         )
-        shapes = [
-            tuple(int(length) for length in each.ty.shape)
-            for each in function.params
-        ]
+        shapes = [tuple(int(length) for length in each.ty.shape) for each in function.params]
         named = tvm.IRModule({FUNCTION: function.with_attr("global_symbol", FUNCTION)})
         return _evaluator(
             tvm.compile(named, target=self.target).mod,

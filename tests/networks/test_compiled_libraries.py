@@ -92,7 +92,7 @@ def built(model: onnx.ModelProto | str, folder: Path) -> CompiledArtifact:
 
 def by_rule(target: CpuTarget, workload: Workload) -> Pick:
     space = target.space(workload)
-    values = kernel_for(workload).baseline_values(workload, target.spec)
+    values = kernel_for(workload, target.spec).baseline_values(workload, target.spec)
     return Pick(space.name, tuple(knob.values.index(values[knob.name]) for knob in space.knobs))
 
 

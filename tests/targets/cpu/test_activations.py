@@ -48,7 +48,7 @@ def test_an_activation_is_that_of_numpy(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["swish", "gelu"])
 def test_kernels_activate_their_sums(text: str, kind: str) -> None:
     workload = parse_workload(text + ",dtype=float32", f"bias, {kind}")
-    values = kernel_for(workload).baseline_values(workload, TARGET.spec)
+    values = kernel_for(workload, TARGET.spec).baseline_values(workload, TARGET.spec)
     tensors = SampleTensors(workload, TARGET.spec, TARGET.space(workload))
     assert called(scheduled(workload, TARGET.spec, values), tensors, values) < TOLERANCE
 

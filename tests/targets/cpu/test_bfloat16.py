@@ -18,9 +18,9 @@ from tilewright.targets.base import Space
 from tilewright.targets.cpu import machine
 from tilewright.targets.cpu.compile import assembly_of, llvm_target, scheduled
 from tilewright.targets.cpu.estimates import CpuMachine, estimate
-from tilewright.targets.cpu.kernels.bfloat16_tiles import rounded_array, widened_array
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.kernels.matrix_tiles import rounded_array, widened_array
 from tilewright.targets.cpu.spec import AMX, CpuSpec, this_machine
 from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.workload import Workload, parse_workload
@@ -58,7 +58,7 @@ def products(draw: st.DrawFn) -> Workload:
 @given(products(), st.integers(0, 2**32 - 1))
 @settings(max_examples=40, derandomize=True)
 def test_every_schedule_computes_the_product(workload: Workload, seed: int) -> None:
-    kernel = kernel_for(workload)
+    kernel = kernel_for(workload, SPEC)
     space = Space("kernels", kernel.knobs(workload, SPEC))
     tensors = SampleTensors(workload, SPEC, space)
     flat = np.random.default_rng(seed).integers(0, space.size, 1)
@@ -77,7 +77,7 @@ def test_every_schedule_computes_the_product(workload: Workload, seed: int) -> N
 )  # fmt: skip
 def test_the_rule_computes_the_product(text: str) -> None:
     workload = parse_workload(text + ",dtype=bfloat16", "bias")
-    kernel = kernel_for(workload)
+    kernel = kernel_for(workload, SPEC)
     values = kernel.baseline_values(workload, SPEC)
     space = Space("kernels", kernel.knobs(workload, SPEC))
     tensors = SampleTensors(workload, SPEC, space)
@@ -101,7 +101,7 @@ def test_rounding_is_that_of_bfloat16(bits: np.ndarray) -> None:
 @pytest.mark.parametrize("text", ["conv2d:n=1,c=64,h=14,w=14,o=64,k=3,p=1", "dense:n=64,c=64,o=64"])
 def test_a_xeon_gets_instructions_of_amx(text: str) -> None:
     workload = parse_workload(text + ",dtype=bfloat16", "bias, relu")
-    values = kernel_for(workload).baseline_values(workload, XEON)
+    values = kernel_for(workload, XEON).baseline_values(workload, XEON)
     assembly = assembly_of(scheduled(workload, XEON, values), llvm_target(XEON))
     for instruction in ("ldtilecfg", "tileloadd", "tdpbf16ps", "tilestored", "tilerelease"):
         assert f"\t{instruction}" in assembly
@@ -109,7 +109,7 @@ def test_a_xeon_gets_instructions_of_amx(text: str) -> None:
 
 def test_channels_that_fit_no_tile_have_no_kernel() -> None:
     with pytest.raises(WorkloadError, match="no kernel"):
-        kernel_for(parse_workload("conv2d:n=1,c=33,h=8,w=8,o=12,k=3,dtype=bfloat16", ""))
+        kernel_for(parse_workload("conv2d:n=1,c=33,h=8,w=8,o=12,k=3,dtype=bfloat16", ""), SPEC)
 
 
 def test_a_processor_is_written_as_before_there_were_precisions() -> None:
@@ -137,7 +137,7 @@ def test_bfloat16_is_refused_without_amx() -> None:
 
 def test_two_tiles_by_two_are_estimated_fastest_on_a_large_product() -> None:
     workload = parse_workload("dense:n=512,c=1024,o=1024,dtype=bfloat16", "bias")
-    space = Space("kernels", kernel_for(workload).knobs(workload, XEON))
+    space = Space("kernels", kernel_for(workload, XEON).knobs(workload, XEON))
     core = CpuMachine.of(XEON, 330e9, 200e9, 40e9, (48 << 10, 2 << 20))
     configs = space.unravel(np.arange(space.size))
     found = estimate(workload, core, space, configs).total("latency")

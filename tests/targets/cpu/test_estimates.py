@@ -50,7 +50,7 @@ def workload(text: str, epilogue: str = "bias, relu") -> Workload:
 
 def space_of(w: Workload, core: CpuMachine) -> Space:
     """Of the kernel that computes it."""
-    return Space("kernels", kernel_for(w).knobs(w, core.spec))
+    return Space("kernels", kernel_for(w, core.spec).knobs(w, core.spec))
 
 
 def seconds(w: Workload, core: CpuMachine, values: Mapping[str, int]) -> float:
@@ -117,21 +117,21 @@ def test_divisors_are_those_of_the_kernels() -> None:
 @pytest.mark.parametrize("text", [LAYERS[0], "conv2d:n=1,c=192,h=28,w=28,o=64,k=1"])
 def test_two_threads_beat_one(text: str) -> None:
     w, core = workload(text), machine()
-    values = {**kernel_for(w).baseline_values(w, core.spec), "parallel": 1}
+    values = {**kernel_for(w, core.spec).baseline_values(w, core.spec), "parallel": 1}
     together, alone = (seconds(w, core, {**values, "parallel": n}) for n in (1, 0))
     assert together < 0.75 * alone
 
 
 def test_a_launch_is_not_worth_it_for_little() -> None:
     w, core = workload("conv2d:n=1,c=16,h=4,w=4,o=16,k=1"), machine()
-    values = kernel_for(w).baseline_values(w, core.spec)
+    values = kernel_for(w, core.spec).baseline_values(w, core.spec)
     assert seconds(w, core, {**values, "parallel": 0}) < seconds(w, core, {**values, "parallel": 1})
 
 
 def test_sums_that_fit_the_registers_beat_one_sum_and_too_many() -> None:
     w, core = workload("dense:n=192,c=768,o=768"), machine()
     values = {
-        **kernel_for(w).baseline_values(w, core.spec),
+        **kernel_for(w, core.spec).baseline_values(w, core.spec),
         "tile_rows": 12, "tile_vectors": 2, "tile_depth": 768, "pack_data": 0,
     }  # fmt: skip
     fits = seconds(w, core, values)
@@ -141,7 +141,7 @@ def test_sums_that_fit_the_registers_beat_one_sum_and_too_many() -> None:
 
 def test_numbers_kept_for_several_blocks_of_channels_do_not_fit_the_registers() -> None:
     w, core = workload("conv2d:n=1,c=64,h=28,w=28,o=64,k=3,p=1"), machine(1)
-    values = {**kernel_for(w).baseline_values(w, core.spec), "algorithm": 0}
+    values = {**kernel_for(w, core.spec).baseline_values(w, core.spec), "algorithm": 0}
     values |= {"tile_ow": 14, "tile_oh": 1, "tile_oc": 2, "unroll_kernel": 0}
     assert seconds(w, core, {**values, "pixels_first": 1}) < seconds(
         w, core, {**values, "pixels_first": 0}
@@ -167,7 +167,7 @@ def test_winograd_pays_where_channels_are_many() -> None:
 def test_what_is_refused_for_its_code_is_foretold(text: str) -> None:
     w, core = workload(text), machine()
     space = space_of(w, core)
-    kernel = kernel_for(w)
+    kernel = kernel_for(w, core.spec)
     configs = space.unravel(np.random.default_rng(4).integers(0, space.size, 4000))
     code = estimate(w, core, space, configs).of_meaning("share")[:, 0]
     refused = np.argsort(-code)[:3]

@@ -130,14 +130,14 @@ def test_the_largest_numbers_neither_saturate_nor_wrap(text: str, data: int, wei
     tensors.expected = integer_reference(
         w, tensors.data, tensors.weights, tensors.added, tensors.expected.shape
     )
-    assert error_of(tensors, kernel_for(w).baseline_values(w, target.spec)) == 0
+    assert error_of(tensors, kernel_for(w, target.spec).baseline_values(w, target.spec)) == 0
 
 
 @needs_dots
 @pytest.mark.parametrize("text", DEFINED)
 def test_what_a_kernel_defines_is_what_its_schedules_compute(text: str) -> None:
     target, w = CpuTarget(SPECS[-1]), parse_workload(text, EPILOGUES[1])
-    tensors, kernel = SampleTensors(w, target.spec, target.space(w)), kernel_for(w)
+    tensors, kernel = SampleTensors(w, target.spec, target.space(w)), kernel_for(w, target.spec)
     values = kernel.baseline_values(w, target.spec)
     assert called(kernel.define(w, target.spec, values), tensors, values) == 0
 
@@ -160,7 +160,7 @@ def test_a_wrong_bit_and_a_number_that_is_not_written_are_seen() -> None:
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.lanes}{spec.dots}")
 def test_the_assembly_holds_the_dot_product(text: str, spec: CpuSpec) -> None:
     w = parse_workload(text, EPILOGUES[0])
-    function = scheduled(w, spec, kernel_for(w).baseline_values(w, spec))
+    function = scheduled(w, spec, kernel_for(w, spec).baseline_values(w, spec))
     assembly = assembly_of(function, llvm_target(spec))
     register = {4: "%xmm", 8: "%ymm", 16: "%zmm"}[spec.lanes]
     name = "vpdpbusd" if spec.dots else "pmaddwd"
@@ -176,7 +176,7 @@ def test_a_border_of_zero_points_compiles_for_vnni(data: str) -> None:
     text = "conv2d:n=1,c=32,h=8,w=8,o=64,k=3,p=1"
     w = parse_workload(text, f"dequantise {data}, bias, quantise {data}")
     spec = CpuSpec(2, 16, "cascadelake", "a Xeon", "avx512vnni")
-    values = kernel_for(w).baseline_values(w, spec) | {"copy": 1}
+    values = kernel_for(w, spec).baseline_values(w, spec) | {"copy": 1}
     assert "vpdpbusd" in assembly_of(scheduled(w, spec, values), llvm_target(spec))
 
 
@@ -221,7 +221,7 @@ def test_a_folder_that_needs_other_instructions_is_refused() -> None:
 @pytest.mark.parametrize("text", LAYERS)
 def test_the_space_is_finite_and_every_config_has_an_estimate(text: str) -> None:
     w, spec = parse_workload(text, EPILOGUES[0]), SPECS[-1]
-    space, baseline = CpuTarget(spec).space(w), kernel_for(w).baseline_values(w, spec)
+    space, baseline = CpuTarget(spec).space(w), kernel_for(w, spec).baseline_values(w, spec)
     assert 1e4 <= space.size <= 1e8
     assert [baseline[knob.name] in knob.values for knob in space.knobs] == [True] * len(space.knobs)
     scheduled(w, spec, baseline)
@@ -240,7 +240,7 @@ def test_the_space_is_finite_and_every_config_has_an_estimate(text: str) -> None
 @needs_dots
 def test_too_much_unrolling_is_refused_before_it_is_compiled() -> None:
     w, spec = parse_workload(LAYERS[0], EPILOGUES[0]), SPECS[-1]
-    values = {**kernel_for(w).baseline_values(w, spec), "unroll_kernel": 2}
+    values = {**kernel_for(w, spec).baseline_values(w, spec), "unroll_kernel": 2}
     with pytest.raises(DoesNotApply, match=str(MAX_UNROLLED)) as refused:
         scheduled(w, spec, {**values, "tile_oc": 2, "tile_ow": 14})
     assert refused.value.failure == "code_too_large"

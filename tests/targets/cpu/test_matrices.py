@@ -64,7 +64,7 @@ def test_every_schedule_computes_the_product(workload: Workload, seed: int) -> N
 def test_what_a_kernel_defines_is_what_its_schedules_compute(text: str) -> None:
     workload = parse_workload(text + ",dtype=float32", "bias, residual 0, relu")
     tensors = SampleTensors(workload, TARGET.spec, TARGET.space(workload))
-    kernel = kernel_for(workload)
+    kernel = kernel_for(workload, TARGET.spec)
     values = kernel.baseline_values(workload, TARGET.spec)
     assert called(kernel.define(workload, TARGET.spec, values), tensors, values) < TOLERANCE
     assert error_of(tensors, values) < TOLERANCE
@@ -74,7 +74,7 @@ def test_what_a_kernel_defines_is_what_its_schedules_compute(text: str) -> None:
 def test_baseline_schedules_and_most_others_apply(text: str) -> None:
     workload = parse_workload(text + ",dtype=float32", "bias")
     space = TARGET.space(workload)
-    baseline = kernel_for(workload).baseline_values(workload, TARGET.spec)
+    baseline = kernel_for(workload, TARGET.spec).baseline_values(workload, TARGET.spec)
     assert all(baseline[knob.name] in knob.values for knob in space.knobs)
     scheduled(workload, TARGET.spec, baseline)
     assert space.size > (100_000 if workload.height * workload.batch > 64 else 5_000)
@@ -89,7 +89,7 @@ def test_baseline_schedules_and_most_others_apply(text: str) -> None:
 
 def test_too_much_unrolled_code_is_refused_by_name() -> None:
     workload = parse_workload("dense:n=4,c=512,o=1000,dtype=float32", "")
-    values = dict(kernel_for(workload).baseline_values(workload, TARGET.spec))
+    values = dict(kernel_for(workload, TARGET.spec).baseline_values(workload, TARGET.spec))
     values |= {"tile_rows": 4, "tile_vectors": 8, "chains": 8}
     with pytest.raises(DoesNotApply, match="register tile of 256 vectors"):
         scheduled(workload, TARGET.spec, values)
@@ -109,7 +109,7 @@ def test_a_share_of_one_tile_compiles_with_partial_sums() -> None:
     """TVM makes no features of a loop of one iteration that begins elsewhere than at 0."""
     lanes = TARGET.spec.lanes
     workload = parse_workload(f"dense:n=1,c=128,o={2 * lanes},dtype=float32", "bias")
-    baseline = kernel_for(workload).baseline_values(workload, TARGET.spec)
+    baseline = kernel_for(workload, TARGET.spec).baseline_values(workload, TARGET.spec)
     values = {**baseline, "tile_vectors": 1, "column_shares": 2, "tile_depth": 32}
     compiled = Compiler().compile(workload, TARGET.spec, values)
     assert not compiled.failure, compiled.reason

@@ -87,7 +87,7 @@ def test_every_schedule_gives_the_nearest_integers(w: Workload, seed: int, lanes
 @pytest.mark.parametrize("text", DEFINED)
 def test_what_a_kernel_defines_is_what_its_schedules_compute(text: str) -> None:
     target, w = CpuTarget(OWN), parse_workload(text, EPILOGUES[3])
-    tensors, kernel = SampleTensors(w, OWN, target.space(w)), kernel_for(w)
+    tensors, kernel = SampleTensors(w, OWN, target.space(w)), kernel_for(w, OWN)
     values = kernel.baseline_values(w, OWN)
     assert called(kernel.define(w, OWN, values), tensors, values) < TOLERANCE
     assert error_of(tensors, values) < TOLERANCE
@@ -105,7 +105,7 @@ def test_the_largest_numbers_neither_saturate_nor_wrap(text: str, kind: str) -> 
     tensors.added["scale"][:] = 1
     tensors.expected = np.full_like(tensors.expected, 64 * 255 * -128)
     tensors.spread = np.zeros(())
-    assert error_of(tensors, kernel_for(w).baseline_values(w, OWN)) == 0
+    assert error_of(tensors, kernel_for(w, OWN).baseline_values(w, OWN)) == 0
 
 
 def test_ties_are_rounded_to_even_before_the_zero_point_is_added() -> None:
@@ -116,7 +116,7 @@ def test_ties_are_rounded_to_even_before_the_zero_point_is_added() -> None:
     tensors.added["scale"][:] = 0.5
     tensors.added["quantisation"] = packed(0, ["quantise"], [TensorScale("uint8", 1.0, 7)])
     tensors.expected = np.rint(np.arange(-8, 8)[None] / 2.0) + 7
-    kernel = kernel_for(w)
+    kernel = kernel_for(w, OWN)
     values = kernel.baseline_values(w, OWN)
     import tvm
 
@@ -178,7 +178,7 @@ def test_precision_f32_computes_no_quantised_layer_in_integers() -> None:
 def test_the_assembly_holds_the_dot_product_and_rounds_in_vectors(spec: CpuSpec) -> None:
     w = parse_workload("conv2d:n=1,c=32,h=8,w=8,o=64,k=1", EPILOGUES[0])
     assembly = assembly_of(
-        scheduled(w, spec, kernel_for(w).baseline_values(w, spec)), llvm_target(spec)
+        scheduled(w, spec, kernel_for(w, spec).baseline_values(w, spec)), llvm_target(spec)
     )
     assert assembly.count("vpdpbusd" if spec.dots else "vpmaddwd") >= 8
     assert "vpmaddubsw" not in assembly

@@ -75,7 +75,7 @@ def test_every_way_of_padding_is_right_at_all_borders(padding: int, groups: int)
     text = f"conv2d:n=1,c=32,h=9,w=11,o=32,k=3,s=2,p=2x1x0x3,g={groups},dtype=float32"
     workload = parse_workload(text, "bias, residual 0, relu")
     tensors = SampleTensors(workload, TARGET.spec, TARGET.space(workload))
-    kernel = kernel_for(workload)
+    kernel = kernel_for(workload, TARGET.spec)
     values = kernel.baseline_values(workload, TARGET.spec) | {"padding": padding, "tile_rows": 2}
     assert error_of(tensors, values) < TOLERANCE
     if padding == 0:
@@ -86,7 +86,7 @@ def test_every_way_of_padding_is_right_at_all_borders(padding: int, groups: int)
 def test_baseline_schedules_and_most_others_apply(text: str) -> None:
     workload = parse_workload(text + ",dtype=float32", "bias")
     space = TARGET.space(workload)
-    baseline = kernel_for(workload).baseline_values(workload, TARGET.spec)
+    baseline = kernel_for(workload, TARGET.spec).baseline_values(workload, TARGET.spec)
     assert all(baseline[knob.name] in knob.values for knob in space.knobs)
     scheduled(workload, TARGET.spec, baseline)
     assert space.size > 1000
@@ -118,13 +118,13 @@ def test_the_reference_is_the_sum_it_says() -> None:
 def test_each_convolution_has_its_kernel() -> None:
     def kernel(groups: int, out: int) -> object:
         text = f"conv2d:n=1,c=16,h=5,w=5,o={out},k=3,g={groups},dtype=float32"
-        return kernel_for(parse_workload(text))
+        return kernel_for(parse_workload(text), TARGET.spec)
 
     assert isinstance(kernel(16, 16), Depthwise)
     assert isinstance(kernel(16, 32), Grouped)
     assert isinstance(kernel(4, 16), Grouped)
     assert not isinstance(kernel(1, 16), Depthwise | Grouped)
     with pytest.raises(WorkloadError, match="no kernel"):
-        kernel_for(parse_workload("max_pool:n=1,c=16,h=8,w=8,k=2"))
+        kernel_for(parse_workload("max_pool:n=1,c=16,h=8,w=8,k=2"), TARGET.spec)
     with pytest.raises(WorkloadError, match="no kernel"):
-        kernel_for(parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=1,xc=32,xi=8"))
+        kernel_for(parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=1,xc=32,xi=8"), TARGET.spec)

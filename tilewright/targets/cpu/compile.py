@@ -42,14 +42,15 @@ def llvm_target(spec: CpuSpec) -> Any:
     about: dict[str, Any] = {"kind": "llvm", "mcpu": spec.mcpu or host, "num-cores": spec.threads}
     if spec.mcpu and spec.dots:  # not every processor of that family has them
         about["mattr"] = [f"+{spec.dots}"]
-    if spec.bfloat16:
-        about["mattr"] = [*about.get("mattr", []), "+amx-tile", f"+{spec.bfloat16}"]
+    if spec.tiles:
+        tiles = [f"+{name}" for name in ("amx-tile", *spec.tiles)]
+        about["mattr"] = [*about.get("mattr", []), *tiles]
     return tvm.target.Target(about)
 
 
 def scheduled(workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     """The TensorIR function of a config. Raises `DoesNotApply`."""
-    kernel = kernel_for(workload)
+    kernel = kernel_for(workload, spec)
     function = kernel.define(workload, spec, values)
     try:
         return kernel.schedule(function, workload, spec, values)

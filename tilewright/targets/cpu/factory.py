@@ -45,10 +45,10 @@ def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
             f"this needs the instructions {spec.dots}, which this machine does not have; tune and "
             "build anew on this machine"
         )
-    if spec.bfloat16 and not machine.allows_amx():
+    if spec.tiles and not machine.allows_amx():
         raise SpecError(
             "this needs AMX, which this machine or its operating system does not offer; build anew "
-            "with --precision f32"
+            "without --precision"
         )
     return _target(spec)
 
@@ -95,7 +95,7 @@ def _properties(text: str) -> Sequence[Property]:
         Property("processor", "lanes", spec.lanes, "float32", "numbers in a vector"),
         Property("processor", "registers", spec.registers, "", "vector registers"),
         Property("processor", "int8", spec.dots or "none", "", "its dot products, by LLVM's name"),
-        Property("processor", "amx", "yes" if machine.allows_amx() else "no", "", "for bfloat16"),
+        Property("processor", "amx", "yes" if machine.allows_amx() else "no", "", "for tiles"),
         Property(
             "processor", "mcpu", spec.mcpu or machine.llvm_name(), "", "what LLVM compiles for"
         ),

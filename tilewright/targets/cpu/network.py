@@ -46,7 +46,7 @@ class NetworkKernels:
 
     def rule(self, workload: Workload) -> tuple[int, ...]:
         """By `Kernel.baseline_values`."""
-        values = kernel_for(workload).baseline_values(workload, self.spec)
+        values = kernel_for(workload, self.spec).baseline_values(workload, self.spec)
         return tuple(knob.values.index(values[knob.name]) for knob in self.space(workload).knobs)
 
     def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
@@ -98,7 +98,7 @@ def _code(workload: Workload, spec: CpuSpec, values: KnobValues) -> KernelCode:
         raise WorkloadError(
             f"{workload}: the schedule {dict(values)} does not apply ({error}); choose another"
         ) from None
-    made = kernel_for(workload)
+    made = kernel_for(workload, spec)
     image = workload.operator == "conv2d"
     return KernelCode(
         function,

@@ -27,7 +27,7 @@ class RunWorker:
 
     def __init__(self, recipe: Mapping[str, Json]) -> None:
         self.spec = CpuSpec(**cast(Any, as_object(recipe["spec"])))
-        if self.spec.bfloat16:
+        if self.spec.tiles:
             machine.allows_amx()  # each process asks
         os.environ["TVM_NUM_THREADS"] = str(self.spec.threads)  # read when TVM is loaded
         self.bench = CpuBench(self.spec, Timing(**cast(Any, as_object(recipe["timing"]))))
@@ -55,7 +55,7 @@ class RunWorker:
         return {"status": found.status, "reason": found.reason}, {"seconds": found.seconds}
 
     def _new_tensors(self, workload: Workload, seed: int) -> SampleTensors:
-        space = Space("kernels", kernel_for(workload).knobs(workload, self.spec))
+        space = Space("kernels", kernel_for(workload, self.spec).knobs(workload, self.spec))
         return SampleTensors(workload, self.spec, space, seed)
 
 

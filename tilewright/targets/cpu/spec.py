@@ -22,6 +22,11 @@ PRECISIONS = ("", "f32", "bf16", "int8", "auto")
 each in the fastest that the processor has."""
 AMX = "amx-bf16"
 """What LLVM calls the instructions for tiles of bfloat16."""
+AMX_INT8 = "amx-int8"
+"""What it calls those of int8."""
+PLAIN_TILES = "plain"
+"""Says that tiles of int8 are multiplied by plain arithmetic, which any processor has: slow, to try
+the loops around them."""
 _FLAGS = {16: "avx512_vnni", 8: "avx_vnni"}
 """What the operating system calls them."""
 
@@ -32,7 +37,8 @@ class CpuSpec:
     `mcpu` ("" for the one of this machine). `model` is what the operating system calls it. `dots`
     is LLVM's name of the instructions for dot products of int8; "" where there are none.
     `precision` is that of layers, of `PRECISIONS`, `bfloat16` LLVM's name of the instructions for
-    tiles that layers of a float network use; "" where those are in float32."""
+    tiles that layers of a float network use; "" where those are in float32. `int8_tiles` names
+    those that quantised layers use; "" where they use dot products."""
 
     threads: int
     lanes: int
@@ -41,6 +47,12 @@ class CpuSpec:
     dots: str = ""
     precision: str = ""
     bfloat16: str = ""
+    int8_tiles: str = ""
+
+    @property
+    def tiles(self) -> tuple[str, ...]:
+        """The instructions for tiles that its code uses."""
+        return tuple(each for each in (self.bfloat16, self.int8_tiles) if each in (AMX, AMX_INT8))
 
     @property
     def name(self) -> str:
@@ -67,7 +79,7 @@ class CpuSpec:
         return {
             key: value
             for key, value in asdict(self).items()
-            if value or key not in ("precision", "bfloat16")
+            if value or key not in ("precision", "bfloat16", "int8_tiles")
         }
 
     @staticmethod
@@ -78,11 +90,13 @@ class CpuSpec:
                 as_int(values["threads"]), as_int(values["lanes"]), as_text(values["mcpu"]),
                 as_text(values["model"]), as_text(values.get("dots", "")),
                 as_text(values.get("precision", "")), as_text(values.get("bfloat16", "")),
+                as_text(values.get("int8_tiles", "")),
             )  # fmt: skip
         except (KeyError, ValueError) as error:
             raise SpecError(f"this describes no processor ({error}); tune or build again") from None
         names = re.fullmatch(r"[\w.-]*", spec.mcpu) and spec.dots in ("", *DOTS.values())
         names = names and spec.precision in PRECISIONS and spec.bfloat16 in ("", AMX)
+        names = names and spec.int8_tiles in ("", AMX_INT8)
         if spec.threads < 1 or spec.lanes not in LANES or not names:
             raise SpecError(f"this describes no processor ({spec}); tune or build again")
         return spec
@@ -113,8 +127,10 @@ class CpuSpec:
         narrow = {8: "x86-64-v3", 4: "x86-64-v2"} if platform.machine() == "x86_64" else {}
         mcpu = own.mcpu if lanes == own.lanes else narrow.get(lanes, "")
         precision = given.get("precision", "")
-        tiles = _tiles(precision, lanes)
-        return CpuSpec(threads, lanes, mcpu, own.model, dots_of(lanes), precision, tiles)
+        return CpuSpec(
+            threads, lanes, mcpu, own.model, dots_of(lanes), precision, _tiles(precision, lanes),
+            _int8_tiles(precision, lanes),
+        )  # fmt: skip
 
 
 @cache
@@ -144,6 +160,13 @@ def _tiles(precision: str, lanes: int) -> str:
         f"allows it, and {machine.model() or 'this processor'} has none; write precision=auto, "
         "which computes in float32 then"
     )
+
+
+def _int8_tiles(precision: str, lanes: int) -> str:
+    """The instructions for tiles that quantised layers of a `precision` use, "" for none. Where
+    none is named they use dot products, as schedules do that were tuned before there were tiles."""
+    has = lanes == 16 and "amx_int8" in machine.flags() and machine.allows_amx()
+    return AMX_INT8 if precision in ("int8", "auto") and has else ""
 
 
 def dots_of(lanes: int) -> str:

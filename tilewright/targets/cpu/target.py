@@ -37,9 +37,9 @@ from tilewright.targets.cpu.compile import Compiled
 from tilewright.targets.cpu.compile_pool import shared_pool
 from tilewright.targets.cpu.estimates import CpuMachine, estimate
 from tilewright.targets.cpu.hidden import COLUMNS
-from tilewright.targets.cpu.kernels.bfloat16_tiles import TILE
 from tilewright.targets.cpu.kernels.int8_dot_product import dot_product
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.kernels.matrix_tiles import TILE
 from tilewright.targets.cpu.network import NetworkKernels
 from tilewright.targets.cpu.runner import Runner, quiet_machine
 from tilewright.targets.cpu.spec import CpuSpec
@@ -127,9 +127,10 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         """The larger of the least arithmetic at the measured peak, and each byte once at the
         measured bandwidth of a piece of memory of at most that size: tuning keeps data in caches.
         That peak is of float32; int8 multiplies it by the numbers of a dot product, tiles of
-        bfloat16 by 16."""
+        bfloat16 by 16, those of int8 by 32."""
         size = bytes_of(workload)
-        faster = {"int8": dot_product(self.spec).numbers, "bfloat16": TILE}.get(workload.dtype, 1)
+        integers = 2 * TILE if self.spec.int8_tiles else dot_product(self.spec).numbers
+        faster = {"int8": integers, "bfloat16": TILE}.get(workload.dtype, 1)
         arithmetic = least_operations(workload) / (self._peak() * faster)
         moving = size / self._bandwidth(1 << max(size, 1 << 16).bit_length() - 1)
         return Latency(max(arithmetic, moving))
@@ -165,7 +166,7 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         return self.spec.to_json()
 
     def _space(self, workload: Workload) -> Space:
-        return Space("kernels", kernel_for(workload).knobs(workload, self.spec))
+        return Space("kernels", kernel_for(workload, self.spec).knobs(workload, self.spec))
 
 
 def _lowered(workload: Workload, configs: Configs, made: Sequence[Compiled]) -> Lowered:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Space
-from tilewright.targets.cpu.kernels.bfloat16_tiles import rounded_array, widened_array
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.kernels.matrix_tiles import rounded_array, widened_array
 from tilewright.targets.cpu.kernels.shared import A_CHANNEL, QUANTISATION, epilogue_tensors
 from tilewright.targets.cpu.layouts import channel_block, pack_channels, unpack_channels
 from tilewright.targets.cpu.spec import CpuSpec
@@ -61,7 +61,7 @@ class SampleTensors:
 
     def arguments(self, values: KnobValues) -> list[Any]:
         """TVM's tensors for a kernel of that config; the last is the output."""
-        w, kernel = self.workload, kernel_for(self.workload)
+        w, kernel = self.workload, kernel_for(self.workload, self.spec)
         shape = kernel.out_shape(w, self.spec)
         arrays = [
             self._packed(self.data, w.in_channels).reshape(kernel.data_shape(w, self.spec)),
@@ -81,7 +81,7 @@ class SampleTensors:
 
     def nothing(self) -> NDArray[Any]:
         """An output in which every number is wrong, in the kernels' layout."""
-        shape = kernel_for(self.workload).out_shape(self.workload, self.spec)
+        shape = kernel_for(self.workload, self.spec).out_shape(self.workload, self.spec)
         if self.workload.out_dtype == "float32":
             return np.full(shape, np.nan, np.float32)
         right = np.rint(self.expected).astype(self.workload.out_dtype)

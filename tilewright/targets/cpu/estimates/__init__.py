@@ -2,7 +2,7 @@
 
     estimate        configs of a workload → `targets.features.Features`
     machine         what is known of a core; what all estimates share
-    bfloat16, direct, winograd, grouped_tiles, matrix     a family of kernels each
+    direct, winograd, grouped_tiles, matrix, matrix_tiles     a family of kernels each
 
 A register tile takes as long as its multiply-adds, its loads, or the wait for its sums. Traffic
 between caches follows from what an iteration of each loop touches. Estimates are for ranking:
@@ -16,8 +16,9 @@ from dataclasses import fields
 import numpy as np
 
 from tilewright.targets.base import Configs, Space
-from tilewright.targets.cpu.estimates import bfloat16, direct, grouped_tiles, matrix, winograd
+from tilewright.targets.cpu.estimates import direct, grouped_tiles, matrix, matrix_tiles, winograd
 from tilewright.targets.cpu.estimates.machine import COLUMNS, CpuMachine, Knobs, Mask, Parts
+from tilewright.targets.cpu.kernels.kernel_registry import tile_product
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
@@ -33,8 +34,9 @@ def estimate(workload: Workload, machine: CpuMachine, space: Space, configs: Con
 
 
 def _parts(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
-    if w.dtype == "bfloat16":
-        return bfloat16.estimate(w, machine, knobs)
+    product = tile_product(w, machine.spec)
+    if product is not None:
+        return matrix_tiles.estimate(w, product, machine, knobs)
     if w.operator != "conv2d":
         return matrix.estimate(w, machine, knobs)
     if w.groups > 1:

@@ -3,39 +3,44 @@
 from __future__ import annotations
 
 from tilewright.core.errors import WorkloadError
-from tilewright.targets.cpu.kernels import conv2d_bfloat16, matmul_bfloat16
+from tilewright.targets.cpu.kernels import conv2d_tiles, matmul_tiles
 from tilewright.targets.cpu.kernels.batch_matmul import BatchMatmul
 from tilewright.targets.cpu.kernels.batch_matmul_int8 import BatchMatmulInt8
-from tilewright.targets.cpu.kernels.bfloat16_product import TileBlocks
 from tilewright.targets.cpu.kernels.conv2d import Convolution
-from tilewright.targets.cpu.kernels.conv2d_bfloat16 import ConvolutionBfloat16
 from tilewright.targets.cpu.kernels.conv2d_int8 import ConvolutionInt8
+from tilewright.targets.cpu.kernels.conv2d_tiles import ConvolutionTiles
 from tilewright.targets.cpu.kernels.dense import Dense
 from tilewright.targets.cpu.kernels.dense_int8 import DenseInt8
 from tilewright.targets.cpu.kernels.depthwise import Depthwise
 from tilewright.targets.cpu.kernels.grouped import Grouped
 from tilewright.targets.cpu.kernels.kernel import Kernel
-from tilewright.targets.cpu.kernels.matmul_bfloat16 import MatmulBfloat16
+from tilewright.targets.cpu.kernels.matmul_tiles import MatmulTiles
 from tilewright.targets.cpu.kernels.shared import computes
+from tilewright.targets.cpu.kernels.tile_product import TileBlocks
+from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
 KERNELS: tuple[Kernel, ...] = (
     Convolution(), Depthwise(), Grouped(), Dense(), BatchMatmul(), ConvolutionInt8(), DenseInt8(),
-    BatchMatmulInt8(), ConvolutionBfloat16(), MatmulBfloat16(),
+    BatchMatmulInt8(),
 )  # fmt: skip
+BY_TILES: tuple[Kernel, ...] = (ConvolutionTiles(), MatmulTiles())
 
 
-def tile_product(workload: Workload) -> tuple[TileBlocks, int]:
-    """What tiles compute of a workload of bfloat16, in blocks of two tiles by two, and how many
-    numbers are rounded and copied."""
+def tile_product(workload: Workload, spec: CpuSpec) -> tuple[TileBlocks, int] | None:
+    """What tiles compute of a workload, in blocks of two tiles by two, and how many numbers are
+    copied; None if its kernel has no tiles."""
+    if kernel_for(workload, spec) not in BY_TILES:
+        return None
     convolution = workload.operator == "conv2d"
-    of = conv2d_bfloat16.product_of if convolution else matmul_bfloat16.product_of
+    of = conv2d_tiles.product_of if convolution else matmul_tiles.product_of
     return of(workload)
 
 
-def kernel_for(workload: Workload) -> Kernel:
+def kernel_for(workload: Workload, spec: CpuSpec) -> Kernel:
     """The kernel that computes a workload. Raises `WorkloadError` if there is none."""
-    for kernel in KERNELS:
+    tiles = workload.dtype == "bfloat16" or (workload.dtype == "int8" and spec.int8_tiles)
+    for kernel in (*BY_TILES, *KERNELS) if tiles else KERNELS:
         alone = not workload.patterns and all(map(computes, workload.epilogue))
         if alone and kernel.serves(workload):
             return kernel

@@ -1,6 +1,6 @@
-"""Writes products of matrices in bfloat16: what convolutions and dense layers have in common.
+"""Writes products of matrices by tiles: what convolutions and dense layers have in common.
 
-    parallel                          data rounded, put where tiles can be loaded from
+    parallel                          data copied to where tiles can be loaded from
     parallel (matrix, shares of the rows, shares of the columns)
       blocks of rows, blocks of columns       or the other way round
         steps of the depth
@@ -15,11 +15,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
-from tilewright.targets.cpu.kernels.bfloat16_tiles import TILE, tile_unit
+from tilewright.targets.cpu.kernels.dense import tile_starts
+from tilewright.targets.cpu.kernels.int8_dot_product import wrapping_sum
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
 from tilewright.targets.cpu.kernels.loops import share, split_index, tile_start, tiles
+from tilewright.targets.cpu.kernels.matrix_tiles import BFLOAT16, TILE, TileNumbers, tile_unit
 from tilewright.targets.cpu.kernels.shared import even_parts
 from tilewright.targets.cpu.spec import CpuSpec
 
@@ -36,14 +41,14 @@ SUMS = 4
 class TileBlocks:
     """How `matrices` products of `rows` × depth by depth × `columns` are cut, each on its own rows
     in `lines` (1, or rows of an image that tiles do not run across): `down` × `across` tiles of
-    `height` rows; `steps` of `pairs` of the depth."""
+    `height` rows; `steps` of `words` of the depth."""
 
     matrices: int
     lines: int
     rows: int
     columns: int
     steps: int
-    pairs: int
+    words: int
     down: int
     across: int
     height: int
@@ -87,7 +92,7 @@ class TileBlocks:
 def blocks_of(
     matrices: int, lines: int, rows: int, columns: int, depth: tuple[int, int], v: KnobValues
 ) -> TileBlocks:
-    """Of a config; `depth` is (steps, pairs of a step). Raises `DoesNotApply`."""
+    """Of a config; `depth` is (steps, words of a step). Raises `DoesNotApply`."""
     down = min(v["tiles_down"], rows)
     across = min(v["tiles_across"], tiles(columns, TILE))
     if down * across > SUMS:
@@ -151,11 +156,15 @@ class TileOperands(Protocol):
         """Where the first row of a block's data lies for step `at`; `place` is the block's line and
         first row."""
 
-    def finish(self, sums: Any, matrix: Any, place: tuple[Any, Any], column: Any) -> None:
-        """Writes what comes of a block's `sums`, a buffer (rows, columns)."""
+    def finish(self, sums: Any, matrix: Any, place: tuple[Any, Any], across: Any) -> None:
+        """Writes what comes of a block's `sums`, a buffer (rows, columns); `across` is the number
+        of its block of columns."""
 
+    numbers: TileNumbers
     data: Any
     weights: Any
+    """Words: of each column, where integers are multiplied, minus the sum of its weights
+    (`pack_columns`); then tiles."""
     row: int
     """Numbers from a row of a tile of data to the next."""
     own_weights: bool
@@ -175,7 +184,7 @@ def product_function(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: Tile
 def _write(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOperands) -> None:
     """The tasks and the loops of each."""
     by_rows, by_columns = v["row_shares"], v["column_shares"]
-    unit = tile_unit(spec.bfloat16)(b.down, b.across, b.height, b.pairs)
+    unit = tile_unit(operands.numbers, spec)(operands.numbers, b.down, b.across, b.height, b.words)
     with T.parallel(0, b.matrices * by_rows * by_columns) as chunk:
         matrix, row, column = split_index(chunk, b.matrices, by_rows, by_columns)
         rows = share(row, by_rows, b.row_blocks)
@@ -193,12 +202,47 @@ def _block(b: TileBlocks, operands: TileOperands, unit: Any, at: tuple[Any, Any,
     matrix, down, across = at
     place = b.row_block(down)
     unit.clear()
-    tile = b.pairs * TILE * b.across
+    tile = b.words * TILE * b.across
     with T.serial(0, b.steps) as step:
         data = operands.step(matrix, place, step)
         places = [data + i * b.height * operands.row for i in range(b.down)]
         weights = (
             (matrix * b.column_blocks if operands.own_weights else 0) + across
         ) * b.steps + step
-        unit.step(operands.data, places, operands.row, operands.weights, weights * tile)
-    operands.finish(unit.sums(), matrix, place, b.first_column(across))
+        start = first_word(b, operands.numbers) + weights * tile
+        unit.step(operands.data, places, operands.row, operands.weights, start)
+    operands.finish(unit.sums(), matrix, place, across)
+
+
+def first_word(b: TileBlocks, numbers: TileNumbers) -> int:
+    """Where tiles of weights begin."""
+    return 0 if numbers is BFLOAT16 else b.column_blocks * b.block_columns
+
+
+def weight_words(b: TileBlocks, numbers: TileNumbers) -> int:
+    """Of all packed weights of a matrix."""
+    return first_word(b, numbers) + b.column_blocks * b.steps * b.words * TILE * b.across
+
+
+def pack_columns(matrix: NDArray[Any], b: TileBlocks, numbers: TileNumbers) -> NDArray[np.int32]:
+    """(numbers of the depth, columns) → (words,): see `TileOperands.weights`; then blocks of
+    columns, steps, tiles of a block, words of a step, columns of a tile."""
+    width = b.block_columns
+    if b.columns < width:
+        matrix = np.pad(matrix, ((0, 0), (0, width - b.columns)))
+    starts = tile_starts(matrix.shape[1], width)[:, None] + np.arange(width)
+    by_block = matrix[:, starts].reshape(b.steps, numbers.each * b.words, -1, b.across, TILE)
+    words = numbers.packed(by_block.transpose(2, 0, 3, 1, 4)).ravel()
+    if numbers is BFLOAT16:
+        return words
+    sums = -matrix.astype(np.int32).sum(axis=0, dtype=np.int32)
+    return np.concatenate([sums[starts].ravel(), words])
+
+
+def corrected(
+    b: TileBlocks, operands: TileOperands, value: Any, zero: Any, across: Any, column: Any
+) -> Any:
+    """A sum of products less the zero point of the data times the weights; `column` is its place
+    in the block of columns `across`."""
+    weights = operands.weights[across * b.block_columns + column]
+    return wrapping_sum(value, weights * zero)

@@ -1,11 +1,11 @@
-"""Implements convolution without groups in bfloat16, as products of matrices by tiles.
+"""Implements convolution without groups as products of matrices by tiles, in bfloat16 or int8.
 
-Rows are pixels, the depth is input channels and kernel positions. Data are copied, rounded and
-between their padding, so that a tile of data can be loaded wherever the kernel stands:
+Rows are pixels, the depth is input channels and kernel positions. Data are copied, rounded for
+bfloat16, between their padding, so that a tile of data can be loaded wherever the kernel stands:
 
-in blocks    blocks of 32 channels, phases of the stride, rows, columns, channels of a block. Rows
-             of a tile run on across the ends of the image's rows; pixels of the padding are
-             computed in vain.
+in blocks    blocks of channels that fill a row of a tile, phases of the stride, rows, columns,
+             channels of a block. Rows of a tile run on across the ends of the image's rows; pixels
+             of the padding are computed in vain.
 folded       rows, columns, channels: of few channels, those of all columns of the kernel are one
              depth.
 """
@@ -21,12 +21,18 @@ from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
-from tilewright.targets.cpu.kernels import bfloat16_product
-from tilewright.targets.cpu.kernels.bfloat16_product import TileBlocks, blocks_of, product_function
-from tilewright.targets.cpu.kernels.bfloat16_tiles import NUMBERS, PAIR, TILE, paired_array, rounded
-from tilewright.targets.cpu.kernels.dense import tile_starts
+from tilewright.targets.cpu.kernels import tile_product
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Arguments, split_index, tiles
+from tilewright.targets.cpu.kernels.matrix_tiles import TILE, TileNumbers, numbers_of
+from tilewright.targets.cpu.kernels.tile_product import (
+    TileBlocks,
+    blocks_of,
+    corrected,
+    pack_columns,
+    product_function,
+    weight_words,
+)
 from tilewright.targets.cpu.kernels.tiling import packed_shape, pixels
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
@@ -39,31 +45,32 @@ LANES = 16
 """Float32 in a vector of any processor with tiles."""
 
 
-class ConvolutionBfloat16:
+class ConvolutionTiles:
     """Implements `targets.cpu.kernels.kernel.Kernel` for convolutions without groups whose channels
     lie in blocks that fit tiles."""
 
     def serves(self, workload: Workload) -> bool:
         w = workload
-        if w.operator != "conv2d" or w.groups != 1 or w.dtype != "bfloat16":
+        if w.operator != "conv2d" or w.groups != 1 or w.dtype not in ("bfloat16", "int8"):
             return False
         into, out = (channel_block(c, LANES) for c in (w.in_channels, w.out_channels))
-        return TILE % out == 0 and (NUMBERS % into == 0 or w.in_channels <= NUMBERS)
+        row = numbers_of(w).in_row
+        return TILE % out == 0 and (row % into == 0 or w.in_channels <= row)
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.bfloat16_product`."""
+        """See `targets.cpu.kernels.tile_product`."""
         layout = CopyLayout.of(workload)
         blocks = layout.lines * tiles(layout.rows, TILE)
-        return bfloat16_product.knobs(blocks, workload.out_channels)
+        return tile_product.knobs(blocks, workload.out_channels)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """A good config without any measurement."""
         space = self.knobs(workload, spec)
         b, _ = product_of(workload)
         layout = CopyLayout.of(workload)
-        depth = PAIR * layout.pairs * layout.steps
-        data = layout.numbers // workload.batch
-        return bfloat16_product.baseline_values(space, b, spec, (data, depth * b.columns))
+        depth = layout.numbers.each * layout.words * layout.steps
+        data = layout.count // workload.batch
+        return tile_product.baseline_values(space, b, spec, (data, depth * b.columns))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         return packed_shape(workload, spec)
@@ -83,34 +90,22 @@ class ConvolutionBfloat16:
     def pack_weights(
         self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> NDArray[Any]:
-        """(o, c, kh, kw) → blocks of columns, steps, tiles of a block, pairs, columns of a tile;
-        two bfloat16 in a number."""
+        """(o, c, kh, kw) → (words,), see `pack_columns`."""
         layout = CopyLayout.of(workload)
-        return pack_columns(layout.depth_of(weights), _blocks(workload, values))
+        return pack_columns(layout.depth_of(weights), _blocks(workload, values), layout.numbers)
 
 
 def product_of(workload: Workload) -> tuple[TileBlocks, int]:
-    """The product in blocks of two tiles by two, and how many numbers are rounded and copied."""
+    """The product in blocks of two tiles by two, and how many numbers are copied."""
     b = _blocks(workload, {"tiles_down": 2, "tiles_across": 2})
-    return b, CopyLayout.of(workload).numbers
-
-
-def pack_columns(matrix: NDArray[Any], b: TileBlocks) -> NDArray[Any]:
-    """(steps × pairs × 2, columns) → (column blocks × steps × tiles × pairs × columns of a
-    tile,)."""
-    width = b.block_columns
-    if b.columns < width:
-        matrix = np.pad(matrix, ((0, 0), (0, width - b.columns)))
-    starts = tile_starts(matrix.shape[1], width)[:, None] + np.arange(width)
-    by_block = matrix[:, starts].reshape(b.steps, PAIR * b.pairs, -1, b.across, TILE)
-    return paired_array(by_block.transpose(2, 0, 3, 1, 4)).ravel()
+    return b, CopyLayout.of(workload).count
 
 
 @dataclass(frozen=True)
 class CopyLayout:
     """Where the copy of the data has what, and the product that follows: `lines` of `rows`, `steps`
-    of `pairs`. `size` is the copy's (phases of rows, phases of columns, rows, columns), `numbers`
-    how many the copies of all images hold, `channels` those of a block."""
+    of `words`. `size` is the copy's (phases of rows, phases of columns, rows, columns), `channels`
+    those of a block."""
 
     w: Workload
     folded: bool
@@ -120,16 +115,17 @@ class CopyLayout:
     lines: int
     rows: int
     steps: int
-    pairs: int
+    words: int
 
     @staticmethod
     @cache
     def of(w: Workload) -> CopyLayout:
         """The layout with the fewer steps."""
-        even = w.in_channels + w.in_channels % PAIR
-        whole = w.kernel_w * even // PAIR
+        numbers = numbers_of(w)
+        even = numbers.whole_words(w.in_channels)
+        whole = w.kernel_w * even // numbers.each
         cuts = next(n for n in range(tiles(whole, TILE), whole + 1) if whole % n == 0)
-        each = min(NUMBERS, even)
+        each = min(numbers.in_row, even)
         blocks = tiles(w.in_channels, each)
         taps = w.kernel_h * w.kernel_w
         height, width = pixels(w)
@@ -149,11 +145,18 @@ class CopyLayout:
         )  # fmt: skip
         size = py, px, height + qy, width + qx
         rows = (height - 1) * size[3] + width
-        return CopyLayout(w, False, each, blocks, size, 1, rows, blocks * taps, each // PAIR)
+        return CopyLayout(
+            w, False, each, blocks, size, 1, rows, blocks * taps, each // numbers.each
+        )
 
     @property
-    def numbers(self) -> int:
-        """Of the whole copy."""
+    def numbers(self) -> TileNumbers:
+        """What the copy holds."""
+        return numbers_of(self.w)
+
+    @property
+    def count(self) -> int:
+        """Of the numbers of all copies."""
         return self.w.batch * self.blocks * int(np.prod(self.size)) * self.channels
 
     def depth_of(self, weights: NDArray[Any]) -> NDArray[Any]:
@@ -173,34 +176,33 @@ def _phases(kernel: int, stride: int, dilation: int) -> tuple[int, int]:
 
 def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
     layout = CopyLayout.of(w)
-    depth = layout.steps, layout.pairs
+    depth = layout.steps, layout.words
     return blocks_of(w.batch, layout.lines, layout.rows, w.out_channels, depth, v)
 
 
 class _Image:
-    """Implements `targets.cpu.kernels.bfloat16_product.TileOperands` for a convolution."""
+    """Implements `targets.cpu.kernels.tile_product.TileOperands` for a convolution."""
 
     own_weights = False
 
     def __init__(self, w: Workload, spec: CpuSpec, b: TileBlocks) -> None:
-        self.w, self.b, self.layout = w, b, CopyLayout.of(w)
+        self.w, self.b, self.layout, self.numbers = w, b, CopyLayout.of(w), numbers_of(w)
         self.shapes = packed_shape(w, spec), packed_shape(w, spec, out=True)
         self.row = self.layout.channels * (w.stride_w if self.layout.folded else 1)
 
     def take(self) -> None:
         """Writes the parameters."""
         data, out = self.shapes
-        tile = self.b.pairs * TILE * self.b.across
-        weights = self.b.column_blocks * self.b.steps * tile
-        self.a = Arguments(self.w, data, (weights,), (out[1], out[4]), out, "int32")
+        weights = (weight_words(self.b, self.numbers),)
+        self.a = Arguments(self.w, data, weights, (out[1], out[4]), out, "int32")
         self.weights = self.a.weights
 
     # -- the copy ------------------------------------------------------------------------------
 
     def pack(self) -> None:
-        """Rounds the data, between their padding."""
+        """Copies the data, between their padding."""
         w, layout = self.w, self.layout
-        self.data = T.alloc_buffer((layout.numbers,), "uint16")
+        self.data = T.alloc_buffer((layout.count,), self.numbers.kind)
         phases_y, phases_x, height, width = layout.size
         with T.parallel(0, w.batch * layout.blocks * height) as index:
             n, c, y = split_index(index, w.batch, layout.blocks, height)
@@ -218,12 +220,12 @@ class _Image:
             stride = 1
         begin = min(max(0, tiles(w.pad_left - phase, stride)), width)
         end = max(min(width, tiles(data_width + w.pad_left - phase, stride)), begin)
-        channels = self.layout.channels
+        channels, border = self.layout.channels, self.numbers.border(self.a.zero)
 
         def clear(first: int, until: int) -> None:
             if first < until:
                 with T.serial(first, until) as x, T.vectorized(0, channels) as i:
-                    T.buffer_store(self.data, tirx.const(0, "uint16"), [start + x * channels + i])
+                    T.buffer_store(self.data, border, [start + x * channels + i])
 
         n, c, row = source
         with T.If(tirx.all(row >= 0, row < data_height)):
@@ -245,11 +247,11 @@ class _Image:
 
         def zeros(first: Any, lanes: int) -> None:
             with T.vectorized(0, lanes) as i:
-                T.buffer_store(self.data, tirx.const(0, "uint16"), [start + first + i])
+                T.buffer_store(self.data, tirx.const(0, self.numbers.kind), [start + first + i])
 
         def move(block: int) -> None:
             with T.vectorized(0, each) as i:
-                value = rounded(self.a.data[(n, c * count + block, *place, i)])
+                value = self.numbers.stored(self.a.data[(n, c * count + block, *place, i)])
                 T.buffer_store(self.data, value, [start + block * each + i])
 
         for block in range(count):
@@ -277,7 +279,7 @@ class _Image:
             kh, part = split_index(at, w.kernel_h, cuts)
             row = matrix * height + line * w.stride_h + kh * w.dilation_h
             columns = (row * width + first * w.stride_w) * layout.channels
-            return columns + part * layout.pairs * PAIR
+            return columns + part * layout.words * self.numbers.each
         block, kh, kw = split_index(at, layout.blocks, w.kernel_h, w.kernel_w)
         dy, dx = kh * w.dilation_h, kw * w.dilation_w
         image = (matrix * layout.blocks + block) * phases_y + tirx.indexmod(dy, w.stride_h)
@@ -286,24 +288,27 @@ class _Image:
         column = tirx.indexdiv(dx, w.stride_w) + first
         return (row * width + column) * layout.channels
 
-    def finish(self, sums: Any, matrix: Any, place: tuple[Any, Any], column: Any) -> None:
+    def finish(self, sums: Any, matrix: Any, place: tuple[Any, Any], across: Any) -> None:
         """See `TileOperands`."""
         height, width = pixels(self.w)
         line, first = place
         with T.serial(0, self.b.block_rows) as r:
             if self.layout.folded:
-                self._pixel_done(sums, r, (matrix, line, first + r), column)
+                self._pixel_done(sums, r, (matrix, line, first + r), across)
             elif height == 1:
-                self._pixel_done(sums, r, (matrix, 0, first + r), column)
+                self._pixel_done(sums, r, (matrix, 0, first + r), across)
             else:
                 y, x = split_index(first + r, height, self.layout.size[3])
                 with T.If(x < width), T.Then():
-                    self._pixel_done(sums, r, (matrix, y, x), column)
+                    self._pixel_done(sums, r, (matrix, y, x), across)
 
-    def _pixel_done(self, sums: Any, r: Any, place: tuple[Any, Any, Any], column: Any) -> None:
-        each = self.shapes[1][4]
+    def _pixel_done(self, sums: Any, r: Any, place: tuple[Any, Any, Any], across: Any) -> None:
+        each, column = self.shapes[1][4], self.b.first_column(across)
         n, y, x = place
         for at in range(0, min(self.b.block_columns, self.b.columns), each):
             block = tirx.indexdiv(column, each) + at // each
             with T.vectorized(0, each) as i:
-                self.a.finish(sums[r, at + i], (n, block, y, x, i), (block, i))
+                value = sums[r, at + i]
+                if self.w.dequantises:
+                    value = corrected(self.b, self, value, self.a.zero, across, at + i)
+                self.a.finish(value, (n, block, y, x, i), (block, i))

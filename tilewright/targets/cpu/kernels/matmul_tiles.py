@@ -1,4 +1,5 @@
-"""Implements dense layers and products of two activations in bfloat16, by tiles."""
+"""Implements dense layers in bfloat16 and int8, and products of two activations in bfloat16, by
+tiles."""
 
 from __future__ import annotations
 
@@ -9,12 +10,18 @@ from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
-from tilewright.targets.cpu.kernels import bfloat16_product
-from tilewright.targets.cpu.kernels.bfloat16_product import TileBlocks, blocks_of, product_function
-from tilewright.targets.cpu.kernels.bfloat16_tiles import NUMBERS, PAIR, TILE, paired, rounded
-from tilewright.targets.cpu.kernels.conv2d_bfloat16 import pack_columns
+from tilewright.targets.cpu.kernels import tile_product
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Arguments, split_index, tiles
+from tilewright.targets.cpu.kernels.matrix_tiles import TILE, numbers_of, paired
+from tilewright.targets.cpu.kernels.tile_product import (
+    TileBlocks,
+    blocks_of,
+    corrected,
+    pack_columns,
+    product_function,
+    weight_words,
+)
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
@@ -22,25 +29,27 @@ tirx = lazy_module("tvm.tirx")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 
-class MatmulBfloat16:
+class MatmulTiles:
     """Implements `targets.cpu.kernels.kernel.Kernel` for `dense`, data (rows, in), out (rows, out),
     and for `batch_matmul`, data (batch, rows, depth), weights (batch, depth, columns)."""
 
     def serves(self, workload: Workload) -> bool:
         """Any sizes."""
-        return workload.operator in ("dense", "batch_matmul") and workload.dtype == "bfloat16"
+        if workload.operator == "batch_matmul":
+            return workload.dtype == "bfloat16"
+        return workload.operator == "dense" and workload.dtype in ("bfloat16", "int8")
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.bfloat16_product`."""
+        """See `targets.cpu.kernels.tile_product`."""
         rows = _sizes(workload)[1]
-        return bfloat16_product.knobs(tiles(rows, TILE), workload.out_channels)
+        return tile_product.knobs(tiles(rows, TILE), workload.out_channels)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """A good config without any measurement."""
         space = self.knobs(workload, spec)
         b, _ = product_of(workload)
         sizes = b.rows * workload.in_channels, workload.in_channels * b.columns
-        return bfloat16_product.baseline_values(space, b, spec, sizes)
+        return tile_product.baseline_values(space, b, spec, sizes)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         return (*_lead(workload), _sizes(workload)[1], workload.in_channels)
@@ -67,16 +76,18 @@ class MatmulBfloat16:
             return weights.reshape(w.batch, w.in_channels, w.out_channels)
         b = _blocks(w, values)
         plain = weights.reshape(w.out_channels, w.in_channels).T
-        missing = b.steps * b.pairs * PAIR - w.in_channels
-        return pack_columns(np.pad(plain, ((0, missing), (0, 0))), b)
+        numbers = numbers_of(w)
+        missing = b.steps * b.words * numbers.each - w.in_channels
+        return pack_columns(np.pad(plain, ((0, missing), (0, 0))), b, numbers)
 
 
 def product_of(workload: Workload) -> tuple[TileBlocks, int]:
-    """The product in blocks of two tiles by two, and how many numbers are rounded and copied."""
+    """The product in blocks of two tiles by two, and how many numbers are copied."""
     b = _blocks(workload, {"tiles_down": 2, "tiles_across": 2})
-    copied = b.matrices * b.rows * b.steps * b.pairs * PAIR
+    depth = b.steps * b.words * numbers_of(workload).each
+    copied = b.matrices * b.rows * depth
     if workload.operator == "batch_matmul":
-        copied += b.matrices * b.columns * b.steps * b.pairs * PAIR
+        copied += b.matrices * b.columns * depth
     return b, copied
 
 
@@ -91,24 +102,25 @@ def _sizes(w: Workload) -> tuple[int, int]:
 
 def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
     matrices, rows = _sizes(w)
-    each = min(NUMBERS, w.in_channels + w.in_channels % PAIR)
-    depth = tiles(w.in_channels, each), each // PAIR
+    numbers = numbers_of(w)
+    each = min(numbers.in_row, numbers.whole_words(w.in_channels))
+    depth = tiles(w.in_channels, each), each // numbers.each
     return blocks_of(matrices, 1, rows, w.out_channels, depth, v)
 
 
 class _Matrices:
-    """Implements `targets.cpu.kernels.bfloat16_product.TileOperands`."""
+    """Implements `targets.cpu.kernels.tile_product.TileOperands`."""
 
     def __init__(self, w: Workload, spec: CpuSpec, b: TileBlocks) -> None:
-        self.w, self.b = w, b
+        self.w, self.b, self.numbers = w, b, numbers_of(w)
         self.own_weights = w.operator == "batch_matmul"
-        self.row = PAIR * b.pairs
+        self.row = self.numbers.each * b.words
         self.rows = (*_lead(w), b.rows)
 
     def take(self) -> None:
         """Writes the parameters."""
         w, b = self.w, self.b
-        self.size = b.column_blocks * b.steps * b.pairs * TILE * b.across
+        self.size = weight_words(b, self.numbers)
         plain = (w.batch, w.in_channels, w.out_channels)
         weights = (plain, "float32") if self.own_weights else ((self.size,), "int32")
         self.a = Arguments(
@@ -117,9 +129,9 @@ class _Matrices:
         )  # fmt: skip
 
     def pack(self) -> None:
-        """Rounds the data: matrices, steps, rows, numbers of a step."""
+        """Copies the data: matrices, steps, rows, numbers of a step."""
         b, width = self.b, self.row
-        self.data = T.alloc_buffer((b.matrices * b.steps * b.rows * width,), "uint16")
+        self.data = T.alloc_buffer((b.matrices * b.steps * b.rows * width,), self.numbers.kind)
         with T.parallel(0, b.matrices * b.steps) as index, T.serial(0, b.rows) as row:
             matrix, step = split_index(index, b.matrices, b.steps)
             place = [matrix, row] if self.own_weights else [row]
@@ -137,11 +149,12 @@ class _Matrices:
         def move(first: Any, count: int) -> None:
             for begin in range(0, count, TILE):
                 with T.vectorized(0, min(TILE, count - begin)) as i:
-                    value = rounded(self.a.data[(*place, first + begin + i)])
+                    value = self.numbers.stored(self.a.data[(*place, first + begin + i)])
                     T.buffer_store(self.data, value, [start + begin + i])
             if count < width:
                 with T.vectorized(0, width - count) as i:
-                    T.buffer_store(self.data, tirx.const(0, "uint16"), [start + count + i])
+                    zero = tirx.const(0, self.numbers.kind)
+                    T.buffer_store(self.data, zero, [start + count + i])
 
         if held == width:
             move(step * width, width)
@@ -155,16 +168,16 @@ class _Matrices:
                     move(depth - held, held)
 
     def _pack_weights(self) -> None:
-        """Matrices, blocks of columns, steps, tiles of a block, pairs, columns of a tile."""
+        """Matrices, blocks of columns, steps, tiles of a block, words, columns of a tile."""
         b = self.b
         self.weights = T.alloc_buffer((b.matrices * self.size,), "int32")
         with T.parallel(0, b.matrices * b.column_blocks * b.steps) as index:
             matrix, block, step = split_index(index, b.matrices, b.column_blocks, b.steps)
             first = b.first_column(block)
-            with T.serial(0, b.pairs) as pair:
-                k = (step * b.pairs + pair) * PAIR
+            with T.serial(0, b.words) as word:
+                k = (step * b.words + word) * self.numbers.each
                 for tile in range(b.across):
-                    start = ((index * b.across + tile) * b.pairs + pair) * TILE
+                    start = ((index * b.across + tile) * b.words + word) * TILE
                     left = min(TILE, b.columns - tile * TILE)
                     self._pair(start, (matrix, k, first + tile * TILE), max(left, 0))
 
@@ -176,7 +189,7 @@ class _Matrices:
 
         def number(row: Any, i: Any) -> Any:
             value = self.a.weights[matrix, tirx.min(row, depth - 1), column + i]
-            if depth == self.b.steps * self.b.pairs * PAIR:
+            if depth == self.b.steps * self.b.words * self.numbers.each:
                 return self.a.weights[matrix, row, column + i]
             return tirx.Select(row < depth, value, zero)
 
@@ -191,12 +204,15 @@ class _Matrices:
         """See `TileOperands`."""
         return ((matrix * self.b.steps + at) * self.b.rows + place[1]) * self.row
 
-    def finish(self, sums: Any, matrix: Any, place: tuple[Any, Any], column: Any) -> None:
+    def finish(self, sums: Any, matrix: Any, place: tuple[Any, Any], across: Any) -> None:
         """See `TileOperands`."""
-        b = self.b
+        b, column = self.b, self.b.first_column(across)
         width = min(b.block_columns, b.columns)
         with T.serial(0, b.block_rows) as r:
             row = [matrix, place[1] + r] if self.own_weights else [place[1] + r]
             for at in range(0, width, TILE):
                 with T.vectorized(0, min(TILE, width - at)) as i:
-                    self.a.finish(sums[r, at + i], (*row, column + at + i), (column + at + i,))
+                    value = sums[r, at + i]
+                    if self.w.dequantises:
+                        value = corrected(b, self, value, self.a.zero, across, at + i)
+                    self.a.finish(value, (*row, column + at + i), (column + at + i,))

@@ -1,0 +1,260 @@
+"""Multiplies tiles of bfloat16 or int8, by AMX or, for trying the loops around them anywhere, by
+plain arithmetic.
+
+A tile has up to 16 rows of 64 bytes. `C += A B` takes A as rows of words, each of two bfloat16 or
+four bytes, and B as so many rows in words, a word beside the other. See Intel's manual of AMX,
+TDPBF16PS, TDPBSSD and TDPBUSD.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.lazy_module import lazy_module
+from tilewright.targets.cpu.spec import AMX, AMX_INT8, CpuSpec
+from tilewright.targets.workload import Workload
+
+tirx = lazy_module("tvm.tirx")
+T = lazy_module("tvm.script.ir_builder.tirx")
+
+TILE = 16
+"""Rows of a tile, and words in one of its rows."""
+TILES = 8
+"""Tile registers of a core."""
+_WORD_BYTES = 4
+_ROW_BYTES = TILE * _WORD_BYTES
+_HALF, _NAN = 0x7FFF, 0x7FC0
+
+
+@dataclass(frozen=True)
+class TileNumbers:
+    """What tiles multiply: `each` numbers in a word, stored as `kind`; their `sums`; and how LLVM
+    calls the instruction."""
+
+    each: int
+    kind: str
+    sums: str
+    instruction: str
+
+    @property
+    def in_row(self) -> int:
+        """Numbers in a row of a tile."""
+        return TILE * self.each
+
+    def whole_words(self, count: int) -> int:
+        """So many numbers and what fills their last word."""
+        return -(-count // self.each) * self.each
+
+    def stored(self, number: Any) -> Any:
+        """A number of the data as tiles hold it."""
+        return rounded(number) if self is BFLOAT16 else number
+
+    def border(self, zero: Any) -> Any:
+        """What stands in the padding; `zero` is the zero point of the data, an int32."""
+        return tirx.const(0, self.kind) if self is BFLOAT16 else tirx.Cast(self.kind, zero)
+
+    def packed(self, weights: NDArray[Any]) -> NDArray[np.int32]:
+        """(..., each × words, columns) → (..., words, columns): rows in the bytes of a word."""
+        bits = 32 // self.each
+        held = rounded_array(weights) if self is BFLOAT16 else weights.astype(np.int8)
+        rows = held.view(f"u{bits // 8}").astype(np.uint32)
+        words = np.zeros_like(rows[..., 0 :: self.each, :])
+        for number in range(self.each):
+            words |= rows[..., number :: self.each, :] << np.uint32(bits * number)
+        return words.view(np.int32)
+
+
+BFLOAT16 = TileNumbers(2, "uint16", "float32", "tdpbf16ps")
+SIGNED = TileNumbers(4, "int8", "int32", "tdpbssd")
+UNSIGNED = TileNumbers(4, "uint8", "int32", "tdpbusd")
+
+
+def numbers_of(w: Workload) -> TileNumbers:
+    """What tiles hold of a workload's data."""
+    if w.dtype == "bfloat16":
+        return BFLOAT16
+    return SIGNED if w.data_dtype == "int8" else UNSIGNED
+
+
+def rounded(number: Any) -> Any:
+    """A float32 expression as the uint16 of the nearest bfloat16, halves to even."""
+    bits = tirx.reinterpret("uint32", number)
+    odd = tirx.bitwise_and(tirx.shift_right(bits, _bits(16)), _bits(1))
+    near = tirx.shift_right(bits + odd + _bits(_HALF), _bits(16))
+    nan = tirx.bitwise_and(bits, _bits(0x7FFFFFFF)) > _bits(0x7F800000)
+    return tirx.Cast("uint16", tirx.Select(nan, _bits(_NAN), near))
+
+
+def paired(first: Any, second: Any) -> Any:
+    """Two float32 expressions as an int32 of two bfloat16, the first in the lower half."""
+    upper = tirx.shift_left(tirx.Cast("uint32", rounded(second)), _bits(16))
+    pair = tirx.bitwise_or(tirx.Cast("uint32", rounded(first)), upper)
+    return tirx.reinterpret("int32", pair)
+
+
+def rounded_array(numbers: NDArray[Any]) -> NDArray[np.uint16]:
+    """What `rounded` gives, of an array of any shape."""
+    bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32)
+    near = (bits + ((bits >> 16) & 1) + np.uint32(_HALF)) >> 16
+    nan = (bits & 0x7FFFFFFF) > 0x7F800000
+    return np.where(nan, np.uint32(_NAN), near).astype(np.uint16)
+
+
+def widened_array(numbers: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """bfloat16 as float32, in the same shape."""
+    return (numbers.astype(np.uint32) << 16).view(np.float32)
+
+
+class AmxTiles:
+    """Writes instructions of AMX: `down` × `across` tiles of sums, of `rows` rows; `words` of a
+    step. What it needs of a task is set up by `begin` and given back by `end`."""
+
+    def __init__(self, numbers: TileNumbers, down: int, across: int, rows: int, words: int) -> None:
+        self.numbers = numbers
+        self.down, self.across, self.rows, self.words = down, across, rows, words
+
+    def begin(self) -> None:
+        """Says which sizes the tiles have. The operating system must have allowed AMX before."""
+        sums = self.down * self.across
+        rows = [self.rows] * (sums + self.down) + [self.words] * (TILES - sums - self.down)
+        row_bytes = [_ROW_BYTES] * sums + [self.words * _WORD_BYTES] * self.down
+        row_bytes += [_ROW_BYTES] * (TILES - len(row_bytes))
+        layout = bytes([1, 0, *[0] * 14])  # palette 1
+        layout += b"".join(size.to_bytes(2, "little") for size in [*row_bytes, *[0] * 8])
+        layout += bytes([*rows, *[0] * 8])
+        sizes = T.alloc_buffer((len(layout) // 8,), "uint64", scope="local")
+        for at in range(0, len(layout), 8):
+            word = int.from_bytes(layout[at : at + 8], "little")
+            T.buffer_store(sizes, tirx.const(word, "uint64"), [at // 8])
+        _call("ldtilecfg", sizes.access_ptr("r"))
+        self._scratch = T.alloc_buffer(
+            (self.down * self.rows, self.across * TILE), self.numbers.sums, scope="local"
+        )
+
+    def end(self) -> None:
+        """Gives the tiles back."""
+        _call("tilerelease")
+
+    def clear(self) -> None:
+        """All sums are 0."""
+        for tile in range(self.down * self.across):
+            _call("tilezero", _tile(tile))
+
+    def step(self, data: Any, places: list[Any], row: int, weights: Any, at: Any) -> None:
+        """Adds products: of a tile of `data` from each of `places` on, rows `row` numbers
+        apart, by tiles of `weights` (int32) behind one another from `at` on."""
+        first = self.down * self.across
+        second = first + self.down
+        held, stride = TILES - second, _stride(_WORD_BYTES // self.numbers.each * row)
+        for i, place in enumerate(places):
+            pointer = data.access_ptr("r", offset=place)
+            _call("tileloadd64", _tile(first + i), pointer, stride)
+        for begin in range(0, self.across, held):  # all loads first: a fifth faster than in between
+            some = range(begin, min(begin + held, self.across))
+            for j in some:
+                pointer = weights.access_ptr("r", offset=at + j * self.words * TILE)
+                _call("tileloadd64", _tile(second + j - begin), pointer, _stride(_ROW_BYTES))
+            for i in range(self.down):
+                for j in some:
+                    _call(
+                        self.numbers.instruction, _tile(i * self.across + j), _tile(first + i),
+                        _tile(second + j - begin),
+                    )  # fmt: skip
+
+    def sums(self) -> Any:
+        """A buffer (rows, columns) of all sums."""
+        width = self.across * TILE
+        for i in range(self.down):
+            for j in range(self.across):
+                place = i * self.rows * width + j * TILE
+                pointer = self._scratch.access_ptr("w", offset=place)
+                _call(
+                    "tilestored64",
+                    _tile(i * self.across + j),
+                    pointer,
+                    _stride(_WORD_BYTES * width),
+                )
+        return self._scratch
+
+
+class PlainTiles:
+    """Does what `AmxTiles` does, in plain loops: slow, for any processor."""
+
+    def __init__(self, numbers: TileNumbers, down: int, across: int, rows: int, words: int) -> None:
+        self.numbers = numbers
+        self.down, self.across, self.rows, self.words = down, across, rows, words
+
+    def begin(self) -> None:
+        """Makes room for the sums."""
+        shape = self.down * self.rows, self.across * TILE
+        self._sums = T.alloc_buffer(shape, self.numbers.sums, scope="local")
+
+    def end(self) -> None:
+        """Nothing is held."""
+
+    def clear(self) -> None:
+        """All sums are 0."""
+        with T.serial(0, self.down * self.rows) as r, T.vectorized(0, self.across * TILE) as c:
+            T.buffer_store(self._sums, tirx.const(0, self.numbers.sums), [r, c])
+
+    def step(self, data: Any, places: list[Any], row: int, weights: Any, at: Any) -> None:
+        """See `AmxTiles.step`."""
+        for i, place in enumerate(places):
+            for j in range(self.across):
+                with T.serial(0, self.rows) as r, T.serial(0, self.words) as k:
+                    start = place + r * row + k * self.numbers.each
+                    with T.vectorized(0, TILE) as c:
+                        word = weights[at + (j * self.words + k) * TILE + c]
+                        at_sum = [i * self.rows + r, j * TILE + c]
+                        found = self._sums[tuple(at_sum)]
+                        for each in range(self.numbers.each):
+                            found += self._data(data[start + each]) * self._weight(word, each)
+                        T.buffer_store(self._sums, found, at_sum)
+
+    def _data(self, number: Any) -> Any:
+        if self.numbers is BFLOAT16:
+            return _float(tirx.shift_left(tirx.Cast("uint32", number), _bits(16)))
+        return tirx.Cast("int32", number)
+
+    def _weight(self, word: Any, place: int) -> Any:
+        """Number `place` of a word."""
+        if self.numbers is BFLOAT16:
+            bits = tirx.reinterpret("uint32", word)
+            high = tirx.bitwise_and(bits, _bits(0xFFFF0000))
+            return _float(high if place else tirx.shift_left(bits, _bits(16)))
+        first = tirx.shift_left(word, tirx.const(24 - 8 * place, "int32"))
+        return tirx.shift_right(first, tirx.const(24, "int32"))
+
+    def sums(self) -> Any:
+        """A buffer (rows, columns) of all sums."""
+        return self._sums
+
+
+def tile_unit(numbers: TileNumbers, spec: CpuSpec) -> type[AmxTiles] | type[PlainTiles]:
+    """By the instructions of the processor."""
+    name = spec.bfloat16 if numbers is BFLOAT16 else spec.int8_tiles
+    return AmxTiles if name in (AMX, AMX_INT8) else PlainTiles
+
+
+def _call(name: str, *arguments: Any) -> None:
+    T.evaluate(tirx.call_llvm_intrin("void", f"llvm.x86.{name}", *arguments))
+
+
+def _tile(number: int) -> Any:
+    return tirx.const(number, "int8")
+
+
+def _stride(size: int) -> Any:
+    return tirx.const(size, "int64")
+
+
+def _bits(value: int) -> Any:
+    return tirx.const(value, "uint32")
+
+
+def _float(bits: Any) -> Any:
+    return tirx.reinterpret("float32", bits)
