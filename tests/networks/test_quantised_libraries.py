@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,8 @@ from test_compiled_libraries import by_rule
 from tilewright import networks
 from tilewright.networks.artifact.compiled import CompiledArtifact, compile_files
 from tilewright.networks.compiled.layers import KernelLayer, kernel_layers
-from tilewright.targets import make_target
 from tilewright.targets.cpu.kernels.int8_dot_product import computes_int8
-from tilewright.targets.cpu.spec import this_machine
+from tilewright.targets.cpu.spec import PLAIN_TILES, CpuSpec, this_machine
 from tilewright.targets.cpu.target import CpuTarget
 
 pytestmark = pytest.mark.skipif(
@@ -91,12 +91,13 @@ class Net:
         return onnx.shape_inference.infer_shapes(model)
 
 
-def layers_of(model: onnx.ModelProto, folder: Path) -> tuple[CompiledArtifact, list[KernelLayer]]:
+def layers_of(
+    model: onnx.ModelProto, folder: Path, spec: CpuSpec | None = None
+) -> tuple[CompiledArtifact, list[KernelLayer]]:
     """The library with the schedules of the kernels' own rules, and its layers."""
     path = folder / "model.onnx"
     onnx.save(model, path)
-    target, whole = make_target("cpu"), networks.load(str(path)).whole
-    assert isinstance(target, CpuTarget)
+    target, whole = CpuTarget(spec or this_machine()), networks.load(str(path)).whole
     layers = kernel_layers(whole.flat, target.space)
     picks = {layer.workload: by_rule(target, layer.workload) for layer in layers}
     made = compile_files(
@@ -180,8 +181,10 @@ def test_a_shortcut_is_added_by_the_kernel_that_runs_last(
     assert (apart > 0.5).mean() < 0.02
 
 
-@pytest.mark.slow(seconds=10)
-def test_a_network_stays_in_integers_from_layer_to_layer(tmp_path: Path) -> None:
+@pytest.mark.slow(seconds=20)
+@pytest.mark.parametrize("tiles", ["", PLAIN_TILES])
+def test_a_network_stays_in_integers_from_layer_to_layer(tiles: str, tmp_path: Path) -> None:
+    spec = replace(this_machine(), lanes=16, int8_tiles=tiles) if tiles else this_machine()
     net = Net("uint8", False, True, 4)
     x = net.quantised("x")
     y = net.quantised(net.op("Relu", net.product("Conv", x, (16, 3, 3, 3), pads=[1, 1, 1, 1])))
@@ -191,7 +194,7 @@ def test_a_network_stays_in_integers_from_layer_to_layer(tmp_path: Path) -> None
     flat = net.op("Flatten", net.quantised(net.op("GlobalAveragePool", wide)))
     y = net.quantised(net.product("MatMul", flat, (24, 10)))
     model = net.model(y)
-    artifact, layers = layers_of(model, tmp_path)
+    artifact, layers = layers_of(model, tmp_path, spec)
     assert [layer.workload.data_dtype for layer in layers] == ["uint8"] * 4
     assert [layer.workload.out_dtype for layer in layers] == ["uint8"] * 4
     assert steps_apart(model, artifact, net.step).max() < 1.01
