@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, Sequence
 
 from tilewright.core.errors import SpecError
@@ -94,7 +95,7 @@ def _properties(text: str) -> Sequence[Property]:
         Property("processor", "threads", spec.threads, "", "that run a kernel, a core each"),
         Property("processor", "lanes", spec.lanes, "float32", "numbers in a vector"),
         Property("processor", "registers", spec.registers, "", "vector registers"),
-        Property("processor", "int8", spec.dots or "none", "", "its dot products, by LLVM's name"),
+        Property("processor", "int8", _int8_of(spec), "", "what multiplies int8, by LLVM's name"),
         Property("processor", "amx", "yes" if machine.allows_amx() else "no", "", "for tiles"),
         Property(
             "processor", "mcpu", spec.mcpu or machine.llvm_name(), "", "what LLVM compiles for"
@@ -103,6 +104,12 @@ def _properties(text: str) -> Sequence[Property]:
         Property("processor", "load", machine.load(), "", "processes a minute's average"),
         *levels,
     ]
+
+
+def _int8_of(spec: CpuSpec) -> str:
+    """The instructions that multiply int8."""
+    pairs = "pmaddwd" if platform.machine() == "x86_64" else "none"
+    return spec.int8_tiles or spec.dots or pairs
 
 
 KIND = TargetKind(

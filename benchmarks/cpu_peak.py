@@ -1,0 +1,128 @@
+"""Measures the share of a core's peak that layers of networks reach by the kernels' own rules.
+
+    python -m benchmarks.cpu_peak --out built/cpu-peak.parquet --networks resnet18   # a minute
+    python -m benchmarks.cpu_peak --out FILE                                         # minutes
+    python -m benchmarks.cpu_peak --redraw benchmarks/rows/cpu-peak.parquet
+
+A layer is run alone on one thread, with other large weights at each call, as in a network. Its rate
+counts the multiplications of the layer's definition, so Winograd's algorithm may pass 100 %. The
+peak is that of the reference kernel, measured on the same core. What the estimate says of the same
+schedule tells what takes the rest: bytes from memory, copies and epilogues, or idle multipliers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pandas as pd
+
+from benchmarks import cpu_models
+from tilewright import networks
+from tilewright.networks import zoo
+from tilewright.networks.compiled.activations import activated_layers
+from tilewright.targets.cpu.estimates.machine import COLUMNS
+from tilewright.targets.cpu.target import CpuTarget
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Workload
+
+NETWORKS = (
+    "resnet18", "resnet50", "vgg11", "inception_v3", "convnext_t", "unet", "mobilenet_v1",
+    "vit_tiny", "mixer_s16", "bert_6_128",
+)  # fmt: skip
+LARGE = 50e6
+"""Multiply-adds of the layers that the table shows."""
+LOW = 0.7
+"""Of the peak; below, the table says why."""
+TURNS = 3
+
+
+def main() -> None:
+    """Measure, write a row a layer; print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("built/cpu-peak.parquet"))
+    parser.add_argument("--redraw", type=Path, help="print the table of the rows of a run")
+    parser.add_argument("--networks", default=",".join(NETWORKS), help="separated by commas")
+    options = parser.parse_args()
+    if options.redraw:
+        print(table(pd.read_parquet(options.redraw)))
+        return
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    target = make_target("cpu:threads=1")
+    assert isinstance(target, CpuTarget)
+    rows = list(measured(target, options.networks.split(",")))
+    pd.DataFrame(rows).to_parquet(options.out, index=False)
+    print(table(pd.DataFrame(rows)))
+
+
+def measured(target: CpuTarget, names: list[str]) -> Iterator[dict[str, Any]]:
+    """A row a distinct large layer, in the first network that has it."""
+    seen: set[Workload] = set()
+    peak = target.hardware_features()["peak_gflops"]
+    for name in names:
+        for workload in _workloads(name, target):
+            if workload in seen or workload.macs < LARGE:
+                continue
+            seen.add(workload)
+            rule = target.rule(workload)
+            lowered = target.lower(workload, np.array([rule], np.int32))
+            seconds = min(float(target.measure(lowered).seconds[0]) for _ in range(TURNS))
+            said = target.estimate(workload, np.array([rule], np.int32)).values[0]
+            values = target.space(workload).describe(rule)
+            columns = {f"estimate_{c.name}": float(v) for c, v in zip(COLUMNS, said, strict=True)}
+            yield {
+                "network": name, "layer": str(workload), "macs": workload.macs,
+                "winograd": values.get("algorithm", 0) > 0, "seconds": seconds,
+                "peak_gflops": peak, "share": 2 * workload.macs / seconds / (peak * 1e9),
+                **columns,
+            }  # fmt: skip
+
+
+def _workloads(name: str, target: CpuTarget) -> list[Workload]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name}.onnx"
+        onnx.save(zoo.build(name) if name in zoo.FAMILIES else cpu_models.drawn(name), path)
+        whole = networks.load(str(path)).whole
+    return [each.workload for each in activated_layers(whole.flat, target.space, "float32")]
+
+
+def table(rows: pd.DataFrame) -> str:
+    """Markdown: a line a layer, the slowest first, and how many reach `LOW`."""
+    lines = [
+        "| layer | of | MMAC | by | ms | share of the peak | what stands between |",
+        "|---|---|---:|---|---:|---:|---|",
+    ]
+    for _, row in rows.sort_values("share").iterrows():
+        way = "Winograd" if row.winograd else "products"
+        lines.append(
+            f"| {row.layer} | {row.network} | {row.macs / 1e6:.0f} | {way} "
+            f"| {1e3 * row.seconds:.2f} | {row.share:.0%} | {_between(row)} |"
+        )
+    high = int((rows.share >= LOW).sum())
+    lines.append(
+        f"\n{high} of {len(rows)} layers reach {LOW:.0%} of the peak of "
+        f"{rows.peak_gflops.median():.0f} GFLOP/s."
+    )
+    return "\n".join(lines)
+
+
+def _between(row: Any) -> str:
+    """Shares of the cycles that the schedule's estimate has, where the layer is slow."""
+    if row.share >= LOW:
+        return ""
+    clock = row.estimate_multiply_cycles + row.estimate_other_cycles
+    ideal = row.macs / 16  # two vectors of eight a cycle
+    return (
+        f"multipliers idle in tiles {1 - ideal / row.estimate_multiply_cycles:.0%}, copies and "
+        f"epilogue {row.estimate_other_cycles / clock:.0%}, from memory "
+        f"{row.estimate_far_bytes / 1e6:.1f} MB"
+    )
+
+
+if __name__ == "__main__":
+    main()
