@@ -72,7 +72,7 @@ def measured(target: CpuTarget, names: list[str]) -> Iterator[dict[str, Any]]:
             rule = target.rule(workload)
             lowered = target.lower(workload, np.array([rule], np.int32))
             seconds = min(float(target.measure(lowered).seconds[0]) for _ in range(TURNS))
-            said = target.estimate(workload, np.array([rule], np.int32)).values[0]
+            said = target.estimate(workload, np.array([rule], np.int32)).matrix[0]
             values = target.space(workload).describe(rule)
             columns = {f"estimate_{c.name}": float(v) for c, v in zip(COLUMNS, said, strict=True)}
             yield {

@@ -157,6 +157,8 @@ def test_reductions_are_numpys(x: Array, name: str, drawn: set[int], keepdims: b
     ours, numpys = REDUCTIONS[name]
     if name in ("prod", "variance"):
         x = 1 + np.clip(x, -3, 3) / 100  # products of hundreds stay near 1
+    elif name in ("sum", "mean"):
+        x = np.clip(x, -1e30, 1e30)  # sums of many are finite in float32
     found = run(lambda read: ours(read, axes, keepdims=keepdims), x)
     wide = x.astype(np.float64)
     expected = numpys(wide, axis=tuple(axes), keepdims=keepdims)
