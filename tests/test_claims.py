@@ -7,6 +7,7 @@ import re
 import shlex
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -147,3 +148,15 @@ def test_the_table_of_gemminis_products_is_what_its_rows_give() -> None:
     shares = [gemmini_layers.saved([r for r in rows if r["latency"] == n]) for n in (20, 60, 100)]
     assert ", ".join(f"{100 * share:.2f} %" for share in shares[:2]) in page
     assert f"and {100 * shares[2]:.2f} %" in page
+
+
+EVIDENCE = sorted((ROOT / "docs" / "evidence").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", EVIDENCE, ids=lambda path: path.stem)
+def test_a_page_with_a_table_says_how_intervals_were_drawn_or_that_there_are_none(
+    page: Path,
+) -> None:
+    text = page.read_text()
+    if re.search(r"^\|[-: |]+\|$", text, re.MULTILINE):
+        assert re.search(r"\binterval", text)
