@@ -12,23 +12,22 @@ below its threshold. Means over seeds, then over layers.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
-from benchmarks.layers import DEVELOPMENT, JUDGED
+from benchmarks.enumerated_spaces import SpaceName, enumerated, target_of
 from tilewright.flows.tuning import learn, tune_round
 from tilewright.models import LEARNERS, make_explorer
 from tilewright.search import Problem, Session, problem_of, setting_of
 from tilewright.search.cost_model_protocols import VetoModel
 from tilewright.targets import make_target
 from tilewright.targets.features import Features
-from tilewright.targets.ground_truth import ground_truth_table, replayed
+from tilewright.targets.ground_truth import replayed
 from tilewright.targets.measurement_table import MeasurementTable
 
 HELD_OUT = 2000
@@ -37,7 +36,7 @@ Rows = NDArray[np.int64]
 
 
 def main(
-    where: Literal["unchecked", "extended"],
+    where: SpaceName,
     learned: Annotated[int, typer.Option(help="Valid configs P and A learn from.")] = 128,
     trials: Annotated[int, typer.Option(help="Trials V learns from.")] = 64,
     seeds: int = 5,
@@ -45,13 +44,10 @@ def main(
     spaces: Path = Path("built/spaces"),
 ) -> None:
     """Print a row a layer."""
-    target = make_target("vta-pynq" if where == "extended" else "evta-zcu102", where)
-    known = DEVELOPMENT | JUDGED
-    names = [name for name in layers.split(",") if name] or list(JUDGED)
-    rows = []
-    for name in track(names, console=Console(stderr=True), transient=True):
-        table = ground_truth_table(target, known[name], spaces)
-        problem = problem_of(target, known[name], 0)
+    target, names, rows = target_of(where), [], []
+    for name, workload, table in enumerated(where, layers, spaces):
+        names.append(name)
+        problem = problem_of(target, workload, 0)
         errors = [_errors(problem, table, learned, seed) for seed in range(seeds)]
         vetoed = [_vetoed(table, trials, seed) for seed in range(seeds)]
         rows.append([*np.mean(errors, axis=0), np.mean(vetoed)])

@@ -17,17 +17,16 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import typer
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
+from benchmarks.enumerated_spaces import SpaceName, enumerated, target_of
 from benchmarks.intervals import Floats, Interval, hierarchical
-from benchmarks.layers import DEVELOPMENT, JUDGED
 from tilewright.flows.tuning import learn
 from tilewright.models import make_explorer
 from tilewright.search import Session, setting_of
@@ -35,9 +34,8 @@ from tilewright.search.explorer import ExplorerState
 from tilewright.search.round_steps import choose_batch, simulate_batch
 from tilewright.search.runner import Result
 from tilewright.search.session import Proposal
-from tilewright.targets import make_target
 from tilewright.targets.base import Lowered, Measurements, Target
-from tilewright.targets.ground_truth import ground_truth_table, replayed
+from tilewright.targets.ground_truth import replayed
 from tilewright.targets.workload import Workload
 
 PUBLISHED = 0.919
@@ -45,7 +43,7 @@ WINDOWS = {"all": (0, 10_000), "to 64 trials": (0, 64), "after 64 trials": (64, 
 
 
 def main(
-    where: Literal["unchecked", "extended"],
+    where: SpaceName,
     seeds: int = 10,
     trials: Annotated[int, typer.Option(help="Of a run.")] = 128,
     batch: Annotated[int, typer.Option(help="Trials a round.")] = 8,
@@ -57,14 +55,10 @@ def main(
 ) -> None:
     """Print the ratio of errors, and keep a row a retraining."""
     if redraw is None:
-        target = make_target("vta-pynq" if where == "extended" else "evta-zcu102", where)
-        known = DEVELOPMENT | JUDGED
-        names = [name for name in layers.split(",") if name] or list(JUDGED)
-        rows = []
-        for name in track(names, console=Console(stderr=True), transient=True):
-            table = ground_truth_table(target, known[name], spaces)
+        target, rows = target_of(where), []
+        for name, workload, truth in enumerated(where, layers, spaces):
             for learner, seed in product(learners.split(","), range(seeds)):
-                run = _run(replayed(target, [table]), known[name], learner, seed, trials, batch)
+                run = _run(replayed(target, [truth]), workload, learner, seed, trials, batch)
                 rows += [{"layer": name, "learner": learner, "seed": seed} | row for row in run]
         redraw = out
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -28,8 +28,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.enumerated_spaces import TARGETS, layers_named
 from benchmarks.intervals import Floats, Interval, hierarchical, ratio_of_means, ratio_of_medians
-from benchmarks.layers import DEVELOPMENT, JUDGED
+from benchmarks.layers import JUDGED
 from tilewright.cli.views.comparison import comparing, leaderboard_table
 from tilewright.evaluation.compare.benchmark_suite import (
     EnumeratedTestBed,
@@ -59,6 +60,7 @@ def main(
     where: Where,
     tuners: Annotated[str, typer.Option(help="As for 'tilewright compare'.")] = TUNERS,
     seeds: Annotated[int, typer.Option(help="Seeds a tuner and layer.")] = 20,
+    first_seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
     trials: Annotated[int, typer.Option(help="Budget of a run.")] = 1024,
     batch: Annotated[int, typer.Option(help="Trials a round.")] = 8,
     layers: Annotated[str, typer.Option(help="Only these, by name.")] = "",
@@ -67,13 +69,15 @@ def main(
     out: Path = Path("built/sample_efficiency"),
     spaces: Path = Path("built/spaces"),
     redraw: Annotated[Path | None, typer.Option(help="Print these rows; run nothing.")] = None,
+    beside: Annotated[str, typer.Option(help="Another tuner to divide trials by.")] = "",
 ) -> None:
     """Run all tuners and print what they needed."""
     console = Console(width=190)
     if redraw is None:
         folder = out / (where + "-live" * live)
         test_bed = _test_bed(where, spaces, [name for name in layers.split(",") if name], live)
-        what = plan(test_bed, parse_tuner_configs(tuners), range(seeds), trials, batch, enough=LOOK)
+        drawn = range(first_seed, first_seed + seeds)
+        what = plan(test_bed, parse_tuner_configs(tuners), drawn, trials, batch, enough=LOOK)
         with comparing(console) as progress:
             compared = run_comparison(LocalRunner(progress), what, folder, jobs)
         write_report(compared, folder)
@@ -83,17 +87,15 @@ def main(
         rows_of(compared.results, share).to_parquet(redraw, index=False)
     rows = pd.read_parquet(redraw)
     console.print(by_layer(rows))
-    console.print(relative_table(rows))
+    console.print(relative_table(rows, beside))
 
 
 def _test_bed(where: Where, spaces: Path, wanted: list[str], live: bool) -> TestBed:
     if where == "tables":
         files = sorted(TABLES.glob("*.csv.gz"), key=lambda path: int(path.name[1:].split(".")[0]))
         return recorded_test_bed([f for f in files if not wanted or f.name.split(".")[0] in wanted])
-    known = DEVELOPMENT | JUDGED
-    named = tuple((name, known[name]) for name in wanted or JUDGED)
-    target = "vta-pynq" if where == "extended" else "evta-zcu102"
-    return EnumeratedTestBed(target, where, named, spaces, live)
+    named = tuple(layers_named(",".join(wanted)).items())
+    return EnumeratedTestBed(TARGETS[where], where, named, spaces, live)
 
 
 def _invalid_share(test_bed: TestBed, name: str) -> float:
@@ -150,9 +152,10 @@ def by_layer(rows: pd.DataFrame) -> Table:
     return table
 
 
-def figures(rows: pd.DataFrame) -> dict[str, dict[str, Interval | str]]:
+def figures(rows: pd.DataFrame, beside: str = "") -> dict[str, dict[str, Interval | str]]:
     """Each tuner's figures by column. `invalid` is that until the goal, `invalid a trial` the share
-    of the first trials relative to AutoTVM's: a tuner that ends sooner has fewer of both."""
+    of the first trials relative to AutoTVM's: a tuner that ends sooner has fewer of both. Seeds of
+    a tuner and of `beside`, if one is named, are drawn in pairs."""
     hard = rows[rows["invalid in space"] >= MANY_INVALID]
     known = set(rows["tuner"])
     found: dict[str, dict[str, Interval | str]] = {}
@@ -161,6 +164,9 @@ def figures(rows: pd.DataFrame) -> dict[str, dict[str, Interval | str]]:
         for rival, suffix in ((RIVAL, ""), (QUICK_RIVAL, ", plan 16")):
             if rival in known:
                 cells[f"trials{suffix}"] = _ratio(rows, name, rival, "trials")
+        if beside in known:
+            mine, other = (_grid(rows, tuner, "trials") for tuner in (name, beside))
+            cells[f"trials, {beside}"] = hierarchical(ratio_of_medians, mine, other, paired=True)
         if RIVAL in known:
             for figure in ("place", "compiles", "seconds", "real seconds"):
                 if rows[figure].any():
@@ -180,14 +186,14 @@ def _ratio(rows: pd.DataFrame, tuner: str, rival: str, figure: str) -> Interval:
     return hierarchical(ratio_of_medians, _grid(rows, tuner, figure), _grid(rows, rival, figure))
 
 
-def relative_table(rows: pd.DataFrame) -> Table:
+def relative_table(rows: pd.DataFrame, beside: str = "") -> Table:
     """The figures of each tuner, with their intervals."""
     layers, seeds = rows["layer"].nunique(), rows["seed"].nunique()
     table = Table(
         title=f"relative to {RIVAL}, until within {GOAL:.0%}; regret at {LOOK} trials; intervals "
         f"over {layers} layers and {seeds} seeds"
     )
-    found = figures(rows)
+    found = figures(rows, beside)
     names = list(dict.fromkeys(name for cells in found.values() for name in cells))
     for name in ("tuner", *names):
         table.add_column(name, justify="left" if name == "tuner" else "right")

@@ -7,11 +7,12 @@ import re
 import shlex
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from benchmarks import gemmini_dataflows, gemmini_layers
+from benchmarks import codesign_energy, gemmini_dataflows, gemmini_layers
 from benchmarks.codesign import read_runs
 from benchmarks.codesign_figures import summary
 from benchmarks.exact_codesign.store import read_truth
@@ -97,19 +98,36 @@ def test_a_figure_is_what_its_raw_rows_give(path: str, tuner: str, figure: str) 
     assert quoted(path, tuner, figure) in CLAIMS
 
 
-@pytest.mark.parametrize(("name", "entries"), [("digits", 11), ("alexnet", 8)])
+@pytest.mark.parametrize(
+    ("name", "entries", "where", "against"),
+    [
+        ("digits", 11, "codesign", "autotvm"),
+        ("alexnet", 8, "codesign", "autotvm"),
+        ("dcoc", 10, "codesign-methods", "dcoc"),
+    ],
+)
 def test_the_share_of_each_co_design_method_is_what_its_raw_rows_give(
-    name: str, entries: int
+    name: str, entries: int, where: str, against: str
 ) -> None:
     runs = read_runs(ROOT / "benchmarks" / "rows" / f"codesign-{name}.parquet")
     truth = read_truth(ROOT / "tests" / "data" / "codesign" / "truth")
-    page = (ROOT / "docs" / "evidence" / "codesign.md").read_text()
-    lines = summary(runs, truth, "autotvm").partition("beside")[0].splitlines()[1:]
+    page = (ROOT / "docs" / "evidence" / f"{where}.md").read_text()
+    lines = summary(runs, truth, against).partition("beside")[0].splitlines()[1:]
     assert len(lines) == len({run["entry"] for run in runs}) == entries
     for line in lines:
         found = re.search(r"hypervolume ([\d.]+)% \(([\d.]+)%-([\d.]+)%\)", line)
         assert found is not None
         assert "{} % ({}–{})".format(*found.groups()) in page
+
+
+def test_the_table_of_energy_as_the_objective_is_what_its_rows_give() -> None:
+    runs = pd.read_parquet(ROOT / "benchmarks" / "rows" / "codesign-energy.parquet")
+    page = (ROOT / "docs" / "evidence" / "codesign.md").read_text()
+    assert codesign_energy.table(runs) in page
+    found = codesign_energy.ratios(runs)
+    for figure in codesign_energy.FIGURES:
+        each = found["digits_cnn", "ours", "energy", figure]
+        assert f"{each.value:.3f} ({each.low:.3f}–{each.high:.3f}) times" in CLAIMS
 
 
 def test_trials_for_gemmini_are_what_their_rows_give() -> None:
@@ -147,3 +165,15 @@ def test_the_table_of_gemminis_products_is_what_its_rows_give() -> None:
     shares = [gemmini_layers.saved([r for r in rows if r["latency"] == n]) for n in (20, 60, 100)]
     assert ", ".join(f"{100 * share:.2f} %" for share in shares[:2]) in page
     assert f"and {100 * shares[2]:.2f} %" in page
+
+
+EVIDENCE = sorted((ROOT / "docs" / "evidence").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", EVIDENCE, ids=lambda path: path.stem)
+def test_a_page_with_a_table_says_how_intervals_were_drawn_or_that_there_are_none(
+    page: Path,
+) -> None:
+    text = page.read_text()
+    if re.search(r"^\|[-: |]+\|$", text, re.MULTILINE):
+        assert re.search(r"\binterval", text)

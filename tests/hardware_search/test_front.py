@@ -5,15 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.hardware_search.small import searched, small_problem
+from tests.hardware_search.small import searched, small_problem, told
+from tilewright.hardware_search.evaluator import BudgetedEvaluator
 from tilewright.hardware_search.pareto import (
     added_hypervolume,
     front_of,
     hypervolume,
     judged,
+    reference_of,
     undominated,
 )
 from tilewright.hardware_search.problem import least_seconds
+from tilewright.hardware_search.progress import ProgressCount
 from tilewright.targets.capabilities import picojoules_of
 
 POINTS = st.lists(
@@ -76,6 +79,34 @@ def test_a_front_by_energy_or_its_product_is_of_what_was_measured():
     assert min(each.joules for each in thrifty.values()) == pytest.approx(
         front_of(evaluator, "energy")[-1].joules
     )
+
+
+def test_the_objective_drives_the_search_and_not_its_end_alone():
+    """With as many measurements, a search by energy finds schedules that a search by latency does
+    not measure, and that spend less."""
+    chosen = searched("ours", 48)
+    driven = searched("ours", 48, evaluator=BudgetedEvaluator(48, objective="energy"))
+    assert told(driven) != told(chosen)
+    least = [min(spent(each) for each in judged(found, "energy")) for found in (driven, chosen)]
+    assert least[0] < 0.999 * least[1]
+    reference = reference_of(small_problem(), "energy")
+    points = [
+        np.array([(each.design.area, spent(each)) for each in front_of(found, "energy")])
+        for found in (driven, chosen)
+    ]
+    assert hypervolume(points[0], reference) > hypervolume(points[1], reference)
+
+
+def test_progress_is_of_the_objective():
+    problem = small_problem()
+    count = ProgressCount(problem, "energy")
+    evaluator = BudgetedEvaluator(400, objective="energy", listen=count.add)
+    searched("random", 400, evaluator=evaluator, trials=8)
+    front = front_of(evaluator, "energy")
+    points = np.array([(each.design.area, spent(each)) for each in front])
+    assert count._now.front == len(front)
+    assert count._now.hypervolume == pytest.approx(hypervolume(points, count.reference))
+    assert count._now.latency == min(each.latency for each in judged(evaluator))
 
 
 def test_a_point_outside_of_the_reference_counts_nothing():

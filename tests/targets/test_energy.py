@@ -7,10 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from tilewright.core.errors import SpecError
 from tilewright.targets import make_target
-from tilewright.targets.capabilities import HasEnergy, capability, picojoules_of
+from tilewright.targets.capabilities import (
+    EstimatesEnergy,
+    HasEnergy,
+    capability,
+    picojoules_of,
+)
 from tilewright.targets.vta.board.stream_counters import counters_of
 from tilewright.targets.vta.energy import VARIABLE, energy_of
 from tilewright.targets.vta.spec import VtaSpec
@@ -60,6 +66,36 @@ def test_programs_have_an_energy_and_failures_none() -> None:
     macs = LAYER.macs * 0.3
     # At least its MACs, and its weights and inputs from DRAM once.
     assert (found[lowered.ok] > macs + (16 * 32 + 16 * 64) * 162.5).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "epilogue"),
+    [
+        ("conv2d:n=1,c=16,h=8,w=8,o=32,k=1,s=1,p=0", None),
+        ("conv2d:n=1,c=64,h=28,w=28,o=64,k=1,s=2,p=0", None),
+        ("conv2d:n=1,c=32,h=14,w=14,o=32,k=3,s=1,p=1,g=2", None),
+        ("conv2d:n=1,c=48,h=13,w=9,o=80,k=3,s=2,p=1", ">> 7, bias, add, relu, min 100"),
+        ("dense:n=1,c=128,o=64", ">> 7, bias, relu, min 100"),
+        ("max_pool:n=1,c=32,h=14,w=14,k=3,s=2,p=1", None),
+    ],
+)
+def test_an_estimate_orders_schedules_by_energy_and_none_is_below_the_least(
+    text: str, epilogue: str | None
+) -> None:
+    target, workload = make_target("vta-pynq"), parse_workload(text, epilogue)
+    knows = capability(target, EstimatesEnergy)
+    assert knows is not None
+    space = target.space(workload)
+    flat = np.random.default_rng(0).choice(space.size, min(80, space.size), replace=False)
+    configs = space.unravel(flat)
+    found = picojoules_of(target, target.measure(target.lower(workload, configs)))
+    assert found is not None
+    ran = np.isfinite(found)
+    least, most = knows.least_energy(workload), found[ran].min()
+    assert 0.6 * most < least <= most
+    estimated = knows.estimated_energy(workload, configs)
+    assert stats.spearmanr(found[ran], estimated[ran]).statistic > 0.9
+    assert np.abs(np.log(estimated[ran] / found[ran])).max() < 0.3
 
 
 def test_a_target_without_counters_has_no_energy() -> None:

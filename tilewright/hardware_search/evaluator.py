@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.hardware_search.costs import METRICS, Objective
 from tilewright.hardware_search.problem import Design
 from tilewright.search.ledger import Ledger
 from tilewright.search.round_steps import Batch, Known, Trial, measurements_of, trial_at
 from tilewright.search.run_ledger import RunLedger
 from tilewright.targets.base import Configs, Lowered, Measurements
-from tilewright.targets.capabilities import MeasuresInOnePass, capability
+from tilewright.targets.capabilities import MeasuresInOnePass, capability, picojoules_of
 from tilewright.targets.workload import Workload
 
 RETRIES = 256
@@ -38,6 +39,8 @@ class Tried:
     """What one layer on one machine was measured with: trials by flat index, in order."""
 
     trials: dict[int, Trial] = field(default_factory=dict)
+    joules: dict[int, float] = field(default_factory=dict)
+    """Of those that somebody asked for."""
 
     @property
     def best(self) -> tuple[int, Trial] | None:
@@ -58,6 +61,8 @@ class EvaluatedPoint:
     workload: Workload
     flat: int
     found: Trial
+    metrics: tuple[float, ...]
+    """Of the call, as `METRICS` has them for the search's objective."""
 
 
 Listener = Callable[[EvaluatedPoint], None]
@@ -65,7 +70,7 @@ Listener = Callable[[EvaluatedPoint], None]
 
 class BudgetedEvaluator:
     """Measures at most `trials` configs. `run` names the search in the ledger; without a ledger
-    nothing is kept."""
+    nothing is kept. `objective` is what methods minimise beside the area."""
 
     def __init__(
         self,
@@ -73,8 +78,10 @@ class BudgetedEvaluator:
         ledger: Ledger | None = None,
         run: str = "",
         listen: Listener = lambda measured: None,
+        objective: Objective = "latency",
     ) -> None:
         self.budget, self.spent, self.compiled = trials, 0, 0
+        self.objective: Objective = objective
         self._ledger, self._run, self._listen = ledger, run, listen
         self._tried: dict[tuple[int, Workload], Tried] = {}
         self._known: dict[tuple[str, str], tuple[Known, RunLedger]] = {}
@@ -89,6 +96,33 @@ class BudgetedEvaluator:
     def tried(self, design: Design, workload: Workload) -> Tried:
         """What this search has measured of a layer on a machine."""
         return self._tried.setdefault((design.row, workload), Tried())
+
+    def metrics(
+        self, design: Design, workload: Workload, flats: Sequence[int], objective: Objective
+    ) -> NDArray[np.float64]:
+        """Of a call by configs that were measured, by flat index (n,): shape (metrics, n), NaN
+        where one is not valid."""
+        tried = self.tried(design, workload)
+        seconds = np.array([tried.trials[flat].seconds for flat in flats], np.float64)
+        if METRICS[objective] == ("seconds",):
+            return seconds[None]
+        self._weigh(design, workload, flats, tried)
+        joules = np.array([tried.joules[flat] for flat in flats], np.float64)
+        each = {"seconds": seconds, "joules": joules}
+        return np.stack([each[metric] for metric in METRICS[objective]])
+
+    def _weigh(
+        self, design: Design, workload: Workload, flats: Sequence[int], tried: Tried
+    ) -> None:
+        """Learn what configs spend. The ledger holds no counters, so they run once more."""
+        new = [flat for flat in dict.fromkeys(flats) if flat not in tried.joules]
+        if not new:
+            return
+        configs = design.target.space(workload).unravel(np.array(new, np.int64))
+        measured = design.target.measure(design.target.lower(workload, configs))
+        spent = picojoules_of(design.target, measured)
+        assert spent is not None  # checked before the search
+        tried.joules |= zip(new, np.where(measured.valid, 1e-12 * spent, np.nan), strict=True)
 
     def designs(self) -> dict[int, Design]:
         """Those of which anything was measured, by row, in that order."""
@@ -161,10 +195,13 @@ class BudgetedEvaluator:
             self._keep(design, workload, lowered.rows(rows), measured.rows(rows))
         self.compiled += kept * compiles
         for k in new[:kept]:
-            trial = tried.trials[flat[k]] = found[flat[k]]
-            if trial.status != "compile_error":
+            tried.trials[flat[k]] = found[flat[k]]
+        ran = [flat[k] for k in new[:kept] if found[flat[k]].status != "compile_error"]
+        if ran:
+            metrics = self.metrics(design, workload, ran, self.objective).T
+            for each, own in zip(ran, metrics.tolist(), strict=True):
                 self.spent += 1
-                told = EvaluatedPoint(self.spent, design, workload, flat[k], trial)
+                told = EvaluatedPoint(self.spent, design, workload, each, found[each], tuple(own))
                 self.log.append(told)
                 self._listen(told)
         if kept < len(new):

@@ -58,7 +58,7 @@ def about(options: CodesignOptions) -> dict[str, Json]:
     what a shorter one has measured."""
     target = make_target(options.target)
     written = specification_of(target)
-    return {
+    found: dict[str, Json] = {
         "networks": [_network(each) for each in options.networks],
         "target": target.name if written is None else dict(written),
         "budget": options.budget,
@@ -68,6 +68,9 @@ def about(options: CodesignOptions) -> dict[str, Json]:
         "method_options": dict(sorted(options.method_options.items())),
         "seed": options.seed,
     }
+    if options.objective != "latency":
+        found["objective"] = options.objective
+    return found
 
 
 def identity(options: CodesignOptions) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.flows.tuning import measure_batch, propose_batch
+from tilewright.hardware_search.costs import METRICS, as_latency, priced
 from tilewright.hardware_search.evaluator import RETRIES, BudgetedEvaluator
 from tilewright.hardware_search.problem import Design
 from tilewright.models import make_explorer
@@ -53,7 +56,16 @@ class BudgetedRunner(LocalRunner):
     def _measure(
         self, setting: Setting, history: History, batch: Batch, known: Known
     ) -> Measurements:
-        return self._evaluator.measure(self._design, batch.rows)
+        """With another objective in the place of latency."""
+        measured = self._evaluator.measure(self._design, batch.rows)
+        objective = self._evaluator.objective
+        if objective == "latency" or not len(measured):
+            return measured
+        flats = setting.problem.space.ravel(batch.rows.configs).tolist()
+        workload = setting.problem.workload
+        costs = self._evaluator.metrics(self._design, workload, flats, objective).prod(axis=0)
+        costs = as_latency(self._design.target, workload, objective, costs)
+        return replace(measured, cycles=np.full(len(measured), -1, np.int64), seconds=costs)
 
 
 class LayerTuning:
@@ -67,9 +79,10 @@ class LayerTuning:
         self._tuner, self._options = tuner, _looking(tuner) | dict(options or {})
         self._sessions: dict[int, Session] = {}
 
-    def advance(self, layer: int, trials: int) -> float:
-        """A round of so many trials of a layer, or none where nothing compiles. Returns the seconds
-        of its fastest trial so far, infinite without one. Raises `BudgetSpent`."""
+    def advance(self, layer: int, trials: int) -> NDArray[np.float64]:
+        """A round of so many trials of a layer, or none where nothing compiles. Returns the metrics
+        of a call by its best trial so far, shape (metrics,) as `METRICS` of the evaluator's
+        objective, infinite without one. Raises `BudgetSpent`."""
         if layer not in self._sessions:
             self._sessions[layer] = self._session(layer)
         session = self._sessions[layer]
@@ -85,12 +98,20 @@ class LayerTuning:
             # known without a measurement: look elsewhere
             known = [session.history.failed, batch.rows.configs, batch.failed]
             session.history = replace(session.history, failed=np.concatenate(known))
-        best = session.history.best
-        return float("inf") if best is None else float(session.history.seconds[best])
+        best, objective = session.history.best, self.evaluator.objective
+        if best is None:
+            return np.full(len(METRICS[objective]), np.inf)
+        problem = session.setting.problem
+        flat = problem.space.ravel(session.history.configs[best][None]).tolist()
+        return self.evaluator.metrics(self.design, problem.workload, flat, objective)[:, 0]
 
     def _session(self, layer: int) -> Session:
         target = self.design.target
-        problem = problem_of(target, self.design.layers[layer].workload, self.seed)
+        workload, objective = self.design.layers[layer].workload, self.evaluator.objective
+        problem = problem_of(target, workload, self.seed)
+        if objective != "latency" and problem.estimate is not None:
+            estimate = partial(priced, target, workload, objective=objective)
+            problem = replace(problem, estimate=estimate)
         setting = Setting(target, make_explorer(self._tuner, self._options), problem)
         return Session(setting, run=BudgetedRunner(self.evaluator, self.design))
 

@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from tilewright.core.sanitize import printable
 from tilewright.core.working_folder import as_typed
+from tilewright.hardware_search.costs import Objective
 from tilewright.tuning.choices import with_networks_in_list, with_targets
 from tilewright.tuning.options import OptionsError, OptionValue
 
-Objective = Literal["latency", "edp", "energy"]
 _LONGEST_NAME = 60  # characters of a default folder
 
 
@@ -48,7 +48,8 @@ class CodesignOptions(BaseModel):
     objective: Objective = Field(
         default="latency",
         description="what the front holds beside the area: latency, energy or their product (edp) "
-        "of one inference of each network. Searches propose by latency in any case",
+        "of one inference of each network. autotvm, chameleon and dcoc propose by latency in any "
+        "case, as published",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="same seed, same front")
     target: str = Field(

@@ -17,8 +17,9 @@ import pandas as pd
 
 from tilewright.core.files import write_atomically
 from tilewright.hardware_search import folder
+from tilewright.hardware_search.costs import METRICS, Objective
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
-from tilewright.hardware_search.options import CodesignOptions, Objective
+from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.pareto import hypervolume, judged, reference_of
 from tilewright.hardware_search.problem import CodesignProblem, Design
 from tilewright.hardware_search.progress import ProgressCount
@@ -31,6 +32,7 @@ AREA_MODEL = (
     "relative to the stock 16x16 VTA, by a model of the RTL's structure with textbook gate "
     "weights, not fitted to a synthesis (docs/guides/codesign.md)"
 )
+_UNITS = {"seconds": 1e3, "joules": 1e6}
 CLOCKS = {
     "fixed": "all machines run at the base machine's clock",
     "tree": "the clock falls with the levels of the adder tree",
@@ -38,7 +40,8 @@ CLOCKS = {
 
 
 class Best(TypedDict):
-    """The fastest machine within the budget; `milliseconds` of one inference of each network."""
+    """The best machine within the budget, by the objective; `milliseconds` of one inference of each
+    network."""
 
     name: str
     area: float
@@ -48,8 +51,9 @@ class Best(TypedDict):
 class CodesignSummary(TypedDict):
     """What `summary.json` holds. `hardware` counts points of the space and the machines of them
     that are within bounds and budget; `seen` those of which anything was measured. `hypervolume` is
-    of area and log latency, from the `reference` (area, milliseconds). `wall_seconds` are this
-    command's, whatever an earlier one had measured. The last two are those of a tracked run."""
+    of area and the logarithm of the objective, from the `reference`: area, and milliseconds,
+    microjoules (`energy`) or their product (`edp`). `wall_seconds` are this command's, whatever an
+    earlier one had measured. The last two are those of a tracked run."""
 
     method: str
     method_options: dict[str, OptionValue]
@@ -105,9 +109,11 @@ def outcome_of(
     proven: Sequence[ProvenDesign],
 ) -> CodesignOutcome:
     """All but the seconds it took."""
-    reference = reference_of(problem)
-    hardware = problem.hardware
-    points = np.array([each.judged.point for each in proven]).reshape(-1, 2)
+    objective = options.objective
+    reference, hardware = reference_of(problem, objective), problem.hardware
+    points = np.array(
+        [(each.judged.design.area, each.judged.cost(objective)) for each in proven]
+    ).reshape(-1, 2)
     summary: CodesignSummary = {
         "method": options.method,
         "method_options": options.method_options,
@@ -131,7 +137,10 @@ def outcome_of(
         "wall_seconds": 0.0,
         "front": len(proven),
         "hypervolume": hypervolume(points, reference),
-        "reference": [reference[0], 1e3 * reference[1]],
+        "reference": [
+            reference[0],
+            reference[1] * float(np.prod([_UNITS[metric] for metric in METRICS[objective]])),
+        ],
         "best": _best(proven),
         "verified": all(layer.verified for each in proven for layer in each.layers),
         "run": folder.identity(options),
@@ -141,14 +150,14 @@ def outcome_of(
     names = {row["name"] for row in rows}
     beaten = [
         Beaten(each.design.name, each.design.area, 1e3 * each.latency)
-        for each in judged(evaluator)
+        for each in judged(evaluator, objective)
         if each.design.name not in names
     ]
     return CodesignOutcome(summary, rows, beaten, trials_frame(problem, evaluator))
 
 
 def _best(proven: Sequence[ProvenDesign]) -> Best | None:
-    """All of a front are within the budget, and the last is the fastest."""
+    """All of a front are within the budget, and the last costs least."""
     if not proven:
         return None
     found = proven[-1].judged

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.hardware_search.costs import METRICS, Objective, least_joules, totals
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
-from tilewright.hardware_search.options import Objective
 from tilewright.hardware_search.problem import CodesignProblem, Design, least_seconds
-from tilewright.targets.capabilities import picojoules_of
 from tilewright.targets.workload import Workload
 
 Points = NDArray[np.float64]
-"""Area (relative) and latency (seconds, the sum of all networks), shape (points, 2)."""
+"""Area (relative) and what is minimised beside it (seconds, joules or their product, the sum of all
+networks), shape (points, 2)."""
 
 
 @dataclass(frozen=True)
@@ -54,29 +54,29 @@ def judged(evaluator: BudgetedEvaluator, objective: Objective = "latency") -> li
         picks = [_pick(evaluator, design, layer.workload, objective) for layer in design.layers]
         picked = [pick for pick in picks if pick is not None]
         if len(picked) == len(picks):
-            flats = tuple(flat for flat, _, _ in picked)
-            layers = np.array([seconds for _, seconds, _ in picked])
-            calls = np.array([layer.calls for layer in design.layers])
-            joules = float(calls @ np.array([each for _, _, each in picked]))
+            flats = tuple(flat for flat, _ in picked)
+            trials = [evaluator.tried(design, layer.workload).trials for layer in design.layers]
+            layers = np.array([own[flat].seconds for own, flat in zip(trials, flats, strict=True)])
+            metrics = np.stack([each for _, each in picked], axis=1)
+            whole = dict(zip(METRICS[objective], totals(design, objective, metrics), strict=True))
+            joules = float(whole.get("joules", np.nan))
             found.append(JudgedFront(design, flats, layers, design.seconds(layers), joules))
     return found
 
 
 def _pick(
     evaluator: BudgetedEvaluator, design: Design, workload: Workload, objective: Objective
-) -> tuple[int, float, float] | None:
-    """The best trial of a layer: flat index, seconds, and joules of a call, NaN by latency."""
+) -> tuple[int, Points] | None:
+    """The best trial of a layer: flat index, and metrics of a call, shape (metrics,)."""
     tried = evaluator.tried(design, workload)
-    if tried.best is None or objective == "latency":
-        return None if tried.best is None else (tried.best[0], tried.best[1].seconds, np.nan)
+    if tried.best is None:
+        return None
+    if objective == "latency":
+        return tried.best[0], np.array([tried.best[1].seconds])
     flats = [flat for flat, trial in tried.trials.items() if trial.status == "valid"]
-    configs = design.target.space(workload).unravel(np.array(flats, np.int64))
-    measured = design.target.measure(design.target.lower(workload, configs))
-    spent = picojoules_of(design.target, measured)
-    assert spent is not None  # checked before the search
-    seconds = np.array([tried.trials[flat].seconds for flat in flats])
-    best = int(np.argmin(spent * (1.0 if objective == "energy" else seconds)))
-    return flats[best], float(seconds[best]), 1e-12 * float(spent[best])
+    metrics = evaluator.metrics(design, workload, flats, objective)
+    best = int(np.argmin(metrics.prod(axis=0)))
+    return flats[best], metrics[:, best]
 
 
 def front_of(evaluator: BudgetedEvaluator, objective: Objective = "latency") -> list[JudgedFront]:
@@ -122,11 +122,17 @@ def added_hypervolume(
     return np.asarray((widths * np.maximum(heights - np.log(new[:, 1:]), 0.0)).sum(axis=1))
 
 
-def reference_of(problem: CodesignProblem) -> tuple[float, float]:
+def reference_of(problem: CodesignProblem, objective: Objective = "latency") -> tuple[float, float]:
     """What hypervolumes of a problem are measured from: the budget, and four times what the
-    smallest machine that runs all layers takes at least, in seconds."""
+    smallest machine that runs all layers takes at least, in seconds, joules or their product."""
     for row in range(len(problem.hardware.points)):
-        least = least_seconds(problem.design(row))
-        if np.isfinite(least):
-            return problem.hardware.budget, 4 * least
+        design = problem.design(row)
+        least = {"seconds": least_seconds(design)}
+        if np.isfinite(least["seconds"]):
+            if objective != "latency":
+                calls = np.array([layer.calls for layer in design.layers], np.float64)
+                least["joules"] = float(calls @ least_joules(design))
+            return problem.hardware.budget, 4 * float(
+                np.prod([least[m] for m in METRICS[objective]])
+            )
     return problem.hardware.budget, 1.0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.hardware_search.costs import Objective, totals
 from tilewright.hardware_search.evaluator import EvaluatedPoint
 from tilewright.hardware_search.pareto import hypervolume, reference_of, undominated
 from tilewright.hardware_search.problem import CodesignProblem
@@ -26,7 +27,7 @@ class Prepared(Event):
 class SearchProgress(Event):
     """After a measurement: how many there were, of how many machines; the best latency of a machine
     of which every layer has a valid trial, in seconds, infinite without one; how many machines are
-    on the front, and the front's hypervolume."""
+    on the front of area and objective, and that front's hypervolume."""
 
     trials: int
     machines: int
@@ -38,28 +39,33 @@ class SearchProgress(Event):
 class ProgressCount:
     """Keeps count of a search; `reference` is where hypervolumes are measured from."""
 
-    def __init__(self, problem: CodesignProblem) -> None:
-        self.reference = reference_of(problem)
+    def __init__(self, problem: CodesignProblem, objective: Objective = "latency") -> None:
+        self.reference, self.objective = reference_of(problem, objective), objective
         self._seconds: dict[int, dict[str, float]] = {}  # of each layer by its id, a machine
+        self._metrics: dict[int, dict[str, tuple[float, ...]]] = {}  # by its cheapest trial
         self._points: dict[int, tuple[float, float]] = {}
         self._now = SearchProgress(0, 0, np.inf, 0, 0.0)
 
     def add(self, measured: EvaluatedPoint) -> SearchProgress:
         """What it comes to with one measurement more."""
-        row, key, changed = measured.design.row, measured.workload.id, False
-        known = self._seconds.setdefault(row, {})
-        if measured.found.status == "valid":
-            before = known.get(key, np.inf)
-            known[key] = min(before, measured.found.seconds)
-            changed = known[key] < before and len(known) == len(measured.design.layers)
-        now = self._now
+        design, key, now = measured.design, measured.workload.id, self._now
+        seconds = self._seconds.setdefault(design.row, {})
+        metrics = self._metrics.setdefault(design.row, {})
         latency, front, volume = now.latency, now.front, now.hypervolume
-        if changed:
-            layers = np.array([known[each.workload.id] for each in measured.design.layers])
-            point = (measured.design.area, float(measured.design.seconds(layers).sum()))
-            self._points[row] = point
-            points = np.array(list(self._points.values()))
-            latency, front = min(latency, point[1]), len(undominated(points))
-            volume = hypervolume(points, self.reference)
+        if measured.found.status == "valid":
+            whole = len(seconds | {key: 0.0}) == len(design.layers)
+            if measured.found.seconds < seconds.get(key, np.inf):
+                seconds[key] = measured.found.seconds
+                if whole:
+                    layers = np.array([seconds[each.workload.id] for each in design.layers])
+                    latency = min(latency, float(design.seconds(layers).sum()))
+            if key not in metrics or np.prod(measured.metrics) < np.prod(metrics[key]):
+                metrics[key] = measured.metrics
+                if whole:
+                    every = np.array([metrics[each.workload.id] for each in design.layers]).T
+                    cost = float(totals(design, self.objective, every).prod())
+                    self._points[design.row] = (design.area, cost)
+                    points = np.array(list(self._points.values()))
+                    front, volume = len(undominated(points)), hypervolume(points, self.reference)
         self._now = SearchProgress(measured.trial, len(self._seconds), latency, front, volume)
         return self._now

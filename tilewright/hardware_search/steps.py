@@ -7,10 +7,11 @@ from functools import lru_cache
 
 from tilewright.core.errors import TilewrightError
 from tilewright.hardware_search import folder
+from tilewright.hardware_search.costs import Objective
 from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent
 from tilewright.hardware_search.hardware import HardwareSpace
 from tilewright.hardware_search.method import make_method
-from tilewright.hardware_search.options import CodesignOptions, Objective
+from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.outputs import CodesignOutcome, write_outputs
 from tilewright.hardware_search.pareto import front_of
 from tilewright.hardware_search.problem import CodesignProblem, read_networks
@@ -19,7 +20,7 @@ from tilewright.hardware_search.results import ProvenDesign
 from tilewright.hardware_search.verification import proven
 from tilewright.search.events import Listener
 from tilewright.search.ledger import Ledger
-from tilewright.targets.capabilities import HasEnergy, capability
+from tilewright.targets.capabilities import EstimatesEnergy, HasEnergy, capability
 from tilewright.targets.registry import check_target, make_target
 from tilewright.tuning.preflight import check_source
 
@@ -34,7 +35,8 @@ def check(options: CodesignOptions) -> None:
     make_method(options.method, options.method_options)
     folder.check_vacant(options)
     hardware = hardware_of(options)
-    if options.objective != "latency" and capability(hardware.base, HasEnergy) is None:
+    knows = [capability(hardware.base, kind) for kind in (HasEnergy, EstimatesEnergy)]
+    if options.objective != "latency" and None in knows:
         raise TilewrightError(
             f"{options.target} has no energy model, so --objective {options.objective} cannot be "
             "judged; leave it out"
@@ -75,10 +77,10 @@ def search_designs(
 ) -> BudgetedEvaluator:
     """Measure machines and schedules until the budget is spent. Raises `LedgerError` and
     `UnknownName`."""
-    count = ProgressCount(problem)
+    count = ProgressCount(problem, options.objective)
     evaluator = BudgetedEvaluator(
         options.trials, ledger, folder.identity(options),
-        lambda measured: listen(count.add(measured)),
+        lambda measured: listen(count.add(measured)), options.objective,
     )  # fmt: skip
     with suppress(BudgetSpent):
         make_method(options.method, options.method_options).search(problem, evaluator, options.seed)

@@ -333,6 +333,17 @@ class HasEnergy(Protocol):
         """Picojoules of each config (n,) by what spends them; NaN where one did not run."""
 
 
+@runtime_checkable
+class EstimatesEnergy(Protocol):
+    """Estimates what schedules spend, without compiling them."""
+
+    def estimated_energy(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
+        """Picojoules of a call by each config (n, knobs), shape (n,)."""
+
+    def least_energy(self, workload: Workload) -> float:
+        """Picojoules of a call that no schedule goes below."""
+
+
 def picojoules_of(target: Target, measured: Measurements) -> NDArray[np.float64] | None:
     """Of each config, shape (n,), all spenders together; None where the target does not know."""
     knows = capability(target, HasEnergy)

@@ -8,73 +8,93 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.hardware_search.costs import METRICS, Objective
 from tilewright.hardware_search.problem import Design
 from tilewright.targets.base import Configs
 
 PerLayer = NDArray[np.float64]
-"""Of each layer of each machine, shape (machines, layers); machines with fewer layers have zeros
-behind them."""
+"""A metric of each layer of each machine, shape (machines, layers), or all metrics, shape (metrics,
+machines, layers); machines with fewer layers have zeros behind them."""
 
 
 class Machines:
-    """Seconds a call as estimated, as measured (infinite before), and at least; how often each
-    layer was tuned. `estimated` are designs and seconds a call of their layers, shape (layers,),
-    `least` the seconds that none of their schedules beats; `points`, shape (points, knobs), says
-    which machines are near each other."""
+    """Metrics of an objective a call, as estimated, as measured (infinite before), and at least;
+    how often each layer was tuned. `estimated` are designs and metrics a call of their layers,
+    shape (metrics, layers), `least` those that none of their schedules beats; `points`, shape
+    (points, knobs), says which machines are near each other."""
 
     def __init__(
         self,
         estimated: Sequence[tuple[Design, NDArray[np.float64]]],
         points: Configs,
         least: Sequence[NDArray[np.float64]],
+        objective: Objective = "latency",
     ) -> None:
         self.designs = [design for design, _ in estimated]
         sizes = np.array([len(design.layers) for design in self.designs], np.int64)
         shape = len(sizes), int(sizes.max(initial=0))
         self.real = np.arange(shape[1]) < sizes[:, None]
-        self.estimated, self.bounds = np.zeros(shape), np.zeros(shape)
+        metrics = METRICS[objective]
+        self.estimated, self.bounds = (np.zeros((len(metrics), *shape)) for _ in range(2))
         self.calls, self.batches = np.zeros(shape), np.zeros(shape, np.int64)
-        self.measured = np.where(self.real, np.inf, 0.0)
+        self.measured = np.where(self.real, np.inf, np.zeros((len(metrics), 1, 1)))
         self.names = np.zeros(shape, np.int64)
         known: dict[tuple[str, str], int] = {}
-        for row, (design, seconds) in enumerate(estimated):
+        for row, (design, known_metrics) in enumerate(estimated):
             own = slice(len(design.layers))
-            self.estimated[row, own], self.bounds[row, own] = seconds, least[row]
+            self.estimated[:, row, own], self.bounds[:, row, own] = known_metrics, least[row]
             self.calls[row, own] = [layer.calls for layer in design.layers]
             self.names[row, own] = [
                 known.setdefault(layer.names[0], len(known)) for layer in design.layers
             ]
         self.areas = np.array([design.area for design in self.designs])
-        self._cpu = np.array([sum(design.cpu_seconds) for design in self.designs])
+        cpu = np.array([sum(design.cpu_seconds) for design in self.designs])
+        self._beside = np.stack([cpu * (metric == "seconds") for metric in metrics])
         rows = [design.row for design in self.designs]
-        self._bias = _Bias(points[rows].astype(np.int64), len(known))
+        self._biases = [_Bias(points[rows].astype(np.int64), len(known)) for _ in metrics]
 
-    def latencies(self, layers: PerLayer) -> NDArray[np.float64]:
-        """One inference of each network, in seconds, shape (machines,)."""
-        return np.asarray((layers * self.calls).sum(axis=1) + self._cpu)
+    def totals(self, layers: PerLayer) -> NDArray[np.float64]:
+        """Metrics of one inference of each network, shape (metrics, machines), from those a call,
+        shape (metrics, machines, layers)."""
+        return np.asarray((layers * self.calls).sum(axis=2) + self._beside)
+
+    def costs(self, layers: PerLayer) -> NDArray[np.float64]:
+        """The objective of the same, shape (machines,): the product of the totals."""
+        return np.asarray(self.totals(layers).prod(axis=0))
+
+    def weighed(self, layers: PerLayer, changes: PerLayer) -> PerLayer:
+        """What small changes of each layer's metrics, shape (metrics, machines, layers), add to the
+        objective of machines whose layers have these: shape (machines, layers)."""
+        found, each = np.zeros(changes.shape[1:]), self.totals(layers)
+        for metric, change in enumerate(changes):
+            others = np.delete(each, metric, axis=0).prod(axis=0)
+            found += change * others[:, None]
+        return found
 
     @property
     def whole(self) -> NDArray[np.bool_]:
         """Whether every layer has a valid trial, shape (machines,)."""
-        return np.asarray(np.isfinite(self.measured).all(axis=1))
+        return np.asarray(np.isfinite(self.measured).all(axis=(0, 2)))
 
     @property
     def hopeless(self) -> NDArray[np.bool_]:
         """Whether a layer had trials, and none was valid, shape (machines,)."""
-        return np.asarray((np.isinf(self.measured) & (self.batches > 2)).any(axis=1))
+        return np.asarray((np.isinf(self.measured[0]) & (self.batches > 2)).any(axis=1))
 
     def optimum(self, corrected: bool) -> PerLayer:
-        """What the fastest schedule may take: as estimated, with what estimates err by if
-        `corrected`, and no less than the bound."""
+        """What the best schedule may take, shape (metrics, machines, layers): as estimated, with
+        what estimates err by if `corrected`, and no less than the bound."""
         if not corrected:
             return np.maximum(self.estimated, self.bounds)
-        return np.maximum(self.estimated * np.exp(self._bias.of(self.names)), self.bounds)
+        errors = np.stack([bias.of(self.names) for bias in self._biases])
+        return np.maximum(self.estimated * np.exp(errors), self.bounds)
 
     def learn(self, row: int, layers: Sequence[int]) -> None:
         """What the measured layers of a machine say of the others."""
-        valid = [layer for layer in layers if np.isfinite(self.measured[row, layer])]
-        errors = np.log(self.measured[row, valid] / self.estimated[row, valid])
-        self._bias.learn(row, self.names[row, valid].tolist(), errors.tolist())
+        valid = [layer for layer in layers if np.isfinite(self.measured[0, row, layer])]
+        errors = np.log(self.measured[:, row, valid] / self.estimated[:, row, valid])
+        for bias, own in zip(self._biases, errors, strict=True):
+            bias.learn(row, self.names[row, valid].tolist(), own.tolist())
 
 
 class _Bias:

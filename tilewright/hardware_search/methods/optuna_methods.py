@@ -1,8 +1,8 @@
 """Implements rivals from Optuna over machines, with a tuner of single layers inside.
 
 These are NSGA-II (Deb et al., 2002) and multi-objective TPE (Ozaki et al., 2020). They minimise a
-machine's area and latency. A point that cannot be built, is too large, or leaves a layer without a
-valid trial violates a constraint. The first two cost no measurement.
+machine's area and the objective. A point that cannot be built, is too large, or leaves a layer
+without a valid trial violates a constraint. The first two cost no measurement.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.hardware_search.costs import totals
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
 from tilewright.hardware_search.mapping_search import LayerTuning
 from tilewright.hardware_search.method import MethodOptions
@@ -83,11 +84,12 @@ class _Over:
         }
 
     def _worth(self, tuning: LayerTuning) -> Worth:
-        """Area and latency of a machine after some more measurements of each of its layers."""
+        """Area and objective of a machine after some more measurements of each of its layers."""
         design = tuning.design
         layers = [tuning.advance(k, self.options.trials) for k in range(len(design.layers))]
-        latency = float(design.seconds(np.array(layers)).sum())
-        return (design.area, latency) if math.isfinite(latency) else NOTHING
+        objective = tuning.evaluator.objective
+        cost = float(totals(design, objective, np.stack(layers, axis=1)).prod())
+        return (design.area, cost) if math.isfinite(cost) else NOTHING
 
 
 class Nsga2Options(LibraryOptions):

@@ -1,7 +1,7 @@
 """Searches on two levels: measures where measurements tell machines apart.
 
 1. Machines are screened by closed-form estimates of all layers, which cost no measurement, along
-   the front of area and latency (`hardware_search.screening`).
+   the front of area and objective (`hardware_search.screening`).
 2. The most promising machine is measured, the layers that take longest first. It is left as soon as
    it no longer promises anything. The error of estimates is learned from all machines measured so
    far, and corrects the others.
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from tilewright.hardware_search.costs import METRICS, least_joules
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
 from tilewright.hardware_search.mapping_search import LayerTuning
 from tilewright.hardware_search.method import MethodOptions, generator
@@ -77,7 +78,7 @@ class _Search:
     ) -> None:
         self.problem, self.evaluator, self.seed, self.options = problem, evaluator, seed, options
         self.machines = self._screened()
-        latest = self.machines.latencies(self.machines.estimated)
+        latest = self.machines.costs(self.machines.estimated)
         slowest = float(latest.max()) if len(latest) else 0.5
         self.reference = problem.hardware.budget * 1.001, 2 * slowest
         self.tuning: dict[int, LayerTuning] = {}
@@ -92,7 +93,8 @@ class _Search:
         """Those that estimates say most for, of which every layer may run."""
         count = len(self.problem.hardware.points)
         drawn = generator(self.seed, 0).permutation(count)
-        found = Screening(self.problem, self.options.sample, self.seed)
+        objective = self.evaluator.objective
+        found = Screening(self.problem, self.options.sample, self.seed, objective)
         if self.options.estimates:
             ends = [0, count - 1]
             start = dict.fromkeys([*ends, *drawn[: self.options.start].tolist()])
@@ -102,16 +104,23 @@ class _Search:
             rows = drawn[: self.options.screened].tolist()
         designs = map(self.problem.design, rows)
         if self.options.estimates:
-            known = [(design, found.seconds(design.row)) for design in designs]
+            known = [(design, found.metrics(design.row)) for design in designs]
         else:
             known = [(design, self._least(design)) for design in designs]
-        able = [(design, seconds) for design, seconds in known if np.isfinite(seconds).all()]
+        able = [(design, metrics) for design, metrics in known if np.isfinite(metrics).all()]
         least = [self._least(design) for design, _ in able]
-        return Machines(able, self.problem.hardware.points, least)
+        return Machines(able, self.problem.hardware.points, least, objective)
 
     def _least(self, design: Design) -> NDArray[np.float64]:
-        """Seconds that no schedule of each layer beats, as far as the search knows."""
-        return design.bounds if self.options.bounds else design.rooflines
+        """What no schedule of each layer beats, as far as the search knows: shape (metrics,
+        layers)."""
+        seconds = design.bounds if self.options.bounds else design.rooflines
+        return np.stack(
+            [
+                seconds if metric == "seconds" else least_joules(design)
+                for metric in METRICS[self.evaluator.objective]
+            ]
+        )
 
     # -- steps ---------------------------------------------------------------------------------
 
@@ -121,39 +130,40 @@ class _Search:
         machines, options = self.machines, self.options
         optimum = machines.optimum(options.correct and options.estimates)
         likely = np.where(np.isfinite(machines.measured), machines.measured, optimum)
-        latencies, whole = machines.latencies(likely), machines.whole
-        front = np.stack([machines.areas, latencies], axis=1)[whole]
-        saved = self._savings(optimum)
-        latencies = latencies - saved.max(axis=1, initial=0.0)
-        counts = np.where(whole, 1, np.isinf(machines.measured).sum(axis=1))
-        promised = np.stack([machines.areas, latencies], axis=1)
+        costs, whole = machines.costs(likely), machines.whole
+        front = np.stack([machines.areas, costs], axis=1)[whole]
+        saved = self._savings(optimum, likely)
+        costs = costs - saved.max(axis=1, initial=0.0)
+        counts = np.where(whole, 1, np.isinf(machines.measured[0]).sum(axis=1))
+        promised = np.stack([machines.areas, costs], axis=1)
         gains = added_hypervolume(front, promised, self.reference) / (options.batch * counts)
         gains[machines.hopeless] = 0.0
         if gains.max(initial=0.0) <= 1e-12:
             return None
         row = int(np.argmax(gains))
-        return row, [int(np.argmax(saved[row]))] if whole[row] else self._first(row, likely[row])
+        return row, [int(np.argmax(saved[row]))] if whole[row] else self._first(row, likely)
 
-    def _first(self, row: int, likely: NDArray[np.float64]) -> list[int]:
-        """Of one that is not measured whole: the layers that are likely to take longest."""
-        left = np.flatnonzero(np.isinf(self.machines.measured[row]))
-        time = (likely * self.machines.calls[row])[left]
-        heavy = np.argsort(-time, kind="stable")
-        taken = np.cumsum(time[heavy])
+    def _first(self, row: int, likely: PerLayer) -> list[int]:
+        """Of one that is not measured whole: the layers that are likely to cost most."""
+        machines = self.machines
+        left = np.flatnonzero(np.isinf(machines.measured[0, row]))
+        cost = machines.weighed(likely, likely * machines.calls)[row, left]
+        heavy = np.argsort(-cost, kind="stable")
+        taken = np.cumsum(cost[heavy])
         enough = int(np.searchsorted(taken, self.options.part * taken[-1])) + 1
         return [int(layer) for layer in left[heavy[:enough]]]
 
-    def _savings(self, optimum: PerLayer) -> PerLayer:
-        """Seconds of an inference that another batch of each layer is expected to save, on machines
-        that were measured whole; none on others."""
+    def _savings(self, optimum: PerLayer, likely: PerLayer) -> PerLayer:
+        """What another batch of each layer is expected to save of the objective, shape (machines,
+        layers), on machines that were measured whole; none on others."""
         machines, options = self.machines, self.options
         saved, whole = np.zeros_like(optimum), machines.whole
-        measured, lowest = machines.measured[whole], optimum[whole]
-        doubt = options.doubt * (measured - machines.bounds[whole])
+        measured, lowest = machines.measured[:, whole], optimum[:, whole]
+        doubt = options.doubt * (measured - machines.bounds[:, whole])
         each = np.maximum(measured - np.minimum(lowest, measured), doubt) * machines.calls[whole]
         left = options.halving ** (machines.batches[whole] - 1) * (1 - options.halving)
-        saved[whole] = np.where(machines.real[whole], each * left, 0.0)
-        return saved
+        saved[:, whole] = np.where(machines.real[whole], each * left, 0.0)
+        return machines.weighed(likely, saved)
 
     # -- measuring -----------------------------------------------------------------------------
 
@@ -164,6 +174,6 @@ class _Search:
                 machines.designs[row], self.evaluator, self.seed, self.options.tuner
             )
         for layer in layers:
-            machines.measured[row, layer] = self.tuning[row].advance(layer, self.options.batch)
+            machines.measured[:, row, layer] = self.tuning[row].advance(layer, self.options.batch)
             machines.batches[row, layer] += 1
         machines.learn(row, layers)

@@ -9,6 +9,9 @@ input and a weight, reads and writes an accumulator, and writes an output. An AL
 same without input and weight. Left out are leakage, clock, control, padding written to scratchpads,
 and the reset of accumulators. So energy here does not grow with time, and compares schedules and
 machines; it does not predict a board's watts.
+
+Without a program, estimates of its bytes and instructions take the place of counts. Iterations are
+then those of the layer's blocks.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tilewright.core.errors import SpecError
 from tilewright.core.files import as_object, read_json_file
+from tilewright.targets.vta.estimates.columns import ESTIMATES
+from tilewright.targets.vta.lowering.geometry import Geometry
 from tilewright.targets.vta.spec import VtaSpec
 
 VARIABLE = "TILEWRIGHT_ENERGY"
@@ -69,7 +74,7 @@ def _read(path: Path) -> EnergyConstants:
 
 
 def energy_of(
-    spec: VtaSpec, counters: Mapping[str, NDArray[np.int64]]
+    spec: VtaSpec, counters: Mapping[str, NDArray[np.int64] | NDArray[np.float64]]
 ) -> dict[str, NDArray[np.float64]]:
     """Picojoules of programs by what spends them, each of shape (n,), from counters (n,) named as
     those of a measurement; NaN where these are negative. Raises `SpecError` for a file of constants
@@ -105,3 +110,51 @@ def energy_of(
         "dram": dram * known.dram_picojoules_per_byte,
         "compute": lanes * (gemms * m.block_in * mac + alus * known.add_picojoules),
     }
+
+
+def estimated_picojoules(
+    spec: VtaSpec, geo: Geometry, operations: int, table: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Of schedules, shape (n,), from their estimates, shape (n, columns) as `ESTIMATES`, and so
+    many ALU operations an output. Raises as `energy_of`."""
+    column = {each.name: table[:, k] for k, each in enumerate(ESTIMATES)}
+    outputs = geo.batches * geo.groups * geo.co * geo.oh * geo.ow
+    ones = np.ones(len(table))
+    counters = {
+        "inp_load_bytes": column["inp_bytes"],
+        "wgt_load_bytes": column["wgt_bytes"],
+        "acc_load_bytes": ones * (geo.bias_bytes + geo.add_bytes),
+        "uop_load_bytes": ones * 0,
+        "out_store_bytes": ones * geo.out_bytes,
+        "instructions": column["instructions"],
+        "gemm_iterations": ones * outputs * geo.ci * geo.kh * geo.kw,
+        "alu_iterations": ones * outputs * operations,
+    }
+    return np.asarray(sum(energy_of(spec, counters).values()))
+
+
+def least_picojoules(spec: VtaSpec, macs: int, geo: Geometry) -> float:
+    """What no schedule of a layer goes below: its multiplications, on cores that are always full,
+    with weights, and the rows and columns of its input that it reads, loaded once and results
+    stored once. Raises as `energy_of`."""
+    m = spec.machine
+    read = _positions(geo.oh, geo.sh, geo.kh, geo.dh, geo.pad_top, geo.h) / geo.h
+    read *= _positions(geo.ow, geo.sw, geo.kw, geo.dw, geo.pad_left, geo.w) / geo.w
+    counters = {
+        "inp_load_bytes": geo.inp_bytes * read,
+        "wgt_load_bytes": geo.groups * geo.co * geo.ci * geo.kh * geo.kw * m.wgt_bytes,
+        "acc_load_bytes": 0.0,
+        "uop_load_bytes": 0.0,
+        "out_store_bytes": geo.out_bytes,
+        "instructions": 0.0,
+        "gemm_iterations": macs / (m.batch * m.block_in * m.block_out),
+        "alu_iterations": 0.0,
+    }
+    each = energy_of(spec, {name: np.array([float(one)]) for name, one in counters.items()})
+    return float(np.sum(list(each.values())))
+
+
+def _positions(outputs: int, stride: int, kernel: int, dilation: int, pad: int, size: int) -> int:
+    """How many rows (columns) of an image windows read."""
+    begins = stride * np.arange(outputs)[:, None] + dilation * np.arange(kernel) - pad
+    return len(np.unique(begins[(begins >= 0) & (begins < size)]))

@@ -29,6 +29,7 @@ from tilewright.targets.capabilities import (
     Costs,
     Enumerates,
     Estimates,
+    EstimatesEnergy,
     Fallback,
     HasArea,
     HasBlocks,
@@ -55,7 +56,7 @@ from tilewright.targets.vta.bounds import bound_cycles, roofline_cycles, shifted
 from tilewright.targets.vta.code_digest import simulator_version
 from tilewright.targets.vta.cycle_breakdown import breakdown
 from tilewright.targets.vta.design_space import DESIGNS, redesigned
-from tilewright.targets.vta.energy import energy_of
+from tilewright.targets.vta.energy import energy_of, estimated_picojoules, least_picojoules
 from tilewright.targets.vta.estimates import ESTIMATES
 from tilewright.targets.vta.estimates.choice import estimator
 from tilewright.targets.vta.estimates.schedule_bound import bound_extended
@@ -76,9 +77,9 @@ INSNS, UOPS, COUNTERS = "instructions", "uops", "counters"
 
 
 CAPABILITIES = (
-    Baseline, Bounds, Builds, Enumerates, Estimates, Fallback, HasArea, HasBlocks, HasBreakdown,
-    HasCosts, HasDesigns, HasEnergy, HasSpecification, MeasuresInOnePass, PoolsSums, TimesStreams,
-    Verifies, WritesAutoTvm,
+    Baseline, Bounds, Builds, Enumerates, Estimates, EstimatesEnergy, Fallback, HasArea, HasBlocks,
+    HasBreakdown, HasCosts, HasDesigns, HasEnergy, HasSpecification, MeasuresInOnePass, PoolsSums,
+    TimesStreams, Verifies, WritesAutoTvm,
 )  # fmt: skip
 """What a VTA can do beyond `Target`."""
 
@@ -247,6 +248,16 @@ class VtaTarget:
     def energy(self, measured: Measurements) -> dict[str, NDArray[np.float64]]:
         """See `targets.vta.energy`. Raises `SpecError`."""
         return energy_of(self.spec, measured.counters)
+
+    def estimated_energy(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
+        """See `targets.vta.energy`. Raises `SpecError`."""
+        geometry, operations = self.lowering(workload).geometry, alu_operations(workload)
+        table = self.estimate(workload, configs).matrix
+        return estimated_picojoules(self.spec, geometry, operations, table)
+
+    def least_energy(self, workload: Workload) -> float:
+        """See `targets.vta.energy`. Raises `SpecError`."""
+        return least_picojoules(self.spec, workload.macs, self.lowering(workload).geometry)
 
     def designs(self) -> Space:
         """See `targets.vta.design_space`."""

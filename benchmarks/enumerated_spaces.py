@@ -1,0 +1,43 @@
+"""Names the targets and layers of the spaces that benchmarks enumerate, and reads what is true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.progress import track
+
+from benchmarks.layers import DEVELOPMENT, JUDGED
+from tilewright.targets import make_target
+from tilewright.targets.base import Target
+from tilewright.targets.ground_truth import ground_truth_table
+from tilewright.targets.measurement_table import MeasurementTable
+from tilewright.targets.workload import Workload
+
+SpaceName = Literal["unchecked", "extended"]
+TARGETS: dict[SpaceName, str] = {"unchecked": "evta-zcu102", "extended": "vta-pynq"}
+"""Whose schedules are enumerated in each space: ML²Tuner's own, and the default one."""
+
+
+def layers_named(names: str) -> dict[str, Workload]:
+    """Layers by their names, with commas between: the judged ones for an empty text."""
+    known = DEVELOPMENT | JUDGED
+    return {name: known[name] for name in names.split(",") if name} or JUDGED
+
+
+def target_of(where: SpaceName) -> Target:
+    """The target whose space is enumerated."""
+    return make_target(TARGETS[where], where)
+
+
+def enumerated(
+    where: SpaceName, names: str, folder: Path
+) -> Iterator[tuple[str, Workload, MeasurementTable]]:
+    """What every schedule of each named layer does, measured below `folder` where that is not
+    known yet, with a bar on the terminal."""
+    target = target_of(where)
+    layers = layers_named(names)
+    for name in track(layers, console=Console(stderr=True), transient=True):
+        yield name, layers[name], ground_truth_table(target, layers[name], folder)
