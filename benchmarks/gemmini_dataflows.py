@@ -10,14 +10,18 @@ input channels. A trial of the last kind whose output saturates at 20 bits is a 
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
-from benchmarks.gemmini_layers import EPILOGUE, PRODUCTS, SETTINGS, Row
+from benchmarks.gemmini_layers import (
+    EPILOGUE,
+    PRODUCTS,
+    SETTINGS,
+    Row,
+    arguments,
+    fill,
+)
 from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
 from tilewright.targets.base import Knob, Space
@@ -93,22 +97,7 @@ def table(rows: Sequence[Row]) -> str:
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--trials", type=int, default=64)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--redraw", type=Path, help="print these rows; run nothing")
-    options = parser.parse_args()
-    if options.redraw is not None:
-        print(table(json.loads(options.redraw.read_text())))
-        return
-    rows: list[Row] = []
-    for name, text in PRODUCTS.items():
-        for setting in SETTINGS:
-            rows.append(measure(name, text, setting, options.trials))
-            print(json.dumps(rows[-1]), flush=True)
-            if options.out is not None:
-                options.out.write_text(json.dumps(rows, indent=1))
-    print(table(rows))
+    fill(table, measure, PRODUCTS, arguments(__doc__).parse_args())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.layers import JUDGED
@@ -132,25 +132,40 @@ def _cell(row: Row) -> str:
     return f"{row['vendor']:,} → {row['tuned']:,} ({saved([row]):.0%}, {kept})"
 
 
-def main() -> None:
-    """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+def arguments(doc: str | None) -> argparse.ArgumentParser:
+    """The options that tables of layers share; `doc` is the module's docstring."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0] if doc else None)
     parser.add_argument("--trials", type=int, default=64)
-    parser.add_argument("--kind", choices=[*KINDS], default="products")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--redraw", type=Path, help="print these rows; run nothing")
-    options = parser.parse_args()
-    if options.redraw is not None:
-        print(table(json.loads(options.redraw.read_text())))
-        return
+    return parser
+
+
+def fill(
+    table: Callable[[Sequence[Row]], str],
+    measure: Callable[[str, str, tuple[int, int], int], Row],
+    layers: Mapping[str, str],
+    options: argparse.Namespace,
+) -> None:
+    """Measure each layer at each setting, write the rows and print the table."""
     rows: list[Row] = []
-    for name, text in KINDS[options.kind].items():
+    if options.redraw is not None:
+        rows, layers = json.loads(options.redraw.read_text()), {}
+    for name, text in layers.items():
         for setting in SETTINGS:
             rows.append(measure(name, text, setting, options.trials))
             print(json.dumps(rows[-1]), flush=True)
             if options.out is not None:
                 options.out.write_text(json.dumps(rows, indent=1))
     print(table(rows))
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = arguments(__doc__)
+    parser.add_argument("--kind", choices=[*KINDS], default="products")
+    options = parser.parse_args()
+    fill(table, measure, KINDS[options.kind], options)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
+import numpy as np
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from tilewright.core.errors import SpecError, UnknownName, nearest
@@ -29,8 +30,10 @@ class GemminiMachine(NamedTuple):
 
     scratchpad_rows: int
     scratchpad_bank_rows: int
+    scratchpad_bank_bits: int  # log2 of these rows
     accumulator_rows: int
     accumulator_bank_rows: int
+    accumulator_bank_bits: int
     address_mask: int  # of the row field of a local address
     garbage_mask: int  # bits of a local address that are all ones in the garbage address
     load_entries: int
@@ -120,6 +123,11 @@ class GemminiSpec(BaseModel):
         return cls.from_mapping({"name": path.stem, **values})
 
     @cached_property
+    def machine_record(self) -> GemminiMachine:
+        """The same numbers as `machine` as a record, which compiled code passes on by address."""
+        return cast(GemminiMachine, np.array([tuple(self.machine)], _RECORD)[0])
+
+    @cached_property
     def fingerprint(self) -> str:
         """A content hash of everything that changes a result or its cycles (the name does not)."""
         values = self.model_dump(exclude={"name", "source"})
@@ -133,8 +141,11 @@ class GemminiSpec(BaseModel):
         return GemminiMachine(
             scratchpad_rows=self.scratchpad_rows,
             scratchpad_bank_rows=self.scratchpad_rows // self.scratchpad_banks,
+            scratchpad_bank_bits=(self.scratchpad_rows // self.scratchpad_banks).bit_length() - 1,
             accumulator_rows=self.accumulator_rows,
             accumulator_bank_rows=self.accumulator_rows // self.accumulator_banks,
+            accumulator_bank_bits=(self.accumulator_rows // self.accumulator_banks).bit_length()
+            - 1,
             address_mask=address_mask,
             garbage_mask=flags | (address_mask + 1) | address_mask,
             load_entries=self.load_entries,
@@ -149,6 +160,7 @@ class GemminiSpec(BaseModel):
         )
 
 
+_RECORD = np.dtype((np.record, [(name, np.int64) for name in GemminiMachine._fields]))
 _NOT_OF_THE_MACHINE = frozenset({"memory_base", "memory_size"})
 
 

@@ -10,11 +10,19 @@ from numpy.typing import ArrayLike, NDArray
 
 from tilewright.targets.gemmini.faults import HANG, StreamFault, stream_error
 from tilewright.targets.gemmini.isa import FENCE, FLUSH
-from tilewright.targets.gemmini.loop_commands import LOOP_SETTINGS, LOOPS
 from tilewright.targets.gemmini.spec import GemminiSpec
 from tilewright.targets.gemmini.stream import CommandStream, stream_of
-from tilewright.targets.gemmini.timing.commands import COMPLETE, EVENT_NAMES, Commands
+from tilewright.targets.gemmini.timing.commands import (
+    ACCEPT,
+    COMMAND_ROWS,
+    COMPLETE,
+    EVENT_NAMES,
+    FUNCT,
+    RS1,
+    RS2,
+)
 from tilewright.targets.gemmini.timing.kernel import HANGS, simulate_stream
+from tilewright.targets.gemmini.timing.snapshot import blank_snapshots
 from tilewright.targets.gemmini.timing.state import blank_state
 from tilewright.targets.gemmini.unroll import unrolled
 from tilewright.targets.gemmini.validity import check_stream
@@ -36,30 +44,40 @@ class CommandTimes:
     requests: NDArray[np.int64]
 
 
-def time_stream(stream: CommandStream, spec: GemminiSpec, most_requests: int = 0) -> CommandTimes:
+FEWEST_COMMANDS = 1_000
+"""Of a stream in which periods are looked for."""
+
+
+def time_stream(
+    stream: CommandStream, spec: GemminiSpec, most_requests: int = 0, jumps: bool | None = None
+) -> CommandTimes:
     """Cycles from the first command at the port until the accelerator is idle after the last.
 
-    `most_requests`: of how many requests at the memory port to keep a record. Raises `StreamError`
-    for a stream that the machine does not run to its end.
+    `most_requests`: of how many requests at the memory port to keep a record. `jumps`: jump over
+    periods that repeat, with the same result. The default is to do so in streams of 1,000 commands
+    without loops; it is never done with a record of requests. Raises `StreamError` for a stream
+    that the machine does not run to its end.
     """
     n = len(stream.funct)
     plain, origin = unrolled(stream, spec.machine)
     check_stream(stream, plain, origin, spec.machine)
     made = len(plain.funct) if stream.has_loops else 0
-    commands = Commands(
-        np.concatenate([stream.funct, np.zeros(made)]).astype(np.int64),
-        np.concatenate([stream.rs1, np.zeros(made, np.uint64)]),
-        np.concatenate([stream.rs2, np.zeros(made, np.uint64)]),
-        np.full((len(EVENT_NAMES), n + made), -1, np.int64),
-        np.full((most_requests, 3), -1, np.int64),
-        np.zeros((LOOPS, LOOP_SETTINGS), np.int64),
-    )
-    total = simulate_stream(blank_state(), spec.machine, commands, n)
-    events = dict(zip(EVENT_NAMES, commands.times[:, :n], strict=True))
+    commands = np.full((COMMAND_ROWS, n + made), -1, np.int64)
+    commands[FUNCT, :n] = stream.funct
+    commands[RS1, :n] = stream.rs1.view(np.int64)
+    commands[RS2, :n] = stream.rs2.view(np.int64)
+    requests = np.full((most_requests, 3), -1, np.int64)
+    if jumps is None:
+        # The periods of loops are few, and cost more than they save.
+        jumps = len(plain.funct) >= FEWEST_COMMANDS and not stream.has_loops
+    total = simulate_stream(
+        blank_state(), spec.machine_record, commands, n, requests, blank_snapshots(),
+        jumps and most_requests == 0,
+    )  # fmt: skip
     if total == HANGS:
-        raise stream_error(_hang(stream, commands.times[COMPLETE, :n]))
-    requests = commands.requests[commands.requests[:, 0] >= 0]
-    return CommandTimes(total, events, requests)
+        raise stream_error(_hang(stream, commands[COMPLETE, :n]))
+    events = dict(zip(EVENT_NAMES, commands[ACCEPT:, :n], strict=True))
+    return CommandTimes(total, events, requests[requests[:, 0] >= 0])
 
 
 def cycles(

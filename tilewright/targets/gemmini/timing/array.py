@@ -89,10 +89,10 @@ def step_results(s: UnitState, m: GemminiMachine) -> None:
     s[MESH_COMPLETES] = -1
     s[TAG_REMOVED] = 0
     s[TOTAL_REMOVED] = 0
-    leaving = s[MESH_LINE + s[NOW] % LINE]
+    leaving = s[MESH_LINE + (s[NOW] & (LINE - 1))]
     if leaving == 0:
         return
-    s[MESH_LINE + s[NOW] % LINE] = 0
+    s[MESH_LINE + (s[NOW] & (LINE - 1))] = 0
     number, last = (leaving - 1) >> 1, (leaving - 1) & 1
     total = DIM
     if s[TOTAL_Q + COUNT] > 0:
@@ -126,13 +126,13 @@ def write_row(s: UnitState, m: GemminiMachine, address: int, offset: int) -> Non
     if in_accumulator(address):
         at &= m.accumulator_rows - 1
         s[ARRAY_WRITES] = TO_ACCUMULATOR
-        s[ARRAY_WRITE_BANK] = at // m.accumulator_bank_rows
-        s[ARRAY_WRITE_ROW] = at % m.accumulator_bank_rows
+        s[ARRAY_WRITE_BANK] = at >> m.accumulator_bank_bits
+        s[ARRAY_WRITE_ROW] = at & (m.accumulator_bank_rows - 1)
         s[ARRAY_WRITE_ADDS] = (address >> 30) & 1
     else:
         at &= m.scratchpad_rows - 1
         s[ARRAY_WRITES] = TO_SCRATCHPAD
-        s[ARRAY_WRITE_BANK] = at // m.scratchpad_bank_rows
+        s[ARRAY_WRITE_BANK] = at >> m.scratchpad_bank_bits
 
 
 @stage
@@ -159,7 +159,9 @@ def step_array(s: UnitState) -> None:
     enters = valid and (written == ALL_OPERANDS or s[MESH_FLUSHES] > 0)
     last = enters and s[MESH_FED] == s[MESH_ROWS] - 1
     if enters:
-        s[MESH_LINE + (s[NOW] + ARRAY_CYCLES) % LINE] = 1 + 2 * s[MESH_ID] + (1 if last else 0)
+        s[MESH_LINE + ((s[NOW] + ARRAY_CYCLES) & (LINE - 1))] = (
+            1 + 2 * s[MESH_ID] + (1 if last else 0)
+        )
     room = s[TAG_Q + COUNT] < TAGS and s[TOTAL_Q + COUNT] < TAGS
     ready = (not valid or last) and room
     takes = s[CONTROL_Q + COUNT] > 0

@@ -309,8 +309,8 @@ def source_of(m: GemminiMachine, address: int, offset: int) -> int:
     """The bank of an operand's row; those of the accumulator come after the scratchpad's."""
     at = (address + offset) & m.address_mask
     if in_accumulator(address):
-        return MOST_BANKS + (at & (m.accumulator_rows - 1)) // m.accumulator_bank_rows
-    return (at & (m.scratchpad_rows - 1)) // m.scratchpad_bank_rows
+        return MOST_BANKS + (at & (m.accumulator_rows - 1)) >> m.accumulator_bank_bits
+    return (at & (m.scratchpad_rows - 1)) >> m.scratchpad_bank_bits
 
 
 @stage
@@ -331,7 +331,7 @@ def can_read(s: UnitState, m: GemminiMachine, source: int, address: int, offset:
     if source < MOST_BANKS:
         return bank_ready(s, source)
     at = (address + offset) & m.address_mask & (m.accumulator_rows - 1)
-    return accumulator_ready(s, source - MOST_BANKS, at % m.accumulator_bank_rows)
+    return accumulator_ready(s, source - MOST_BANKS, at & (m.accumulator_bank_rows - 1))
 
 
 @stage

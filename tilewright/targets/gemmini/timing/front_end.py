@@ -8,7 +8,7 @@ from __future__ import annotations
 from tilewright.targets.gemmini.compiled import stage
 from tilewright.targets.gemmini.isa import FENCE
 from tilewright.targets.gemmini.spec import GemminiMachine
-from tilewright.targets.gemmini.timing.commands import ACCEPT, Commands
+from tilewright.targets.gemmini.timing.commands import ACCEPT, FUNCT, Commands
 from tilewright.targets.gemmini.timing.loop_unit import step_loops
 from tilewright.targets.gemmini.timing.state import (
     CONV_Q,
@@ -62,7 +62,7 @@ def step_front_end(s: UnitState, m: GemminiMachine, c: Commands, end: int, idle:
     n = s[NEXT_COMMAND]
     if n == end or s[NOW] < s[WAIT_UNTIL]:
         return
-    if c.funct[n] == FENCE:
+    if c[FUNCT, n] == FENCE:
         if not idle:
             return
         s[WAIT_UNTIL] = s[NOW] + 1
@@ -70,7 +70,7 @@ def step_front_end(s: UnitState, m: GemminiMachine, c: Commands, end: int, idle:
         if not has_room(s, PORT_Q, FRONT_ENTRIES):
             return
         s[new_entry(s, PORT_Q, FRONT_ENTRIES, 1)] = n
-    c.times[ACCEPT, n] = s[NOW]
+    c[ACCEPT, n] = s[NOW]
     s[NEXT_COMMAND] = n + 1
     s[PROGRESS_AT] = s[NOW]
 

@@ -5,12 +5,15 @@ The registers of all units are `s` (STATE_WORDS,).
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tilewright.targets.gemmini.compiled import compiled, stage
 from tilewright.targets.gemmini.isa import FENCE
 from tilewright.targets.gemmini.spec import GemminiMachine
 from tilewright.targets.gemmini.timing.array import drop_tags, step_array, step_results
 from tilewright.targets.gemmini.timing.banks import drain_banks, latch_reads, move_writes
-from tilewright.targets.gemmini.timing.commands import ACCEPT, Commands
+from tilewright.targets.gemmini.timing.commands import ACCEPT, FUNCT, Commands
 from tilewright.targets.gemmini.timing.execute_controller import step_execute
 from tilewright.targets.gemmini.timing.front_end import is_idle, step_front_end
 from tilewright.targets.gemmini.timing.load_controller import step_load
@@ -18,13 +21,21 @@ from tilewright.targets.gemmini.timing.load_path import step_merger, step_scaler
 from tilewright.targets.gemmini.timing.local_writes import write_local
 from tilewright.targets.gemmini.timing.port import NOBODY, move_requests, move_responses
 from tilewright.targets.gemmini.timing.reader import step_reader
+from tilewright.targets.gemmini.timing.repeats import can_repeat, is_marker, try_jump
 from tilewright.targets.gemmini.timing.reservation import step_station
+from tilewright.targets.gemmini.timing.snapshot import SNAPSHOTS, Snapshots, take_snapshot
 from tilewright.targets.gemmini.timing.state import (
+    COUNT,
+    LD_Q,
+    LD_STATE,
     LW_MADE,
     NEXT_COMMAND,
     NOW,
     PROGRESS_AT,
+    ST_Q,
+    ST_STATE,
     WAIT_UNTIL,
+    WAITS_FOR_COMMAND,
     UnitState,
 )
 from tilewright.targets.gemmini.timing.store_controller import step_store
@@ -33,6 +44,10 @@ from tilewright.targets.gemmini.timing.translation import answer_translation
 from tilewright.targets.gemmini.timing.writer import step_writer
 
 HANGS = -1
+MOST_PATIENCE = 256
+"""Snapshots after which a stream whose periods were no use is looked at again."""
+MOST_FRUITLESS = 2_048
+"""Snapshots without a jump after which the rest of a stream is stepped."""
 PATIENCE = 20_000
 """Cycles without a command moving on, beyond the memory's latency, after which nothing will."""
 
@@ -41,22 +56,45 @@ PATIENCE = 20_000
 def all_accepted(s: UnitState, c: Commands, end: int) -> bool:
     """Whether no command is left, but a fence that an idle accelerator accepts in this cycle."""
     n = s[NEXT_COMMAND]
-    if n == end - 1 and c.funct[n] == FENCE and s[NOW] >= s[WAIT_UNTIL]:
-        c.times[ACCEPT, n] = s[NOW]
+    if n == end - 1 and c[FUNCT, n] == FENCE and s[NOW] >= s[WAIT_UNTIL]:
+        c[ACCEPT, n] = s[NOW]
         s[NEXT_COMMAND] = end
     return s[NEXT_COMMAND] == end
 
 
 @compiled
-def simulate_stream(s: UnitState, m: GemminiMachine, c: Commands, end: int) -> int:
+def simulate_stream(
+    s: UnitState, m: GemminiMachine, c: Commands, end: int, requests: NDArray[np.int64],
+    past: Snapshots, jumps: bool,
+) -> int:  # fmt: skip
     """Cycles until all `end` commands are done and the accelerator is idle, or HANGS.
 
-    `s` is a blank state; `c.times` and `c.requests` are filled.
+    `s` is a blank state. The times in `c` are filled, and `requests` (room, 3) with cycle,
+    transaction and bytes of each request at the port. With `jumps`, periods of a stream are
+    jumped over (`repeats`); requests are then not written.
     """
-    requests = 0
+    jumps = jumps and can_repeat(c, end)
+    snapshots, patience, waits, marked = 0, 1, 0, False
+    seen_requests = 0
     s[LW_MADE] = end
     while True:
-        idle = is_idle(s)
+        if marked:
+            take_snapshot(s, m, past, snapshots % SNAPSHOTS, end)
+            if waits > 0:
+                waits -= 1
+                snapshots += 1
+            else:
+                jumped = try_jump(s, m, c, past, snapshots, end)
+                snapshots = 0 if jumped > 0 else snapshots + 1
+                if jumped < 0:
+                    waits = patience
+                    patience = min(2 * patience, MOST_PATIENCE)
+                elif jumped > 0:
+                    patience = 1
+            jumps = jumps and snapshots < MOST_FRUITLESS
+        # Only an end or a fence asks whether the accelerator is idle.
+        n = s[NEXT_COMMAND]
+        idle = (n == end or c[FUNCT, n] == FENCE) and is_idle(s)
         if idle and all_accepted(s, c, end):
             return s[NOW]
         if s[NOW] - s[PROGRESS_AT] > PATIENCE + 64 * m.memory_latency_cycles:
@@ -69,11 +107,11 @@ def simulate_stream(s: UnitState, m: GemminiMachine, c: Commands, end: int) -> i
         step_merger(s)
         zero_ready = step_zeros(s)
         seen = move_requests(s, m)
-        if seen != NOBODY and requests < c.requests.shape[0]:
-            c.requests[requests, 0] = s[NOW]
-            c.requests[requests, 1] = seen % 64
-            c.requests[requests, 2] = seen // 64
-            requests += 1
+        if seen != NOBODY and seen_requests < requests.shape[0]:
+            requests[seen_requests, 0] = s[NOW]
+            requests[seen_requests, 1] = seen % 64
+            requests[seen_requests, 2] = seen // 64
+            seen_requests += 1
         step_reader(s)
         writer_ready = step_writer(s)
         move_responses(s, m)
@@ -82,10 +120,16 @@ def simulate_stream(s: UnitState, m: GemminiMachine, c: Commands, end: int) -> i
         drain_banks(s)
         step_execute(s, m)
         dispatch_read(s)
-        step_store(s, m, c)
-        step_load(s, m, c, zero_ready)
+        if s[ST_STATE] != WAITS_FOR_COMMAND or s[ST_Q + COUNT] > 0:
+            step_store(s, m, c)
+        if s[LD_STATE] != WAITS_FOR_COMMAND or s[LD_Q + COUNT] > 0:
+            step_load(s, m, c, zero_ready)
         step_station(s, m, c)
+        made = s[LW_MADE]
         step_front_end(s, m, c, end, idle)
+        marked = jumps and (
+            (s[LW_MADE] > made and is_marker(c, made)) or (s[NEXT_COMMAND] > n and is_marker(c, n))
+        )
         drop_tags(s)
         move_writes(s)
         s[NOW] += 1

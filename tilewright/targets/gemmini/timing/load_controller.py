@@ -18,7 +18,7 @@ from tilewright.targets.gemmini.isa import (
     rows,
 )
 from tilewright.targets.gemmini.spec import GemminiMachine
-from tilewright.targets.gemmini.timing.commands import Commands
+from tilewright.targets.gemmini.timing.commands import FUNCT, RS1, RS2, Commands
 from tilewright.targets.gemmini.timing.reader import ROW_MASK
 from tilewright.targets.gemmini.timing.state import (
     COUNT,
@@ -72,8 +72,8 @@ def step_load(s: UnitState, m: GemminiMachine, c: Commands, zero_ready: bool) ->
             return
         at = entry_at(s, LD_Q, m.load_queue, 2, 0)
         n = s[at]
-        if c.funct[n] == CONFIG:
-            configure_load(s, c.rs1[n], c.rs2[n])
+        if c[FUNCT, n] == CONFIG:
+            configure_load(s, c[RS1, n], c[RS2, n])
             remove(s, LD_Q, m.load_queue)
         elif take_slot(s, c, n, s[at + 1]):
             sent = send_row(s, m, c, n, zero_ready)
@@ -110,9 +110,9 @@ def take_slot(s: UnitState, c: Commands, n: int, entry: int) -> bool:
         number += 1
     if number == LD_SLOTS:
         return False
-    state, rs2 = load_state(c.funct[n]), c.rs2[n]
+    state, rs2 = load_state(c[FUNCT, n]), c[RS2, n]
     address, n_columns = local_address(rs2), move_columns(rs2)
-    repeats = bits(c.rs1[n], 0, ADDRESS_BITS) != 0 and s[LD_STRIDE + state] == 0
+    repeats = bits(c[RS1, n], 0, ADDRESS_BITS) != 0 and s[LD_STRIDE + state] == 0
     wide = in_accumulator(address) and s[LD_SHRINK + state] == 0
     slot = LD_SLOT_TABLE + number * SLOT_FIELDS
     s[LD_SLOT] = number
@@ -133,11 +133,11 @@ def take_slot(s: UnitState, c: Commands, n: int, entry: int) -> bool:
 def send_row(s: UnitState, m: GemminiMachine, c: Commands, n: int, zero_ready: bool) -> bool:
     """Send the next row of a command to the reader or to the zero writer; whether there was
     room."""
-    rs1, rs2 = c.rs1[n], c.rs2[n]
+    rs1, rs2 = c[RS1, n], c[RS2, n]
     address, row = local_address(rs2), s[LD_ROW]
     memory_address = bits(rs1, 0, ADDRESS_BITS)
     local_row = (address + row) & ROW_MASK
-    stride = s[LD_STRIDE + load_state(c.funct[n])]
+    stride = s[LD_STRIDE + load_state(c[FUNCT, n])]
     if memory_address == 0:
         if not zero_ready:
             return False

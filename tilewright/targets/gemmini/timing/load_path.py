@@ -45,6 +45,7 @@ from tilewright.targets.gemmini.timing.state import (
     SE_TABLE,
     SE_TAIL,
     SE_TAKEN,
+    SE_UNTAKEN,
     SE_VALID,
     SI_BYTES,
     SI_LAST,
@@ -120,6 +121,7 @@ def step_scaler(s: UnitState) -> None:
         s[tail + SE_BYTES] = s[SI_BYTES]
         done = ALL_ELEMENTS if slot_field(s, s[SI_SLOT], SLOT_IDENTITY) else 0
         s[tail + SE_TAKEN], s[tail + SE_DONE] = done, done
+        s[SE_UNTAKEN] += 0 if done else LANE_ELEMENTS
         s[SE_TAIL] = (s[SE_TAIL] + 1) % SCALER_ENTRIES
         if s[SI_REPEATS] == 0:
             s[SI_VALID] = 0
@@ -133,18 +135,19 @@ def multiply_row(s: UnitState) -> None:
 
     Elements are taken in turn from the three entries, beginning after the last one taken.
     """
-    for step in range(1, LANE_INPUTS + 1):
+    for step in range(1, LANE_INPUTS + 1 if s[SE_UNTAKEN] > 0 else 1):
         n = (s[SE_LAST_GRANT] + step) % LANE_INPUTS
         entry = SE_TABLE + (n // LANE_ELEMENTS) * SE_FIELDS
         bit = 1 << (n % LANE_ELEMENTS)
         if s[entry + SE_VALID] and not s[entry + SE_TAKEN] & bit:
             s[entry + SE_TAKEN] |= bit
+            s[SE_UNTAKEN] -= 1
             s[SE_LAST_GRANT] = n
-            s[SE_PIPE + (s[NOW] + MULTIPLIER_CYCLES) % 8] = 1 + n
+            s[SE_PIPE + ((s[NOW] + MULTIPLIER_CYCLES) & 7)] = 1 + n
             break
-    leaving = s[SE_PIPE + s[NOW] % 8]
+    leaving = s[SE_PIPE + (s[NOW] & 7)]
     if leaving:
-        s[SE_PIPE + s[NOW] % 8] = 0
+        s[SE_PIPE + (s[NOW] & 7)] = 0
         entry = SE_TABLE + ((leaving - 1) // LANE_ELEMENTS) * SE_FIELDS
         s[entry + SE_DONE] |= 1 << ((leaving - 1) % LANE_ELEMENTS)
 

@@ -117,12 +117,12 @@ def write_loaded(s: UnitState, m: GemminiMachine) -> None:
     zero_wins = zero and not narrow_last and not wide_last
     narrow_done = wide_done = zero_done = False
     if narrow and not narrow_to_acc:
-        bank = ((row - pixels) & (m.scratchpad_rows - 1)) // m.scratchpad_bank_rows
+        bank = ((row - pixels) & (m.scratchpad_rows - 1)) >> m.scratchpad_bank_bits
         if s[WRITES + bank] == 0:
             s[WRITES + bank] = 1
             narrow_done = True
     if zero_wins and not zero_to_acc:
-        bank = ((zero_row - s[ZR_PIXELS]) & (m.scratchpad_rows - 1)) // m.scratchpad_bank_rows
+        bank = ((zero_row - s[ZR_PIXELS]) & (m.scratchpad_rows - 1)) >> m.scratchpad_bank_bits
         if s[WRITES + bank] == 0:
             s[WRITES + bank] = 1
             zero_done = True
@@ -131,18 +131,18 @@ def write_loaded(s: UnitState, m: GemminiMachine) -> None:
     if narrow_to_acc:
         at = (row - pixels) & (m.accumulator_rows - 1)
         loaded_adds = slot_field(s, s[PR_SLOT], SLOT_ACCUMULATES)
-        loaded_bank, loaded_row = at // m.accumulator_bank_rows, at % m.accumulator_bank_rows
+        loaded_bank, loaded_row = at >> m.accumulator_bank_bits, at & (m.accumulator_bank_rows - 1)
     elif wide:
         at = (s[WI_ROW] + s[WI_REPEATS]) & ROW_MASK & (m.accumulator_rows - 1)
         loaded_adds = slot_field(s, s[WI_SLOT], SLOT_ACCUMULATES)
-        loaded_bank, loaded_row = at // m.accumulator_bank_rows, at % m.accumulator_bank_rows
+        loaded_bank, loaded_row = at >> m.accumulator_bank_bits, at & (m.accumulator_bank_rows - 1)
     if loaded_bank >= 0 and loaded_bank != taken and not blocked:
         written = offer(s, loaded_bank, loaded_row, loaded_adds)
         narrow_done = narrow_done or (written and narrow_to_acc)
         wide_done = written and not narrow_to_acc
     if zero_wins and zero_to_acc and not blocked:
         at = zero_row & (m.accumulator_rows - 1)
-        bank, at = at // m.accumulator_bank_rows, at % m.accumulator_bank_rows
+        bank, at = at >> m.accumulator_bank_bits, at & (m.accumulator_bank_rows - 1)
         if bank != taken and bank != loaded_bank:
             adds = slot_field(s, s[ZR_SLOT], SLOT_ACCUMULATES)
             if loaded_bank >= 0:

@@ -24,6 +24,7 @@ from tilewright.targets.gemmini.loop_commands import (
     D_ADDRESS,
     IS_RESADD,
     LOOP_ID,
+    LOOP_SETTINGS,
     LOOPS,
     MAX_I,
     MAX_J,
@@ -41,7 +42,7 @@ from tilewright.targets.gemmini.loop_commands import (
     store_c,
 )
 from tilewright.targets.gemmini.spec import MOST_ENTRIES, GemminiMachine
-from tilewright.targets.gemmini.timing.commands import Commands
+from tilewright.targets.gemmini.timing.commands import FUNCT, RS1, RS2, Commands
 from tilewright.targets.gemmini.timing.state import (
     COMPLETED,
     COUNT,
@@ -66,8 +67,10 @@ from tilewright.targets.gemmini.timing.state import (
     LW_CONFIGURED,
     LW_HEAD,
     LW_IN_STATION,
+    LW_LOOPS,
     LW_MADE,
     LW_RUNNING,
+    LW_SETTLED,
     LW_STARTED,
     NOW,
     PROGRESS_AT,
@@ -89,6 +92,12 @@ NOBODY = -1
 
 
 @stage
+def settings_at(loop: int) -> int:
+    """Where the settings of one of the two loops begin."""
+    return LW_LOOPS + loop * LOOP_SETTINGS
+
+
+@stage
 def step_loops(s: UnitState, m: GemminiMachine, c: Commands, end: int) -> None:
     """One cycle: pass on a plain command, or configure and run loops."""
     run_loops(s, m, c)
@@ -103,7 +112,7 @@ def run_loops(s: UnitState, m: GemminiMachine, c: Commands) -> None:
     command, is_loop = -1, False
     if s[LOOP_Q + COUNT] > 0:
         command = s[entry_at(s, LOOP_Q, FRONT_ENTRIES, 1, 0)]
-        is_loop = c.funct[command] >= LOOP_WS and c.funct[command] <= LOOP_STRIDES_DC
+        is_loop = c[FUNCT, command] >= LOOP_WS and c[FUNCT, command] <= LOOP_STRIDES_DC
     if not configured:
         if command >= 0 and not is_loop and room:
             s[new_entry(s, LAST_Q, FRONT_ENTRIES, 1)] = command
@@ -112,22 +121,29 @@ def run_loops(s: UnitState, m: GemminiMachine, c: Commands) -> None:
             configure_loop(s, m, c, command, s[LW_HEAD])
         return
     head = s[LW_HEAD]
+    if s[LW_SETTLED] and not room and not is_loop:
+        return
     free = 1 - head if s[LW_CONFIGURED + head] else head
     takes = is_loop and not s[LW_CONFIGURED + free]
     head_ends = s[LW_RUNNING + head] == 1 and s[LW_COMPLETED + head] == ALL_COMPLETED
     mark_completed_after = completed_now(s)
-    chosen = choose_generator(s, m, c)
+    chosen = choose_generator(s, m, c) if room else NOBODY
     starting = starts(s, c)
+    settled = starting == 0 and chosen == NOBODY and not takes and not head_ends
     for generator in range(GENERATORS):
         if s[LG_STATE + generator] != IDLE and is_skipped(s, c, generator):
             s[LG_STATE + generator] = IDLE
-    if chosen != NOBODY and room:
+            settled = False
+    if chosen != NOBODY:
         emit(s, m, c, chosen)
     for generator in range(GENERATORS):
         if starting & (1 << generator):
             start(s, generator)
     for loop in range(LOOPS):
-        s[LW_COMPLETED + loop] |= (mark_completed_after >> (8 * loop)) & ALL_COMPLETED
+        marks = s[LW_COMPLETED + loop] | (mark_completed_after >> (8 * loop) & ALL_COMPLETED)
+        settled = settled and marks == s[LW_COMPLETED + loop]
+        s[LW_COMPLETED + loop] = marks
+    s[LW_SETTLED] = 1 if settled else 0
     if takes:
         configure_loop(s, m, c, command, free)
     if head_ends:
@@ -148,15 +164,17 @@ def count_completed(s: UnitState, end: int) -> None:
 @stage
 def configure_loop(s: UnitState, m: GemminiMachine, c: Commands, command: int, loop: int) -> None:
     """Take one of a loop's configuration commands."""
-    settings = c.loops[loop]
-    set_loop(settings, c.funct[command], c.rs1[command], c.rs2[command])
-    if c.funct[command] == LOOP_WS:
+    first = settings_at(loop)
+    settings = s[first : first + LOOP_SETTINGS]
+    set_loop(settings, c[FUNCT, command], c[RS1, command], c[RS2, command])
+    if c[FUNCT, command] == LOOP_WS:
         s[LW_CONFIGURED + loop] = 1
         settings[LOOP_ID], settings[C_BASE] = loop, s[LW_BASE]
-        c.loops[1 - loop][IS_RESADD] = settings[IS_RESADD]
+        s[settings_at(1 - loop) + IS_RESADD] = settings[IS_RESADD]
         if settings[C_ADDRESS] != 0:
             s[LW_BASE] = (s[LW_BASE] + m.accumulator_rows // LOOPS) % m.accumulator_rows
     remove(s, LOOP_Q, FRONT_ENTRIES)
+    s[LW_SETTLED] = 0
     s[PROGRESS_AT] = s[NOW]
 
 
@@ -186,7 +204,7 @@ def starts(s: UnitState, c: Commands) -> int:
         loads = (1 << GEN_A) | (1 << GEN_B) | (1 << GEN_D)
         if generator == GEN_EX and started & loads != loads:
             continue
-        if generator == GEN_C and not (started & (1 << GEN_EX) or c.loops[0][IS_RESADD]):
+        if generator == GEN_C and not (started & (1 << GEN_EX) or s[LW_LOOPS + IS_RESADD]):
             continue
         starting |= 1 << generator
     return starting
@@ -212,7 +230,8 @@ def start(s: UnitState, generator: int) -> None:
 @stage
 def is_skipped(s: UnitState, c: Commands, generator: int) -> bool:
     """Whether a generator has nothing to do in its loop."""
-    loop = c.loops[s[LG_LOOP + generator]]
+    first = settings_at(s[LG_LOOP + generator])
+    loop = s[first : first + LOOP_SETTINGS]
     if generator == GEN_A:
         return loop[A_ADDRESS] == 0
     if generator == GEN_B:
@@ -264,7 +283,8 @@ def operands_are_ahead(s: UnitState) -> bool:
 @stage
 def results_are_ahead(s: UnitState, c: Commands) -> bool:
     """Whether the products of the next store were issued."""
-    loop = c.loops[s[LG_LOOP + GEN_C]]
+    first = settings_at(s[LG_LOOP + GEN_C])
+    loop = s[first : first + LOOP_SETTINGS]
     i, j = s[LG_I + GEN_C], s[LG_J + GEN_C]
     blocks = blocks_at(j, loop[MAX_J], c_blocks(loop))
     if loop[IS_RESADD]:
@@ -300,7 +320,7 @@ def choose_operand(s: UnitState, c: Commands) -> int:
     a_idle, b_idle = s[LG_STATE + GEN_A] == IDLE, s[LG_STATE + GEN_B] == IDLE
     a_forced = not same and s[LG_LOOP + GEN_A] == s[LW_HEAD]
     b_forced = not same and s[LG_LOOP + GEN_B] == s[LW_HEAD]
-    if c.loops[0][IS_RESADD]:
+    if s[LW_LOOPS + IS_RESADD]:
         a_forced, b_forced = same and not a_idle, b_forced or a_idle
     if a_forced:
         return GEN_A
@@ -315,7 +335,8 @@ def choose_operand(s: UnitState, c: Commands) -> int:
 @stage
 def emit(s: UnitState, m: GemminiMachine, c: Commands, generator: int) -> None:
     """Make a generator's command and move its counters on."""
-    loop = c.loops[s[LG_LOOP + generator]]
+    first = settings_at(s[LG_LOOP + generator])
+    loop = s[first : first + LOOP_SETTINGS]
     i, j, k = s[LG_I + generator], s[LG_J + generator], s[LG_K + generator]
     part = LOAD_PART
     if generator == GEN_A:
@@ -335,7 +356,7 @@ def emit(s: UnitState, m: GemminiMachine, c: Commands, generator: int) -> None:
             made = loop_compute(m, loop, i, j, k)
     n = s[LW_MADE]
     s[LW_MADE] = n + 1
-    c.funct[n], c.rs1[n], c.rs2[n] = made
+    c[FUNCT, n], c[RS1, n], c[RS2, n] = made
     s[new_entry(s, LAST_Q, FRONT_ENTRIES, 1)] = n
     s[LW_IN_STATION + part] += 1
     s[PROGRESS_AT] = s[NOW]

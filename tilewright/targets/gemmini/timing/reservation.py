@@ -30,7 +30,15 @@ from tilewright.targets.gemmini.isa import (
     rows,
 )
 from tilewright.targets.gemmini.spec import DIM, MOST_ENTRIES, GemminiMachine
-from tilewright.targets.gemmini.timing.commands import ALLOC, COMPLETE, ISSUE, Commands
+from tilewright.targets.gemmini.timing.commands import (
+    ALLOC,
+    COMPLETE,
+    FUNCT,
+    ISSUE,
+    RS1,
+    RS2,
+    Commands,
+)
 from tilewright.targets.gemmini.timing.state import (
     COMPLETED,
     COUNT,
@@ -47,19 +55,14 @@ from tilewright.targets.gemmini.timing.state import (
     LOAD_PART,
     NOW,
     PROGRESS_AT,
-    RS_A_END,
-    RS_A_START,
+    RS_A,
     RS_A_VALID,
-    RS_A_WRAPS,
+    RS_B,
     RS_B_VALID,
     RS_COMMAND,
     RS_CONFIG,
     RS_FIELDS,
-    RS_ISSUED,
-    RS_VALID,
-    RS_WAITS_EXECUTE,
-    RS_WAITS_LOAD,
-    RS_WAITS_STORE,
+    RS_WAITS,
     RS_WRITES_FIRST,
     SLOT_ENTRY,
     SLOT_FIELDS,
@@ -79,9 +82,12 @@ from tilewright.targets.gemmini.timing.state import (
     STATION_COUNT,
     STATION_PIXEL_REPEATS,
     STATION_POOLS,
+    STATION_VALID,
     STORE_PART,
     UN_ENTRIES,
     UN_Q,
+    UNISSUED,
+    UNISSUED_WORDS,
     UnitState,
     entry_at,
     has_room,
@@ -91,12 +97,19 @@ from tilewright.targets.gemmini.timing.state import (
 from tilewright.targets.gemmini.timing.translation import forget_pages
 
 PARTS = 3
+IN_SCRATCHPAD, IN_ACCUMULATOR, NOWHERE = 0, 1, 2
 
 
 @stage
 def station_entry(part: int, n: int) -> int:
     """The position of entry n of a part."""
     return STATION + (part * MOST_ENTRIES + n) * RS_FIELDS
+
+
+@stage
+def unissued(part: int) -> int:
+    """The queue of a part's entries that were not issued."""
+    return UNISSUED + part * UNISSUED_WORDS
 
 
 @stage
@@ -111,13 +124,11 @@ def part_entries(m: GemminiMachine, part: int) -> int:
 def step_station(s: UnitState, m: GemminiMachine, c: Commands) -> None:
     """One cycle: choose who is issued and who completes, take in a command, then apply both."""
     for part in range(PARTS):
-        s[ISSUES + part] = -1
-        if s[STATION_COUNT + part] > 0:
-            choose_issue(s, m, part)
+        s[ISSUES + part] = choose_issue(s, m, part)
     s[COMPLETED] = completed_entry(s)
     if s[LAST_Q + COUNT] > 0:
         command = s[entry_at(s, LAST_Q, FRONT_ENTRIES, 1, 0)]
-        if c.funct[command] == FLUSH:
+        if c[FUNCT, command] == FLUSH:
             forget_pages(s)
             remove(s, LAST_Q, FRONT_ENTRIES)
         elif allocate(s, m, c, command):
@@ -131,20 +142,23 @@ def step_station(s: UnitState, m: GemminiMachine, c: Commands) -> None:
 
 
 @stage
-def choose_issue(s: UnitState, m: GemminiMachine, part: int) -> None:
-    """The first entry that waits for nothing, if its controller's queue has room."""
-    for n in range(part_entries(m, part)):
-        e = station_entry(part, n)
-        waits = s[e + RS_WAITS_LOAD] | s[e + RS_WAITS_EXECUTE] | s[e + RS_WAITS_STORE]
-        if s[e + RS_VALID] and not s[e + RS_ISSUED] and waits == 0:
-            room = has_room(s, UN_Q, UN_ENTRIES)
-            if part == LOAD_PART:
-                room = has_room(s, LD_Q, m.load_queue)
-            elif part == STORE_PART:
-                room = has_room(s, ST_Q, m.store_queue)
-            if room:
-                s[ISSUES + part] = n
-            return
+def choose_issue(s: UnitState, m: GemminiMachine, part: int) -> int:
+    """A part's oldest command that was not issued, if it waits for nothing and its controller's
+    queue has room; else -1."""
+    queue = unissued(part)
+    if s[queue + COUNT] == 0:
+        return -1
+    n = s[entry_at(s, queue, MOST_ENTRIES, 1, 0)]
+    e = station_entry(part, n)
+    if s[e + RS_WAITS] | s[e + RS_WAITS + 1] | s[e + RS_WAITS + 2]:
+        return -1
+    if part == LOAD_PART:
+        room = has_room(s, LD_Q, m.load_queue)
+    elif part == STORE_PART:
+        room = has_room(s, ST_Q, m.store_queue)
+    else:
+        room = has_room(s, UN_Q, UN_ENTRIES)
+    return n if room else -1
 
 
 @stage
@@ -181,13 +195,13 @@ def issue(s: UnitState, m: GemminiMachine, c: Commands, part: int, n: int) -> No
     """Hand a command to its controller; a CONFIG of load or store is thereby complete."""
     e = station_entry(part, n)
     command = s[e + RS_COMMAND]
-    s[e + RS_ISSUED] = 1
-    c.times[ISSUE, command] = s[NOW]
+    remove(s, unissued(part), MOST_ENTRIES)
+    c[ISSUE, command] = s[NOW]
     s[PROGRESS_AT] = s[NOW]
     if part == EXECUTE_PART:
         to = new_entry(s, UN_Q, UN_ENTRIES, 4)
-        s[to] = c.funct[command]
-        s[to + 1], s[to + 2] = nb.int64(c.rs1[command]), nb.int64(c.rs2[command])
+        s[to] = c[FUNCT, command]
+        s[to + 1], s[to + 2] = nb.int64(c[RS1, command]), nb.int64(c[RS2, command])
         s[to + 3] = n
     elif part == LOAD_PART:
         to = new_entry(s, LD_Q, m.load_queue, 2)
@@ -195,60 +209,60 @@ def issue(s: UnitState, m: GemminiMachine, c: Commands, part: int, n: int) -> No
     else:
         to = new_entry(s, ST_Q, m.store_queue, 2)
         s[to], s[to + 1] = command, n
-    done = s[e + RS_CONFIG] == 1 and part != EXECUTE_PART
-    for other in range(PARTS):
-        if other == part or done:
-            release(s, m, other, part, n)
-    if done:
-        s[e + RS_VALID] = 0
-        s[STATION_COUNT + part] -= 1
-        c.times[COMPLETE, command] = s[NOW]
+    if s[e + RS_CONFIG] == 1 and part != EXECUTE_PART:
+        free(s, part, n)
+        c[COMPLETE, command] = s[NOW]
 
 
 @stage
 def complete(s: UnitState, m: GemminiMachine, c: Commands, part: int, n: int) -> None:
     """Free an entry and those that wait for it."""
     e = station_entry(part, n)
-    s[e + RS_VALID] = 0
-    s[STATION_COUNT + part] -= 1
-    c.times[COMPLETE, s[e + RS_COMMAND]] = s[NOW]
+    free(s, part, n)
+    c[COMPLETE, s[e + RS_COMMAND]] = s[NOW]
     s[PROGRESS_AT] = s[NOW]
-    for other in range(PARTS):
-        release(s, m, other, part, n)
 
 
 @stage
-def release(s: UnitState, m: GemminiMachine, waiting: int, part: int, n: int) -> None:
-    """No entry of part `waiting` waits for entry n of `part` any more."""
-    for k in range(part_entries(m, waiting)):
-        s[station_entry(waiting, k) + RS_WAITS_LOAD + part] &= ~(1 << n)
+def free(s: UnitState, part: int, n: int) -> None:
+    """Remove an entry: nobody waits for it any more."""
+    s[STATION_VALID + part] &= ~(1 << n)
+    s[STATION_COUNT + part] -= 1
+    for other in range(PARTS):
+        if other == part:
+            continue
+        queue = unissued(other)
+        for k in range(s[queue + COUNT]):
+            e = station_entry(other, s[entry_at(s, queue, MOST_ENTRIES, 1, k)])
+            s[e + RS_WAITS + part] &= ~(1 << n)
 
 
 @stage
 def allocate(s: UnitState, m: GemminiMachine, c: Commands, command: int) -> bool:
     """Take a command into the station; whether its part had a free entry."""
-    funct, a, b = c.funct[command], c.rs1[command], c.rs2[command]
+    funct, a, b = c[FUNCT, command], c[RS1, command], c[RS2, command]
     unit = bits(a, 0, 2)
     part = EXECUTE_PART
     if is_mvin(funct) or (funct == CONFIG and unit == CONFIG_LD):
         part = LOAD_PART
     elif funct == MVOUT or (funct == CONFIG and unit != CONFIG_EX):
         part = STORE_PART
-    n = 0
-    while n < part_entries(m, part) and s[station_entry(part, n) + RS_VALID]:
-        n += 1
-    if n == part_entries(m, part):
+    if s[STATION_COUNT + part] == part_entries(m, part):
         return False
+    n, valid = 0, s[STATION_VALID + part]
+    while valid >> n & 1:
+        n += 1
     e = station_entry(part, n)
     for field in range(RS_FIELDS):
         s[e + field] = 0
     s[e + RS_COMMAND], s[e + RS_CONFIG] = command, 1 if funct == CONFIG else 0
     set_ranges(s, m, e, funct, a, b)
     set_waits(s, m, e, part)
-    s[e + RS_VALID] = 1
+    s[STATION_VALID + part] |= 1 << n
     s[STATION_COUNT + part] += 1
+    s[new_entry(s, unissued(part), MOST_ENTRIES, 1)] = n
     configure_station(s, funct, part, a, b)
-    c.times[ALLOC, command] = s[NOW]
+    c[ALLOC, command] = s[NOW]
     s[PROGRESS_AT] = s[NOW]
     return True
 
@@ -276,13 +290,21 @@ def configure_station(s: UnitState, funct: int, part: int, a: int, b: int) -> No
 
 @stage
 def set_range(s: UnitState, m: GemminiMachine, at: int, start: int, n_rows: int) -> None:
-    """Write a range of local rows: valid, start, end, whether it wraps around."""
+    """Write a range of local rows: memory, first, end, whether it wraps around."""
     row = start & m.address_mask
     size = m.accumulator_rows if in_accumulator(start) else m.scratchpad_rows
-    s[at] = 1
-    s[at + 1] = start
-    s[at + 2] = (start & ~m.address_mask) | ((row + n_rows) & m.address_mask)
+    s[at] = memory_of(m, start)
+    s[at + 1] = row & (size - 1)
+    s[at + 2] = (row + n_rows) & m.address_mask & (size - 1)
     s[at + 3] = 1 if (row + n_rows) & size else 0
+
+
+@stage
+def memory_of(m: GemminiMachine, start: int) -> int:
+    """Which memory a local address lies in."""
+    if is_garbage(m, start):
+        return NOWHERE
+    return IN_ACCUMULATOR if in_accumulator(start) else IN_SCRATCHPAD
 
 
 @stage
@@ -295,26 +317,31 @@ def set_ranges(s: UnitState, m: GemminiMachine, e: int, funct: int, a: int, b: i
         if not in_accumulator(start):
             start = without_pixels(m, start, s[STATION_PIXEL_REPEATS + state])
         total = (blocks - 1) * s[STATION_BLOCK_STRIDE + state] + rows(b)
-        set_range(s, m, e + RS_A_VALID, start, total)
-        s[e + RS_WRITES_FIRST] = 1
+        set_range(s, m, e + RS_A, start, total)
+        s[e + RS_A_VALID] = s[e + RS_WRITES_FIRST] = 1
     elif funct == MVOUT:
         start = local_address(b)
         if s[STATION_POOLS]:
             bank = (start & (m.accumulator_rows - 1)) // m.accumulator_bank_rows + 1
-            s[e + RS_A_VALID], s[e + RS_A_START] = 1, start
-            s[e + RS_A_END] = (1 << 31) | (bank * m.accumulator_bank_rows & m.address_mask)
-            s[e + RS_A_WRAPS] = 1 if bank * m.accumulator_bank_rows >= m.accumulator_rows else 0
+            # Rows of the scratchpad never lie before an end in the accumulator.
+            set_range(s, m, e + RS_A, start, 0)
+            end = bank * m.accumulator_bank_rows
+            in_rows = end & m.address_mask & (m.accumulator_rows - 1)
+            s[e + RS_A + 2] = in_rows if in_accumulator(start) else -1
+            s[e + RS_A + 3] = 1 if end >= m.accumulator_rows else 0
         else:
             blocks = (move_columns(b) + DIM - 1) // DIM
-            set_range(s, m, e + RS_A_VALID, start, (blocks - 1) * DIM + rows(b))
+            set_range(s, m, e + RS_A, start, (blocks - 1) * DIM + rows(b))
+        s[e + RS_A_VALID] = 1
     elif funct == PRELOAD:
-        set_range(s, m, e + RS_A_VALID, local_address(b), rows(b) * s[STATION_C_STRIDE])
-        set_range(s, m, e + RS_B_VALID, local_address(a), rows(a))
-        s[e + RS_WRITES_FIRST] = 1
+        set_range(s, m, e + RS_A, local_address(b), rows(b) * s[STATION_C_STRIDE])
+        set_range(s, m, e + RS_B, local_address(a), rows(a))
+        s[e + RS_A_VALID] = s[e + RS_B_VALID] = s[e + RS_WRITES_FIRST] = 1
     elif is_compute(funct):
         n_rows = columns(a) if s[STATION_A_TRANSPOSED] else rows(a)
-        set_range(s, m, e + RS_A_VALID, local_address(a), n_rows * s[STATION_A_STRIDE])
-        set_range(s, m, e + RS_B_VALID, local_address(b), rows(b))
+        set_range(s, m, e + RS_A, local_address(a), n_rows * s[STATION_A_STRIDE])
+        set_range(s, m, e + RS_B, local_address(b), rows(b))
+        s[e + RS_A_VALID] = s[e + RS_B_VALID] = 1
 
 
 @stage
@@ -328,67 +355,43 @@ def without_pixels(m: GemminiMachine, start: int, pixels: int) -> int:
 
 @stage
 def set_waits(s: UnitState, m: GemminiMachine, e: int, part: int) -> None:
-    """Which entries a new one waits for."""
-    config = s[e + RS_CONFIG] == 1
+    """Which entries of the other parts a new one waits for."""
+    if s[e + RS_CONFIG] == 1:
+        return
     for other in range(PARTS):
-        waits = 0
+        if other == part or s[STATION_COUNT + other] == 0:
+            continue
+        valid, waits = s[STATION_VALID + other], 0
         for n in range(part_entries(m, other)):
-            k = station_entry(other, n)
-            if not s[k + RS_VALID]:
-                continue
-            if other == part:
-                depends = not s[k + RS_ISSUED]
-            else:
-                depends = not config and depends_on(s, m, e, part, k, other)
-            if depends:
+            if valid >> n & 1 and depends_on(s, e, part, station_entry(other, n), other):
                 waits |= 1 << n
-        s[e + RS_WAITS_LOAD + other] = waits
+        s[e + RS_WAITS + other] = waits
 
 
 @stage
-def depends_on(s: UnitState, m: GemminiMachine, e: int, part: int, k: int, other: int) -> bool:
+def depends_on(s: UnitState, e: int, part: int, k: int, other: int) -> bool:
     """Whether new entry e waits for entry k of another part."""
     if part == LOAD_PART and other == EXECUTE_PART:
-        return (s[k + RS_A_VALID] == 1 and overlap(s, m, e + RS_A_VALID, k + RS_A_VALID)) or (
-            s[k + RS_B_VALID] == 1 and overlap(s, m, e + RS_A_VALID, k + RS_B_VALID)
+        return (s[k + RS_A_VALID] == 1 and overlap(s, e + RS_A, k + RS_A)) or (
+            s[k + RS_B_VALID] == 1 and overlap(s, e + RS_A, k + RS_B)
         )
     if not s[k + RS_A_VALID]:
         return False
     if part == EXECUTE_PART and other == LOAD_PART:
-        return overlap(s, m, e + RS_A_VALID, k + RS_A_VALID) or overlap(
-            s, m, e + RS_B_VALID, k + RS_A_VALID
-        )
+        return overlap(s, e + RS_A, k + RS_A) or overlap(s, e + RS_B, k + RS_A)
     if part == EXECUTE_PART and not s[e + RS_WRITES_FIRST]:
         return False
     if part == STORE_PART and other == EXECUTE_PART and not s[k + RS_WRITES_FIRST]:
         return False
-    return overlap(s, m, e + RS_A_VALID, k + RS_A_VALID)
+    return overlap(s, e + RS_A, k + RS_A)
 
 
 @stage
-def local_row(m: GemminiMachine, address: int) -> int:
-    """The row of a local address within its memory."""
-    size = m.accumulator_rows if in_accumulator(address) else m.scratchpad_rows
-    return address & m.address_mask & (size - 1)
-
-
-@stage
-def overlap(s: UnitState, m: GemminiMachine, one: int, two: int) -> bool:
+def overlap(s: UnitState, one: int, two: int) -> bool:
     """Whether two ranges share rows of one memory."""
-    start, end, wraps = s[one + 1], s[one + 2], s[one + 3]
-    other_start, other_end, other_wraps = s[two + 1], s[two + 2], s[two + 3]
-    if in_accumulator(start) != in_accumulator(other_start):
+    memory, a, b = s[one], s[one + 1], s[two + 1]
+    if memory != s[two] or memory == NOWHERE:
         return False
-    if is_garbage(m, start) or is_garbage(m, other_start):
-        return False
-    a, b = local_row(m, start), local_row(m, other_start)
-    if b <= a and (is_before(m, start, other_end) or other_wraps == 1):
+    if b <= a and (a < s[two + 2] or s[two + 3] == 1):
         return True
-    return a <= b and (is_before(m, other_start, end) or wraps == 1)
-
-
-@stage
-def is_before(m: GemminiMachine, address: int, end: int) -> bool:
-    """Whether a local address lies before another one of the same memory."""
-    same = in_accumulator(address) == in_accumulator(end)
-    return same and local_row(m, address) < local_row(m, end)
+    return a <= b and (b < s[one + 2] or s[one + 3] == 1)

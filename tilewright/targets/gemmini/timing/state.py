@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.gemmini.compiled import stage
+from tilewright.targets.gemmini.loop_commands import LOOP_SETTINGS, LOOPS
 from tilewright.targets.gemmini.spec import MOST_ENTRIES
 
 UnitState = NDArray[np.int64]  # (STATE_WORDS,)
@@ -51,21 +52,26 @@ NEXT_COMMAND, WAIT_UNTIL = _p.take(), _p.take()
 # LOOP_WS: two loops with flags, five generators with the loop they work for and their counters
 LW_CONFIGURED, LW_RUNNING, LW_STARTED, LW_COMPLETED = (_p.take(2) for _ in range(4))  # bit sets
 LW_HEAD, LW_BASE, LW_MADE = _p.take(), _p.take(), _p.take()
+TRUE_SINCE = _p.take()  # generated commands before this one have other addresses, see `repeats`
 GEN_A, GEN_B, GEN_D, GEN_EX, GEN_C = 0, 1, 2, 3, 4
 GENERATORS = 5
 LG_STATE, LG_LOOP = _p.take(GENERATORS), _p.take(GENERATORS)
 LG_I, LG_J, LG_K = _p.take(GENERATORS), _p.take(GENERATORS), _p.take(GENERATORS)
 LW_IN_STATION = _p.take(3)  # generated commands in the station, by part
+LW_LOOPS = _p.take(LOOPS * LOOP_SETTINGS)
+LW_SETTLED = _p.take()  # generators can only go on by a command they make
 
 # Reservation station, by part: load, execute, store
 LOAD_PART, EXECUTE_PART, STORE_PART = 0, 1, 2
-RS_VALID, RS_ISSUED, RS_COMMAND, RS_CONFIG, RS_WRITES_FIRST = 0, 1, 2, 3, 4
-RS_A_VALID, RS_A_START, RS_A_END, RS_A_WRAPS = 5, 6, 7, 8
-RS_B_VALID, RS_B_START, RS_B_END, RS_B_WRAPS = 9, 10, 11, 12
-RS_WAITS_LOAD, RS_WAITS_EXECUTE, RS_WAITS_STORE = 13, 14, 15  # bit sets of entries
+RS_COMMAND, RS_CONFIG, RS_WRITES_FIRST, RS_A_VALID, RS_B_VALID = 0, 1, 2, 3, 4
+RS_A, RS_B = 5, 9  # local rows: memory, first, end, whether they wrap around
+RS_WAITS = 13  # bit sets of entries of each part; a part's own commands wait in `UNISSUED`
 RS_FIELDS = 16
 STATION = _p.take(3 * MOST_ENTRIES * RS_FIELDS)
-STATION_COUNT = _p.take(3)  # valid entries by part
+STATION_VALID = _p.take(3)  # bit sets of valid entries
+STATION_COUNT = _p.take(3)  # and how many these are
+UNISSUED_WORDS = QUEUE_HEADER + MOST_ENTRIES
+UNISSUED = _p.take(3 * UNISSUED_WORDS)  # a queue of entries for each part
 SOLITARY_PRELOAD = _p.take()
 STATION_A_STRIDE, STATION_C_STRIDE, STATION_A_TRANSPOSED = _p.take(), _p.take(), _p.take()
 STATION_BLOCK_STRIDE, STATION_PIXEL_REPEATS = _p.take(3), _p.take(3)
@@ -123,6 +129,7 @@ SE_FIELDS = 7
 SCALER_ENTRIES = 3
 SE_TABLE = _p.take(SCALER_ENTRIES * SE_FIELDS)
 SE_HEAD, SE_TAIL, SE_LAST_GRANT = _p.take(), _p.take(), _p.take()
+SE_UNTAKEN = _p.take()  # elements that no multiplier has taken yet
 SE_PIPE = _p.take(8)  # what leaves the multipliers, by cycle modulo 8: 0, or 1 + input
 PR_READY, SI_READY, WI_READY = _p.take(), _p.take(), _p.take()
 PR_VALID, PR_SLOT, PR_ROW, PR_LAST, PR_BYTES, PR_PIXELS = (_p.take() for _ in range(6))
@@ -171,6 +178,7 @@ DISPATCH_ENTRIES, NORM_ENTRIES, SCALE_ENTRIES, ISSUE_ENTRIES = 2, 6, 6, 5
 NORM_DATA_Q = _p.queue(2, 1)  # who asked: 1 the store unit, 2 + bank the array
 ACC_SCALER = _p.take(8)  # stages, 0 if empty
 ACC_SCALER_STAGES = 8
+ACC_SCALER_ROWS = _p.take()  # full stages
 
 # Writer
 WR_STATE, WR_ADDRESS, WR_LENGTH, WR_SENT, WR_BEATS, WR_BEATS_LEFT = (_p.take() for _ in range(6))

@@ -18,7 +18,7 @@ from tilewright.targets.gemmini.isa import (
     rows,
 )
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
-from tilewright.targets.gemmini.timing.commands import Commands
+from tilewright.targets.gemmini.timing.commands import FUNCT, RS1, RS2, Commands
 from tilewright.targets.gemmini.timing.state import (
     COUNT,
     DISPATCH_ENTRIES,
@@ -80,9 +80,9 @@ def step_store(s: UnitState, m: GemminiMachine, c: Commands) -> None:
             return
         at = entry_at(s, ST_Q, m.store_queue, 2, 0)
         n = s[at]
-        if c.funct[n] == CONFIG:
-            if bits(c.rs1[n], 0, 2) == CONFIG_ST:
-                configure_store(s, c.rs1[n], c.rs2[n])
+        if c[FUNCT, n] == CONFIG:
+            if bits(c[RS1, n], 0, 2) == CONFIG_ST:
+                configure_store(s, c[RS1, n], c[RS2, n])
             remove(s, ST_Q, m.store_queue)
         elif take_store_slot(s, c, n, s[at + 1]):
             sent = send_block(s, m, c, n)
@@ -143,8 +143,8 @@ def take_store_slot(s: UnitState, c: Commands, n: int, entry: int) -> bool:
         return False
     s[ST_SLOT] = number
     s[ST_SLOT_VALID + number], s[ST_SLOT_ENTRY + number] = 1, entry
-    blocks = (move_columns(c.rs2[n]) + DIM - 1) // DIM
-    total = rows(c.rs2[n]) * blocks
+    blocks = (move_columns(c[RS2, n]) + DIM - 1) // DIM
+    total = rows(c[RS2, n]) * blocks
     if s[ST_POOL_STRIDE] != 0:
         total = s[ST_POOL_ROWS] * s[ST_POOL_COLUMNS] * s[ST_POOL_SIZE] * s[ST_POOL_SIZE]
     elif flat(s):
@@ -158,7 +158,7 @@ def send_block(s: UnitState, m: GemminiMachine, c: Commands, n: int) -> bool:
     """Send the next block of a row to the dispatch queue; whether there was room."""
     if not has_room(s, DISPATCH_Q, DISPATCH_ENTRIES):
         return False
-    rs2 = c.rs2[n]
+    rs2 = c[RS2, n]
     address, n_columns = local_address(rs2), move_columns(rs2)
     blocks = (n_columns + DIM - 1) // DIM
     offset, line, ends, garbage = s[ST_BLOCK] * DIM + s[ST_ROW], s[ST_ROW], True, False
@@ -176,7 +176,7 @@ def send_block(s: UnitState, m: GemminiMachine, c: Commands, n: int) -> bool:
             line = s[ST_POOL_ROW] * s[ST_POOL_OUT] + s[ST_POOL_COLUMN]
     length = (n_columns - 1) % DIM + 1 if s[ST_BLOCK] == blocks - 1 else DIM
     to = new_entry(s, DISPATCH_Q, DISPATCH_ENTRIES, SQ_FIELDS)
-    s[to + SQ_ADDRESS] = bits(c.rs1[n], 0, ADDRESS_BITS) + line * s[ST_STRIDE]
+    s[to + SQ_ADDRESS] = bits(c[RS1, n], 0, ADDRESS_BITS) + line * s[ST_STRIDE]
     s[to + SQ_BYTES], s[to + SQ_BLOCK] = length, s[ST_BLOCK]
     s[to + SQ_ENDS], s[to + SQ_SLOT] = 1 if ends else 0, s[ST_SLOT]
     place(s, m, to, address, offset, garbage)
@@ -196,7 +196,7 @@ def place(
         at &= m.accumulator_rows - 1
         s[to + SQ_KIND] = KIND_ACCUMULATOR
         s[to + SQ_BANK], s[to + SQ_ROW] = (
-            at // m.accumulator_bank_rows, at % m.accumulator_bank_rows
+            at >> m.accumulator_bank_bits, at & (m.accumulator_bank_rows - 1)
         )  # fmt: skip
         if is_full_width(address):
             s[to + SQ_BYTES] *= 4
@@ -204,7 +204,7 @@ def place(
         at &= m.scratchpad_rows - 1
         s[to + SQ_KIND] = KIND_SCRATCHPAD
         s[to + SQ_BANK], s[to + SQ_ROW] = (
-            at // m.scratchpad_bank_rows, at % m.scratchpad_bank_rows
+            at >> m.scratchpad_bank_bits, at & (m.scratchpad_bank_rows - 1)
         )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from tilewright.targets.gemmini.timing.state import (
     ACC_OUT_READY,
     ACC_RESPONSE_READY,
     ACC_SCALER,
+    ACC_SCALER_ROWS,
     ACC_SCALER_STAGES,
     BANK_NEXT,
     COUNT,
@@ -73,6 +74,13 @@ def feed_writer(s: UnitState, writer_ready: bool) -> None:
     What the pipes see is the oldest place of the issue queue even if that is empty, as in the
     hardware.
     """
+    for n in range(MOST_BANKS):
+        s[DMA_PIPE_READY + n] = 0
+    for n in range(MOST_ACC_BANKS):
+        s[ACC_OUT_READY + n] = 0
+    queued = s[ISSUE_Q + COUNT] + s[SCALE_Q + COUNT] + s[NORM_Q + COUNT]
+    if queued + s[ACC_SCALER_ROWS] + s[NORM_DATA_Q + COUNT] == 0:
+        return
     head = entry_at(s, ISSUE_Q, ISSUE_ENTRIES, SQ_FIELDS, 0)
     kind, bank = s[head + SQ_KIND], s[head + SQ_BANK]
     data = kind == KIND_GARBAGE
@@ -83,8 +91,6 @@ def feed_writer(s: UnitState, writer_ready: bool) -> None:
         data = data or scaler_ready
     elif leaving > FROM_STORE:
         scaler_ready = s[ACC_RESPONSE_READY + leaving - 2] == 1
-    for n in range(MOST_BANKS):
-        s[DMA_PIPE_READY + n] = 0
     if writer_ready and kind == KIND_SCRATCHPAD:
         s[DMA_PIPE_READY + bank] = 1
         data = data or (s[DMA_PIPE + bank] & LAST_STAGE) != 0
@@ -104,13 +110,12 @@ def move_to_issue(s: UnitState, scaler_ready: bool, issue_room: bool) -> None:
     if waits and s[head + SQ_KIND] != KIND_ACCUMULATOR:
         move_entry(s, SCALE_Q, SCALE_ENTRIES, ISSUE_Q, ISSUE_ENTRIES)
         waits = False
-    busy = False
-    for place in range(ACC_SCALER_STAGES):
-        busy = busy or s[ACC_SCALER + place] != 0
-    if not busy and s[NORM_DATA_Q + COUNT] == 0:
+    if s[ACC_SCALER_ROWS] == 0 and s[NORM_DATA_Q + COUNT] == 0:
         return
     stalls = s[ACC_SCALER + ACC_SCALER_STAGES - 1] != 0 and not scaler_ready
     moves_on = not stalls
+    if moves_on and s[ACC_SCALER + ACC_SCALER_STAGES - 1] != 0:
+        s[ACC_SCALER_ROWS] -= 1
     for back in range(1, ACC_SCALER_STAGES + 1):
         place = ACC_SCALER_STAGES - back
         # `moves_on`: this stage is free in the next cycle.
@@ -126,14 +131,13 @@ def move_to_issue(s: UnitState, scaler_ready: bool, issue_room: bool) -> None:
         enters = s[entry_at(s, NORM_DATA_Q, 2, 1, 0)]
         remove(s, NORM_DATA_Q, 2)
         s[ACC_SCALER] = enters
+        s[ACC_SCALER_ROWS] += 1
         move_entry(s, SCALE_Q, SCALE_ENTRIES, ISSUE_Q, ISSUE_ENTRIES)
 
 
 @stage
 def move_to_scale(s: UnitState) -> None:
     """From the norm queue to the scale queue; of the accumulator together with the bank's row."""
-    for bank in range(MOST_ACC_BANKS):
-        s[ACC_OUT_READY + bank] = 0
     if s[NORM_Q + COUNT] == 0 or not has_room(s, SCALE_Q, SCALE_ENTRIES):
         return
     head = entry_at(s, NORM_Q, NORM_ENTRIES, SQ_FIELDS, 0)
