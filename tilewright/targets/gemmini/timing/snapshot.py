@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tilewright.targets.gemmini.compiled import stage
 from tilewright.targets.gemmini.isa import PRELOAD, is_compute, is_garbage, local_address
-from tilewright.targets.gemmini.spec import GemminiMachine
+from tilewright.targets.gemmini.spec import MOST_ENTRIES, GemminiMachine
 from tilewright.targets.gemmini.timing import state as st
 from tilewright.targets.gemmini.timing.array import PRODUCTS
 from tilewright.targets.gemmini.timing.execute_controller import source_of
@@ -162,10 +162,10 @@ def take_snapshot(s: UnitState, m: GemminiMachine, p: Snapshots, at: int, end: i
 def note_station(s: UnitState, p: Snapshots, at: int, end: int) -> None:
     """Note the reservation station."""
     for part in range(3):
-        for n in range(st.MOST_ENTRIES):
+        for n in range(MOST_ENTRIES):
             if not s[st.STATION_VALID + part] >> n & 1:
                 continue
-            e = st.STATION + (part * st.MOST_ENTRIES + n) * st.RS_FIELDS
+            e = st.STATION + (part * MOST_ENTRIES + n) * st.RS_FIELDS
             note_command(s, p, at, e + st.RS_COMMAND, end)
             p.header[at, OLDEST] = min(p.header[at, OLDEST], s[e + st.RS_COMMAND])
             note_words(s, p, at, e + st.RS_CONFIG, e + st.RS_A)
@@ -178,7 +178,7 @@ def note_station(s: UnitState, p: Snapshots, at: int, end: int) -> None:
         queue = st.UNISSUED + part * st.UNISSUED_WORDS
         note(p, at, s[queue + COUNT])
         for n in range(s[queue + COUNT]):
-            note(p, at, s[entry_at(s, queue, st.MOST_ENTRIES, 1, n)])
+            note(p, at, s[entry_at(s, queue, MOST_ENTRIES, 1, n)])
 
 
 @stage
