@@ -9,12 +9,8 @@ in blocks as in the kernel's baseline config. A program is checked against the s
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 import tempfile
 import time
-import types
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +30,7 @@ from tilewright.targets.features import Features
 from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import Workload
 
-BUILD_SECONDS = 60.0
+BUILD_SECONDS = 120.0  # a new process takes half a minute to import TVM
 TRIALS_A_ROUND = 64  # MetaSchedule's own default
 
 
@@ -66,20 +62,6 @@ class Trials:
             self.elapsed.append(time.perf_counter() - self.begin)
 
 
-def few_intrinsics() -> None:
-    """Keeps a process from importing all of `tvm.s_tir.tensor_intrin`, which takes a quarter of a
-    minute of it: only those of x86, which MetaSchedule asks for."""
-    name = "tvm.s_tir.tensor_intrin"
-    if name in sys.modules:
-        return
-    spec = importlib.util.find_spec(name)
-    assert spec is not None
-    package = types.ModuleType(name)
-    package.__path__ = list(spec.submodule_search_locations or ())
-    sys.modules[name] = package
-    importlib.import_module(f"{name}.x86")
-
-
 def build(mod: Any, target: Any, params: Any) -> Any:
     """`default_build` of MetaSchedule, with the name that our libraries' function has."""
     import tvm
@@ -105,7 +87,6 @@ def tune(
     eighth of its population and one generation, for its own search takes minutes a round. Raises
     `WorkloadError` where the target has no kernel."""
     spec = CpuSpec.parse(target.name.partition(":")[2])
-    few_intrinsics()
     import tvm
     from tvm.s_tir import meta_schedule as ms
     from tvm.s_tir.meta_schedule.builder import LocalBuilder
@@ -123,7 +104,6 @@ def tune(
             num_trials_per_iter=min(TRIALS_A_ROUND, trials),
             builder=LocalBuilder(
                 max_workers=spec.threads, timeout_sec=BUILD_SECONDS, f_build=build, f_export=export,
-                initializer=few_intrinsics,
             ),
             runner=_runner(target, workload, baseline_config(target, spec, workload), found),
             # All of them: AddToDatabase is what the search learns of measured programs by.

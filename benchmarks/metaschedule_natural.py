@@ -6,9 +6,10 @@
 
 MetaSchedule gets a Relax function of plain operators: NHWC images, HWIO weights, constants as
 weights. The passes, the design space, the population, the generations, the cost model, the builder
-and the runner are those of `relax.pipeline.static_shape_tuning_pipeline` with `cpu_weight_prepack`.
-Its steps are called one by one, because the pipeline takes no seed. Our tuner gets the same layer
-as a workload, with the layouts of its own kernels. Each measures with its own instrument.
+and the runner are those of `relax.pipeline.static_shape_tuning_pipeline` with `cpu_weight_prepack`,
+but for limits of time. Its steps are called one by one, because the pipeline takes no seed. Our
+tuner gets the same layer as a workload, with the layouts of its own kernels. Each measures with its
+own instrument.
 
 The fastest programs of both are then timed in turns by TVM's evaluator, in one process. The output
 of MetaSchedule's is compared with numpy's first. All is on one thread.
@@ -47,6 +48,9 @@ LAYERS = (
 )  # fmt: skip
 QUICK = ("mobilenet_v2 1x1 192-64", "vit_tiny qkv")
 TURNS = 7
+PATIENCE_SECONDS = 120.0
+"""What a program may take to be built, and to run: TVM's 30 do not suffice where a process takes
+half a minute to import it."""
 
 
 def main() -> None:
@@ -110,6 +114,8 @@ class MetaSchedule:
         import tvm
         from tvm import relax
         from tvm.s_tir import meta_schedule as ms
+        from tvm.s_tir.meta_schedule.builder import LocalBuilder
+        from tvm.s_tir.meta_schedule.runner import LocalRunner
 
         self.seconds: list[float] = []
         self.elapsed: list[float] = []
@@ -125,6 +131,8 @@ class MetaSchedule:
             ])(module)  # fmt: skip
             ms.relax_integration.tune_relax(
                 module, {}, self.target, folder, trials, seed=seed,
+                builder=LocalBuilder(max_workers=1, timeout_sec=PATIENCE_SECONDS),
+                runner=LocalRunner(timeout_sec=PATIENCE_SECONDS),
                 measure_callbacks=[*ms.MeasureCallback.create("default"), self._note(begin)],
             )  # fmt: skip
             self.module = tvm.transform.Sequential([
@@ -133,6 +141,8 @@ class MetaSchedule:
                 relax.transform.LiftTransformParams(),
                 relax.transform.FoldConstant(),
             ])(module)  # fmt: skip
+        if not np.isfinite(self.seconds).any():
+            raise ValueError("MetaSchedule measured nothing valid; is the machine too busy?")
         self._check(str(tensors.workload), arrays)
 
     def kernel(self) -> Any:

@@ -137,12 +137,14 @@ def test_an_empty_stream_does_nothing() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"dim": 8}, "dim"),
+        ({"dim": 8}, "dim = 8: .* compared with the RTL of 16 alone"),
+        ({"bus_bytes": 8}, "bus_bytes = 8"),
         ({"scratchpad_rows": 1000}, "scratchpad_rows = 1000 is no power of two"),
         ({"accumulator_banks": 3}, "accumulator_banks"),
         ({"load_queue": 0}, "load_queue"),
         ({"memory_latency_cycles": "soon"}, "memory_latency_cycles"),
         ({"scratchpad_row": 1024}, "did you mean scratchpad_rows"),
+        ({"latncy": 40}, "did you mean latency"),
     ],
 )
 def test_a_machine_that_makes_no_sense_is_refused(values: dict[str, object], message: str) -> None:

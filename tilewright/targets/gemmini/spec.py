@@ -161,6 +161,10 @@ class GemminiSpec(BaseModel):
 
 
 _RECORD = np.dtype((np.record, [(name, np.int64) for name in GemminiMachine._fields]))
+_COMPARED = frozenset({
+    "dim", "DIM", "bus_bytes", "port_bytes", "max_request_bytes", "requests_in_flight",
+})  # fmt: skip
+"""Keys of which one value alone is simulated."""
 _NOT_OF_THE_MACHINE = frozenset({"memory_base", "memory_size"})
 
 
@@ -168,9 +172,16 @@ def _explained(error: ValidationError) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        near = nearest(key, GemminiSpec.model_fields)
+        near = nearest(key, [*GemminiSpec.model_fields, "latency", "port_bytes", "DIM"])
         meant = f"did you mean {near}?" if near else "remove it"
         return f"specification has an unknown key {key}; {meant}"
+    given, limits = first.get("input"), first.get("ctx", {})
+    if key in _COMPARED and isinstance(given, int):
+        only = limits.get("le", limits.get("ge"))
+        return (
+            f"specification key {key} = {given}: the generator builds such machines, but the "
+            f"simulators were compared with the RTL of {only} alone; write {only}"
+        )
     return (
         f"specification key {key}: {first['msg']} (got {first.get('input')!r:.60}); "
         "correct the value and try again"
