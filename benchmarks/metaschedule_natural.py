@@ -149,21 +149,19 @@ class MetaSchedule:
         """What calls the layer's function with buffers of its own, as TVM's evaluator does."""
         import tvm
 
-        (function,) = (
-            function
-            for function in self.module.functions.values()
-            if isinstance(function, tvm.tirx.PrimFunc)
-            and "layout_rewrite" not in str(function.attrs)
+        calls = (
+            binding.value
+            for block in self.module["main"].body.blocks
+            for binding in block.bindings
+            if isinstance(binding.value, tvm.relax.Call)
         )
+        named = [each.args[0] for each in calls if each.op == tvm.ir.Op.get("relax.call_tir")]
+        (function,) = (self.module[name] for name in named)  # others pack weights beforehand
         shapes = [tuple(int(length) for length in each.ty.shape) for each in function.params]
-        named = tvm.IRModule({FUNCTION: function.with_attr("global_symbol", FUNCTION)})
-        return _evaluator(
-            tvm.compile(named, target=self.target).mod,
-            [
-                tvm.runtime.tensor(np.random.default_rng(0).random(each, np.float32))
-                for each in shapes
-            ],
-        )
+        alone = tvm.IRModule({FUNCTION: function.with_attr("global_symbol", FUNCTION)})
+        rng = np.random.default_rng(0)
+        arguments = [tvm.runtime.tensor(rng.random(shape, np.float32)) for shape in shapes]
+        return _evaluator(tvm.compile(alone, target=self.target).mod, arguments)
 
     def _note(self, begin: float) -> Any:
         from tvm.ir.utils import derived_object
