@@ -24,7 +24,6 @@ from tilewright.targets.capabilities import (
     Builds,
     Costs,
     Estimates,
-    Fallback,
     HasArea,
     HasBlocks,
     HasCosts,
@@ -55,7 +54,7 @@ from tilewright.targets.source_digest import source_digest
 from tilewright.targets.workload import Workload
 
 CAPABILITIES = (
-    Baseline, Bounds, Builds, Estimates, Fallback, HasArea, HasBlocks, HasCosts, HasDesigns,
+    Baseline, Bounds, Builds, Estimates, HasArea, HasBlocks, HasCosts, HasDesigns,
     HasSpecification, PoolsSums, RoundsToEven, Verifies, WritesC,
 )  # fmt: skip
 """What a Gemmini can do beyond `Target`."""
@@ -150,10 +149,6 @@ class GemminiTarget:
         config = [knob.values.index(value) for knob, value in pairs]
         lowered = lowering.lower(np.array([config], np.int32))
         return BaselineSchedule(rule, lowering.space, lowered, self.measure(lowered))
-
-    def fallback(self, workload: Workload) -> BaselineSchedule:
-        """The same: the library has a rule and no log. Raises `WorkloadError`."""
-        return self.baseline(workload)
 
     def roofline(self, workload: Workload) -> Latency:
         """See `targets.gemmini.bounds.roofline_cycles`."""
