@@ -64,7 +64,7 @@ def test_what_cannot_be_is_said(folder: Path, tmp_path: Path) -> None:
     library = folder / "art" / "network.so"
     wrong = run(folder, library, tmp_path / "in", tmp_path / "out", "1", "1", "8", "9")
     assert wrong.returncode == 1
-    assert wrong.stderr.startswith("error: the network: ")
+    assert wrong.stderr.startswith("error: the network")  # weights may be too few for a file
     missing = run(folder, tmp_path / "no.so", tmp_path / "in", tmp_path / "out", *SHAPE)
     assert missing.returncode == 1
     assert "no.so" in missing.stderr

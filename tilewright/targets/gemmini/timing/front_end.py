@@ -1,6 +1,6 @@
 """Simulates the way of commands from the port to the reservation station: four short queues.
 
-The registers of all units are `s` (STATE_WORDS,).
+The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (COMMAND_ROWS, n).
 """
 
 from __future__ import annotations

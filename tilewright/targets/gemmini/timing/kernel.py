@@ -1,6 +1,6 @@
 """Simulates a command stream cycle by cycle, as one compiled call that releases the GIL.
 
-The registers of all units are `s` (STATE_WORDS,).
+The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (COMMAND_ROWS, n).
 """
 
 from __future__ import annotations

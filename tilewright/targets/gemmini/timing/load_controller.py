@@ -1,6 +1,6 @@
 """Simulates the load controller: turns MVINs into rows, two commands at a time.
 
-The registers of all units are `s` (STATE_WORDS,).
+The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (COMMAND_ROWS, n).
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ LoopMatmul.scala and WeightedArbiter.scala. Stores come first, then products, th
 or B, whichever is behind. A generator waits while its part of the reservation station is full of
 generated commands.
 
-The registers of all units are `s` (STATE_WORDS,). A loop's settings are `loop` (LOOP_SETTINGS,).
+The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (COMMAND_ROWS, n).
+A loop's settings are `loop` (LOOP_SETTINGS,).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ is known if the next commands move on in the same steps. Meanwhile addresses mus
 and alignment, and cross pages as before. Rows of nearby commands must overlap as before. Each of
 these bounds the number of periods, or forbids the jump.
 
-The registers of all units are `s` (STATE_WORDS,).
+The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (COMMAND_ROWS, n).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 ReservationStation.scala. Each of the three parts issues its commands in order. A command waits for
 commands of the other two parts whose local rows overlap with its own.
 
-The registers of all units are `s` (STATE_WORDS,).
+The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (COMMAND_ROWS, n).
 """
 
 from __future__ import annotations

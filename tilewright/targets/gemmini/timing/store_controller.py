@@ -1,6 +1,6 @@
 """Simulates the store controller: turns MVOUTs into rows, blocks and pooling windows.
 
-The registers of all units are `s` (STATE_WORDS,).
+The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (COMMAND_ROWS, n).
 """
 
 from __future__ import annotations
