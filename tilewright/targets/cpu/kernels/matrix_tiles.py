@@ -1,9 +1,9 @@
 """Multiplies tiles of bfloat16 or int8, by AMX or, for trying the loops around them anywhere, by
 plain arithmetic.
 
-A tile has up to 16 rows of 64 bytes, in words of two bfloat16 or four bytes. `C += A B` takes rows of
-A as they are. A word of B holds the next two or four numbers of a column. See Intel's manual of AMX:
-TDPBF16PS, TDPBSSD and TDPBUSD.
+A tile has up to 16 rows of 64 bytes, in words of two bfloat16 or four bytes. `C += A B` takes rows
+of A as they are. A word of B holds the next two or four numbers of a column. See Intel's manual of
+AMX: TDPBF16PS, TDPBSSD and TDPBUSD.
 """
 
 from __future__ import annotations

@@ -22,7 +22,6 @@ from tilewright.targets.gemmini.timing.commands import (
     RS2,
 )
 from tilewright.targets.gemmini.timing.kernel import HANGS, simulate_stream
-from tilewright.targets.gemmini.timing.snapshot import blank_snapshots
 from tilewright.targets.gemmini.timing.state import blank_state
 from tilewright.targets.gemmini.unroll import unrolled
 from tilewright.targets.gemmini.validity import check_stream
@@ -44,19 +43,11 @@ class CommandTimes:
     requests: NDArray[np.int64]
 
 
-FEWEST_COMMANDS = 1_000
-"""Of a stream in which periods are looked for."""
-
-
-def time_stream(
-    stream: CommandStream, spec: GemminiSpec, most_requests: int = 0, jumps: bool | None = None
-) -> CommandTimes:
+def time_stream(stream: CommandStream, spec: GemminiSpec, most_requests: int = 0) -> CommandTimes:
     """Cycles from the first command at the port until the accelerator is idle after the last.
 
-    `most_requests`: of how many requests at the memory port to keep a record. `jumps`: jump over
-    periods that repeat, with the same result. The default is to do so in streams of 1,000 commands
-    without loops; it is never done with a record of requests. Raises `StreamError` for a stream
-    that the machine does not run to its end.
+    `most_requests`: of how many requests at the memory port to keep a record. Raises
+    `StreamError` for a stream that the machine does not run to its end.
     """
     n = len(stream.funct)
     plain, origin = unrolled(stream, spec.machine)
@@ -67,13 +58,7 @@ def time_stream(
     commands[RS1, :n] = stream.rs1.view(np.int64)
     commands[RS2, :n] = stream.rs2.view(np.int64)
     requests = np.full((most_requests, 3), -1, np.int64)
-    if jumps is None:
-        # The periods of loops are few, and cost more than they save.
-        jumps = len(plain.funct) >= FEWEST_COMMANDS and not stream.has_loops
-    total = simulate_stream(
-        blank_state(), spec.machine_record, commands, n, requests, blank_snapshots(),
-        jumps and most_requests == 0,
-    )  # fmt: skip
+    total = simulate_stream(blank_state(), spec.machine_record, commands, n, requests)
     if total == HANGS:
         raise stream_error(_hang(stream, commands[COMPLETE, :n]))
     events = dict(zip(EVENT_NAMES, commands[ACCEPT:, :n], strict=True))

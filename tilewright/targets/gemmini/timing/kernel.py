@@ -21,9 +21,7 @@ from tilewright.targets.gemmini.timing.load_path import step_merger, step_scaler
 from tilewright.targets.gemmini.timing.local_writes import write_local
 from tilewright.targets.gemmini.timing.port import NOBODY, move_requests, move_responses
 from tilewright.targets.gemmini.timing.reader import step_reader
-from tilewright.targets.gemmini.timing.repeats import can_repeat, is_marker, try_jump
 from tilewright.targets.gemmini.timing.reservation import step_station
-from tilewright.targets.gemmini.timing.snapshot import SNAPSHOTS, Snapshots, take_snapshot
 from tilewright.targets.gemmini.timing.state import (
     COUNT,
     LD_Q,
@@ -44,10 +42,6 @@ from tilewright.targets.gemmini.timing.translation import answer_translation
 from tilewright.targets.gemmini.timing.writer import step_writer
 
 HANGS = -1
-MOST_PATIENCE = 256
-"""Snapshots after which a stream whose periods were no use is looked at again."""
-MOST_FRUITLESS = 2_048
-"""Snapshots without a jump after which the rest of a stream is stepped."""
 PATIENCE = 20_000
 """Cycles without a command moving on, beyond the memory's latency, after which nothing will."""
 
@@ -64,34 +58,16 @@ def all_accepted(s: UnitState, c: Commands, end: int) -> bool:
 
 @compiled
 def simulate_stream(
-    s: UnitState, m: GemminiMachine, c: Commands, end: int, requests: NDArray[np.int64],
-    past: Snapshots, jumps: bool,
-) -> int:  # fmt: skip
+    s: UnitState, m: GemminiMachine, c: Commands, end: int, requests: NDArray[np.int64]
+) -> int:
     """Cycles until all `end` commands are done and the accelerator is idle, or HANGS.
 
     `s` is a blank state. The times in `c` are filled, and `requests` (room, 3) with cycle,
-    transaction and bytes of each request at the port. With `jumps`, periods of a stream are
-    jumped over (`repeats`); requests are then not written.
+    transaction and bytes of each request at the port.
     """
-    jumps = jumps and can_repeat(c, end)
-    snapshots, patience, waits, marked = 0, 1, 0, False
     seen_requests = 0
     s[LW_MADE] = end
     while True:
-        if marked:
-            take_snapshot(s, m, past, snapshots % SNAPSHOTS, end)
-            if waits > 0:
-                waits -= 1
-                snapshots += 1
-            else:
-                jumped = try_jump(s, m, c, past, snapshots, end)
-                snapshots = 0 if jumped > 0 else snapshots + 1
-                if jumped < 0:
-                    waits = patience
-                    patience = min(2 * patience, MOST_PATIENCE)
-                elif jumped > 0:
-                    patience = 1
-            jumps = jumps and snapshots < MOST_FRUITLESS
         # Only an end or a fence asks whether the accelerator is idle.
         n = s[NEXT_COMMAND]
         idle = (n == end or c[FUNCT, n] == FENCE) and is_idle(s)
@@ -125,11 +101,7 @@ def simulate_stream(
         if s[LD_STATE] != WAITS_FOR_COMMAND or s[LD_Q + COUNT] > 0:
             step_load(s, m, c, zero_ready)
         step_station(s, m, c)
-        made = s[LW_MADE]
         step_front_end(s, m, c, end, idle)
-        marked = jumps and (
-            (s[LW_MADE] > made and is_marker(c, made)) or (s[NEXT_COMMAND] > n and is_marker(c, n))
-        )
         drop_tags(s)
         move_writes(s)
         s[NOW] += 1

@@ -52,7 +52,6 @@ NEXT_COMMAND, WAIT_UNTIL = _p.take(), _p.take()
 # LOOP_WS: two loops with flags, five generators with the loop they work for and their counters
 LW_CONFIGURED, LW_RUNNING, LW_STARTED, LW_COMPLETED = (_p.take(2) for _ in range(4))  # bit sets
 LW_HEAD, LW_BASE, LW_MADE = _p.take(), _p.take(), _p.take()
-TRUE_SINCE = _p.take()  # generated commands before this one have other addresses, see `repeats`
 GEN_A, GEN_B, GEN_D, GEN_EX, GEN_C = 0, 1, 2, 3, 4
 GENERATORS = 5
 LG_STATE, LG_LOOP = _p.take(GENERATORS), _p.take(GENERATORS)
