@@ -92,17 +92,17 @@ def compared(name: str, trials: int, seed: int) -> list[dict[str, Any]]:
     }
     milliseconds = in_turns(calls)
     traces = {
-        "default": (ours["seconds"], ours["elapsed"]),
-        "metaschedule": (theirs.seconds, theirs.elapsed),
+        "default": (ours["best_seconds"], ours["elapsed"]),
+        "metaschedule": (np.fmin.accumulate(theirs.seconds), theirs.elapsed),
     }
     return [
         {
             "layer": name, "seed": seed, "tuner": tuner, "trial": trial,
-            "seconds": np.nan if seconds is None else seconds, "elapsed": elapsed,
+            "best_seconds": np.nan if best is None else best, "elapsed": elapsed,
             "final_ms": milliseconds[tuner],
         }
         for tuner, trace in traces.items()
-        for trial, (seconds, elapsed) in enumerate(zip(*trace, strict=True))
+        for trial, (best, elapsed) in enumerate(zip(*trace, strict=True))
     ]  # fmt: skip
 
 
@@ -289,7 +289,7 @@ def _in_as_long(ours: Sequence[pd.DataFrame], theirs: Sequence[pd.DataFrame]) ->
         early = other[other.elapsed <= mine.elapsed.max()]
         counts.append(len(early))
         if len(early):
-            shares.append(early.seconds.min() / other.seconds.min())
+            shares.append(early.best_seconds.min() / other.best_seconds.min())
     done = f"{np.median(counts):.0f} trials"
     return f"{done}, {np.median(shares):.2f} ×" if len(shares) == len(ours) else done
 
