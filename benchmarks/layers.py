@@ -1,7 +1,8 @@
 """Lists layers that benchmarks run, and says which of them options were chosen on.
 
 This is the one split between development and judged layers. Options are chosen on `DEVELOPMENT`
-only. A claim about layers that a tuner has not been adjusted to comes from `JUDGED`.
+only. A claim about layers that a tuner has not been adjusted to comes from `JUDGED`. Estimates of
+a CPU have a split of their own, since their constants were chosen on `benchmarks.cpu.LAYERS`.
 """
 
 from __future__ import annotations
@@ -66,3 +67,20 @@ JUDGED = _named(
 )
 """Layers that no option was chosen on, of networks that no layer above is of: drawn up by hand
 before any tuner saw them. Leave them alone when a default is to be decided."""
+
+CPU_JUDGED: dict[str, tuple[str, str]] = {
+    "efficientnet_b0 1x1 24-144": ("conv2d:n=1,c=24,h=56,w=56,o=144,k=1", "bias"),
+    "efficientnet_b0 dw/2 144": ("conv2d:n=1,c=144,h=56,w=56,o=144,k=5,s=2,p=2,g=144", "bias"),
+    "efficientnet_b0 1x1 480-112": ("conv2d:n=1,c=480,h=14,w=14,o=112,k=1", "bias"),
+    "efficientnet_b0 dw 1152": ("conv2d:n=1,c=1152,h=7,w=7,o=1152,k=5,p=2,g=1152", "bias"),
+    "unet 3x3 256-512": ("conv2d:n=1,c=256,h=16,w=16,o=512,k=3,p=1", "bias, relu"),
+    "unet 1x1 512-1024": ("conv2d:n=1,c=512,h=16,w=16,o=1024,k=1", "bias"),
+    "convnext_t dw 192": ("conv2d:n=1,c=192,h=28,w=28,o=192,k=7,p=3,g=192", "bias"),
+    "convnext_t 2x2/2 384": ("conv2d:n=1,c=192,h=28,w=28,o=384,k=2,s=2", "bias"),
+    "convnext_t dense 192-768": ("dense:n=784,c=192,o=768", "bias"),
+    "mixer_s16 tokens": ("dense:n=512,c=196,o=256", "bias"),
+    "keywords 1x1 64-64": ("conv2d:n=1,c=64,h=25,w=5,o=64,k=1", "bias, relu"),
+    "audio 1x3 64-128": ("conv2d:n=1,c=64,h=1,w=1001,o=128,k=1x3,p=0x1", "bias, relu"),
+}
+"""Layers of six networks of `benchmarks.cpu_models`, in float32, with their epilogues. They judge
+estimates of a CPU: no constant of those was chosen on them."""

@@ -12,8 +12,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from benchmarks import cpu
+from benchmarks.cpu_schedules import table_of as schedules_table
+from benchmarks.cpu_schedules import workload_of
 from benchmarks.intervals import hierarchical, ratio_of_medians
-from benchmarks.layers import DEVELOPMENT, JUDGED
+from benchmarks.layers import CPU_JUDGED, DEVELOPMENT, JUDGED
 from benchmarks.model_errors import figures as model_error_figures
 from benchmarks.sample_efficiency import _test_bed, figures, rows_of
 from benchmarks.transfer_accuracy import formula_figures
@@ -47,6 +50,30 @@ def test_no_judged_layer_is_a_development_layer() -> None:
     judged = {padded(each).id for each in JUDGED.values()}
     assert len(judged) == len(JUDGED)
     assert not development & judged
+
+
+def test_no_layer_that_judges_estimates_of_a_cpu_chose_their_constants() -> None:
+    development = {cpu.workload_of(name).with_steps(()).id for name in cpu.LAYERS}
+    judged = {workload_of(name).with_steps(()).id for name in CPU_JUDGED}
+    assert len(judged) == len(CPU_JUDGED)
+    assert not development & judged
+
+
+def test_estimates_are_judged_by_scipys_correlation_of_schedules_that_run() -> None:
+    rng = np.random.default_rng(3)
+    layer = np.repeat(["a", "b"], 30)
+    rows = pd.DataFrame({"layer": layer, "estimated": rng.random(60), "status": "valid"})
+    rows["seconds"] = rows["estimated"].round(1) + (layer == "b") * rng.random(60)
+    rows.loc[[3, 40, 41], ["status", "seconds"]] = "compile_error", np.nan
+    ran = rows[rows["status"] == "valid"]
+    known = [
+        stats.spearmanr(own["estimated"], own["seconds"]).statistic
+        for _, own in ran.groupby("layer")
+    ]
+    lines = schedules_table(rows).splitlines()
+    assert [float(line.split("|")[-2]) for line in lines[2:4]] == pytest.approx(known, abs=0.005)
+    assert lines[2].split("|")[2].strip() == "29 of 30"
+    assert float(lines[4].split("|")[-2].split()[0]) == pytest.approx(np.mean(known), abs=0.005)
 
 
 @pytest.mark.parametrize("where", ["unchecked", "extended"])

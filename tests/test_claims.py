@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from benchmarks import codesign_energy, gemmini_dataflows, gemmini_layers
+from benchmarks import codesign_energy, cpu_schedules, gemmini_dataflows, gemmini_layers
 from benchmarks.codesign import read_runs
 from benchmarks.codesign_figures import summary
 from benchmarks.exact_codesign.store import read_truth
@@ -142,6 +142,13 @@ def test_trials_for_gemmini_are_what_their_rows_give() -> None:
             few = "" if each["reached"].all() else f", {each['reached'].sum()} of {len(each)} runs"
             cells.append(f"{each['trials'].median():.0f}{few}")
         assert f"| `{tuner}` | {' | '.join([*ratios, *cells])} |" in page
+
+
+def test_the_table_of_estimates_of_a_cpu_is_what_its_rows_give() -> None:
+    rows = pd.read_parquet(ROOT / "benchmarks" / "rows" / "cpu-schedules.parquet")
+    table = cpu_schedules.table_of(rows)
+    assert table in (ROOT / "docs" / "evidence" / "cpu-estimates.md").read_text()
+    assert table.split("|")[-2].strip() in CLAIMS
 
 
 def test_the_table_of_gemminis_convolutions_is_what_its_rows_give() -> None:
