@@ -144,6 +144,17 @@ def test_trials_for_gemmini_are_what_their_rows_give() -> None:
         assert f"| `{tuner}` | {' | '.join([*ratios, *cells])} |" in page
 
 
+def test_fastest_schedules_in_the_papers_form_are_what_their_rows_give() -> None:
+    rows = pd.read_parquet(ROOT / "benchmarks" / "rows" / "codesign-layers-1000.parquet")
+    page = (ROOT / "docs" / "evidence" / "codesign.md").read_text()
+    table = rows.pivot(index="layer", columns="entry", values="seconds") * 1e3
+    for layer, own in table.iterrows():
+        cells = [f"{own[name]:.3f}" for name in ("autotvm", "dcoc", "chameleon", "random")]
+        assert f"| `{layer}` | {' | '.join(cells)} |" in page
+    assert (table["random"] == table["dcoc"]).all()
+    assert (rows["measured"] == 1000).all()
+
+
 def test_the_table_of_estimates_of_a_cpu_is_what_its_rows_give() -> None:
     rows = pd.read_parquet(ROOT / "benchmarks" / "rows" / "cpu-schedules.parquet")
     table = cpu_schedules.table_of(rows)
