@@ -309,7 +309,7 @@ def source_of(m: GemminiMachine, address: int, offset: int) -> int:
     """The bank of an operand's row; those of the accumulator come after the scratchpad's."""
     at = (address + offset) & m.address_mask
     if in_accumulator(address):
-        return MOST_BANKS + (at & (m.accumulator_rows - 1)) >> m.accumulator_bank_bits
+        return MOST_BANKS + ((at & (m.accumulator_rows - 1)) >> m.accumulator_bank_bits)
     return (at & (m.scratchpad_rows - 1)) >> m.scratchpad_bank_bits
 
 

@@ -99,6 +99,13 @@ def settings_at(loop: int) -> int:
 
 
 @stage
+def settings_of(s: UnitState, loop: int) -> NDArray[np.int64]:
+    """The settings of one of the two loops, shape (LOOP_SETTINGS,): a view."""
+    first = settings_at(loop)
+    return s[first : first + LOOP_SETTINGS]
+
+
+@stage
 def step_loops(s: UnitState, m: GemminiMachine, c: Commands, end: int) -> None:
     """One cycle: pass on a plain command, or configure and run loops."""
     run_loops(s, m, c)
@@ -128,11 +135,11 @@ def run_loops(s: UnitState, m: GemminiMachine, c: Commands) -> None:
     takes = is_loop and not s[LW_CONFIGURED + free]
     head_ends = s[LW_RUNNING + head] == 1 and s[LW_COMPLETED + head] == ALL_COMPLETED
     mark_completed_after = completed_now(s)
-    chosen = choose_generator(s, m, c) if room else NOBODY
-    starting = starts(s, c)
+    chosen = choose_generator(s, m) if room else NOBODY
+    starting = starts(s)
     settled = starting == 0 and chosen == NOBODY and not takes and not head_ends
     for generator in range(GENERATORS):
-        if s[LG_STATE + generator] != IDLE and is_skipped(s, c, generator):
+        if s[LG_STATE + generator] != IDLE and is_skipped(s, generator):
             s[LG_STATE + generator] = IDLE
             settled = False
     if chosen != NOBODY:
@@ -165,8 +172,7 @@ def count_completed(s: UnitState, end: int) -> None:
 @stage
 def configure_loop(s: UnitState, m: GemminiMachine, c: Commands, command: int, loop: int) -> None:
     """Take one of a loop's configuration commands."""
-    first = settings_at(loop)
-    settings = s[first : first + LOOP_SETTINGS]
+    settings = settings_of(s, loop)
     set_loop(settings, c[FUNCT, command], c[RS1, command], c[RS2, command])
     if c[FUNCT, command] == LOOP_WS:
         s[LW_CONFIGURED + loop] = 1
@@ -192,7 +198,7 @@ def completed_now(s: UnitState) -> int:
 
 
 @stage
-def starts(s: UnitState, c: Commands) -> int:
+def starts(s: UnitState) -> int:
     """Which generators begin with a loop in this cycle, as a bit set."""
     starting = 0
     for generator in range(GENERATORS):
@@ -229,10 +235,9 @@ def start(s: UnitState, generator: int) -> None:
 
 
 @stage
-def is_skipped(s: UnitState, c: Commands, generator: int) -> bool:
+def is_skipped(s: UnitState, generator: int) -> bool:
     """Whether a generator has nothing to do in its loop."""
-    first = settings_at(s[LG_LOOP + generator])
-    loop = s[first : first + LOOP_SETTINGS]
+    loop = settings_of(s, s[LG_LOOP + generator])
     if generator == GEN_A:
         return loop[A_ADDRESS] == 0
     if generator == GEN_B:
@@ -245,9 +250,9 @@ def is_skipped(s: UnitState, c: Commands, generator: int) -> bool:
 
 
 @stage
-def has_command(s: UnitState, m: GemminiMachine, c: Commands, generator: int) -> bool:
+def has_command(s: UnitState, m: GemminiMachine, generator: int) -> bool:
     """Whether a generator offers a command."""
-    if s[LG_STATE + generator] == IDLE or is_skipped(s, c, generator):
+    if s[LG_STATE + generator] == IDLE or is_skipped(s, generator):
         return False
     if generator == GEN_C:
         full = s[LW_IN_STATION + STORE_PART] >= m.store_entries
@@ -260,7 +265,7 @@ def has_command(s: UnitState, m: GemminiMachine, c: Commands, generator: int) ->
     if generator == GEN_EX:
         return operands_are_ahead(s)
     if generator == GEN_C:
-        return results_are_ahead(s, c)
+        return results_are_ahead(s)
     return True
 
 
@@ -282,10 +287,9 @@ def operands_are_ahead(s: UnitState) -> bool:
 
 
 @stage
-def results_are_ahead(s: UnitState, c: Commands) -> bool:
+def results_are_ahead(s: UnitState) -> bool:
     """Whether the products of the next store were issued."""
-    first = settings_at(s[LG_LOOP + GEN_C])
-    loop = s[first : first + LOOP_SETTINGS]
+    loop = settings_of(s, s[LG_LOOP + GEN_C])
     i, j = s[LG_I + GEN_C], s[LG_J + GEN_C]
     blocks = blocks_at(j, loop[MAX_J], c_blocks(loop))
     if loop[IS_RESADD]:
@@ -302,20 +306,20 @@ def results_are_ahead(s: UnitState, c: Commands) -> bool:
 
 
 @stage
-def choose_generator(s: UnitState, m: GemminiMachine, c: Commands) -> int:
+def choose_generator(s: UnitState, m: GemminiMachine) -> int:
     """Whose command goes next, or NOBODY."""
-    if has_command(s, m, c, GEN_C):
+    if has_command(s, m, GEN_C):
         return GEN_C
-    if has_command(s, m, c, GEN_EX):
+    if has_command(s, m, GEN_EX):
         return GEN_EX
-    if has_command(s, m, c, GEN_D):
+    if has_command(s, m, GEN_D):
         return GEN_D
-    a_or_b = choose_operand(s, c)
-    return a_or_b if has_command(s, m, c, a_or_b) else NOBODY
+    a_or_b = choose_operand(s)
+    return a_or_b if has_command(s, m, a_or_b) else NOBODY
 
 
 @stage
-def choose_operand(s: UnitState, c: Commands) -> int:
+def choose_operand(s: UnitState) -> int:
     """Whether A or B is loaded next."""
     same = s[LG_LOOP + GEN_A] == s[LG_LOOP + GEN_B]
     a_idle, b_idle = s[LG_STATE + GEN_A] == IDLE, s[LG_STATE + GEN_B] == IDLE
@@ -336,8 +340,7 @@ def choose_operand(s: UnitState, c: Commands) -> int:
 @stage
 def emit(s: UnitState, m: GemminiMachine, c: Commands, generator: int) -> None:
     """Make a generator's command and move its counters on."""
-    first = settings_at(s[LG_LOOP + generator])
-    loop = s[first : first + LOOP_SETTINGS]
+    loop = settings_of(s, s[LG_LOOP + generator])
     i, j, k = s[LG_I + generator], s[LG_J + generator], s[LG_K + generator]
     part = LOAD_PART
     if generator == GEN_A:
