@@ -94,15 +94,9 @@ NOBODY = -1
 
 @stage
 def settings_at(loop: int) -> int:
-    """Where the settings of one of the two loops begin."""
+    """Where the settings of one of the two loops begin: without reference counts, no function can
+    return a view of them."""
     return LW_LOOPS + loop * LOOP_SETTINGS
-
-
-@stage
-def settings_of(s: UnitState, loop: int) -> NDArray[np.int64]:
-    """The settings of one of the two loops, shape (LOOP_SETTINGS,): a view."""
-    first = settings_at(loop)
-    return s[first : first + LOOP_SETTINGS]
 
 
 @stage
@@ -172,7 +166,8 @@ def count_completed(s: UnitState, end: int) -> None:
 @stage
 def configure_loop(s: UnitState, m: GemminiMachine, c: Commands, command: int, loop: int) -> None:
     """Take one of a loop's configuration commands."""
-    settings = settings_of(s, loop)
+    first = settings_at(loop)
+    settings = s[first : first + LOOP_SETTINGS]
     set_loop(settings, c[FUNCT, command], c[RS1, command], c[RS2, command])
     if c[FUNCT, command] == LOOP_WS:
         s[LW_CONFIGURED + loop] = 1
@@ -237,7 +232,8 @@ def start(s: UnitState, generator: int) -> None:
 @stage
 def is_skipped(s: UnitState, generator: int) -> bool:
     """Whether a generator has nothing to do in its loop."""
-    loop = settings_of(s, s[LG_LOOP + generator])
+    first = settings_at(s[LG_LOOP + generator])
+    loop = s[first : first + LOOP_SETTINGS]
     if generator == GEN_A:
         return loop[A_ADDRESS] == 0
     if generator == GEN_B:
@@ -289,7 +285,8 @@ def operands_are_ahead(s: UnitState) -> bool:
 @stage
 def results_are_ahead(s: UnitState) -> bool:
     """Whether the products of the next store were issued."""
-    loop = settings_of(s, s[LG_LOOP + GEN_C])
+    first = settings_at(s[LG_LOOP + GEN_C])
+    loop = s[first : first + LOOP_SETTINGS]
     i, j = s[LG_I + GEN_C], s[LG_J + GEN_C]
     blocks = blocks_at(j, loop[MAX_J], c_blocks(loop))
     if loop[IS_RESADD]:
@@ -340,7 +337,8 @@ def choose_operand(s: UnitState) -> int:
 @stage
 def emit(s: UnitState, m: GemminiMachine, c: Commands, generator: int) -> None:
     """Make a generator's command and move its counters on."""
-    loop = settings_of(s, s[LG_LOOP + generator])
+    first = settings_at(s[LG_LOOP + generator])
+    loop = s[first : first + LOOP_SETTINGS]
     i, j, k = s[LG_I + generator], s[LG_J + generator], s[LG_K + generator]
     part = LOAD_PART
     if generator == GEN_A:
