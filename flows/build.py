@@ -36,7 +36,7 @@ from tilewright.tuning.build_cpu_library import (
 from tilewright.tuning.build_options import BuildOptions
 from tilewright.tuning.fusion_file import labels_of
 from tilewright.tuning.output_dir import FUSION
-from tilewright.tuning.schedule_lookup import pick_without_trials, read_picks
+from tilewright.tuning.schedule_lookup import pick_rules, pick_without_trials, read_picks
 
 if TYPE_CHECKING:
     from tilewright.networks.artifact.compiled import CompiledFiles
@@ -125,9 +125,10 @@ def choose_kernels(
         tuned = [workload.without_activation for workload in workloads]
         picks = read_picks(options.schedules, tuned, target)
         return dict(zip(workloads, picks, strict=True)), ()
-    found: dict[Workload, Pick] = {}
+    found = {} if options.trials else pick_rules(workloads, target, options.seed)
     warnings = []
-    different = list(dict.fromkeys(workloads))
+    whole = len(set(workloads))
+    others = [workload for workload in dict.fromkeys(workloads) if workload not in found]
 
     def pick(workload: Workload) -> Pick | WorkloadError:
         try:
@@ -139,9 +140,9 @@ def choose_kernels(
     # waits until nothing is compiled.
     with ThreadPoolExecutor(1 if options.trials else COMPILED_TOGETHER) as pool:
         for done, (workload, picked) in enumerate(
-            zip(different, pool.map(pick, different), strict=True)
+            zip(others, pool.map(pick, others), strict=True), whole - len(others)
         ):
-            emit(SchedulesFound(done + 1, len(different)))
+            emit(SchedulesFound(done + 1, whole))
             if isinstance(picked, WorkloadError):
                 warnings.append(f"{picked}; until then TVM compiles it without a schedule")
             else:

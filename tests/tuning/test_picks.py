@@ -13,7 +13,7 @@ from tilewright.search.events import Event
 from tilewright.targets import make_target
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.workload import Workload, canonical, parse_workload
-from tilewright.tuning.schedule_lookup import PickError, pick_without_trials, read_picks
+from tilewright.tuning.schedule_lookup import PickError, pick_rules, read_picks
 
 TARGET = make_target("vta-pynq")
 SHAPES = ("conv2d:c=16,h=10,w=10,o=32,k=3,p=1", "dense:n=1,c=64,o=32")
@@ -27,11 +27,23 @@ def test_a_large_space_is_not_written_out_for_the_few_that_are_drawn() -> None:
     assert target.space(workload).size > 30_000_000
     tracemalloc.start()
     try:
-        pick_without_trials(workload, target)
+        pick_rules([workload], target)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < target.space(workload).size
+
+
+@pytest.mark.slow(seconds=5)
+def test_a_rule_is_doubted_only_where_that_could_save_much_of_the_network() -> None:
+    """What a layer might save alone does not pay a measurement beside one that takes far longer."""
+    target = make_target("cpu:threads=1")
+    shapes = ("conv2d:c=480,h=1,w=1,o=20,k=1", "conv2d:c=96,h=56,w=56,o=96,k=7,p=3,g=96")
+    small = [parse_workload(f"{shape},dtype=float32") for shape in shapes]
+    large = parse_workload("conv2d:c=512,h=56,w=56,o=512,k=3,p=1,dtype=float32")
+    doubted = [workload for workload in small if not pick_rules([workload], target)]
+    assert doubted
+    assert set(doubted) <= set(pick_rules([*small, *[large] * 100], target))
 
 
 def folder(place: Path, **changes: object) -> Path:
