@@ -144,6 +144,18 @@ def test_the_space_is_finite_and_the_baseline_config_lies_in_it(text: str) -> No
     assert held <= 16, "a register tile of AVX2 is spilled"
 
 
+@pytest.mark.parametrize("channels", [16, 24, 32, 40, 48, 64, 80, 120, 200, 320])
+@pytest.mark.parametrize("kernel", [1, 5])
+def test_the_rules_tile_loads_less_than_it_multiplies(channels: int, kernel: int) -> None:
+    """A tile of one block of channels loads a number for each multiplication."""
+    text = f"conv2d:n=1,c=32,h=28,w=28,o={channels},k={kernel},p={kernel // 2},dtype=float32"
+    workload, spec = parse_workload(text, "bias"), CpuSpec(1, 8, "", "")
+    values = KERNEL.baseline_values(workload, spec)
+    tiling = CpuTiling.of(workload, spec, values, pixels(workload))
+    blocks, high, long = tiling.tile
+    assert blocks + high * long <= 0.8 * blocks * high * long
+
+
 @pytest.mark.parametrize("text", LAYERS)
 def test_tiles_cover_the_output_and_chunks_divide_them(text: str) -> None:
     workload, spec = parse_workload(f"{text},dtype=float32", "bias"), this_machine()

@@ -25,6 +25,8 @@ COPIED = 0.8
 image."""
 COPY_CYCLES = 6.0
 """Of a vector of the data, elsewhere: our choice, twice what the estimate says."""
+WASTED = 0.9
+"""What a tile of Winograd's products is worth whose last pixels are thrown away."""
 
 
 def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[str, int]:
@@ -37,7 +39,7 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
         rows, columns = -(-w.out_height // m), -(-w.out_width // m)
     ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
     dots = w.dtype == "int8" and not m  # whose data are best copied, and whose tiles overlap
-    copied = 1.0 if is_padded(w) or dots else _copied(w, spec)
+    copied = WASTED if m else 1.0 if is_padded(w) or dots else _copied(w, spec)
     blocks, tile_h, tile_w = _tile(w.out_channels // ob, rows, columns, copied, spec, dots)
     area = (m + 2) ** 2 if m else w.kernel_h * w.kernel_w
     number = 4 // dot_product(spec).numbers if dots else 4
@@ -129,7 +131,7 @@ def _tile(
 
     found = [
         (each, even_parts(rows, high), even_parts(columns, long))
-        for each, high, long in product((1, 2, 3, 4, 6, 8), range(1, 9), range(1, room + 1))
+        for each, high, long in product((1, 2, 3, 4, 5, 6, 8), range(1, 9), range(1, room + 1))
         if blocks % each == 0 and fits(each, high * long)
     ]
     return max(found, key=worth)
