@@ -156,6 +156,16 @@ def test_the_rules_tile_loads_less_than_it_multiplies(channels: int, kernel: int
     assert blocks + high * long <= 0.8 * blocks * high * long
 
 
+def test_the_rule_unrolls_a_kernel_only_where_registers_hold_its_numbers() -> None:
+    text = "conv2d:n=1,c=128,h=1,w=251,o=256,k=1x3,p=0x1,dtype=float32"
+    workload = parse_workload(text, "bias")
+    unrolled = {
+        lanes: KERNEL.baseline_values(workload, CpuSpec(1, lanes, "", ""))["unroll_kernel"]
+        for lanes in (8, 16)
+    }
+    assert unrolled == {8: 0, 16: 1}
+
+
 @pytest.mark.parametrize("text", LAYERS)
 def test_tiles_cover_the_output_and_chunks_divide_them(text: str) -> None:
     workload, spec = parse_workload(f"{text},dtype=float32", "bias"), this_machine()

@@ -14,6 +14,8 @@ from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
+SIXTEEN = 16
+"""Registers, too few for the numbers of three columns of a kernel at once."""
 CACHE = 1 << 19
 """Bytes of weights and data that a chunk should stay below: half of a usual second-level cache."""
 NEAR = 1 << 15
@@ -46,6 +48,7 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
     weights = number * w.out_channels * w.in_channels * area
     pixels_each = number * w.in_channels * (area if m else w.stride_h * w.stride_w)
     few = rows * columns * pixels_each < weights
+    three = w.kernel_w == 3 and w.stride_w == 1
     wanted = {
         "algorithm": m,
         "tile_ow": tile_w,
@@ -57,7 +60,7 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
         "parts_ic": 1,
         "chunks_first": 1,
         "pixels_first": 1,
-        "unroll_kernel": 1 if w.kernel_w == 3 and w.stride_w == 1 and not (m or dots) else 0,
+        "unroll_kernel": 1 if three and registers(spec) > SIXTEEN and not (m or dots) else 0,
         "unroll_channels": ib if ib < 5 or (dots and w.kernel_h * w.kernel_w == 1) else 1,
         "copy": 1 if is_padded(w) or dots else 0,
         "stages": 1 if m and few else 0,
