@@ -183,7 +183,8 @@ def table_of(rows: pd.DataFrame) -> str:
 
 
 def _short(each: Interval) -> str:
-    return f"{each.value:.3f} ({each.low:.3f}–{each.high:.3f})".replace("0.", ".")
+    text = f"{each.value:.3f} ({each.low:.3f}–{each.high:.3f})"
+    return text.replace("0.", ".").replace("-", "−")
 
 
 def main() -> None:

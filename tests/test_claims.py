@@ -18,6 +18,7 @@ from benchmarks import (
     cpu_schedules,
     gemmini_dataflows,
     gemmini_layers,
+    transfer_held_out,
 )
 from benchmarks.codesign import read_runs
 from benchmarks.codesign_figures import summary
@@ -170,6 +171,21 @@ def test_the_table_of_estimates_of_a_cpu_is_what_its_rows_give() -> None:
     table = cpu_schedules.table_of(rows)
     assert table in (ROOT / "docs" / "evidence" / "cpu-estimates.md").read_text()
     assert table.split("|")[-2].strip() in CLAIMS
+
+
+def test_the_table_of_families_held_out_is_what_its_rows_give() -> None:
+    rows = pd.read_parquet(ROOT / "benchmarks" / "rows" / "transfer-held-out.parquet")
+    page = (ROOT / "docs" / "evidence" / "transfer.md").read_text()
+    assert transfer_held_out.table_of(rows) in page
+    for family, model in (("cpu", "without formula"), ("cpu", "with formula")):
+        cells = next(
+            line.split(" | ")
+            for line in transfer_held_out.table_of(rows).splitlines()
+            if line.startswith(f"| {family} | the other families | all |")
+        )
+        shown = re.findall(r"\.(\d\d)(\d)", cells[3 + transfer_held_out.MODELS.index(model)])
+        value, low, high = (f"{whole}.{tenth}" for whole, tenth in shown)
+        assert f"{value} % ({low}–{high})" in CLAIMS
 
 
 def test_the_table_of_gemminis_convolutions_is_what_its_rows_give() -> None:
