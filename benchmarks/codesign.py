@@ -4,6 +4,7 @@
     python -m benchmarks.codesign --json built/codesign.json             # hours; resumes from FILE
     python -m benchmarks.codesign --json FILE --truth built/truth --methods "autotvm;ours"
     python -m benchmarks.codesign --json FILE --sets "vgg16;resnet34"     # beside each other only
+    python -m benchmarks.codesign --json FILE --sets "vgg16" --unsolved   # the same, at once
     python -m benchmarks.codesign --json FILE --show                     # the summary only
 
 Every run has the same machines, those of a truth (`benchmarks.codesign_truth`, built below
@@ -59,12 +60,15 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="run nothing")
     parser.add_argument("--folder", type=Path, default=Path("built/codesign"))
     parser.add_argument("--truth", type=Path, help="built below --folder if not given")
+    parser.add_argument("--unsolved", action="store_true", help="its machines alone; needs --sets")
     parser.add_argument("--methods", default="", help="entries, separated by semicolons")
     parser.add_argument("--sets", default="", help="network sets a+b;c")
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--trials", type=int)
     parser.add_argument("--against", default="autotvm", help="the entry others are compared with")
     given = parser.parse_args()
+    if given.unsolved and not given.sets:
+        parser.error("--unsolved knows no networks; name some with --sets, e.g. resnet18+alexnet")
     given.seeds = given.seeds or (2 if given.quick else 10)
     given.trials = given.trials or (200 if given.quick else 1000)
     truth = _truth(given)
@@ -117,8 +121,10 @@ def parse_entry(entry: str) -> tuple[str, dict[str, object]]:
 def _truth(given: argparse.Namespace) -> Truth:
     if given.truth is not None:
         return read_truth(given.truth)
-    name = "truth-quick" if given.quick else "truth"
-    return made(given.folder / name, QUICK if given.quick else GRID, bare=True)
+    name, options = ("truth-quick", QUICK) if given.quick else ("truth", GRID)
+    if given.unsolved:
+        return Truth(options, pd.DataFrame())
+    return made(given.folder / name, options, bare=True)
 
 
 def _missing(given: argparse.Namespace, truth: Truth, entries: Sequence[str], rows: Any) -> Any:

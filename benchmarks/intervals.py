@@ -51,6 +51,17 @@ def hierarchical(figure: Statistic, *runs: Floats, paired: bool = False) -> Inte
     return Interval(float(figure(*runs)), float(low), float(high))
 
 
+def crossed(runs: Floats) -> Interval:
+    """The mean of runs (groups, runs), with its interval. A run is one draw for all groups, as a
+    model that is judged on every task, so groups and runs are drawn each by themselves."""
+    rng = np.random.default_rng(0)
+    groups, count = runs.shape
+    drawn = rng.integers(0, groups, (RESAMPLES, groups, 1))
+    places = rng.integers(0, count, (RESAMPLES, 1, count))
+    low, high = np.quantile(runs[drawn, places].mean(axis=(-2, -1)), COVERAGE)
+    return Interval(float(runs.mean()), float(low), float(high))
+
+
 def ratio_of_medians(mine: Floats, other: Floats) -> Floats:
     """Geometric mean over groups of ratios of medians over runs; arrays (..., groups, runs)."""
     ratio = np.median(mine, axis=-1) / np.median(other, axis=-1)

@@ -74,6 +74,12 @@ class _Steps(LocalRunner):
         return super().__call__(own.get(step, step), *given)
 
 
+def build(folder: Path) -> None:
+    """The dataset, unless the folder has it."""
+    total = len(FAMILIES) * MACHINES * len(LAYERS) * ROWS
+    build_dataset(_Steps(), folder, DatasetOptions(total, 0))
+
+
 def measure(dataset: Path) -> list[Row]:
     """Right pairs of each model on each family, learned from the other one and from its own."""
     table, about = read_table(dataset), read_about(dataset)
@@ -107,10 +113,7 @@ def _formula(test: TrainingTable) -> dict[str, Json]:
 def _learned(table: TrainingTable, test: TrainingTable, model: str) -> dict[str, Json]:
     """Figures of a model that learned from a table."""
     if model == MODELS[2]:
-        rng, shuffled = np.random.default_rng(0), table.log_latency.copy()
-        order = np.lexsort((rng.random(len(table)), ~table.valid, table.task))
-        shuffled[np.lexsort((~table.valid, table.task))] = table.log_latency[order]
-        table = replace(table, log_latency=shuffled)
+        table = shuffled(table, 0)
     learner = make_model("xgboost", 0, {"minutes": 1.0, "formula": model == MODELS[0]})
     learner.fit(table)
     after = score(test, learner.predict(test.features).log_latency)
@@ -119,6 +122,14 @@ def _learned(table: TrainingTable, test: TrainingTable, model: str) -> dict[str,
         "right pairs": after.pairwise_accuracy, "interval": list(after.interval),
         "before": seen.pairwise_accuracy,
     }  # fmt: skip
+
+
+def shuffled(table: TrainingTable, seed: int) -> TrainingTable:
+    """The table with latencies that changed places within their tasks."""
+    rng, latency = np.random.default_rng(seed), table.log_latency.copy()
+    order = np.lexsort((rng.random(len(table)), ~table.valid, table.task))
+    latency[np.lexsort((~table.valid, table.task))] = table.log_latency[order]
+    return replace(table, log_latency=latency)
 
 
 def table_of(rows: Sequence[Row]) -> str:
@@ -157,8 +168,7 @@ def main() -> None:
     if options.redraw is not None:
         print(table_of(json.loads(options.redraw.read_text())))
         return
-    total = len(FAMILIES) * MACHINES * len(LAYERS) * ROWS
-    build_dataset(_Steps(), options.folder, DatasetOptions(total, 0))
+    build(options.folder)
     rows = measure(options.folder)
     if options.out is not None:
         options.out.write_text(json.dumps(rows, indent=1))

@@ -15,12 +15,13 @@ from scipy import stats
 from benchmarks import cpu
 from benchmarks.cpu_schedules import table_of as schedules_table
 from benchmarks.cpu_schedules import workload_of
-from benchmarks.intervals import hierarchical, ratio_of_medians
+from benchmarks.intervals import crossed, hierarchical, ratio_of_medians
 from benchmarks.layers import CPU_JUDGED, DEVELOPMENT, JUDGED
 from benchmarks.model_errors import figures as model_error_figures
 from benchmarks.sample_efficiency import _test_bed, figures, rows_of
 from benchmarks.transfer_accuracy import formula_figures
 from benchmarks.transfer_controls import controls
+from benchmarks.transfer_held_out import folds_of, shared
 from benchmarks.transfer_layers import COMPARED, FORMULA, WARM
 from benchmarks.transfer_layers import summary as layers_summary
 from benchmarks.transfer_tuning import _goals, summary
@@ -31,6 +32,8 @@ from tilewright.evaluation.datasets.metrics import score
 from tilewright.models.transfer.derived_features import REFERENCE
 from tilewright.models.transfer.preprocessing import aligned
 from tilewright.models.transfer.registry import load_model
+from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
 BLOCK = 16
@@ -108,6 +111,17 @@ def test_an_interval_widens_with_what_groups_differ_by() -> None:
     assert (found.high - found.low) / 2 == pytest.approx(1.96 / np.sqrt(30), rel=0.3)
 
 
+def test_what_all_groups_share_a_run_does_not_average_out() -> None:
+    of_runs = np.array([0.4, 0.6, 0.5, 0.7])
+    everywhere = np.tile(of_runs, (50, 1))
+    value, low, high = crossed(everywhere)
+    assert value == pytest.approx(of_runs.mean())
+    alone = crossed(of_runs[None])
+    assert (low, high) == pytest.approx(alone[1:], abs=0.02)
+    apart = hierarchical(lambda each: each.mean(axis=(-2, -1)), everywhere)
+    assert high - low > 4 * (apart.high - apart.low)
+
+
 def test_paired_runs_are_drawn_together() -> None:
     shared = np.random.default_rng(4).exponential(size=(6, 10))
     apart = hierarchical(ratio_of_medians, 2 * shared, shared)
@@ -157,6 +171,34 @@ def test_controls_know_the_formula_or_nothing(tmp_path: Path) -> None:
         formula_figures(table)["pairwise_accuracy"], abs=0.01
     )
     assert 0.4 < accuracy["shuffled"] < 0.6
+
+
+def test_programs_of_a_processor_and_of_accelerators_are_told_in_the_same_columns() -> None:
+    macs, moved, done = 20.0, 14.0, 22.0  # log2
+    names = ["workload macs", "workload pooled"]
+    accelerator = ["program hidden bytes", "program hidden iterations", "program gemms"]
+    processor = ["program operations", "program stride", "program bytes_touched"]
+    left = np.array([[macs, 0.0, moved / 2, done / 2, 3.0]])
+    right = np.array([[macs, 0.0, done, 7.0, moved]])
+    seen = [
+        shared(Features.of(left, names + accelerator), processor=False),
+        shared(Features.of(right, names + processor), processor=True),
+    ]
+    assert seen[0].names == seen[1].names
+    assert seen[0].matrix.tolist() == seen[1].matrix.tolist() == [[macs, 0.0, -6.0, 2.0]]
+
+
+def test_a_family_is_held_out_by_machines_and_one_machine_by_layers() -> None:
+    workload = np.repeat(np.arange(6), 4)
+    blank = np.zeros(len(workload))
+    features = Features.of(blank[:, None], ["workload macs"])
+    for hardware, whole in ((np.tile([7, 8, 9, 10], 6), "hardware"), (workload * 0, "workload")):
+        table = TrainingTable(features, blank, workload, workload, hardware)
+        folds = folds_of(table)
+        assert sum(fold.astype(int) for fold in folds).tolist() == [1] * len(workload)
+        for fold in folds:
+            number = getattr(table, whole)
+            assert not set(number[fold]) & set(number[~fold])
 
 
 def run(target: str, seed: int, tuner: str, trials: int, cycles: float) -> dict[str, object]:

@@ -12,7 +12,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from benchmarks import codesign_energy, cpu_schedules, gemmini_dataflows, gemmini_layers
+from benchmarks import (
+    codesign_energy,
+    codesign_layers,
+    cpu_schedules,
+    gemmini_dataflows,
+    gemmini_layers,
+    transfer_held_out,
+)
 from benchmarks.codesign import read_runs
 from benchmarks.codesign_figures import summary
 from benchmarks.exact_codesign.store import read_truth
@@ -151,8 +158,12 @@ def test_fastest_schedules_in_the_papers_form_are_what_their_rows_give() -> None
     for layer, own in table.iterrows():
         cells = [f"{own[name]:.3f}" for name in ("autotvm", "dcoc", "chameleon", "random")]
         assert f"| `{layer}` | {' | '.join(cells)} |" in page
-    assert (table["random"] == table["dcoc"]).all()
+    assert len(table) == 8
     assert (rows["measured"] == 1000).all()
+    for line in codesign_layers.summary(rows).splitlines():
+        found = re.search(r"([\d.]+) \(([\d.]+)-([\d.]+)\) x AutoTVM", line)
+        assert found is not None
+        assert line.startswith("autotvm") or "{} ({}–{})".format(*found.groups()) in page
 
 
 def test_the_table_of_estimates_of_a_cpu_is_what_its_rows_give() -> None:
@@ -160,6 +171,21 @@ def test_the_table_of_estimates_of_a_cpu_is_what_its_rows_give() -> None:
     table = cpu_schedules.table_of(rows)
     assert table in (ROOT / "docs" / "evidence" / "cpu-estimates.md").read_text()
     assert table.split("|")[-2].strip() in CLAIMS
+
+
+def test_the_table_of_families_held_out_is_what_its_rows_give() -> None:
+    rows = pd.read_parquet(ROOT / "benchmarks" / "rows" / "transfer-held-out.parquet")
+    page = (ROOT / "docs" / "evidence" / "transfer.md").read_text()
+    assert transfer_held_out.table_of(rows) in page
+    for family, model in (("cpu", "without formula"), ("cpu", "with formula")):
+        cells = next(
+            line.split(" | ")
+            for line in transfer_held_out.table_of(rows).splitlines()
+            if line.startswith(f"| {family} | the other families | all |")
+        )
+        shown = re.findall(r"\.(\d\d)(\d)", cells[3 + transfer_held_out.MODELS.index(model)])
+        value, low, high = (f"{whole}.{tenth}" for whole, tenth in shown)
+        assert f"{value} % ({low}–{high})" in CLAIMS
 
 
 def test_the_table_of_gemminis_convolutions_is_what_its_rows_give() -> None:
