@@ -245,9 +245,7 @@ def multiplies_pairs(spec: CpuSpec, lanes: int) -> bool:
     return spec.architecture == "x86_64" and lanes in WIDTHS
 
 
-def add_products(
-    sums: Any, at: Any, numbers: Any, weights: Any, lanes: int, pairs: bool
-) -> None:
+def add_products(sums: Any, at: Any, numbers: Any, weights: Any, lanes: int, pairs: bool) -> None:
     """Adds to `lanes` sums, from place `at` of a buffer on, int32 `numbers` of 16 bits times
     `weights` of `pack_words`, vectors of so many. `vpmaddwd` adds the products of two `pairs` of 16
     bits, and the upper half of these weights is zero."""
