@@ -80,20 +80,22 @@ class Emulator:
         try:
             machine.emu_start(start, STUBS, timeout=SECONDS * 1_000_000)
         except unicorn.UcError as error:
-            self._error = self._error or str(error)
-        place = machine.reg_read(arm.UC_ARM64_REG_PC)
-        if not self._error and place != STUBS:
-            self._error = f"not done after {SECONDS} seconds"
+            raise EmulationFailed(f"{error} {self._place()}") from None
+        if machine.reg_read(arm.UC_ARM64_REG_PC) != STUBS:
+            raise EmulationFailed(f"not done after {SECONDS} seconds {self._place()}")
         status = machine.reg_read(arm.UC_ARM64_REG_X0) & 0xFFFFFFFF
-        if not self._error and status:
-            self._error = f"the kernel returned {status}"
-        if self._error:
-            known = {at: name for name, at in self._loaded.symbols.items() if at <= place}
-            near = max(known, default=place)
-            raise EmulationFailed(
-                f"{self._error} (at {place:#x}, {place - near:#x} behind {known.get(near, '?')}, "
-                f"an instruction {self._instruction(place)})"
-            )
+        if status or self._error:
+            raise EmulationFailed(self._error or f"the kernel returned {status}")
+
+    def _place(self) -> str:
+        """Where the processor is."""
+        place = self._machine.reg_read(arm.UC_ARM64_REG_PC)
+        known = {at: name for name, at in self._loaded.symbols.items() if at <= place}
+        near = max(known, default=place)
+        return (
+            f"at {place:#x}, {place - near:#x} behind {known.get(near, 'anything')}, an "
+            f"instruction {self._instruction(place)}"
+        )
 
     def _instruction(self, place: int) -> str:
         try:

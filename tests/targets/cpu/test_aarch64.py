@@ -189,7 +189,7 @@ def test_a_processor_without_dot_products_stops_at_the_first() -> None:
     values = baseline(w)
     with pytest.raises(EmulationFailed, match="an instruction 0x") as stopped:
         emulated(scheduled(w, ARM, values), tensors_of(w), values, dots=False)
-    instruction = int(str(stopped.value).rpartition("0x")[2].rstrip(")"), 16)
+    instruction = int(str(stopped.value).rpartition("0x")[2], 16)
     assert instruction & 0xFFE0FC00 == 0x4E809400  # Arm's manual: SDOT (vector)
 
 
@@ -197,7 +197,7 @@ def test_what_a_kernel_refuses_is_said() -> None:
     w = parse_workload(*INTEGERS[4])
     function = scheduled(w, ARM, baseline(w))
     arrays = [each.numpy() for each in tensors_of(w).arguments(baseline(w))]
-    with pytest.raises(EmulationFailed, match=r"data.*shape"):
+    with pytest.raises(EmulationFailed, match=r"ValueError: Mismatched data"):
         Emulator(object_of(function, ARM)).call([arrays[0][:, :-1].copy(), *arrays[1:]])
 
 
@@ -209,7 +209,7 @@ def test_memory_beyond_a_tensor_is_not_touched(read: int, write: int) -> None:
         with T.serial(0, 64) as i:
             T.buffer_store(out, data[i + read], [i + write])
     numbers = np.arange(64, dtype=np.int8)
-    with pytest.raises(EmulationFailed, match="unmapped"):
+    with pytest.raises(EmulationFailed, match="UNMAPPED"):
         Emulator(object_of(builder.get(), ARM)).call([numbers, numbers])
 
 
