@@ -106,7 +106,7 @@ class CpuSpec:
         names = re.fullmatch(r"[\w.-]*", spec.mcpu) and spec.dots in ("", *DOTS.values())
         names = names and spec.precision in PRECISIONS and spec.bfloat16 in ("", AMX)
         names = names and spec.int8_tiles in ("", AMX_INT8)
-        names = names and re.fullmatch(r"[\w.-]*", spec.triple)
+        names = names and bool(re.fullmatch(r"[\w.-]*", spec.triple))
         if spec.threads < 1 or spec.lanes not in LANES or not names:
             raise SpecError(f"this describes no processor ({spec}); tune or build again")
         return spec
