@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
 
 import numpy as np
@@ -24,7 +25,7 @@ from tilewright.targets.steps.quantised import TensorScale, packed
 from tilewright.targets.workload import Workload, parse_workload
 
 OWN = this_machine()
-pytestmark = pytest.mark.skipif(not computes_int8(OWN), reason="kernels of int8 are for x86")
+pytestmark = pytest.mark.skipif(not computes_int8(OWN), reason="this processor computes no int8")
 EPILOGUES = (
     "dequantise uint8, bias, max 0, quantise uint8",
     "dequantise int8, quantise int8",
@@ -174,6 +175,7 @@ def test_precision_f32_computes_no_quantised_layer_in_integers() -> None:
         CpuTarget(replace(OWN, precision="f32")).space(w)
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names instructions of x86")
 @pytest.mark.parametrize("spec", [CpuSpec(1, 16, "cascadelake", "", "avx512vnni"), OWN])
 def test_the_assembly_holds_the_dot_product_and_rounds_in_vectors(spec: CpuSpec) -> None:
     w = parse_workload("conv2d:n=1,c=32,h=8,w=8,o=64,k=1", EPILOGUES[0])

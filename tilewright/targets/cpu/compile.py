@@ -14,7 +14,7 @@ from tilewright.targets.cpu.hidden import hidden_features
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.pipeline import lowering
-from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.cpu.spec import ARM_DOTS, CpuSpec
 from tilewright.targets.workload import Workload
 
 s_tir = lazy_module("tvm.s_tir")
@@ -38,9 +38,12 @@ class Compiled:
 
 def llvm_target(spec: CpuSpec) -> Any:
     """TVM's target for a processor."""
-    host = tvm.get_global_func("target.llvm_get_system_cpu")()
+    host = "generic" if spec.triple else tvm.get_global_func("target.llvm_get_system_cpu")()
     about: dict[str, Any] = {"kind": "llvm", "mcpu": spec.mcpu or host, "num-cores": spec.threads}
-    if spec.mcpu and spec.dots:  # not every processor of that family has them
+    if spec.triple:
+        about["mtriple"] = spec.triple
+    # Not every processor of that family has them, and LLVM knows not every AArch64 by name.
+    if spec.dots and (spec.mcpu or spec.dots == ARM_DOTS):
         about["mattr"] = [f"+{spec.dots}"]
     if spec.tiles:
         tiles = [f"+{name}" for name in ("amx-tile", *spec.tiles)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 
 from tilewright.core.errors import SpecError
@@ -40,6 +39,11 @@ def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
         raise SpecError(
             f"this is for {spec.model} ({spec.lanes} lanes), this machine is {own.model} "
             f"({own.lanes}); tune and build anew on this machine"
+        )
+    if spec.architecture != own.architecture:
+        raise SpecError(
+            f"this is for {spec.architecture}, this machine is {own.architecture}; tune and build "
+            "anew on this machine"
         )
     if spec.dots not in ("", dots_of(spec.lanes)):
         raise SpecError(
@@ -108,7 +112,7 @@ def _properties(text: str) -> Sequence[Property]:
 
 def _int8_of(spec: CpuSpec) -> str:
     """The instructions that multiply int8."""
-    pairs = "pmaddwd" if platform.machine() == "x86_64" else "none"
+    pairs = "pmaddwd" if spec.architecture == "x86_64" else "none"
     return spec.int8_tiles or spec.dots or pairs
 
 

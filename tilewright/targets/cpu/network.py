@@ -36,7 +36,7 @@ class NetworkKernels:
 
     @property
     def dtypes(self) -> frozenset[DType]:
-        """Those of the kernels; int8 where the processor is an x86."""
+        """Those of the kernels; int8 where the processor computes it."""
         return frozenset[DType](("float32", "int8") if computes_int8(self.spec) else ("float32",))
 
     @property

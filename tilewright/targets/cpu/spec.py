@@ -15,7 +15,9 @@ from tilewright.targets.cpu import machine
 
 LANES = (4, 8, 16)
 """Float32 numbers in a vector of 128, 256 or 512 bits."""
-DOTS = {16: "avx512vnni", 8: "avxvnni"}
+ARM_DOTS = "dotprod"
+"""What LLVM calls the dot products of int8 that AArch64 has."""
+DOTS = {16: "avx512vnni", 8: "avxvnni", 4: ARM_DOTS}
 """By lanes of a vector, what LLVM calls the instructions for dot products of int8."""
 PRECISIONS = ("", "f32", "bf16", "int8", "auto")
 """Of layers: as the model says, all in float32, float ones in bfloat16, quantised ones in int8, or
@@ -27,7 +29,7 @@ AMX_INT8 = "amx-int8"
 PLAIN_TILES = "plain"
 """Says that tiles of int8 are multiplied by plain arithmetic, which any processor has: slow, to try
 the loops around them."""
-_FLAGS = {16: "avx512_vnni", 8: "avx_vnni"}
+_FLAGS = {16: "avx512_vnni", 8: "avx_vnni", 4: "asimddp"}
 """What the operating system calls them."""
 
 
@@ -38,7 +40,8 @@ class CpuSpec:
     is LLVM's name of the instructions for dot products of int8; "" where there are none.
     `precision` is that of layers, of `PRECISIONS`, `bfloat16` LLVM's name of the instructions for
     tiles that layers of a float network use; "" where those are in float32. `int8_tiles` names
-    those that quantised layers use; "" where they use dot products."""
+    those that quantised layers use; "" where they use dot products. `triple` is LLVM's name of the
+    other kind of machine that code is for (`aarch64-linux-gnu`); "" for this one's."""
 
     threads: int
     lanes: int
@@ -48,6 +51,12 @@ class CpuSpec:
     precision: str = ""
     bfloat16: str = ""
     int8_tiles: str = ""
+    triple: str = ""
+
+    @property
+    def architecture(self) -> str:
+        """What the operating system calls the instruction set: `x86_64`, `aarch64`."""
+        return self.triple.partition("-")[0] or platform.machine()
 
     @property
     def tiles(self) -> tuple[str, ...]:
@@ -71,7 +80,7 @@ class CpuSpec:
     @property
     def registers(self) -> int:
         """Vector registers that code for it may use."""
-        return 16 if platform.machine() == "x86_64" and self.lanes < 16 else 32
+        return 16 if self.architecture == "x86_64" and self.lanes < 16 else 32
 
     def to_json(self) -> dict[str, Json]:
         """As JSON; without a precision as before there were any, so that schedules of then are of
@@ -79,7 +88,7 @@ class CpuSpec:
         return {
             key: value
             for key, value in asdict(self).items()
-            if value or key not in ("precision", "bfloat16", "int8_tiles")
+            if value or key not in ("precision", "bfloat16", "int8_tiles", "triple")
         }
 
     @staticmethod
@@ -90,13 +99,14 @@ class CpuSpec:
                 as_int(values["threads"]), as_int(values["lanes"]), as_text(values["mcpu"]),
                 as_text(values["model"]), as_text(values.get("dots", "")),
                 as_text(values.get("precision", "")), as_text(values.get("bfloat16", "")),
-                as_text(values.get("int8_tiles", "")),
+                as_text(values.get("int8_tiles", "")), as_text(values.get("triple", "")),
             )  # fmt: skip
         except (KeyError, ValueError) as error:
             raise SpecError(f"this describes no processor ({error}); tune or build again") from None
         names = re.fullmatch(r"[\w.-]*", spec.mcpu) and spec.dots in ("", *DOTS.values())
         names = names and spec.precision in PRECISIONS and spec.bfloat16 in ("", AMX)
         names = names and spec.int8_tiles in ("", AMX_INT8)
+        names = names and bool(re.fullmatch(r"[\w.-]*", spec.triple))
         if spec.threads < 1 or spec.lanes not in LANES or not names:
             raise SpecError(f"this describes no processor ({spec}); tune or build again")
         return spec

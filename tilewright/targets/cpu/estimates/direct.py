@@ -29,7 +29,7 @@ from tilewright.targets.cpu.estimates.machine import (
 )
 from tilewright.targets.cpu.estimates.tiles import Tilings
 from tilewright.targets.cpu.kernels.direct_dots import must_copy
-from tilewright.targets.cpu.kernels.int8_dot_product import FOURS, dot_product
+from tilewright.targets.cpu.kernels.int8_dot_product import TWOS, dot_product
 from tilewright.targets.cpu.kernels.padding import is_padded
 from tilewright.targets.cpu.kernels.tiling import MAX_UNROLLED, pixels
 from tilewright.targets.cpu.spec import CpuSpec
@@ -59,7 +59,7 @@ def estimate(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     if w.dtype == "int8":  # multiplied from registers, in whole vectors; flipped where they lie
         kept, whole = kept + 1, 1.0
         flips = np.where(copied > 0, 0.0, high * wide / MULTIPLIES)
-        if dot_product(spec) is not FOURS:  # whose sums are a second instruction
+        if dot_product(spec) is TWOS:  # whose sums are a second instruction
             flips = flips + t.accumulators / (2 * MULTIPLIES)
     step = step_cycles(t.accumulators, operands, kept, spec.registers) + flips
     step = (step + SPILL / 2 * _reloaded(w, spec, t, knobs)) * whole

@@ -14,7 +14,7 @@ from tilewright.targets.cpu.kernels.dense import Dense, tile_starts
 from tilewright.targets.cpu.kernels.gemm_shape import GemmShape
 from tilewright.targets.cpu.kernels.int8_dot_product import (
     FOURS,
-    SIGN,
+    SIGNED_FOURS,
     TWOS,
     DotProduct,
     check_dots,
@@ -154,6 +154,7 @@ class DotShare(Share):
         depth, width = int(self.a.weights.shape[-2]), vectors * self.vector
         packed = T.alloc_buffer((self.most_columns, 1 + self.p.depth, width), "int32")
         zero, ones = tirx.const(0, "int32"), tirx.const(self.dot.ones, "int32")
+        flip = self.dot.flip(self.a.workload.data_dtype)
         with T.serial(*self.columns) as column:
             place = column - self.columns[0]
             begin = T.alloc_buffer((width,), "int32")
@@ -169,7 +170,7 @@ class DotShare(Share):
                         value = self.a.weights[(*self.lead, k * each + number, source)]
                         found = tirx.bitwise_or(found, self.dot.placed(value, number))
                     T.buffer_store(packed, found, [place, 1 + k, c * self.vector + i])
-                for c in range(vectors if self.dot is FOURS else 0):
+                for c in range(vectors if flip else 0):
                     at = c * self.vector
                     words = vector(packed, [place, 1 + k, at], self.vector)
                     self.dot.add(begin, at, ones, words, self.vector)
@@ -180,7 +181,7 @@ class DotShare(Share):
                 step(depth // each, depth % each)
             with Nest.tile(vectors, self.vector) as (c, i):
                 at = c * self.vector + i
-                factor = tirx.const(SIGN, "int32")
+                factor = tirx.const(flip, "int32")
                 T.buffer_store(packed, zero - begin[at] * factor, [place, 0, at])
         return packed
 
@@ -189,6 +190,10 @@ class _TwosShare(DotShare):
     dot = TWOS
 
 
+class _SignedFoursShare(DotShare):
+    dot = SIGNED_FOURS
+
+
 def share_of(dot: DotProduct) -> type[DotShare]:
     """What writes a task by these dot products."""
-    return _TwosShare if dot is TWOS else DotShare
+    return {TWOS: _TwosShare, FOURS: DotShare, SIGNED_FOURS: _SignedFoursShare}[dot]

@@ -22,6 +22,7 @@ from tilewright.targets.cpu.kernels.int8_dot_product import (
     add_products,
     check_dots,
     lanes_at,
+    multiplies_pairs,
     vector,
     words,
 )
@@ -55,6 +56,7 @@ class _ChannelTaps:
     w: Workload
     tasks: int
     block: int
+    pairs: bool
     blocks: int = 1
     sums: int = 1
     unrolled: int = 1
@@ -72,7 +74,8 @@ class _ChannelTaps:
                 number = source.at(0, y, column(pixel), lanes_at(0, self.block))
                 weight = vector(arguments.weights, [task, *tap, 0], self.block)
                 numbers = words(number, self.block)
-                add_products(sums[0], pixel * self.block, numbers, weight, self.block)
+                at = pixel * self.block
+                add_products(sums[0], at, numbers, weight, self.block, self.pairs)
             return
         with T.unroll(first, end) as pixel, T.vectorized(0, self.block) as i:
             place = pixel * self.block + i
@@ -154,7 +157,7 @@ class Depthwise:
     def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The loops written out; `function` says what they compute."""
         w, block = workload, _block(workload, spec)
-        taps = _ChannelTaps(w, w.out_channels // block, block)
+        taps = _ChannelTaps(w, w.out_channels // block, block, multiplies_pairs(spec, block))
         windows = WindowLoops(w, values, taps, block, block)
         weights = (w.in_channels // block, w.kernel_h, w.kernel_w, block)
         return written(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
@@ -165,7 +168,8 @@ class Depthwise:
         """(c, 1, kh, kw) → (c / block, kh, kw, block)."""
         w, block = workload, _block(workload, spec)
         blocked = weights.reshape(w.out_channels // block, block, w.kernel_h, w.kernel_w)
-        return packed_words(w, np.ascontiguousarray(blocked.transpose(0, 2, 3, 1)), block)
+        ordered = np.ascontiguousarray(blocked.transpose(0, 2, 3, 1))
+        return packed_words(w, ordered, multiplies_pairs(spec, block))
 
 
 def _block(w: Workload, spec: CpuSpec) -> int:

@@ -29,6 +29,7 @@ from tilewright.targets.cpu.kernels.grouped_tiles import (
 from tilewright.targets.cpu.kernels.int8_dot_product import (
     add_products,
     check_dots,
+    multiplies_pairs,
     spread,
     vector,
 )
@@ -150,6 +151,7 @@ class _GroupTaps:
     out_block: int
     sums: int
     unrolled: int
+    pairs: bool
 
     @property
     def tasks(self) -> int:
@@ -176,7 +178,8 @@ class _GroupTaps:
                     with T.unroll(first, end) as pixel:
                         number = source.at(of_block[0], y, column(pixel), of_block[1])
                         weight = vector(arguments.weights, [task, *tap, c, v * lanes], lanes)
-                        add_products(buffer, pixel * lanes, spread(number, lanes), weight, lanes)
+                        numbers, at = spread(number, lanes), pixel * lanes
+                        add_products(buffer, at, numbers, weight, lanes, self.pairs)
                     continue
                 with T.unroll(first, end) as pixel, T.vectorized(0, lanes) as i:
                     place = pixel * lanes + i
@@ -308,7 +311,8 @@ class Grouped:
         """The loops written out; `function` says what they compute."""
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
-        taps = _GroupTaps(reach, ob, values["tile_blocks"], values["unroll_channels"])
+        pairs = multiplies_pairs(spec, ob)
+        taps = _GroupTaps(reach, ob, values["tile_blocks"], values["unroll_channels"], pairs)
         windows = WindowLoops(w, values, taps, ib, ob)
         weights = self.weights_shape(w, spec, values)
         return written(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
@@ -325,7 +329,7 @@ class Grouped:
         first = out // (w.out_channels // w.groups) * each_in - reach.starts[task]
         for c in range(each_in):
             packed[task, :, :, first + c, inside] = weights[:, c]
-        return packed_words(w, packed, _blocks(w, spec)[1])
+        return packed_words(w, packed, multiplies_pairs(spec, _blocks(w, spec)[1]))
 
 
 def _blocks(w: Workload, spec: CpuSpec) -> tuple[int, int]:

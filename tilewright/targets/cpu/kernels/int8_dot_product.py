@@ -5,6 +5,9 @@ bytes of data by four weights. It takes unsigned data and signed weights. So 128
 data (the highest bit of each is flipped) where they are copied or read. The sums begin at -128
 times the sum of their weights, which is packed before the weights themselves.
 
+`SIGNED_FOURS`: `sdot` of AArch64 does the same with signed data. There unsigned data are made
+signed, by the same bit, and sums of signed ones begin at 0.
+
 `TWOS`: `vpmaddwd` of all x86 adds the products of two pairs of 16 bits. Data and weights are
 widened to those, and the zero point of the data is subtracted where they are copied.
 
@@ -13,7 +16,6 @@ Nothing saturates: sums wrap modulo 2^32.
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
 from tilewright.core.lazy_module import lazy_module
-from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.cpu.spec import ARM_DOTS, CpuSpec
 from tilewright.targets.workload import Workload
 
 tirx = lazy_module("tvm.tirx")
@@ -32,25 +34,35 @@ WIDTHS = (4, 8, 16)
 """Lanes of vectors of 128, 256 and 512 bits."""
 SIGN = 128
 """What makes an int8 an unsigned number."""
+_VPDPBUSD, _SDOT = "llvm.x86.avx512.vpdpbusd", "llvm.aarch64.neon.sdot.v4i32.v16i8"
 _PAIRS = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
 
 
 @dataclass(frozen=True)
 class DotProduct:
-    """An instruction that adds `numbers` products to each lane of a vector of int32."""
+    """An instruction that adds `numbers` products to each lane of a vector of int32. It takes data
+    of the type `takes`."""
 
     numbers: int
+    takes: str
 
     def steps(self, numbers: int) -> int:
         """Instructions that so many products take; the last one with zeros."""
         return -(-numbers // self.numbers)
+
+    def flip(self, data_type: str) -> int:
+        """What the numbers that it takes are larger by than data of a type, once their highest bit
+        is flipped; 0 where it is not."""
+        if self is TWOS or data_type == self.takes:
+            return 0
+        return SIGN if self.takes == "uint8" else -SIGN
 
     def offset(self, w: Workload, zero: Any) -> Any:
         """What the numbers of the data are larger by in `prepared` than the real ones, an int32;
         `zero` is their zero point."""
         if self is TWOS:
             return tirx.const(0, "int32")
-        return zero + tirx.const(SIGN if w.data_dtype == "int8" else 0, "int32")
+        return zero + tirx.const(self.flip(w.data_dtype), "int32")
 
     def begin(self, w: Workload, packed: Any, zero: Any, lanes: int) -> Any:
         """What so many sums begin with; `packed` is what the weights say of it, a vector."""
@@ -63,6 +75,8 @@ class DotProduct:
         if self is TWOS:
             return tirx.const(0, "int32")
         byte = tirx.Cast("uint32", self.offset(w, zero))  # TVM knows no int32 that wraps
+        if self is SIGNED_FOURS:
+            byte = tirx.bitwise_and(byte, tirx.const(0xFF, "uint32"))
         return tirx.reinterpret("int32", byte * tirx.const(0x01010101, "uint32"))
 
     def loaded(self, w: Workload, data: Any, place: list[Any], zero: Any, lanes: int = 1) -> Any:
@@ -71,8 +85,8 @@ class DotProduct:
         count = self.numbers * lanes
         value = data.vload(place, f"{w.data_dtype}x{count}")
         kind = "int32" if lanes == 1 else f"int32x{lanes}"
-        if self is FOURS:
-            return _flipped(w, tirx.reinterpret(kind, value), lanes)
+        if self is not TWOS:
+            return self._flipped(w, tirx.reinterpret(kind, value), lanes)
         wide = tirx.Cast(f"int16x{count}", value)
         if w.dequantises:
             wide = wide - tirx.Broadcast(tirx.Cast("int16", zero), count)
@@ -90,7 +104,7 @@ class DotProduct:
             if self is TWOS and w.dequantises:
                 value = tirx.Cast("int32", value) - zero
             found = tirx.bitwise_or(found, self.placed(value, each))
-        return _flipped(w, found) if self is FOURS else found
+        return self._flipped(w, found)
 
     def placed(self, number: Any, place: int) -> Any:
         """A number as that of a step, an int32 that is zero else."""
@@ -101,25 +115,29 @@ class DotProduct:
     @property
     def ones(self) -> int:
         """A step of data that are one."""
-        return 0x01010101 if self is FOURS else 0x00010001
+        return 0x00010001 if self is TWOS else 0x01010101
 
     def add(self, sums: Any, at: int, step: Any, weights: Any, lanes: int) -> None:
         """Adds to `lanes` sums, from place `at` of a buffer on, the products of a step of data, an
         int32, and of weights, a vector of them."""
         before, spread = vector(sums, [at], lanes), tirx.Broadcast(step, lanes)
-        add = _fours if self is FOURS else _twos
-        store(sums, add(before, spread, weights, lanes), [at], lanes)
+        if self is TWOS:
+            found = _twos(before, spread, weights, lanes)
+        else:
+            name = _SDOT if self is SIGNED_FOURS else f"{_VPDPBUSD}.{32 * lanes}"
+            found = _fours(name, before, spread, weights, lanes)
+        store(sums, found, [at], lanes)
 
     def pack(self, weights: NDArray[Any], per_offset: bool = False) -> NDArray[np.int32]:
         """(tiles, numbers, width), numbers in whole steps → (tiles, 1 + steps, width): where the
-        sums begin, then the weights of a step as an int32. Sums of `TWOS` begin at 0, of `FOURS` at
-        minus the sum of their weights times `SIGN`, or, `per_offset`, times 1."""
+        sums begin, then the weights of a step as an int32. Sums of `TWOS` begin at 0, others at
+        minus the sum of their weights times `flip` of int8, or, `per_offset`, times 1."""
         tiles, numbers, width = weights.shape
         begin = np.zeros((tiles, 1, width), np.int32)
-        if self is FOURS:
-            factor = -1 if per_offset else -SIGN
+        if self is not TWOS:
+            factor = -1 if per_offset else -self.flip("int8")
             begin = factor * weights.astype(np.int32).sum(axis=1, dtype=np.int32)[:, None]
-        kind = np.int8 if self is FOURS else np.int16
+        kind = np.int16 if self is TWOS else np.int8
         steps = weights.astype(kind).reshape(tiles, numbers // self.numbers, self.numbers, width)
         words = np.ascontiguousarray(steps.transpose(0, 1, 3, 2)).view("<i4")[..., 0]
         return np.concatenate([begin, words], axis=1).astype(np.int32)
@@ -131,26 +149,35 @@ class DotProduct:
         shift = tirx.Cast("int32", tirx.indexmod(number, self.numbers)) * bits
         return tirx.Cast("int32", tirx.Cast(f"int{bits}", tirx.shift_right(word, shift)))
 
+    def _flipped(self, w: Workload, step: Any, lanes: int = 1) -> Any:
+        """Numbers of data in an int32, or `lanes` of such, as it takes them."""
+        if not self.flip(w.data_dtype):
+            return step
+        return tirx.bitwise_xor(step, _spread(tirx.const(-0x7F7F7F80, "int32"), lanes))
 
-TWOS, FOURS = DotProduct(2), DotProduct(4)
+
+TWOS = DotProduct(2, "int16")
+FOURS, SIGNED_FOURS = DotProduct(4, "uint8"), DotProduct(4, "int8")
 
 
 def dot_product(spec: CpuSpec) -> DotProduct:
     """The widest that a processor has."""
+    if spec.dots == ARM_DOTS:
+        return SIGNED_FOURS
     return FOURS if spec.dots else TWOS
 
 
 def computes_int8(spec: CpuSpec) -> bool:
     """Whether kernels here compute int8 on a processor."""
-    return bool(spec.dots) or platform.machine() == "x86_64"
+    return bool(spec.dots) or spec.architecture == "x86_64"
 
 
 def check_dots(workload: Workload, spec: CpuSpec) -> None:
     """Raises `WorkloadError` for int8 on a processor without such an instruction."""
     if workload.dtype == "int8" and not computes_int8(spec):
         raise WorkloadError(
-            f"{spec.name} computes no int8: {spec.model or 'this processor'} is no x86, whose "
-            "instructions kernels here use for it; write dtype=float32, or name another target"
+            f"{spec.name} computes no int8: {spec.model or 'this processor'} is no x86, and has no "
+            "dot products of AArch64 (asimddp); write dtype=float32, or name another target"
         )
     if workload.dequantises and spec.precision == "f32":
         raise WorkloadError(
@@ -164,22 +191,13 @@ def vector_of(numbers: int) -> int:
     return next(width for width in WIDTHS if width >= numbers)
 
 
-def _flipped(w: Workload, four: Any, lanes: int = 1) -> Any:
-    """Four bytes of data in an int32, or `lanes` of such, as unsigned numbers."""
-    if w.data_dtype != "int8":
-        return four
-    flip = tirx.const(-0x7F7F7F80, "int32")
-    return tirx.bitwise_xor(four, _spread(flip, lanes))
-
-
-def _fours(before: Any, spread: Any, weights: Any, lanes: int) -> Any:
+def _fours(name: str, before: Any, spread: Any, weights: Any, lanes: int) -> Any:
     def as_bytes(value: Any) -> Any:  # LLVM took int32 once, as TVM's own intrinsics still do
         return tirx.reinterpret(f"int8x{4 * lanes}", value)
 
     return tirx.call_llvm_pure_intrin(
-        f"int32x{lanes}", f"llvm.x86.avx512.vpdpbusd.{32 * lanes}",
-        before, as_bytes(spread), as_bytes(weights),
-    )  # fmt: skip
+        f"int32x{lanes}", name, before, as_bytes(spread), as_bytes(weights)
+    )
 
 
 def _twos(before: Any, one: Any, other: Any, lanes: int) -> Any:
@@ -221,13 +239,18 @@ def store(buffer: Any, value: Any, place: list[Any], lanes: int) -> None:
     T.buffer_store(buffer, value, [*place[:-1], lanes_at(place[-1], lanes)])
 
 
-def add_products(sums: Any, at: Any, numbers: Any, weights: Any, lanes: int) -> None:
+def multiplies_pairs(spec: CpuSpec, lanes: int) -> bool:
+    """Whether `add_products` of so many lanes uses `vpmaddwd`: other multiplications of int32 are
+    slow on x86."""
+    return spec.architecture == "x86_64" and lanes in WIDTHS
+
+
+def add_products(sums: Any, at: Any, numbers: Any, weights: Any, lanes: int, pairs: bool) -> None:
     """Adds to `lanes` sums, from place `at` of a buffer on, int32 `numbers` of 16 bits times
-    `weights` of `pack_words`, vectors of so many: `vpmaddwd` adds the products of two pairs of 16
-    bits, and the upper half of these weights is zero. Other multiplications of int32 are slow."""
+    `weights` of `pack_words`, vectors of so many. `vpmaddwd` adds the products of two `pairs` of 16
+    bits, and the upper half of these weights is zero."""
     before = vector(sums, [at], lanes)
-    known = lanes in WIDTHS
-    found = _twos(before, numbers, weights, lanes) if known else before + numbers * weights
+    found = _twos(before, numbers, weights, lanes) if pairs else before + numbers * weights
     store(sums, found, [at], lanes)
 
 
@@ -246,9 +269,9 @@ def lanes_at(place: Any, lanes: int) -> Any:
     return tirx.Ramp(place, 1, lanes) if lanes > 1 else place
 
 
-def pack_words(weights: NDArray[Any], lanes: int) -> NDArray[np.int32]:
-    """Weights of any shape for `add_products` of so many lanes."""
-    return weights.astype(np.int32) & np.int32(0xFFFF if lanes in WIDTHS else -1)
+def pack_words(weights: NDArray[Any], pairs: bool) -> NDArray[np.int32]:
+    """Weights of any shape for `add_products`, by `pairs` or not."""
+    return weights.astype(np.int32) & np.int32(0xFFFF if pairs else -1)
 
 
 def word_at(word: Any) -> Any:

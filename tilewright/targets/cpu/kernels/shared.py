@@ -78,11 +78,11 @@ def multiplied(w: Workload, number: Any, weight: Any) -> Any:
     return tirx.Cast("int32", number) * word_at(weight)
 
 
-def packed_words(w: Workload, weights: NDArray[Any], lanes: int) -> NDArray[Any]:
-    """Weights of any shape, each as a kernel multiplies it in vectors of so many lanes."""
+def packed_words(w: Workload, weights: NDArray[Any], pairs: bool) -> NDArray[Any]:
+    """Weights of any shape, each as a kernel multiplies it, integers by `pairs` or not."""
     if sums_type(w) == "float32":
         return weights.astype(np.float32, copy=False)
-    return pack_words(weights, lanes)
+    return pack_words(weights, pairs)
 
 
 QUANTISATION = "quantisation"

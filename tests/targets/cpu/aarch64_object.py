@@ -1,0 +1,123 @@
+"""Reads an object file of AArch64 and puts it to its addresses, as a linker does.
+
+The format is that of the ELF specification and of Arm's "ELF for the Arm 64-bit Architecture"
+(IHI 0056), whose names of relocations are kept.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SHF_ALLOC, SHT_SYMTAB, SHT_RELA, SHT_NOBITS = 2, 2, 4, 8
+ABS64, ABS32, PREL32 = 257, 258, 261
+ADR_PREL_PG_HI21, ADD_ABS_LO12, JUMP26, CALL26 = 275, 277, 282, 283
+ADR_GOT_PAGE, LD64_GOT_LO12 = 311, 312
+LOW_BITS = {ADD_ABS_LO12: 0, 278: 0, 284: 1, 285: 2, 286: 3, 299: 4, LD64_GOT_LO12: 3}
+"""Relocations of the lowest twelve bits of an address, which count so many powers of two."""
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Section:
+    """`address` is where it lies once it is loaded; 0 for one that is not."""
+
+    kind: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    address: int
+
+
+class LoadedObject:
+    """`image` are the bytes to lie from `base` on, `symbols` the addresses of what the file
+    defines. `undefined` gives the addresses of what it does not. Raises `ValueError` for a file or
+    a relocation that this does not know, `KeyError` for a missing symbol."""
+
+    def __init__(self, content: bytes, base: int, undefined: Mapping[str, int]) -> None:
+        if content[:6] != b"\x7fELF\2\1" or content[18:20] != b"\xb7\0":
+            raise ValueError("this is no object file of AArch64, little endian")
+        self._content, self._base, self._undefined = content, base, undefined
+        self._sections = self._placed()
+        end = max(section.address + section.size for section in self._sections)
+        self._slots: dict[str, int] = {}
+        self._next_slot = -(-end // ALIGNMENT) * ALIGNMENT
+        self.image = bytearray(self._next_slot - base)
+        for each in self._sections:
+            if each.address and each.kind != SHT_NOBITS:
+                start = each.address - base
+                self.image[start : start + each.size] = self._bytes(each)
+        self._table = self._symbols()
+        self.symbols = {name: address for name, address in self._table if name and address}
+        for each in self._sections:
+            if each.kind == SHT_RELA and self._sections[each.info].address:
+                self._relocate(each, self._sections[each.info].address)
+
+    def _placed(self) -> list[Section]:
+        first, count = *struct.unpack_from("<Q", self._content, 40), self._content[60]
+        found, free = [], self._base
+        for index in range(count):
+            _, kind, flags, _, offset, size, link, info, align, _ = struct.unpack_from(
+                "<IIQQQQIIQQ", self._content, first + 64 * index
+            )
+            address = 0
+            if flags & SHF_ALLOC:
+                address = -(-free // max(align, ALIGNMENT)) * max(align, ALIGNMENT)
+                free = address + size
+            found.append(Section(kind, offset, size, link, info, address))
+        return found
+
+    def _bytes(self, section: Section) -> bytes:
+        return self._content[section.offset : section.offset + section.size]
+
+    def _symbols(self) -> list[tuple[str, int]]:
+        """Names and addresses, 0 for what is not defined or not loaded."""
+        table = next(section for section in self._sections if section.kind == SHT_SYMTAB)
+        names, found = self._bytes(self._sections[table.link]), []
+        for name, _, _, index, value, _ in struct.iter_unpack("<IBBHQQ", self._bytes(table)):
+            text = names[name : names.index(b"\0", name)].decode()
+            section = self._sections[index] if 0 < index < len(self._sections) else None
+            loaded = section is not None and section.address
+            found.append((text, section.address + value if section and loaded else 0))
+        return found
+
+    def _slot(self, name: str, address: int) -> int:
+        """Where the address of a symbol is, for code that reads it from a table."""
+        if name not in self._slots:
+            self._slots[name] = self._next_slot
+            self.image += struct.pack("<Q", address)
+            self._next_slot += 8
+        return self._slots[name]
+
+    def _relocate(self, relocations: Section, start: int) -> None:
+        for offset, info, addend in struct.iter_unpack("<QQq", self._bytes(relocations)):
+            name, address = self._table[info >> 32]
+            if not address:
+                address = self._undefined[name]
+            self._write(info & 0xFFFFFFFF, start + offset, (name, address), addend)
+
+    def _write(self, kind: int, place: int, symbol: tuple[str, int], addend: int) -> None:
+        at = place - self._base
+        value = symbol[1] + addend
+        if kind in (ADR_GOT_PAGE, LD64_GOT_LO12):
+            value = self._slot(*symbol) + addend
+        if kind == ABS64:
+            struct.pack_into("<Q", self.image, at, value)
+        elif kind in (ABS32, PREL32):
+            number = (value - (place if kind == PREL32 else 0)) & 0xFFFFFFFF
+            struct.pack_into("<I", self.image, at, number)
+        elif kind in (ADR_PREL_PG_HI21, ADR_GOT_PAGE):
+            pages = (value >> 12) - (place >> 12)
+            self._set_bits(at, (pages & 3) << 29 | (pages >> 2 & 0x7FFFF) << 5)
+        elif kind in LOW_BITS:
+            self._set_bits(at, (value & 0xFFF) >> LOW_BITS[kind] << 10)
+        elif kind in (JUMP26, CALL26):
+            self._set_bits(at, (value - place) >> 2 & 0x3FFFFFF)
+        else:
+            raise ValueError(f"relocation {kind} of '{symbol[0]}' is not known here; add it")
+
+    def _set_bits(self, at: int, bits: int) -> None:
+        (instruction,) = struct.unpack_from("<I", self.image, at)
+        struct.pack_into("<I", self.image, at, instruction | bits)
