@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tilewright.targets.cpu.compile import FUNCTION, Compiler
 from tilewright.targets.cpu.kernels import winograd
 from tilewright.targets.cpu.kernels.conv2d import Convolution
-from tilewright.targets.cpu.kernels.shared import even_parts, nearest_divisor, registers
+from tilewright.targets.cpu.kernels.shared import even_parts, nearest_divisor
 from tilewright.targets.cpu.kernels.tiling import MAX_UNROLLED, CpuTiling, pixels
 from tilewright.targets.cpu.layouts import channel_block, pack_channels, unpack_channels
 from tilewright.targets.cpu.spec import CpuSpec, this_machine
@@ -136,7 +136,7 @@ def test_the_space_is_finite_and_the_baseline_config_lies_in_it(text: str) -> No
     if values["algorithm"]:
         size = (-(-size[0] // values["algorithm"]), -(-size[1] // values["algorithm"]))
     tiling = CpuTiling.of(workload, spec, values, size)
-    assert registers(spec) // 2 <= tiling.accumulators <= registers(spec) - 2
+    assert spec.registers // 2 <= tiling.accumulators <= spec.registers - 2
     narrow = CpuSpec(spec.threads, 8, spec.mcpu, spec.model)
     values = KERNEL.baseline_values(workload, narrow)
     tiling = CpuTiling.of(workload, narrow, values, size)

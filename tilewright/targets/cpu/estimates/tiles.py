@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.targets.cpu.estimates.machine import Array, Knobs
-from tilewright.targets.cpu.kernels.shared import divisors, registers
+from tilewright.targets.cpu.kernels.shared import divisors
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
@@ -29,7 +29,7 @@ class Tilings:
     def of(cls, w: Workload, spec: CpuSpec, knobs: Knobs, size: tuple[Array, Array]) -> Tilings:
         """For outputs of `size` (rows, columns), shape (configs,) each."""
         ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
-        room = (registers(spec) - 2) // knobs["tile_oc"]
+        room = (spec.registers - 2) // knobs["tile_oc"]
         columns = _even_parts(size[1], np.maximum(1, np.minimum(knobs["tile_ow"], room)))
         rows = _even_parts(size[0], np.maximum(1, np.minimum(knobs["tile_oh"], room // columns)))
         tile = (knobs["tile_oc"], rows, columns)

@@ -10,7 +10,7 @@ from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import direct, winograd
 from tilewright.targets.cpu.kernels.heuristic_schedule import baseline_values
 from tilewright.targets.cpu.kernels.kernel import KnobValues
-from tilewright.targets.cpu.kernels.shared import divisors, even_parts, registers
+from tilewright.targets.cpu.kernels.shared import divisors, even_parts
 from tilewright.targets.cpu.kernels.tiling import packed_shape, pixels
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
@@ -66,7 +66,7 @@ def direct_knobs(
     register tile."""
     rows, columns = pixels(w)
     out_blocks = w.out_channels // channel_block(w.out_channels, spec.lanes)
-    room = registers(spec) - 2
+    room = spec.registers - 2
     return (
         Knob("tile_ow", _parts(columns, room)),
         Knob("tile_oh", tuple(each for each in (1, 2, 3, 4, 7) if each <= min(rows, room))),

@@ -33,7 +33,6 @@ from tilewright.targets.cpu.kernels.shared import (
     epilogue_inputs,
     multiplied,
     packed_words,
-    registers,
     sums_type,
     vectors,
     with_epilogue,
@@ -111,7 +110,7 @@ class Depthwise:
             (rows, columns)
             for rows in knobs["tile_rows"][:2]
             for columns in knobs["tile_columns"]
-            if rows * columns * each <= registers(spec) // 2
+            if rows * columns * each <= spec.registers // 2
             and rows * columns * w.kernel_h * w.kernel_w <= 128
         ] or [(1, 1)]
         rows, columns = min(fits, key=cost)

@@ -9,7 +9,6 @@ from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.int8_dot_product import dot_product
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import tiles
-from tilewright.targets.cpu.kernels.shared import registers
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
@@ -79,7 +78,7 @@ class GemmShape:
                 (rows, vectors)
                 for rows in knobs["tile_rows"]
                 for vectors in knobs["tile_vectors"]
-                if rows * vectors + vectors < registers(spec)
+                if rows * vectors + vectors < spec.registers
             ),
             key=cost,
         )

@@ -41,7 +41,6 @@ from tilewright.targets.cpu.kernels.shared import (
     epilogue_inputs,
     multiplied,
     packed_words,
-    registers,
     sums_type,
     vectors,
     with_epilogue,
@@ -246,11 +245,11 @@ class Grouped:
             (blocks, columns)
             for blocks in knobs["tile_blocks"]
             for columns in knobs["tile_columns"]
-            if per_block * blocks * (columns + 1) + 1 <= registers(spec)
+            if per_block * blocks * (columns + 1) + 1 <= spec.registers
         ] or [(knobs["tile_blocks"][0], 1)]
         blocks, columns = min(fits, key=cost)
         # LLVM loads the weights of all unrolled channels first: in registers, or it spills.
-        free = registers(spec) - 1 - per_block * blocks * columns
+        free = spec.registers - 1 - per_block * blocks * columns
         unrolled = min(4, max(1, free // (per_block * blocks)))
         tasks = _reach(w, spec, blocks).tasks
         return {

@@ -8,7 +8,7 @@ from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import winograd
 from tilewright.targets.cpu.kernels.int8_dot_product import TWOS, dot_product
 from tilewright.targets.cpu.kernels.padding import is_padded
-from tilewright.targets.cpu.kernels.shared import even_parts, registers
+from tilewright.targets.cpu.kernels.shared import even_parts
 from tilewright.targets.cpu.kernels.tiling import pixels
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
@@ -60,7 +60,7 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
         "parts_ic": 1,
         "chunks_first": 1,
         "pixels_first": 1,
-        "unroll_kernel": 1 if three and registers(spec) > SIXTEEN and not (m or dots) else 0,
+        "unroll_kernel": 1 if three and spec.registers > SIXTEEN and not (m or dots) else 0,
         "unroll_channels": ib if ib < 5 or (dots and w.kernel_h * w.kernel_w == 1) else 1,
         "copy": 1 if is_padded(w) or dots else 0,
         "stages": 1 if m and few else 0,
@@ -113,14 +113,14 @@ def _tile(
 ) -> tuple[int, int, int]:
     """Channel blocks, rows and columns of a register tile; one that does not divide the image is
     worth `copied`. The numbers that `dots` multiply lie in registers, too."""
-    room = registers(spec) - 2
+    room = spec.registers - 2
 
     def fits(each: int, pixels: int) -> bool:
         if dots:
             return each * pixels <= room + dot_product(spec).numbers // 4 - each
         if _reads_numbers_from_memory(spec):
             return each * pixels <= room
-        return each * pixels + each + 1 <= registers(spec)  # sums, weights and a number
+        return each * pixels + each + 1 <= spec.registers  # sums, weights and a number
 
     def worth(tile: tuple[int, int, int]) -> float:
         each, high, long = tile

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.activations import activated
 from tilewright.targets.cpu.kernels.int8_dot_product import pack_words, word_at, wrapping_sum
-from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.steps.float_activations import FUNCTIONS
 from tilewright.targets.steps.quantised import BYTES, NUMBERS
@@ -239,11 +238,6 @@ def _composed(operations: Sequence[AluOperation], found: Any) -> Any:
         else:
             found = of[each.operation](found, copy if each.place == "back" else constant)
     return found
-
-
-def registers(spec: CpuSpec) -> int:
-    """Vector registers of the instruction set: AVX-512 has 32, AVX2 and SSE 16."""
-    return 32 if spec.lanes == 16 else 16
 
 
 def vectors(block: int, lanes: int) -> int:

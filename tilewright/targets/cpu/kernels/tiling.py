@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
 from tilewright.targets.cpu.kernels.padding import is_padded
-from tilewright.targets.cpu.kernels.shared import even_parts, nearest_divisor, registers
+from tilewright.targets.cpu.kernels.shared import even_parts, nearest_divisor
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
@@ -59,7 +59,7 @@ class CpuTiling:
     def of(cls, w: Workload, spec: CpuSpec, values: KnobValues, size: tuple[int, int]) -> CpuTiling:
         """For an output of `size` (rows, columns)."""
         ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
-        room = (registers(spec) - 2) // values["tile_oc"]
+        room = (spec.registers - 2) // values["tile_oc"]
         columns = even_parts(size[1], max(1, min(values["tile_ow"], room)))
         rows = even_parts(size[0], max(1, min(values["tile_oh"], room // columns)))
         tile = (values["tile_oc"], rows, columns)
