@@ -72,8 +72,8 @@ class DotProduct:
 
     def border(self, w: Workload, zero: Any) -> Any:
         """The step of numbers in the padding: each is the zero point."""
-        if self is TWOS:
-            return tirx.const(0, "int32")
+        if self is TWOS or not (w.dequantises or self.flip(w.data_dtype)):
+            return tirx.const(0, "int32")  # TVM reinterprets no constant 0
         byte = tirx.Cast("uint32", self.offset(w, zero))  # TVM knows no int32 that wraps
         if self is SIGNED_FOURS:
             byte = tirx.bitwise_and(byte, tirx.const(0xFF, "uint32"))
