@@ -73,7 +73,8 @@ def shared(features: Features, processor: bool) -> Features:
 
 
 def tables(folder: Path, rows: Path, columns: str) -> dict[str, Rows]:
-    """Valid rows of each family, of which models see the `SHARED` columns or all."""
+    """Valid rows of each family, of which models see the `SHARED` columns or all; and the formula's
+    log2 latencies, shape (rows,)."""
     whole, about = read_table(folder), read_about(folder)
     kinds = np.array([each.kind for each in about.hardware])[whole.hardware]
     found = {}
@@ -102,7 +103,8 @@ def tables(folder: Path, rows: Path, columns: str) -> dict[str, Rows]:
 
 
 def measure(found: Mapping[str, Rows]) -> pd.DataFrame:
-    """A row a task, source, model and seed: the share of its pairs in the right order."""
+    """A row a task, source, model and seed: the share of its pairs in the right order. Of each
+    family `found` has the rows and the formula's log2 latencies, shape (rows,)."""
     rows: list[dict[str, object]] = []
     for family, (table, formula) in found.items():
         others = _joined([each for name, each in found.items() if name != family])
@@ -121,7 +123,8 @@ def measure(found: Mapping[str, Rows]) -> pd.DataFrame:
 
 
 def folds_of(table: TrainingTable) -> list[NDArray[np.bool_]]:
-    """Thirds of a family: whole machines, or whole layers where there is one machine."""
+    """Thirds of a family, each of shape (rows,): whole machines, or whole layers where there is one
+    machine."""
     one = len(np.unique(table.hardware)) == 1
     place = np.unique(table.workload if one else table.hardware, return_inverse=True)[1]
     return [place % FOLDS == fold for fold in range(FOLDS)]
