@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnx_graphs import model, normal, reference
 
 from tilewright import networks
@@ -41,9 +41,11 @@ def _model(operator: str, bias: bool, *, both_read: bool = False) -> onnx.ModelP
 
 
 def _operators(source: onnx.ModelProto) -> list[str]:
+    """Of what changes from run to run."""
     imported = normalise(source, {}).model
     inputs = [info.name for info in data_inputs(imported)]
-    return [b.op for b in import_onnx(weights_as_inputs(imported), inputs).bindings]
+    flat = import_onnx(weights_as_inputs(imported), inputs)
+    return [b.op for b in flat.bindings if b.var not in flat.constants]
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -60,6 +62,33 @@ def test_it_folds_into_convolutions_and_products(operator: str, bias: bool, tmp_
     assert str(workload.epilogue[0]) == "bias"
     x = normal(*(1, 16, 6, 6) if operator == "Conv" else (1, 16), seed=9)
     (ours,) = network.run({"x": x}).values()
+    np.testing.assert_allclose(ours, reference(source, x), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("operator", ["Conv", "Gemm"])
+def test_what_multiplies_and_adds_numbers_a_channel_behind_it_is_folded_too(
+    operator: str, tmp_path: Path
+) -> None:
+    """Caffe's models have their γ and β in operators of their own."""
+    source = _model(operator, True)
+    shape = (CHANNELS, 1, 1) if operator == "Conv" else (CHANNELS,)
+    given = {"scale": normal(*shape, seed=6), "shift": normal(*shape, seed=7)}
+    source.graph.initializer.extend(
+        numpy_helper.from_array(array, name) for name, array in given.items()
+    )
+    del source.graph.node[-1]
+    source.graph.node.extend(
+        [
+            helper.make_node("Mul", ["scale", "n"], ["s"], name="times"),
+            helper.make_node("Add", ["s", "shift"], ["y"], name="plus"),
+        ]
+    )
+    found = _operators(source)
+    assert "relax.multiply" not in found
+    assert found.count("relax.add") == 2  # the head's own bias, and what all that comes to
+    x = normal(*(1, 16, 6, 6) if operator == "Conv" else (1, 16), seed=9)
+    (tmp_path / "model.onnx").write_bytes(source.SerializeToString())
+    (ours,) = networks.load(tmp_path / "model.onnx").run({"x": x}).values()
     np.testing.assert_allclose(ours, reference(source, x), rtol=1e-5, atol=1e-4)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto
+from onnx import TensorProto, helper, numpy_helper
 from onnx_graphs import normal, reference
 from onnxruntime import quantization
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat
@@ -169,6 +170,52 @@ def test_a_transformer_gives_what_onnxruntime_gives(tmp_path: Path) -> None:
     tokens = np.random.default_rng(3).integers(0, 50, (1, 9))
     (ours,) = artifact.infer({"tokens": tokens}).values()
     assert close(ours, reference(model, tokens))
+
+
+@pytest.mark.slow(seconds=1)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_products_of_attention_read_and_write_heads_where_they_lie(
+    batch: int, tmp_path: Path
+) -> None:
+    net = Builder("small", (batch, 9), 2, True, "tokens", TensorProto.INT64)
+    model = net.model(small_transformer(net))
+    artifact = built(model, tmp_path)
+    moved = [row["moved"] for row in artifact.rows if "moved" in row]
+    places = [[each["parameter"] for each in row] for row in moved]  # type: ignore[index, union-attr]
+    assert places == [[0], [1, 2]]  # queries, not keys; values and the result
+    assert not any(check.wrong for check in artifact.verify())
+    tokens = np.random.default_rng(3).integers(0, 50, (batch, 9))
+    (ours,) = artifact.infer({"tokens": tokens}).values()
+    assert close(ours, reference(model, tokens))
+    _, profile = artifact.run({"tokens": tokens}, layers=True)
+    others = [name for name, _ in profile.others]
+    copies = [name for name in others if re.fullmatch(r"(fused)?(_?reshape\d*)+", name)]
+    assert not copies
+    assert any(re.fullmatch(r"fused_multiply\d*_softmax\d*", name) for name in others)
+
+
+def test_a_batch_norm_that_no_layer_takes_in_stays_in_blocks_of_channels(tmp_path: Path) -> None:
+    """As in DenseNet, where it stands before a convolution."""
+    net = Builder("small", (1, 3, 12, 12), seed=1, weights=True)
+    x = net.conv(net.input, "first", 16, kernel=3, pad=1, bias=True)
+    y = net.conv(x, "second", 16, kernel=1, bias=True)
+    model = net.model(net.conv(net.concat([x, y], "concat"), "last", 16, kernel=3, pad=1))
+    last = model.graph.node[-1]
+    drawn = {f"norm.{n}": np.abs(normal(32, seed=n)) + 0.1 for n in range(4)}
+    model.graph.initializer.extend(
+        numpy_helper.from_array(array, name) for name, array in drawn.items()
+    )
+    norm = helper.make_node(
+        "BatchNormalization", [last.input[0], *drawn], ["normed"], name="norm", epsilon=1e-2
+    )
+    last.input[0] = "normed"
+    model.graph.node.insert(len(model.graph.node) - 1, norm)
+    artifact = built(model, tmp_path)
+    image = normal(1, 3, 12, 12, seed=3)
+    (ours,) = artifact.infer({"input": image}).values()
+    assert close(ours, reference(model, image))
+    _, profile = artifact.run({"input": image}, layers=True)
+    assert not any("batch_norm" in name for name, _ in profile.others)
 
 
 @pytest.mark.slow(seconds=0.5)

@@ -103,7 +103,9 @@ def test_a_xeon_gets_instructions_of_amx(text: str) -> None:
     workload = parse_workload(text + ",dtype=bfloat16", "bias, relu")
     values = kernel_for(workload, XEON).baseline_values(workload, XEON)
     assembly = assembly_of(scheduled(workload, XEON, values), llvm_target(XEON))
-    for instruction in ("ldtilecfg", "tileloadd", "tdpbf16ps", "tilestored", "tilerelease"):
+    for instruction in (
+        "ldtilecfg", "tileloadd", "tdpbf16ps", "tilestored", "tilerelease", "vcvtneps2bf16",
+    ):  # fmt: skip
         assert f"\t{instruction}" in assembly
 
 

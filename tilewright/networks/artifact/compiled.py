@@ -46,7 +46,8 @@ from tilewright.targets.workload import Workload, parse_workload
 
 if TYPE_CHECKING:
     from tilewright.networks.compiled.layers import KernelLayer
-    from tilewright.networks.compiled.loaded_library import LoadedLibrary
+    from tilewright.networks.compiled.loaded_library import LoadedLibrary, Moved
+    from tilewright.networks.compiled.transposed_operands import MovedAxes
     from tilewright.networks.imported_model import Whole
     from tilewright.networks.onnx_split import OnnxTail
 
@@ -113,7 +114,8 @@ def compile_files(
     check |= {f"output {key}": array for key, array in expected.items()}
     rows = [
         _row(layer, function, picks[layer.workload], target)
-        for layer, function in zip(made.layers, made.called, strict=True)
+        | ({"moved": [_moved(*each) for each in moved]} if moved else {})
+        for layer, function, moved in zip(made.layers, made.called, made.moved, strict=True)
     ]
     manifest: dict[str, Json] = {
         "kind": KIND,
@@ -241,7 +243,8 @@ class CompiledArtifact:
             if name not in known:
                 workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
                 config = tuple(map(as_int, as_list(row["config"])))
-                function = self._ready.function(name)
+                moved = map(as_object, as_list(row.get("moved", [])))
+                function = self._ready.function(name, [_places(each) for each in moved])
                 known[name] = self._compiles.kernel_error(workload, config, function)
             yield KernelError(number, known[name])
 
@@ -389,6 +392,16 @@ def _row(layer: KernelLayer, function: str, pick: Pick, target: Target) -> dict[
         "config": list(pick.config),
         "knobs": dict(target.space(layer.workload).describe(pick.config)),
     }
+
+
+def _moved(parameter: int, axes: MovedAxes) -> dict[str, Json]:
+    return {"parameter": parameter, "shape": list(axes.shape), "axes": list(axes.axes)}
+
+
+def _places(row: Mapping[str, Json]) -> Moved:
+    """What `_moved` gave, for `LoadedLibrary.function`."""
+    shape, axes = (list(map(as_int, as_list(row[key]))) for key in ("shape", "axes"))
+    return as_int(row["parameter"]), shape, axes
 
 
 def _tail(tail: OnnxTail, whole: Whole) -> dict[str, Json]:

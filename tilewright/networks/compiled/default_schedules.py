@@ -17,6 +17,8 @@ from tvm.s_tir import Schedule, ScheduleError
 from tilewright.networks.compiled.rewrite import KERNEL
 from tilewright.networks.compiled.row_loops import NoRows, by_rows
 
+PATTERN, REDUCTION = "op_pattern", 3
+"""Where TVM's FuseOps looks for what a function is, and its number of a reduction."""
 WIDEST = 64
 """Numbers at most in the innermost loop: four of the widest vectors."""
 LEAST = 8
@@ -37,6 +39,33 @@ def scheduling(lanes: int) -> Any:
         return made
 
     return module_pass(run, opt_level=0, name="TilewrightGeneric")
+
+
+def joining_rows(lanes: int) -> Any:
+    """A pass that lets functions over rows take in the operators before them, value by value: what
+    scales or masks a softmax is done while a row is in the cache. TVM fuses so with a reduction,
+    which a softmax is none of for it: it would rather fuse what comes behind."""
+
+    def run(module: IRModule, _: Any) -> IRModule:
+        made = IRModule(dict(module.functions), attrs=module.attrs)
+        for name, function in module.functions.items():
+            attrs = function.attrs or {}
+            if not isinstance(function, tirx.PrimFunc) or KERNEL in attrs:
+                continue
+            if int(attrs.get(PATTERN, 0)) > REDUCTION and _is_by_rows(function, lanes):
+                made.update_func(name, function.with_attr(PATTERN, REDUCTION))
+        return made
+
+    return module_pass(run, opt_level=0, name="TilewrightJoinRows")
+
+
+def _is_by_rows(function: Any, lanes: int) -> bool:
+    try:
+        sch = Schedule(IRModule({"main": function}))
+        _inline(sch)
+        return _by_rows(sch, lanes) is not None
+    except (ScheduleError, ValueError):
+        return False
 
 
 def scheduled(function: Any, lanes: int) -> Any:

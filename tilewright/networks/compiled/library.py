@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tvm import relax
 from tvm.target.codegen import target_has_features
 
-from tilewright.networks.compiled.default_schedules import scheduling
+from tilewright.networks.compiled.default_schedules import joining_rows, scheduling
 from tilewright.networks.compiled.vector_math import vector_legalizations
 from tilewright.networks.compiled.weights import taking_out
 from tilewright.networks.errors import ImportFailedError
@@ -30,14 +30,16 @@ def compiled(
     any shape that a `LoadedLibrary` reads with it. Raises `ImportFailedError` naming the operator
     of `source`, the module before it was rewritten, that fails alone."""
     weights: list[Array] = []
+    lanes = _lanes(target)
     passes = [
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         relax.transform.LegalizeOps(vector_legalizations()),
         relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FoldConstant(), relax.transform.FuseOps(), relax.transform.FuseTIR(),
+        relax.transform.FoldConstant(), joining_rows(lanes),
+        relax.transform.FuseOps(), relax.transform.FuseTIR(),
         relax.transform.RewriteDataflowReshape(),  # of functions in TVM's own form
-        scheduling(_lanes(target)), taking_out(weights), relax.transform.ToNonDataflow(),
+        scheduling(lanes), taking_out(weights), relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(), relax.transform.CallTIRRewrite(),
         relax.transform.StaticPlanBlockMemory(), relax.transform.LowerAllocTensor(),
         relax.transform.KillAfterLastUse(), relax.transform.LowerRuntimeBuiltin(),

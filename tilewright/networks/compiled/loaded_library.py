@@ -24,6 +24,9 @@ from tilewright.targets.kernels import ALIGNMENT, aligned_empty
 
 Array = NDArray[Any]
 MAIN = "main"
+Moved = tuple[int, Sequence[int], Sequence[int]]
+"""A kernel's argument, the shape that it has in memory, and the order in which the kernel alone
+has its axes; see `networks.compiled.transposed_operands`."""
 CPU, POOLED = 1, 2
 """TVM's numbers of a processor, and of an allocator that keeps what was freed."""
 
@@ -64,10 +67,11 @@ class LoadedLibrary:
             self._machine  # noqa: B018
         return self._caller.main
 
-    def function(self, name: str) -> Callable[..., object]:
-        """One of its kernels."""
+    def function(self, name: str, moved: Sequence[Moved] = ()) -> Callable[..., object]:
+        """One of its kernels, on tensors as the kernel alone has them: those that it reads or
+        writes with other axes here, `moved`, are copied."""
         found: Callable[..., object] = self._module.get_function(name, query_imports=True)
-        return found
+        return _moving(found, moved) if moved else found
 
     def timed(self, arrays: Sequence[Array], times: int) -> NDArray[np.float64]:
         """Seconds of so many inferences, shape (times,); getting arrays in and out is not part of
@@ -121,6 +125,23 @@ def _tensor(array: Array) -> Any:
         copy[...] = array
         array = copy
     return tvm_ffi.from_dlpack(array)
+
+
+def _moving(function: Callable[..., object], moved: Sequence[Moved]) -> Callable[..., None]:
+    def called(*tensors: Any) -> None:
+        given, arrays = list(tensors), list(map(_array, tensors))
+        for number, shape, axes in moved:
+            split = arrays[number].reshape([shape[axis] for axis in axes])
+            arrays[number] = aligned_empty(tuple(shape), split.dtype)
+            arrays[number][...] = split.transpose(np.argsort(axes))
+            given[number] = _tensor(arrays[number])
+        function(*given)
+        for number, _, axes in moved:
+            if number == len(tensors) - 1:
+                out = _array(tensors[number])
+                out[...] = arrays[number].transpose(axes).reshape(out.shape)
+
+    return called
 
 
 def _array(tensor: Any) -> Array:

@@ -31,7 +31,7 @@ QUANTISING = frozenset((QUANTISE, DEQUANTISE))
 PAIRS = frozenset((
     ADD, "relax.subtract", "relax.multiply", "relax.divide", "relax.maximum", "relax.minimum",
 ))  # fmt: skip
-CONCAT = "relax.concat"
+CONCAT, NORM = "relax.concat", "relax.nn.batch_norm"
 SPATIAL = (2, 3)
 
 
@@ -57,6 +57,25 @@ def packed_result(tensors: PackedTensors, binding: Binding) -> tuple[Any, int] |
     if binding.op in PAIRS:
         return _pair(tensors, binding, block)
     return _pool(tensors, binding, block)
+
+
+def packed_norm(tensors: PackedTensors, norm: Binding) -> tuple[Any, int] | None:
+    """The same of a BatchNorm that no layer took in, (n, c, h, w): one multiplication and one
+    addition a value. None where its numbers are not known."""
+    data, *given = norm.args
+    block, shape, attrs = tensors.block_of(data), shape_of(data) or (), norm.value.attrs
+    known = all(isinstance(arg, GenericConst) for arg in given)
+    if not block or len(shape) != 4 or attrs.training or int(attrs.axis) != 1 or not known:
+        return None
+    gamma, beta, mean, variance = (arg.value.numpy().astype(np.float64) for arg in given)
+    factor = gamma / np.sqrt(variance + float(attrs.epsilon))
+
+    def by_block(values: Any) -> Any:
+        blocked = values.reshape(1, shape[1] // block, 1, 1, block)
+        return relax.const(np.ascontiguousarray(blocked, np.float32), "float32")
+
+    scaled = relax.op.multiply(tensors.packed(data, block), by_block(factor))
+    return relax.op.add(tensors.emit(scaled), by_block(beta - mean * factor)), block
 
 
 def _is_by_tensor(binding: Binding) -> bool:

@@ -36,10 +36,21 @@ class PackedTensors:
     def __init__(self, builder: Any) -> None:
         self._builder = builder
         self._known: dict[Any, PackedTensor] = {}
+        self._source: dict[Any, Any] = {}  # of what is only another shape of it
 
     def emit(self, expression: Any) -> Any:
         """A variable of an expression."""
         return self._builder.emit(expression)
+
+    def reshaped(self, expression: Any, shape: Sequence[int]) -> Any:
+        """The same numbers with other axes. A shape of a shape is one of the first value: TVM would
+        fuse both and copy."""
+        source = self._source.get(expression, expression)
+        if shape_of(source) == tuple(shape):
+            return source
+        made = self.emit(relax.op.reshape(source, tuple(shape)))
+        self._source[made] = source
+        return made
 
     def put(self, var: Any, *, plain: Any = None, packed: Any = None, block: int = 0) -> None:
         """Say what a variable of the model is now."""
@@ -70,24 +81,21 @@ class PackedTensors:
         if known.packed:
             source, (old, _) = next(iter(known.packed.values())), next(iter(known.packed.items()))
             if (h, w) != (1, 1) and old % block == 0:  # in several of a block
-                split = self._reshape(source, (n, c // old, h, w, old // block, block))
+                split = self.reshaped(source, (n, c // old, h, w, old // block, block))
                 moved = self.emit(relax.op.permute_dims(split, [0, 1, 4, 2, 3, 5]))
-                return self._reshape(moved, (n, c // block, h, w, block))
+                return self.reshaped(moved, (n, c // block, h, w, block))
             if (h, w) == (1, 1):
-                return self._reshape(source, (n, c // block, 1, 1, block))
+                return self.reshaped(source, (n, c // block, 1, 1, block))
         if known.plain is None:
             known.plain = self._unpacked(known)
         if (h, w) == (1, 1) or block == 1:
-            return self._reshape(known.plain, (n, c // block, h, w, block))
-        split = self._reshape(known.plain, (n, c // block, block, h, w))
+            return self.reshaped(known.plain, (n, c // block, h, w, block))
+        split = self.reshaped(known.plain, (n, c // block, block, h, w))
         return self.emit(relax.op.permute_dims(split, [0, 1, 3, 4, 2]))
 
     def _unpacked(self, known: PackedTensor) -> Any:
         shape = known.shape or ()
         block, source = next(iter((known.packed or {}).items()))
         if shape[2:] == (1, 1) or block == 1:
-            return self._reshape(source, shape)
-        return self._reshape(self.emit(relax.op.permute_dims(source, [0, 1, 4, 2, 3])), shape)
-
-    def _reshape(self, expression: Any, shape: Sequence[int]) -> Any:
-        return self.emit(relax.op.reshape(expression, tuple(shape)))
+            return self.reshaped(source, shape)
+        return self.reshaped(self.emit(relax.op.permute_dims(source, [0, 1, 4, 2, 3])), shape)

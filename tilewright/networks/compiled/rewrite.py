@@ -11,26 +11,39 @@ from tvm import relax
 from tvm.ir import IRModule
 
 from tilewright.networks.compiled.layers import KernelLayer
-from tilewright.networks.compiled.packed_operators import packed_result
+from tilewright.networks.compiled.packed_operators import NORM, packed_norm, packed_result
 from tilewright.networks.compiled.packing import PackedTensors
+from tilewright.networks.compiled.transposed_operands import (
+    MovedAxes,
+    moved_operand,
+    moved_result,
+    on_moved,
+)
 from tilewright.networks.errors import ImportFailedError
-from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, variables
+from tilewright.networks.relax.bindings import Binding, FlatGraph, variables
 from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import Workload
 
+Moved = tuple[tuple[int, MovedAxes], ...]
+"""Parameters of a function, by number, that are read or written before axes are moved."""
 KERNEL = "tilewright.kernel"
 """Attribute of a function that has its schedule."""
+SHAPES = ("relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims")
+"""Operators that give the numbers they read, in order, with other axes."""
+ITEM = "TupleGetItem"
 OPAQUE = 8
 """TVM's pattern of functions that nothing is fused with."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rewritten:
-    """`module` calls the functions `called`, one a layer, in the order in which they run."""
+    """`module` calls the functions `called`, one a layer, in the order in which they run; each
+    has the parameters `moved` with other axes than its kernel alone."""
 
     module: IRModule
     layers: Sequence[KernelLayer]
     called: Sequence[str]
+    moved: Sequence[Moved]
 
 
 def rewritten(
@@ -48,7 +61,7 @@ def rewritten(
     own = {var: f for var, f in flat.module.functions.items() if var.name_hint != "main"}
     builder = relax.BlockBuilder(IRModule(own))  # what TVM's importer writes in TIR
     params = [relax.Var(str(param.name), param.ty) for param in old.params]
-    made = _RewrittenMain(builder, kernels)
+    made = _RewrittenMain(builder, kernels, flat)
     for mine, theirs in zip(params, old.params, strict=True):
         made.tensors.put(theirs, plain=mine)
     by_result = {layer.result.var: layer for layer in layers}
@@ -58,53 +71,79 @@ def rewritten(
             for binding in flat.bindings:
                 if binding.var in by_result:
                     made.kernel(by_result[binding.var])
-                elif binding.var not in inside:
+                elif binding.var not in inside and binding.var not in made.done:
                     made.other(binding)
             result = builder.emit_output(made.result(old.body.body))
         builder.emit_func_output(result)
     module = relax.transform.DeadCodeElimination()(builder.finalize())
-    return Rewritten(module, made.layers, made.called)
+    return Rewritten(module, made.layers, made.called, made.moved)
 
 
 class _RewrittenMain:
     """The function as far as it is written."""
 
-    def __init__(self, builder: Any, kernels: Mapping[Workload, KernelCode]) -> None:
+    def __init__(
+        self, builder: Any, kernels: Mapping[Workload, KernelCode], flat: FlatGraph
+    ) -> None:
         self._builder = builder
         self._kernels = kernels
-        self._functions: dict[Workload, Any] = {}
+        self._flat = flat
+        self._functions: dict[tuple[Workload, Moved], Any] = {}
         self.tensors = PackedTensors(builder)
+        self.done: set[Any] = set()  # what a kernel does that no layer names
         self.layers: list[KernelLayer] = []
         self.called: list[str] = []
+        self.moved: list[Moved] = []
 
     def kernel(self, layer: KernelLayer) -> None:
         """Call a layer's kernel on packed tensors."""
         code = self._kernels[layer.workload]
         wanted = [shape_of_parameter(parameter) for parameter in code.function.params]
-        arguments = [self._read(layer.data, code.data_block)]
+        moved: list[tuple[int, MovedAxes]] = []
         if layer.weight is None:
-            arguments.append(self._read(layer.match.anchor.args[1], 0))
+            operands = layer.data, layer.match.anchor.args[1]
+            arguments = [self._operand(i, var, wanted, moved) for i, var in enumerate(operands)]
         else:
+            arguments = [self._read(layer.data, code.data_block)]
             arguments.append(_constant(code.pack_weights(layer.weight)))
         for array in layer.constants:
             arguments.append(_constant(array.reshape(wanted[len(arguments)])))
         arguments += [self._read(var, code.out_block) for var in layer.added]
-        fitting = [self._fit(arg, shape) for arg, shape in zip(arguments, wanted[:-1], strict=True)]
-        function = self._function(layer.workload, code)
+        fitting = [
+            self.tensors.reshaped(arg, shape)
+            for arg, shape in zip(arguments, wanted[:-1], strict=True)
+        ]
+        result = layer.result
+        behind = moved_result(self._flat, result) if layer.weight is None else None
+        if behind is not None and behind[1].fits(wanted[-1]):
+            result, axes = behind
+            moved.append((len(wanted) - 1, axes))
+            wanted[-1] = axes.shape
+            self.done.add(result.var)
+        function = self._function(layer.workload, code, tuple(moved))
         out = relax.TensorType(wanted[-1], layer.workload.out_dtype)
         written = self.tensors.emit(relax.call_tir(function, fitting, out))
-        self._put(layer.result, written, code.out_block)
+        self._put(result, written, code.out_block)
         self.layers.append(layer)
         self.called.append(str(function.name_hint))
+        self.moved.append(tuple(moved))
 
     def other(self, binding: Binding) -> None:
         """What TVM compiles, on packed tensors where it can be done on them."""
-        found = packed_result(self.tensors, binding)
+        norm = self._flat.by_var.get(binding.value.tuple_value) if binding.op == ITEM else None
+        if norm is not None and norm.op == NORM and binding.value.index == 0:
+            found = packed_norm(self.tensors, norm)
+        else:
+            found = packed_result(self.tensors, binding)
         if found is not None:
             expression, block = found
             self.tensors.put(binding.var, packed=self.tensors.emit(expression), block=block)
             return
         known = {var: self.tensors.plain(var) for var in variables(binding.value)}
+        if binding.op in SHAPES and binding.shape is not None and known:
+            (value,) = known.values()
+            self.tensors.put(binding.var, plain=self.tensors.reshaped(value, binding.shape))
+            return
         self.tensors.put(binding.var, plain=self.tensors.emit(_replaced(binding.value, known)))
 
     def result(self, expression: Any) -> Any:
@@ -112,31 +151,41 @@ class _RewrittenMain:
         known = {var: self.tensors.plain(var) for var in variables(expression)}
         return _replaced(expression, known)
 
+    def _operand(
+        self, number: int, var: Any, wanted: list[tuple[int, ...]],
+        moved: list[tuple[int, MovedAxes]],
+    ) -> Any:  # fmt: skip
+        """A factor of a product of activations, as it is before its axes were moved where the
+        kernel can read it so."""
+        found = moved_operand(self._flat, var)
+        if found is None or not found[1].fits(wanted[number]):
+            return self.tensors.plain(var)
+        before, axes = found
+        moved.append((number, axes))
+        wanted[number] = axes.shape
+        return self.tensors.plain(before)
+
     def _read(self, var: Any, block: int) -> Any:
         return self.tensors.packed(var, block) if block else self.tensors.plain(var)
-
-    def _fit(self, expression: Any, shape: tuple[int, ...]) -> Any:
-        """The same values with other axes."""
-        if shape_of(expression) == shape:
-            return expression
-        return self.tensors.emit(relax.op.reshape(expression, shape))
 
     def _put(self, result: Binding, written: Any, block: int) -> None:
         shape = result.shape or ()
         if not block:
-            self.tensors.put(result.var, plain=self._fit(written, shape))
+            self.tensors.put(result.var, plain=self.tensors.reshaped(written, shape))
             return
         n, c, h, w = shape
-        packed = self._fit(written, (n, c // block, h, w, block))
+        packed = self.tensors.reshaped(written, (n, c // block, h, w, block))
         self.tensors.put(result.var, packed=packed, block=block)
 
-    def _function(self, workload: Workload, code: KernelCode) -> Any:
-        if workload not in self._functions:
+    def _function(self, workload: Workload, code: KernelCode, moved: Moved) -> Any:
+        key = workload, moved
+        if key not in self._functions:
             name = f"{workload.operator}_{workload.id}"
-            function = code.function.with_attrs({KERNEL: 1, "op_pattern": OPAQUE})
+            function = on_moved(code.function, moved) if moved else code.function
+            function = function.with_attrs({KERNEL: 1, "op_pattern": OPAQUE})
             function = function.without_attr("global_symbol")
-            self._functions[workload] = self._builder.add_func(function, name)
-        return self._functions[workload]
+            self._functions[key] = self._builder.add_func(function, name)
+        return self._functions[key]
 
 
 def shape_of_parameter(parameter: Any) -> tuple[int, ...]:

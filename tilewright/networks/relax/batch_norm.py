@@ -2,10 +2,12 @@
 
 w' = w·γ/√(σ²+ε), b' = (b − μ)·γ/√(σ²+ε) + β (Jacob et al., CVPR 2018, eq. 14), computed here in
 float64 and rounded once; where weights are parameters of the module, the module computes it.
+What multiplies and adds known numbers a channel behind it, as Caffe's models do, is part of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +18,9 @@ from tvm.ir import GenericConst
 
 from tilewright.networks.relax.bindings import Binding, FlatGraph, flatten, is_per_channel, shape_of
 
-NORM, ITEM, ADD = "relax.nn.batch_norm", "TupleGetItem", "relax.add"
+NORM, ITEM, ADD, MULTIPLY = (
+    "relax.nn.batch_norm", "TupleGetItem", "relax.add", "relax.multiply",
+)  # fmt: skip
 MATMUL, CONVOLUTIONS = "relax.matmul", ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 CHANNEL_AXIS = 1
 
@@ -24,12 +28,23 @@ CHANNEL_AXIS = 1
 @dataclass(frozen=True, eq=False)
 class Fold:
     """A BatchNorm behind a convolution or product (`head`) and the constant it may add (`bias`);
-    `result` is what is read of it."""
+    `item` is its result, and `behind` multiply it by constants a channel and add such."""
 
     head: Binding
     bias: Binding | None
     norm: Binding
-    result: Binding
+    item: Binding
+    behind: tuple[Binding, ...]
+
+    @property
+    def result(self) -> Binding:
+        """What is read of it."""
+        return (self.item, *self.behind)[-1]
+
+    @property
+    def gone(self) -> tuple[Binding, ...]:
+        """What nobody reads any more."""
+        return self.norm, *(self.item, *self.behind)[:-1]
 
 
 def fold_batch_norm(flat: FlatGraph) -> FlatGraph:
@@ -43,7 +58,7 @@ def fold_batch_norm(flat: FlatGraph) -> FlatGraph:
         return flat
     main, builder = flat.module["main"], relax.BlockBuilder()
     folded = {var: value for fold in found for var, value in _Folded(builder, fold).values()}
-    gone = {fold.norm.var for fold in found}
+    gone = {binding.var for fold in found for binding in fold.gone}
     with builder.function("main", list(main.params)):
         with builder.dataflow():
             for binding in flat.bindings:
@@ -69,7 +84,26 @@ def _fold(flat: FlatGraph, norm: Binding) -> Fold | None:
         head, bias = _before(flat, head, head.args[0]), head
     if head is None or not _is_foldable(flat, head):
         return None
-    return Fold(head, bias, norm, result)
+    known = all(isinstance(arg, GenericConst) for arg in norm.args[1:])
+    behind = tuple(_behind(flat, result)) if known else ()
+    return Fold(head, bias, norm, result, behind)
+
+
+def _behind(flat: FlatGraph, last: Binding) -> Iterator[Binding]:
+    """What multiplies by constants a channel and adds such, as long as nobody else reads."""
+    while (user := flat.sole_user(last.var)) is not None:
+        given = _other_operand(user, last.var) if user.op in (ADD, MULTIPLY) else None
+        if not isinstance(given, GenericConst) or user.shape != last.shape:
+            return
+        if not is_per_channel(user.shape, shape_of(given), CHANNEL_AXIS):
+            return
+        yield user
+        last = user
+
+
+def _other_operand(binding: Binding, var: Any) -> Any:
+    one, other = binding.args
+    return other if one is var or (isinstance(one, relax.Var) and one.same_as(var)) else one
 
 
 def _adds_constant(flat: FlatGraph, binding: Binding) -> bool:
@@ -105,6 +139,7 @@ class _Folded:
         self._builder = builder
         self._fold = fold
         self._factor: Any = None
+        self._sum: Any = None
         self._dtype = str(fold.head.var.ty.dtype)
 
     def values(self) -> list[tuple[Any, Any]]:
@@ -114,10 +149,21 @@ class _Folded:
         return [(fold.head.var, self._head), *middle, (fold.result.var, self._offset)]
 
     def _head(self) -> Any:
-        head, (_, gamma, _, _, variance) = self._fold.head, map(_known, self._fold.norm.args)
+        head = self._fold.head
+        _, gamma, beta, mean, variance = map(_known, self._fold.norm.args)
         epsilon = np.float64(self._fold.norm.value.attrs.epsilon)
         deviation = self._compute("sqrt", self._compute("add", variance, epsilon))
         self._factor = self._compute("divide", gamma, deviation)
+        self._sum = self._compute("subtract", beta, self._compute("multiply", mean, self._factor))
+        previous = self._fold.item
+        for binding in self._fold.behind:
+            given = _known(_other_operand(binding, previous.var)).ravel()
+            if binding.op == MULTIPLY:
+                self._factor = self._factor * given
+                self._sum = self._sum * given
+            else:
+                self._sum = self._sum + given
+            previous = binding
         factor = self._factor
         if head.op != MATMUL:
             rank = len(shape_of(head.args[1]) or ())
@@ -132,9 +178,8 @@ class _Folded:
         return relax.op.add(bias.args[0], self._expression(scaled))
 
     def _offset(self) -> Any:
-        data, _, beta, mean, _ = map(_known, self._fold.norm.args)
-        offset = self._compute("subtract", beta, self._compute("multiply", mean, self._factor))
-        return relax.op.add(data, self._expression(self._per_channel(offset)))
+        data = self._fold.norm.args[0]
+        return relax.op.add(data, self._expression(self._per_channel(self._sum)))
 
     def _per_channel(self, value: Any) -> Any:
         """(channels,) in the shape that adds to the head's result."""

@@ -45,7 +45,9 @@ def cache_bytes(level: int) -> int:
 def allows_amx() -> bool:
     """Whether this process may use tiles of AMX; asks the kernel for it, as each process has to
     (Linux's Documentation/arch/x86/xstate.rst)."""
-    if platform.machine() != "x86_64" or not {"amx_tile", "amx_bf16"} <= set(flags()):
+    if platform.machine() != "x86_64" or not {"amx_tile", "amx_bf16", "avx512_bf16"} <= set(
+        flags()
+    ):
         return False
     system = ctypes.CDLL(None, use_errno=True)
     return bool(system.syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)

@@ -186,7 +186,8 @@ class _Image:
     own_weights = False
 
     def __init__(self, w: Workload, spec: CpuSpec, b: TileBlocks) -> None:
-        self.w, self.b, self.layout, self.numbers = w, b, CopyLayout.of(w), numbers_of(w)
+        self.w, self.b, self.spec, self.numbers = w, b, spec, numbers_of(w)
+        self.layout = CopyLayout.of(w)
         self.shapes = packed_shape(w, spec), packed_shape(w, spec, out=True)
         self.row = self.layout.channels * (w.stride_w if self.layout.folded else 1)
 
@@ -251,7 +252,8 @@ class _Image:
 
         def move(block: int) -> None:
             with T.vectorized(0, each) as i:
-                value = self.numbers.stored(self.a.data[(n, c * count + block, *place, i)])
+                value = self.a.data[(n, c * count + block, *place, i)]
+                value = self.numbers.stored(value, each, self.spec)
                 T.buffer_store(self.data, value, [start + block * each + i])
 
         for block in range(count):

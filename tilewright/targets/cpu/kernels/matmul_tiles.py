@@ -112,7 +112,7 @@ class _Matrices:
     """Implements `targets.cpu.kernels.tile_product.TileOperands`."""
 
     def __init__(self, w: Workload, spec: CpuSpec, b: TileBlocks) -> None:
-        self.w, self.b, self.numbers = w, b, numbers_of(w)
+        self.w, self.b, self.spec, self.numbers = w, b, spec, numbers_of(w)
         self.own_weights = w.operator == "batch_matmul"
         self.row = self.numbers.each * b.words
         self.rows = (*_lead(w), b.rows)
@@ -148,8 +148,10 @@ class _Matrices:
 
         def move(first: Any, count: int) -> None:
             for begin in range(0, count, TILE):
-                with T.vectorized(0, min(TILE, count - begin)) as i:
-                    value = self.numbers.stored(self.a.data[(*place, first + begin + i)])
+                lanes = min(TILE, count - begin)
+                with T.vectorized(0, lanes) as i:
+                    value = self.a.data[(*place, first + begin + i)]
+                    value = self.numbers.stored(value, lanes, self.spec)
                     T.buffer_store(self.data, value, [start + begin + i])
             if count < width:
                 with T.vectorized(0, width - count) as i:
@@ -195,7 +197,8 @@ class _Matrices:
 
         if count:
             with T.vectorized(0, count) as i:
-                T.buffer_store(self.weights, paired(number(k, i), number(k + 1, i)), [start + i])
+                value = paired(number(k, i), number(k + 1, i), count, self.spec)
+                T.buffer_store(self.weights, value, [start + i])
         if count < TILE:
             with T.vectorized(0, TILE - count) as i:
                 T.buffer_store(self.weights, tirx.const(0, "int32"), [start + count + i])

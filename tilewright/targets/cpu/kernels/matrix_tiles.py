@@ -28,6 +28,8 @@ TILES = 8
 _WORD_BYTES = 4
 _ROW_BYTES = TILE * _WORD_BYTES
 _HALF, _NAN = 0x7FFF, 0x7FC0
+CONVERTED = (8, 16)
+"""Lanes of the vectors of float32 that an instruction rounds to bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,9 @@ class TileNumbers:
         """So many numbers and what fills their last word."""
         return -(-count // self.each) * self.each
 
-    def stored(self, number: Any) -> Any:
-        """A number of the data as tiles hold it."""
-        return rounded(number) if self is BFLOAT16 else number
+    def stored(self, number: Any, lanes: int, spec: CpuSpec) -> Any:
+        """A number of the data as tiles hold it, in a loop that is vectorised to `lanes`."""
+        return bfloat16_of(number, lanes, spec) if self is BFLOAT16 else number
 
     def border(self, zero: Any) -> Any:
         """What stands in the padding; `zero` is the zero point of the data, an int32."""
@@ -80,8 +82,15 @@ def numbers_of(w: Workload) -> TileNumbers:
     return SIGNED if w.data_dtype == "int8" else UNSIGNED
 
 
-def rounded(number: Any) -> Any:
-    """A float32 expression as the uint16 of the nearest bfloat16, halves to even."""
+def bfloat16_of(number: Any, lanes: int, spec: CpuSpec) -> Any:
+    """A float32 expression as the uint16 of the nearest bfloat16, halves to even, in a loop that is
+    vectorised to `lanes`. An instruction, VCVTNEPS2BF16, takes numbers below the smallest normal
+    one for zero."""
+    if spec.bfloat16 == AMX and lanes in CONVERTED:
+        name = f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * lanes}"
+        # By way of int16: LLVM has a type of its own for what the instruction gives.
+        found = tirx.call_llvm_pure_intrin("uint16", name, number)
+        return tirx.reinterpret("uint16", tirx.reinterpret("int16", found))
     bits = tirx.reinterpret("uint32", number)
     odd = tirx.bitwise_and(tirx.shift_right(bits, _bits(16)), _bits(1))
     near = tirx.shift_right(bits + odd + _bits(_HALF), _bits(16))
@@ -89,15 +98,14 @@ def rounded(number: Any) -> Any:
     return tirx.Cast("uint16", tirx.Select(nan, _bits(_NAN), near))
 
 
-def paired(first: Any, second: Any) -> Any:
+def paired(first: Any, second: Any, lanes: int, spec: CpuSpec) -> Any:
     """Two float32 expressions as an int32 of two bfloat16, the first in the lower half."""
-    upper = tirx.shift_left(tirx.Cast("uint32", rounded(second)), _bits(16))
-    pair = tirx.bitwise_or(tirx.Cast("uint32", rounded(first)), upper)
-    return tirx.reinterpret("int32", pair)
+    lower, upper = (tirx.Cast("uint32", bfloat16_of(each, lanes, spec)) for each in (first, second))
+    return tirx.reinterpret("int32", tirx.bitwise_or(lower, tirx.shift_left(upper, _bits(16))))
 
 
 def rounded_array(numbers: NDArray[Any]) -> NDArray[np.uint16]:
-    """What `rounded` gives, of an array of any shape."""
+    """What `bfloat16_of` gives, of an array of any shape."""
     bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32)
     near = (bits + ((bits >> 16) & 1) + np.uint32(_HALF)) >> 16
     nan = (bits & 0x7FFFFFFF) > 0x7F800000
