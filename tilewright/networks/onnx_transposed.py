@@ -4,7 +4,9 @@ With a stride of s, an output pixel reads every s-th tap of the kernel. So s pix
 other are s convolutions of the same data, and run as one with s times the channels. Shapes along
 one axis of length h, with m = k / s taps each:
 
-    (n, c, h) → Conv (n, o * s, h + m - 1) → (n, o, (h + m - 1) * s) → cut to the output
+    (n, c, h) → Conv (n, s * o, h + m - 1) → (n, o, (h + m - 1) * s) → cut to the output
+
+The channels of one of these convolutions lie together, and so blocks of channels stay whole.
 
 No multiply-add is added or lost, but for pixels at the border. TVM's own form multiplies by the
 zeros between the pixels, s times as many an axis. W. Shi et al., "Is the deconvolution layer the
@@ -136,9 +138,9 @@ def _written(
 
     rows, columns = high // sy, wide // sx
     if sy * sx > 1:
-        apart = [up.images, up.channels, sy, sx, rows, columns]
+        apart = [up.images, sy, sx, up.channels, rows, columns]
         add("Reshape", "apart", numbers("apart_shape", apart))
-        add("Transpose", "beside", perm=[0, 1, 4, 2, 5, 3])
+        add("Transpose", "beside", perm=[0, 3, 4, 1, 5, 2])
         image = [up.images, up.channels, high, wide]
         add("Reshape", "image", numbers("image_shape", image))
     if up.size != up.wide or any(up.begin):
@@ -150,22 +152,23 @@ def _written(
 
 
 def _weights(normal: NormalGraph, name: str, up: _Upsampling, weight: onnx.TensorProto) -> str:
-    """(c, o, kh, kw) as (o * sy * sx, c, my, mx), the taps from the last to the first."""
+    """(c, o, kh, kw) as (sy * sx * o, c, my, mx), the taps from the last to the first."""
     (sy, sx), (my, mx), inputs = up.stride, up.taps, int(weight.dims[0])
     shape = (up.channels * sy * sx, inputs, my, mx)
     if is_stub(weight):
         normal.add_tensor(stub(name, shape, weight.data_type))
         return name
     taps = numpy_helper.to_array(weight).reshape(inputs, up.channels, my, sy, mx, sx)
-    moved = taps[:, :, ::-1, :, ::-1, :].transpose(1, 3, 5, 0, 2, 4).reshape(shape)
+    moved = taps[:, :, ::-1, :, ::-1, :].transpose(3, 5, 1, 0, 2, 4).reshape(shape)
     normal.add_tensor(numpy_helper.from_array(np.ascontiguousarray(moved), name))
     return name
 
 
 def _bias(normal: NormalGraph, name: str, pixels: int, bias: onnx.TensorProto) -> str:
-    """(o,) as (o * pixels,)."""
+    """(o,) as (pixels * o,)."""
     if is_stub(bias):
         normal.add_tensor(stub(name, (int(bias.dims[0]) * pixels,), bias.data_type))
         return name
-    normal.add_tensor(numpy_helper.from_array(numpy_helper.to_array(bias).repeat(pixels), name))
+    numbers = np.tile(numpy_helper.to_array(bias), pixels)
+    normal.add_tensor(numpy_helper.from_array(numbers, name))
     return name

@@ -59,6 +59,8 @@ TOLERANCE = 1e-4
 """Largest difference that counts as equal, as a share of the largest value."""
 OF_BFLOAT16 = 0.05
 """The same of a network whose layers multiply in bfloat16, which keeps eight bits of a number."""
+OF_HALF = 2.0**-6
+"""The same of a kernel that reads or writes bfloat16."""
 LIBRARY_BYTES = 1 << 31
 """Of an artifact with a library: weights are in float32 there."""
 TIMED, PROFILED = 3, 15
@@ -70,11 +72,12 @@ class KernelError:
 
     layer: int
     error: float
+    bound: float = TOLERANCE
 
     @property
     def wrong(self) -> bool:
         """Whether that is more than rounding explains."""
-        return not self.error <= TOLERANCE
+        return not self.error <= self.bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +118,10 @@ def compile_files(
     rows = [
         _row(layer, function, picks[layer.workload], target)
         | ({"moved": [_moved(*each) for each in moved]} if moved else {})
-        for layer, function, moved in zip(made.layers, made.called, made.moved, strict=True)
+        | ({"bfloat16": list(half)} if half else {})
+        for layer, function, moved, half in zip(
+            made.layers, made.called, made.moved, made.half, strict=True
+        )
     ]
     manifest: dict[str, Json] = {
         "kind": KIND,
@@ -151,7 +157,7 @@ def compile_files(
             raise ArtifactError(
                 f"the kernel of layer {as_text(rows[found.layer]['name'])} of {name} is off by "
                 f"{found.error:.2g} of its largest value on seeded tensors, and the bound is "
-                f"{TOLERANCE:g}; build with more --trials, and report the model"
+                f"{found.bound:g}; build with more --trials, and report the model"
             )
     error = artifact.output_error()
     if not error <= tolerance:
@@ -244,9 +250,10 @@ class CompiledArtifact:
                 workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
                 config = tuple(map(as_int, as_list(row["config"])))
                 moved = map(as_object, as_list(row.get("moved", [])))
-                function = self._ready.function(name, [_places(each) for each in moved])
+                half = list(map(as_int, as_list(row.get("bfloat16", []))))
+                function = self._ready.function(name, [_places(each) for each in moved], half)
                 known[name] = self._compiles.kernel_error(workload, config, function)
-            yield KernelError(number, known[name])
+            yield KernelError(number, known[name], OF_HALF if row.get("bfloat16") else TOLERANCE)
 
     def output_error(self) -> float:
         """The largest difference of its outputs from the source model's, on the inputs that the

@@ -67,10 +67,15 @@ class LoadedLibrary:
             self._machine  # noqa: B018
         return self._caller.main
 
-    def function(self, name: str, moved: Sequence[Moved] = ()) -> Callable[..., object]:
-        """One of its kernels, on tensors as the kernel alone has them: those that it reads or
-        writes with other axes here, `moved`, are copied."""
+    def function(
+        self, name: str, moved: Sequence[Moved] = (), half: Sequence[int] = ()
+    ) -> Callable[..., object]:
+        """One of its kernels, on tensors as the kernel alone has them. Those that it reads or
+        writes with other axes here, `moved`, are copied, and so are those of the numbers `half`,
+        which are bfloat16 here."""
         found: Callable[..., object] = self._module.get_function(name, query_imports=True)
+        if half:
+            found = _narrowing(found, half)
         return _moving(found, moved) if moved else found
 
     def timed(self, arrays: Sequence[Array], times: int) -> NDArray[np.float64]:
@@ -140,6 +145,22 @@ def _moving(function: Callable[..., object], moved: Sequence[Moved]) -> Callable
             if number == len(tensors) - 1:
                 out = _array(tensors[number])
                 out[...] = arrays[number].transpose(axes).reshape(out.shape)
+
+    return called
+
+
+def _narrowing(function: Callable[..., object], half: Sequence[int]) -> Callable[..., None]:
+    def called(*tensors: Any) -> None:
+        given, out = list(tensors), len(tensors) - 1
+        for number in half:
+            array = _array(tensors[number])
+            bits = aligned_empty(array.shape, np.dtype(np.uint16))
+            bits[...] = array.astype(ml_dtypes.bfloat16).view(np.uint16)
+            given[number] = _tensor(bits)
+        function(*given)
+        if out in half:
+            made = _array(given[out]).view(ml_dtypes.bfloat16)
+            _array(tensors[out])[...] = made.astype(np.float32)
 
     return called
 

@@ -1,33 +1,38 @@
 """Tracks how tensors lie while a network is rewritten: as the model has them, or channels in
-blocks.
+blocks, these also in bfloat16.
 
-A tensor is packed or unpacked when somebody first reads it that way, once.
+A tensor is packed or unpacked when somebody first reads it that way, once. It is widened to float32
+for each reader, which TVM fuses with what reads it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from tvm import relax
+from tvm import relax, te, tirx
 
 from tilewright.networks.relax.bindings import shape_of
+
+_BITS = 16
+"""Of a bfloat16: the upper half of a float32."""
 
 
 @dataclass
 class PackedTensor:
     """A value of the network, of the model's `shape`: its expression as the model has it, and
-    those of packed forms, (n, c / block, h, w, block), by block."""
+    those of packed forms, (n, c / block, h, w, block), by block; `half` in bfloat16, as uint16."""
 
     shape: tuple[int, ...] | None
     plain: Any = None
-    packed: dict[int, Any] | None = None
+    packed: dict[int, Any] = field(default_factory=dict)
+    half: dict[int, Any] = field(default_factory=dict)
 
     @property
     def block(self) -> int:
         """Of a form that is there; 0 where none is."""
-        return next(iter(self.packed), 0) if self.packed else 0
+        return next(iter((*self.packed, *self.half)), 0)
 
 
 class PackedTensors:
@@ -54,7 +59,26 @@ class PackedTensors:
 
     def put(self, var: Any, *, plain: Any = None, packed: Any = None, block: int = 0) -> None:
         """Say what a variable of the model is now."""
-        self._known[var] = PackedTensor(shape_of(var), plain, {block: packed} if block else None)
+        self._known[var] = PackedTensor(shape_of(var), plain, {block: packed} if block else {})
+
+    def put_half(self, var: Any, half: Any, block: int) -> None:
+        """Say what a variable of the model is now, in bfloat16."""
+        self._known[var] = PackedTensor(shape_of(var), half={block: half})
+
+    def is_half(self, var: Any, block: int) -> bool:
+        """Whether a value lies in such blocks in bfloat16."""
+        return var in self._known and block in self._known[var].half
+
+    def half(self, var: Any, block: int) -> Any:
+        """The value in blocks of so many channels, (n, c / block, h, w, block), in bfloat16."""
+        known = self._known[var]
+        if block not in known.half:
+            known.half[block] = self.narrow(self.packed(var, block))
+        return known.half[block]
+
+    def narrow(self, expression: Any) -> Any:
+        """float32 as the nearest bfloat16."""
+        return self._builder.emit_te(_narrow, expression, primfunc_name_hint="narrow")
 
     def block_of(self, var: Any) -> int:
         """In which blocks a variable's value lies; 0 where it lies as the model has it."""
@@ -70,16 +94,26 @@ class PackedTensors:
     def packed(self, var: Any, block: int) -> Any:
         """The value in blocks of so many channels, (n, c / block, h, w, block)."""
         known = self._known[var]
-        if known.packed is None:
-            known.packed = {}
+        if block in known.half:
+            return self._widen(known.half[block])
         if block not in known.packed:
             known.packed[block] = self._packed(known, block)
         return known.packed[block]
 
+    def _widen(self, half: Any) -> Any:
+        return self._builder.emit_te(_widen, half, primfunc_name_hint="widen")
+
+    def _some_form(self, known: PackedTensor) -> tuple[int, Any] | None:
+        """A packed form that is there, in float32."""
+        if not known.packed and known.half:
+            block, half = next(iter(known.half.items()))
+            return block, self._widen(half)
+        return next(iter(known.packed.items()), None)
+
     def _packed(self, known: PackedTensor, block: int) -> Any:
         n, c, h, w = known.shape or ()
-        if known.packed:
-            source, (old, _) = next(iter(known.packed.values())), next(iter(known.packed.items()))
+        if (form := self._some_form(known)) is not None:
+            old, source = form
             if (h, w) != (1, 1) and old % block == 0:  # in several of a block
                 split = self.reshaped(source, (n, c // old, h, w, old // block, block))
                 moved = self.emit(relax.op.permute_dims(split, [0, 1, 4, 2, 3, 5]))
@@ -95,7 +129,34 @@ class PackedTensors:
 
     def _unpacked(self, known: PackedTensor) -> Any:
         shape = known.shape or ()
-        block, source = next(iter((known.packed or {}).items()))
+        form = self._some_form(known)
+        assert form is not None, "a value has a form"
+        block, source = form
         if shape[2:] == (1, 1) or block == 1:
             return self.reshaped(source, shape)
         return self.reshaped(self.emit(relax.op.permute_dims(source, [0, 1, 4, 2, 3])), shape)
+
+
+def _widen(half: Any) -> Any:
+    def value(*place: Any) -> Any:
+        bits = tirx.shift_left(tirx.Cast("uint32", half[place]), tirx.const(_BITS, "uint32"))
+        return tirx.reinterpret("float32", bits)
+
+    return te.compute(half.shape, value, name="widen")
+
+
+def _narrow(x: Any) -> Any:
+    """Halves to even, as `targets.cpu.kernels.matrix_tiles` rounds."""
+
+    def bits_of(value: int) -> Any:
+        return tirx.const(value, "uint32")
+
+    def value(*place: Any) -> Any:
+        bits = tirx.Var("bits", "uint32")  # computed once, however often it is read
+        odd = tirx.bitwise_and(tirx.shift_right(bits, bits_of(_BITS)), bits_of(1))
+        near = tirx.shift_right(bits + odd + bits_of(0x7FFF), bits_of(_BITS))
+        nan = tirx.bitwise_and(bits, bits_of(0x7FFFFFFF)) > bits_of(0x7F800000)
+        made = tirx.Cast("uint16", tirx.Select(nan, bits_of(0x7FC0), near))
+        return tirx.Let(bits, tirx.reinterpret("uint32", x[place]), made)
+
+    return te.compute(x.shape, value, name="narrow")

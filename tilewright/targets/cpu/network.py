@@ -14,6 +14,7 @@ from tilewright.targets.cpu.compile import llvm_target, scheduled
 from tilewright.targets.cpu.kernels.int8_dot_product import computes_int8
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.kernels.narrowed import narrowed
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.pipeline import lowering
 from tilewright.targets.cpu.spec import CpuSpec, this_machine
@@ -105,4 +106,14 @@ def _code(workload: Workload, spec: CpuSpec, values: KnobValues) -> KernelCode:
         channel_block(workload.in_channels, spec.lanes) if image else 0,
         channel_block(workload.out_channels, spec.lanes) if image else 0,
         lambda weights: made.pack_weights(weights, workload, spec, values),
+        _narrowed(workload, spec),
+        workload.dtype == "bfloat16",
     )
+
+
+def _narrowed(workload: Workload, spec: CpuSpec) -> Callable[[Any, Sequence[int]], Any] | None:
+    """Of convolutions whose loops are written out, on a processor whose layers use bfloat16."""
+    written_out = workload.groups > 1 or workload.dtype == "bfloat16"
+    if not spec.bfloat16 or workload.operator != "conv2d" or not written_out:
+        return None
+    return lambda function, numbers: narrowed(function, numbers, spec)
