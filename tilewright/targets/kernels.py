@@ -32,7 +32,7 @@ class KernelCode:
     of values whatever the parameter's axes are; a block of 0 is a matrix in the order of the model.
     `pack_weights` takes weights as (o, c/groups, kh, kw), or (out, in) of a dense layer. `narrowed`
     gives a function whose tensors of these numbers are bfloat16, as uint16, instead of float32;
-    None where there is none. `tiles` says that the data are copied in bfloat16 anyway.
+    None where there is none.
     """
 
     function: Any
@@ -40,4 +40,3 @@ class KernelCode:
     out_block: int
     pack_weights: Callable[[NDArray[Any]], NDArray[Any]]
     narrowed: Callable[[Any, Sequence[int]], Any] | None = None
-    tiles: bool = False

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tests.targets.cpu.compiled import TOLERANCE, called
+from tilewright.core.bfloat16 import rounded_array, widened_array
 from tilewright.core.errors import SpecError, WorkloadError
 from tilewright.targets.base import Space
 from tilewright.targets.cpu import machine
@@ -20,7 +21,6 @@ from tilewright.targets.cpu.compile import assembly_of, llvm_target, scheduled
 from tilewright.targets.cpu.estimates import CpuMachine, estimate
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
-from tilewright.targets.cpu.kernels.matrix_tiles import rounded_array, widened_array
 from tilewright.targets.cpu.spec import AMX, CpuSpec, this_machine
 from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.workload import Workload, parse_workload

@@ -1,8 +1,8 @@
 """Decides which tensors between layers are stored in bfloat16.
 
 Where layers multiply in bfloat16, their data are rounded when they are copied. A tensor that
-nobody else reads may as well be stored so: half as many bytes go through the caches, which is what
-large images wait for.
+nobody else reads may as well be stored so. Half as many bytes go through the caches, which large
+images wait for.
 """
 
 from __future__ import annotations
@@ -60,11 +60,9 @@ class HalfTensors:
         """Whether an operator can read a value so."""
         layer = self._layers.get(user.var)
         if layer is not None:
-            code = self._kernels[layer.workload]
-            if code.narrowed is None:
-                return False
-            added = any(each.same_as(var) for each in layer.added)
-            return added or (code.tiles and bool(layer.data.same_as(var)))
+            given = (layer.data, *layer.added)
+            narrowed = self._kernels[layer.workload].narrowed
+            return narrowed is not None and any(each.same_as(var) for each in given)
         return user.op in WIDENED or (user.op == CONCAT and user.var in self)
 
     def _is_moved(self, var: Any) -> bool:

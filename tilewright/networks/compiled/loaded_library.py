@@ -19,6 +19,7 @@ import tvm_ffi
 from numpy.typing import NDArray
 from tvm_ffi.libinfo import load_lib_ctypes
 
+from tilewright.core.bfloat16 import rounded_array, widened_array
 from tilewright.networks.errors import ImportFailedError
 from tilewright.targets.kernels import ALIGNMENT, aligned_empty
 
@@ -155,12 +156,11 @@ def _narrowing(function: Callable[..., object], half: Sequence[int]) -> Callable
         for number in half:
             array = _array(tensors[number])
             bits = aligned_empty(array.shape, np.dtype(np.uint16))
-            bits[...] = array.astype(ml_dtypes.bfloat16).view(np.uint16)
+            bits[...] = rounded_array(array)
             given[number] = _tensor(bits)
         function(*given)
         if out in half:
-            made = _array(given[out]).view(ml_dtypes.bfloat16)
-            _array(tensors[out])[...] = made.astype(np.float32)
+            _array(tensors[out])[...] = widened_array(_array(given[out]))
 
     return called
 

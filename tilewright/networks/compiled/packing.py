@@ -13,6 +13,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from tilewright.core.bfloat16 import BELOW_HALF, NAN
 from tilewright.networks.relax.bindings import shape_of
 
 _BITS = 16
@@ -154,9 +155,9 @@ def _narrow(x: Any) -> Any:
     def value(*place: Any) -> Any:
         bits = tirx.Var("bits", "uint32")  # computed once, however often it is read
         odd = tirx.bitwise_and(tirx.shift_right(bits, bits_of(_BITS)), bits_of(1))
-        near = tirx.shift_right(bits + odd + bits_of(0x7FFF), bits_of(_BITS))
+        near = tirx.shift_right(bits + odd + bits_of(BELOW_HALF), bits_of(_BITS))
         nan = tirx.bitwise_and(bits, bits_of(0x7FFFFFFF)) > bits_of(0x7F800000)
-        made = tirx.Cast("uint16", tirx.Select(nan, bits_of(0x7FC0), near))
+        made = tirx.Cast("uint16", tirx.Select(nan, bits_of(NAN), near))
         return tirx.Let(bits, tirx.reinterpret("uint32", x[place]), made)
 
     return te.compute(x.shape, value, name="narrow")

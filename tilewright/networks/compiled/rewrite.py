@@ -121,13 +121,13 @@ class _RewrittenMain:
             operands = layer.data, layer.match.anchor.args[1]
             arguments = [self._operand(i, var, wanted, moved) for i, var in enumerate(operands)]
         else:
-            arguments = [self._read_half(layer.data, code.data_block, code.tiles, half, 0)]
+            arguments = [self._read_half(layer.data, code, code.data_block, half, 0)]
             arguments.append(_constant(code.pack_weights(layer.weight)))
         for array in layer.constants:
             arguments.append(_constant(array.reshape(wanted[len(arguments)])))
         for var in layer.added:
-            allowed = code.narrowed is not None
-            arguments.append(self._read_half(var, code.out_block, allowed, half, len(arguments)))
+            number = len(arguments)
+            arguments.append(self._read_half(var, code, code.out_block, half, number))
         fitting = [
             self.tensors.reshaped(arg, shape)
             for arg, shape in zip(arguments, wanted[:-1], strict=True)
@@ -194,9 +194,11 @@ class _RewrittenMain:
         wanted[number] = axes.shape
         return self.tensors.plain(before)
 
-    def _read_half(self, var: Any, block: int, allowed: bool, half: list[int], number: int) -> Any:
+    def _read_half(
+        self, var: Any, code: KernelCode, block: int, half: list[int], number: int
+    ) -> Any:
         """A tensor, in bfloat16 where it lies so and the kernel reads that."""
-        if not (allowed and block and self.tensors.is_half(var, block)):
+        if code.narrowed is None or not block or not self.tensors.is_half(var, block):
             return self._read(var, block)
         half.append(number)
         return self.tensors.half(var, block)

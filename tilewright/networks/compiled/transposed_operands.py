@@ -1,7 +1,7 @@
 """Lets the kernel of a batched product read and write tensors whose axes were moved where they lie.
 
-Attention splits the columns of a dense layer into heads and moves the heads to the front, and back
-behind the products: copies of all data, which a product does not need.
+Attention splits the columns of a dense layer into heads, and moves the heads to the front. Behind
+the products it moves them back. Both are copies of all data, which a product does not need.
 """
 
 from __future__ import annotations

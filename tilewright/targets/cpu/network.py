@@ -107,13 +107,14 @@ def _code(workload: Workload, spec: CpuSpec, values: KnobValues) -> KernelCode:
         channel_block(workload.out_channels, spec.lanes) if image else 0,
         lambda weights: made.pack_weights(weights, workload, spec, values),
         _narrowed(workload, spec),
-        workload.dtype == "bfloat16",
     )
 
 
 def _narrowed(workload: Workload, spec: CpuSpec) -> Callable[[Any, Sequence[int]], Any] | None:
     """Of convolutions whose loops are written out, on a processor whose layers use bfloat16."""
-    written_out = workload.groups > 1 or workload.dtype == "bfloat16"
-    if not spec.bfloat16 or workload.operator != "conv2d" or not written_out:
+    grouped = workload.groups > 1 and workload.dtype == "float32"
+    if not spec.bfloat16 or workload.operator != "conv2d":
+        return None
+    if not grouped and workload.dtype != "bfloat16":
         return None
     return lambda function, numbers: narrowed(function, numbers, spec)

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from tilewright.core.bfloat16 import rounded_array, widened_array
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Space
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
-from tilewright.targets.cpu.kernels.matrix_tiles import rounded_array, widened_array
 from tilewright.targets.cpu.kernels.shared import A_CHANNEL, QUANTISATION, epilogue_tensors
 from tilewright.targets.cpu.layouts import channel_block, pack_channels, unpack_channels
 from tilewright.targets.cpu.spec import CpuSpec

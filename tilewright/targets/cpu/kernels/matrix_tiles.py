@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.bfloat16 import BELOW_HALF, NAN, rounded_array
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.spec import AMX, AMX_INT8, CpuSpec
 from tilewright.targets.workload import Workload
@@ -27,7 +28,6 @@ TILES = 8
 """Tile registers of a core."""
 _WORD_BYTES = 4
 _ROW_BYTES = TILE * _WORD_BYTES
-_HALF, _NAN = 0x7FFF, 0x7FC0
 CONVERTED = (8, 16)
 """Lanes of the vectors of float32 that an instruction rounds to bfloat16."""
 
@@ -93,28 +93,15 @@ def bfloat16_of(number: Any, lanes: int, spec: CpuSpec) -> Any:
         return tirx.reinterpret("uint16", tirx.reinterpret("int16", found))
     bits = tirx.reinterpret("uint32", number)
     odd = tirx.bitwise_and(tirx.shift_right(bits, _bits(16)), _bits(1))
-    near = tirx.shift_right(bits + odd + _bits(_HALF), _bits(16))
+    near = tirx.shift_right(bits + odd + _bits(BELOW_HALF), _bits(16))
     nan = tirx.bitwise_and(bits, _bits(0x7FFFFFFF)) > _bits(0x7F800000)
-    return tirx.Cast("uint16", tirx.Select(nan, _bits(_NAN), near))
+    return tirx.Cast("uint16", tirx.Select(nan, _bits(NAN), near))
 
 
 def paired(first: Any, second: Any, lanes: int, spec: CpuSpec) -> Any:
     """Two float32 expressions as an int32 of two bfloat16, the first in the lower half."""
     lower, upper = (tirx.Cast("uint32", bfloat16_of(each, lanes, spec)) for each in (first, second))
     return tirx.reinterpret("int32", tirx.bitwise_or(lower, tirx.shift_left(upper, _bits(16))))
-
-
-def rounded_array(numbers: NDArray[Any]) -> NDArray[np.uint16]:
-    """What `bfloat16_of` gives, of an array of any shape."""
-    bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32)
-    near = (bits + ((bits >> 16) & 1) + np.uint32(_HALF)) >> 16
-    nan = (bits & 0x7FFFFFFF) > 0x7F800000
-    return np.where(nan, np.uint32(_NAN), near).astype(np.uint16)
-
-
-def widened_array(numbers: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """bfloat16 as float32, in the same shape."""
-    return (numbers.astype(np.uint32) << 16).view(np.float32)
 
 
 class AmxTiles:

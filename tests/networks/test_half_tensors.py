@@ -1,0 +1,152 @@
+"""Checks which tensors are stored in bfloat16, and that networks with them stay close to
+onnxruntime's results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+import tvm
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+from onnx_graphs import normal, reference
+from test_compiled_libraries import by_rule
+from tvm import relax
+
+from tilewright import networks
+from tilewright.networks.artifact import CompiledArtifact
+from tilewright.networks.artifact.compiled import OF_BFLOAT16, compile_files
+from tilewright.networks.compiled.activations import activated_layers
+from tilewright.networks.compiled.packing import PackedTensors
+from tilewright.networks.zoo.builder import Builder
+from tilewright.targets.cpu.pipeline import lowering
+from tilewright.targets.cpu.spec import PLAIN_TILES, this_machine
+from tilewright.targets.cpu.target import CpuTarget
+
+SPEC = replace(this_machine(), lanes=16, precision="bf16", bfloat16=PLAIN_TILES)
+"""Its tiles are multiplied by plain arithmetic."""
+
+
+def built(model: onnx.ModelProto, folder: Path) -> CompiledArtifact:
+    """The model's artifact by the kernels' rules."""
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    target, whole = CpuTarget(SPEC), networks.load(str(path)).whole
+    layers = activated_layers(whole.flat, target.space, "bfloat16")
+    picks = {layer.workload: by_rule(target, layer.workload) for layer in layers}
+    made = compile_files(
+        whole, layers, picks, target, "cpu", name="small", total_macs=1, tolerance=OF_BFLOAT16
+    )
+    return CompiledArtifact(made.manifest, target, made.files)
+
+
+def stored(artifact: CompiledArtifact) -> dict[str, Any]:
+    """The numbers of the tensors that each layer has in bfloat16, by its name."""
+    return {str(row["name"]): row.get("bfloat16", []) for row in artifact.rows}
+
+
+def residual(net: Builder) -> str:
+    """A block of ResNet, and a layer for each channel."""
+    x = net.relu(net.conv(net.input, "stem", 32, kernel=3, stride=2, pad=1, bias=True), "stem.r")
+    y = net.relu(net.conv(x, "wide", 64, kernel=1, bias=True), "wide.r")
+    x = net.relu(net.add(net.conv(y, "narrow", 32, kernel=3, pad=1, bias=True), x, "sum"), "sum.r")
+    y = net.relu(net.conv(x, "each", 32, kernel=3, pad=1, groups=32, bias=True), "each.r")
+    x = net.conv(y, "last", 16, kernel=1, bias=True)
+    return net.dense(net.flatten(net.global_average_pool(x, "pool"), "flatten"), "fc", 7)
+
+
+def dense_block(net: Builder) -> str:
+    """Of DenseNet, but for its BatchNorm."""
+    x = net.conv(net.input, "first", 32, kernel=3, pad=1, bias=True)
+    y = net.conv(x, "second", 32, kernel=1, bias=True)
+    return net.conv(net.concat([x, y], "concat"), "last", 16, kernel=3, pad=1, bias=True)
+
+
+@pytest.mark.slow(seconds=2)
+def test_images_between_layers_that_multiply_in_bfloat16_are_stored_in_it(tmp_path: Path) -> None:
+    net = Builder("small", (1, 3, 20, 20), seed=1, weights=True)
+    model = net.model(residual(net))
+    artifact = built(model, tmp_path)
+    assert stored(artifact) == {
+        "stem": [3],  # data, weights, bias, the result
+        "wide": [0, 3],
+        "narrow": [0, 3, 4],  # also what is added
+        "each": [0, 3],
+        "last": [0, 3],
+        "fc": [],
+    }
+    assert not any(check.wrong for check in artifact.verify())
+    image = normal(1, 3, 20, 20, seed=3)
+    (ours,) = artifact.infer({"input": image}).values()
+    theirs = reference(model, image)
+    assert np.abs(ours - theirs).max() < 0.02 * np.abs(theirs).max()
+
+
+@pytest.mark.slow(seconds=2)
+def test_a_concatenation_and_a_batch_norm_pass_it_on(tmp_path: Path) -> None:
+    net = Builder("small", (1, 3, 12, 12), seed=1, weights=True)
+    model = net.model(dense_block(net))
+    last = model.graph.node[-1]
+    drawn = {f"norm.{n}": np.abs(normal(64, seed=n)) + 0.1 for n in range(4)}
+    model.graph.initializer.extend(
+        numpy_helper.from_array(array, name) for name, array in drawn.items()
+    )
+    norm = helper.make_node("BatchNormalization", [last.input[0], *drawn], ["normed"], name="norm")
+    last.input[0] = "normed"
+    model.graph.node.insert(len(model.graph.node) - 1, norm)
+    artifact = built(model, tmp_path)
+    assert stored(artifact) == {"first": [3], "second": [0, 3], "last": [0]}
+    image = normal(1, 3, 12, 12, seed=3)
+    (ours,) = artifact.infer({"input": image}).values()
+    theirs = reference(model, image)
+    assert np.abs(ours - theirs).max() < 0.03 * np.abs(theirs).max()
+    _, profile = artifact.run({"input": image}, layers=True)
+    others = [name for name, _ in profile.others]
+    assert not [name for name in others if name.startswith(("widen", "narrow"))]
+
+
+def test_a_network_without_bfloat16_has_no_such_tensors(tmp_path: Path) -> None:
+    net = Builder("small", (1, 3, 12, 12), seed=1, weights=True)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(net.model(dense_block(net)).SerializeToString())
+    target, whole = CpuTarget(this_machine()), networks.load(str(path)).whole
+    layers = activated_layers(whole.flat, target.space, "float32")
+    picks = {layer.workload: by_rule(target, layer.workload) for layer in layers}
+    made = compile_files(whole, layers, picks, target, "cpu", name="small", total_macs=1)
+    artifact = CompiledArtifact(made.manifest, target, made.files)
+    assert not any(stored(artifact).values())
+
+
+@given(arrays.arrays(np.uint32, 64, elements=st.integers(0, 2**32 - 1), unique=True))
+def test_operators_between_layers_round_as_bfloat16_does(bits: NDArray[np.uint32]) -> None:
+    numbers = bits.view(np.float32)
+    rounded = np.zeros(64, np.uint16)
+    _narrowing()(tvm.runtime.tensor(numbers), out := tvm.runtime.tensor(rounded))
+    ours = out.numpy().view(ml_dtypes.bfloat16).astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        theirs = numbers.astype(ml_dtypes.bfloat16).astype(np.float32)
+    np.testing.assert_array_equal(ours, theirs)
+
+
+_compiled: list[Any] = []
+
+
+def _narrowing() -> Any:
+    if not _compiled:
+        builder = relax.BlockBuilder()
+        read = relax.Var("x", relax.TensorType((64,), "float32"))
+        with builder.function("main", [read]):
+            builder.emit_func_output(PackedTensors(builder).narrow(read))
+        function = builder.finalize()["narrow"].with_attr("global_symbol", "narrow")
+        target = CpuTarget(this_machine()).code_target()
+        module = tvm.IRModule({"narrow": function})
+        _compiled.append(tvm.compile(module, target=target, tir_pipeline=lowering())["narrow"])
+    return _compiled[0]
