@@ -111,10 +111,12 @@ def _code(workload: Workload, spec: CpuSpec, values: KnobValues) -> KernelCode:
 
 
 def _narrowed(workload: Workload, spec: CpuSpec) -> Callable[[Any, Sequence[int]], Any] | None:
-    """Of convolutions whose loops are written out, on a processor whose layers use bfloat16."""
-    grouped = workload.groups > 1 and workload.dtype == "float32"
-    if not spec.bfloat16 or workload.operator != "conv2d":
+    """Of convolutions of tiles and of single channels, on a processor whose layers use bfloat16.
+    Kernels of groups read single numbers, each of which would be widened by itself."""
+    if not spec.bfloat16 or workload.operator != "conv2d" or workload.dequantises:
         return None
-    if not grouped and workload.dtype != "bfloat16":
+    if workload.dtype == "int8" or 1 < workload.groups < workload.in_channels:
+        return None
+    if workload.groups == 1 and workload.dtype != "bfloat16":
         return None
     return lambda function, numbers: narrowed(function, numbers, spec)
