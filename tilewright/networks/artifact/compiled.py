@@ -59,7 +59,7 @@ TOLERANCE = 1e-4
 """Largest difference that counts as equal, as a share of the largest value."""
 OF_BFLOAT16 = 0.05
 """The same of a network whose layers multiply in bfloat16, which keeps eight bits of a number."""
-OF_HALF = 2.0**-6
+OF_STORED = 2.0**-6
 """The same of a kernel that reads or writes bfloat16."""
 LIBRARY_BYTES = 1 << 31
 """Of an artifact with a library: weights are in float32 there."""
@@ -118,9 +118,9 @@ def compile_files(
     rows = [
         _row(layer, function, picks[layer.workload], target)
         | ({"moved": [_moved(*each) for each in moved]} if moved else {})
-        | ({"bfloat16": list(half)} if half else {})
-        for layer, function, moved, half in zip(
-            made.layers, made.called, made.moved, made.half, strict=True
+        | ({"bfloat16": list(stored)} if stored else {})
+        for layer, function, moved, stored in zip(
+            made.layers, made.called, made.moved, made.bfloat16, strict=True
         )
     ]
     manifest: dict[str, Json] = {
@@ -250,10 +250,10 @@ class CompiledArtifact:
                 workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
                 config = tuple(map(as_int, as_list(row["config"])))
                 moved = map(as_object, as_list(row.get("moved", [])))
-                half = list(map(as_int, as_list(row.get("bfloat16", []))))
-                function = self._ready.function(name, [_places(each) for each in moved], half)
+                stored = list(map(as_int, as_list(row.get("bfloat16", []))))
+                function = self._ready.function(name, [_places(each) for each in moved], stored)
                 known[name] = self._compiles.kernel_error(workload, config, function)
-            yield KernelError(number, known[name], OF_HALF if row.get("bfloat16") else TOLERANCE)
+            yield KernelError(number, known[name], OF_STORED if row.get("bfloat16") else TOLERANCE)
 
     def output_error(self) -> float:
         """The largest difference of its outputs from the source model's, on the inputs that the

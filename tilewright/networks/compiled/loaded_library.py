@@ -69,14 +69,14 @@ class LoadedLibrary:
         return self._caller.main
 
     def function(
-        self, name: str, moved: Sequence[Moved] = (), half: Sequence[int] = ()
+        self, name: str, moved: Sequence[Moved] = (), bfloat16: Sequence[int] = ()
     ) -> Callable[..., object]:
         """One of its kernels, on tensors as the kernel alone has them. Those that it reads or
-        writes with other axes here, `moved`, are copied, and so are those of the numbers `half`,
-        which are bfloat16 here."""
+        writes with other axes here, `moved`, are copied, and so are those that have another type
+        here, those of the numbers `bfloat16`."""
         found: Callable[..., object] = self._module.get_function(name, query_imports=True)
-        if half:
-            found = _narrowing(found, half)
+        if bfloat16:
+            found = _narrowing(found, bfloat16)
         return _moving(found, moved) if moved else found
 
     def timed(self, arrays: Sequence[Array], times: int) -> NDArray[np.float64]:
@@ -150,16 +150,16 @@ def _moving(function: Callable[..., object], moved: Sequence[Moved]) -> Callable
     return called
 
 
-def _narrowing(function: Callable[..., object], half: Sequence[int]) -> Callable[..., None]:
+def _narrowing(function: Callable[..., object], bfloat16: Sequence[int]) -> Callable[..., None]:
     def called(*tensors: Any) -> None:
         given, out = list(tensors), len(tensors) - 1
-        for number in half:
+        for number in bfloat16:
             array = _array(tensors[number])
             bits = aligned_empty(array.shape, np.dtype(np.uint16))
             bits[...] = rounded_array(array)
             given[number] = _tensor(bits)
         function(*given)
-        if out in half:
+        if out in bfloat16:
             _array(tensors[out])[...] = widened_array(_array(given[out]))
 
     return called

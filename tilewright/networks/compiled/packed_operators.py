@@ -36,17 +36,17 @@ SPATIAL = (2, 3)
 
 
 def packed_result(
-    tensors: PackedTensors, binding: Binding, *, half: bool = False
+    tensors: PackedTensors, binding: Binding, *, bfloat16: bool = False
 ) -> tuple[Any, int] | None:
     """The expression and the block of an operator's result, computed on packed tensors; None where
-    it is not done that way, or nothing it reads is packed. Where `half`, what only moves numbers
-    gives bfloat16.
+    it is not done that way, or nothing it reads is packed. With `bfloat16`, what only moves numbers
+    gives that type.
 
     Shapes: (n, c, h, w), packed (n, c / block, h, w, block)."""
     if binding.shape is None or len(binding.shape) != 4:
         return None
     if binding.op == CONCAT:
-        return _concat(tensors, binding, half)
+        return _concat(tensors, binding, bfloat16)
     read = [arg for arg in binding.args if isinstance(arg, relax.Var)]
     block = next((b for arg in read if (b := tensors.block_of(arg))), 0)
     if not block:
@@ -111,7 +111,7 @@ def _operand(tensors: PackedTensors, arg: Any, binding: Binding, block: int) -> 
     return tensors.packed(arg, block)
 
 
-def _concat(tensors: PackedTensors, binding: Binding, half: bool) -> tuple[Any, int] | None:
+def _concat(tensors: PackedTensors, binding: Binding, bfloat16: bool) -> tuple[Any, int] | None:
     """Along whole blocks of channels."""
     (parts,), axis = binding.args, binding.value.attrs.axis
     if not isinstance(parts, relax.Tuple) or axis is None or int(axis) % 4 != 1:
@@ -122,7 +122,7 @@ def _concat(tensors: PackedTensors, binding: Binding, half: bool) -> tuple[Any, 
     block = int(np.gcd.reduce([each for each in blocks if each]))
     if any((shape_of(field) or (0, 1))[1] % block for field in parts.fields) or block < 4:
         return None
-    form = tensors.half if half else tensors.packed
+    form = tensors.bfloat16 if bfloat16 else tensors.packed
     packed = [form(field, block) for field in parts.fields]
     return relax.op.concat(packed, axis=1), block
 

@@ -23,17 +23,18 @@ _BITS = 16
 @dataclass
 class PackedTensor:
     """A value of the network, of the model's `shape`: its expression as the model has it, and
-    those of packed forms, (n, c / block, h, w, block), by block; `half` in bfloat16, as uint16."""
+    those of packed forms, (n, c / block, h, w, block), by block: in float32, and as uint16 that
+    hold bfloat16."""
 
     shape: tuple[int, ...] | None
     plain: Any = None
     packed: dict[int, Any] = field(default_factory=dict)
-    half: dict[int, Any] = field(default_factory=dict)
+    bfloat16: dict[int, Any] = field(default_factory=dict)
 
     @property
     def block(self) -> int:
         """Of a form that is there; 0 where none is."""
-        return next(iter((*self.packed, *self.half)), 0)
+        return next(iter((*self.packed, *self.bfloat16)), 0)
 
 
 class PackedTensors:
@@ -62,20 +63,20 @@ class PackedTensors:
         """Say what a variable of the model is now."""
         self._known[var] = PackedTensor(shape_of(var), plain, {block: packed} if block else {})
 
-    def put_half(self, var: Any, half: Any, block: int) -> None:
+    def put_bfloat16(self, var: Any, stored: Any, block: int) -> None:
         """Say what a variable of the model is now, in bfloat16."""
-        self._known[var] = PackedTensor(shape_of(var), half={block: half})
+        self._known[var] = PackedTensor(shape_of(var), bfloat16={block: stored})
 
-    def is_half(self, var: Any, block: int) -> bool:
+    def is_bfloat16(self, var: Any, block: int) -> bool:
         """Whether a value lies in such blocks in bfloat16."""
-        return var in self._known and block in self._known[var].half
+        return var in self._known and block in self._known[var].bfloat16
 
-    def half(self, var: Any, block: int) -> Any:
+    def bfloat16(self, var: Any, block: int) -> Any:
         """The value in blocks of so many channels, (n, c / block, h, w, block), in bfloat16."""
         known = self._known[var]
-        if block not in known.half:
-            known.half[block] = self.narrow(self.packed(var, block))
-        return known.half[block]
+        if block not in known.bfloat16:
+            known.bfloat16[block] = self.narrow(self.packed(var, block))
+        return known.bfloat16[block]
 
     def narrow(self, expression: Any) -> Any:
         """float32 as the nearest bfloat16."""
@@ -95,20 +96,20 @@ class PackedTensors:
     def packed(self, var: Any, block: int) -> Any:
         """The value in blocks of so many channels, (n, c / block, h, w, block)."""
         known = self._known[var]
-        if block in known.half:
-            return self._widen(known.half[block])
+        if block in known.bfloat16 and block not in known.packed:
+            return self._widen(known.bfloat16[block])
         if block not in known.packed:
             known.packed[block] = self._packed(known, block)
         return known.packed[block]
 
-    def _widen(self, half: Any) -> Any:
-        return self._builder.emit_te(_widen, half, primfunc_name_hint="widen")
+    def _widen(self, stored: Any) -> Any:
+        return self._builder.emit_te(_widen, stored, primfunc_name_hint="widen")
 
     def _some_form(self, known: PackedTensor) -> tuple[int, Any] | None:
         """A packed form that is there, in float32."""
-        if not known.packed and known.half:
-            block, half = next(iter(known.half.items()))
-            return block, self._widen(half)
+        if not known.packed and known.bfloat16:
+            block, stored = next(iter(known.bfloat16.items()))
+            return block, self._widen(stored)
         return next(iter(known.packed.items()), None)
 
     def _packed(self, known: PackedTensor, block: int) -> Any:
@@ -138,12 +139,12 @@ class PackedTensors:
         return self.reshaped(self.emit(relax.op.permute_dims(source, [0, 1, 4, 2, 3])), shape)
 
 
-def _widen(half: Any) -> Any:
+def _widen(stored: Any) -> Any:
     def value(*place: Any) -> Any:
-        bits = tirx.shift_left(tirx.Cast("uint32", half[place]), tirx.const(_BITS, "uint32"))
+        bits = tirx.shift_left(tirx.Cast("uint32", stored[place]), tirx.const(_BITS, "uint32"))
         return tirx.reinterpret("float32", bits)
 
-    return te.compute(half.shape, value, name="widen")
+    return te.compute(stored.shape, value, name="widen")
 
 
 def _narrow(x: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from tvm import relax
 from tvm.ir import IRModule
 
-from tilewright.networks.compiled.half_tensors import HalfTensors
+from tilewright.networks.compiled.bfloat16_tensors import Bfloat16Tensors
 from tilewright.networks.compiled.layers import KernelLayer
 from tilewright.networks.compiled.packed_operators import (
     EACH,
@@ -38,7 +38,7 @@ KERNEL = "tilewright.kernel"
 SHAPES = ("relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims")
 """Operators that give the numbers they read, in order, with other axes."""
 ITEM = "TupleGetItem"
-HALF = "uint16"
+BFLOAT16 = "uint16"
 """How bfloat16 is stored."""
 NARROWED = frozenset((*EACH, *PAIRS, ITEM))
 """Operators whose result TVM rounds to bfloat16 where it is computed."""
@@ -50,13 +50,13 @@ OPAQUE = 8
 class Rewritten:
     """`module` calls the functions `called`, one a layer, in the order in which they run; each
     has the parameters `moved` with other axes than its kernel alone, and those of the numbers
-    `half` in bfloat16."""
+    `bfloat16` in that type."""
 
     module: IRModule
     layers: Sequence[KernelLayer]
     called: Sequence[str]
     moved: Sequence[Moved]
-    half: Sequence[tuple[int, ...]]
+    bfloat16: Sequence[tuple[int, ...]]
 
 
 def rewritten(
@@ -74,7 +74,7 @@ def rewritten(
     own = {var: f for var, f in flat.module.functions.items() if var.name_hint != "main"}
     builder = relax.BlockBuilder(IRModule(own))  # what TVM's importer writes in TIR
     params = [relax.Var(str(param.name), param.ty) for param in old.params]
-    made = _RewrittenMain(builder, kernels, flat, HalfTensors(flat, layers, kernels))
+    made = _RewrittenMain(builder, kernels, flat, Bfloat16Tensors(flat, layers, kernels))
     for mine, theirs in zip(params, old.params, strict=True):
         made.tensors.put(theirs, plain=mine)
     by_result = {layer.result.var: layer for layer in layers}
@@ -89,7 +89,7 @@ def rewritten(
             result = builder.emit_output(made.result(old.body.body))
         builder.emit_func_output(result)
     module = relax.transform.DeadCodeElimination()(builder.finalize())
-    return Rewritten(module, made.layers, made.called, made.moved, made.half)
+    return Rewritten(module, made.layers, made.called, made.moved, made.bfloat16)
 
 
 class _RewrittenMain:
@@ -97,9 +97,9 @@ class _RewrittenMain:
 
     def __init__(
         self, builder: Any, kernels: Mapping[Workload, KernelCode], flat: FlatGraph,
-        halves: HalfTensors,
+        in_bfloat16: Bfloat16Tensors,
     ) -> None:  # fmt: skip
-        self._halves = halves
+        self._in_bfloat16 = in_bfloat16
         self._builder = builder
         self._kernels = kernels
         self._flat = flat
@@ -109,25 +109,25 @@ class _RewrittenMain:
         self.layers: list[KernelLayer] = []
         self.called: list[str] = []
         self.moved: list[Moved] = []
-        self.half: list[tuple[int, ...]] = []
+        self.bfloat16: list[tuple[int, ...]] = []
 
     def kernel(self, layer: KernelLayer) -> None:
         """Call a layer's kernel on packed tensors."""
         code = self._kernels[layer.workload]
         wanted = [shape_of_parameter(parameter) for parameter in code.function.params]
         moved: list[tuple[int, MovedAxes]] = []
-        half: list[int] = []
+        narrowed: list[int] = []
         if layer.weight is None:
             operands = layer.data, layer.match.anchor.args[1]
             arguments = [self._operand(i, var, wanted, moved) for i, var in enumerate(operands)]
         else:
-            arguments = [self._read_half(layer.data, code, code.data_block, half, 0)]
+            arguments = [self._read_narrowed(layer.data, code, code.data_block, narrowed, 0)]
             arguments.append(_constant(code.pack_weights(layer.weight)))
         for array in layer.constants:
             arguments.append(_constant(array.reshape(wanted[len(arguments)])))
         for var in layer.added:
             number = len(arguments)
-            arguments.append(self._read_half(var, code, code.out_block, half, number))
+            arguments.append(self._read_narrowed(var, code, code.out_block, narrowed, number))
         fitting = [
             self.tensors.reshaped(arg, shape)
             for arg, shape in zip(arguments, wanted[:-1], strict=True)
@@ -139,17 +139,17 @@ class _RewrittenMain:
             moved.append((len(wanted) - 1, axes))
             wanted[-1] = axes.shape
             self.done.add(result.var)
-        narrow = code.narrowed is not None and result.var in self._halves
+        narrow = code.narrowed is not None and result.var in self._in_bfloat16
         if narrow:
-            half.append(len(wanted) - 1)
-        function = self._function(layer.workload, code, tuple(moved), tuple(half))
+            narrowed.append(len(wanted) - 1)
+        function = self._function(layer.workload, code, tuple(moved), tuple(narrowed))
         out = relax.TensorType(wanted[-1], "uint16" if narrow else layer.workload.out_dtype)
         written = self.tensors.emit(relax.call_tir(function, fitting, out))
         self._put(result, written, code.out_block, narrow)
         self.layers.append(layer)
         self.called.append(str(function.name_hint))
         self.moved.append(tuple(moved))
-        self.half.append(tuple(half))
+        self.bfloat16.append(tuple(narrowed))
 
     def other(self, binding: Binding) -> None:
         """What TVM compiles, on packed tensors where it can be done on them."""
@@ -157,19 +157,19 @@ class _RewrittenMain:
         if norm is not None and norm.op == NORM and binding.value.index == 0:
             found = packed_norm(self.tensors, norm)
         else:
-            found = packed_result(self.tensors, binding, half=binding.var in self._halves)
+            found = packed_result(self.tensors, binding, bfloat16=binding.var in self._in_bfloat16)
         if found is not None:
             expression, block = found
             made = self.tensors.emit(expression)
-            if str(made.ty.dtype) == HALF:
-                self.tensors.put_half(binding.var, made, block)
-            elif binding.var in self._halves and binding.op in NARROWED:
-                self.tensors.put_half(binding.var, self.tensors.narrow(made), block)
+            if str(made.ty.dtype) == BFLOAT16:
+                self.tensors.put_bfloat16(binding.var, made, block)
+            elif binding.var in self._in_bfloat16 and binding.op in NARROWED:
+                self.tensors.put_bfloat16(binding.var, self.tensors.narrow(made), block)
             else:
                 self.tensors.put(binding.var, packed=made, block=block)
             return
         known = {var: self.tensors.plain(var) for var in variables(binding.value)}
-        if binding.op in SHAPES and binding.shape is not None and known:
+        if binding.op in SHAPES and binding.shape is not None and len(known) == 1:
             (value,) = known.values()
             self.tensors.put(binding.var, plain=self.tensors.reshaped(value, binding.shape))
             return
@@ -194,39 +194,39 @@ class _RewrittenMain:
         wanted[number] = axes.shape
         return self.tensors.plain(before)
 
-    def _read_half(
-        self, var: Any, code: KernelCode, block: int, half: list[int], number: int
+    def _read_narrowed(
+        self, var: Any, code: KernelCode, block: int, narrowed: list[int], number: int
     ) -> Any:
         """A tensor, in bfloat16 where it lies so and the kernel reads that."""
-        if code.narrowed is None or not block or not self.tensors.is_half(var, block):
+        if code.narrowed is None or not block or not self.tensors.is_bfloat16(var, block):
             return self._read(var, block)
-        half.append(number)
-        return self.tensors.half(var, block)
+        narrowed.append(number)
+        return self.tensors.bfloat16(var, block)
 
     def _read(self, var: Any, block: int) -> Any:
         return self.tensors.packed(var, block) if block else self.tensors.plain(var)
 
-    def _put(self, result: Binding, written: Any, block: int, half: bool) -> None:
+    def _put(self, result: Binding, written: Any, block: int, narrowed: bool) -> None:
         shape = result.shape or ()
         if not block:
             self.tensors.put(result.var, plain=self.tensors.reshaped(written, shape))
             return
         n, c, h, w = shape
         packed = self.tensors.reshaped(written, (n, c // block, h, w, block))
-        if half:
-            self.tensors.put_half(result.var, packed, block)
+        if narrowed:
+            self.tensors.put_bfloat16(result.var, packed, block)
         else:
             self.tensors.put(result.var, packed=packed, block=block)
 
     def _function(
-        self, workload: Workload, code: KernelCode, moved: Moved, half: tuple[int, ...]
+        self, workload: Workload, code: KernelCode, moved: Moved, narrowed: tuple[int, ...]
     ) -> Any:
-        key = workload, moved, half
+        key = workload, moved, narrowed
         if key not in self._functions:
             name = f"{workload.operator}_{workload.id}"
             function = on_moved(code.function, moved) if moved else code.function
-            if half and code.narrowed is not None:
-                function = code.narrowed(function, half)
+            if narrowed and code.narrowed is not None:
+                function = code.narrowed(function, narrowed)
             function = function.with_attrs({KERNEL: 1, "op_pattern": OPAQUE})
             function = function.without_attr("global_symbol")
             self._functions[key] = self._builder.add_func(function, name)

@@ -21,7 +21,7 @@ WIDENED = frozenset((*EACH, *PAIRS, NORM, MEAN, ADAPTIVE_POOL))
 """Operators that TVM fuses widening with."""
 
 
-class HalfTensors:
+class Bfloat16Tensors:
     """Of a network whose kernels these are."""
 
     def __init__(
