@@ -143,7 +143,7 @@ class _RewrittenMain:
         if narrow:
             narrowed.append(len(wanted) - 1)
         function = self._function(layer.workload, code, tuple(moved), tuple(narrowed))
-        out = relax.TensorType(wanted[-1], "uint16" if narrow else layer.workload.out_dtype)
+        out = relax.TensorType(wanted[-1], BFLOAT16 if narrow else layer.workload.out_dtype)
         written = self.tensors.emit(relax.call_tir(function, fitting, out))
         self._put(result, written, code.out_block, narrow)
         self.layers.append(layer)
