@@ -24,9 +24,6 @@ LATENCY = 8
 """Multiply-adds that fit between one and the next on the same sum."""
 COPY_CYCLES = 6.0
 """Of a vector of the data: our choice, twice what the estimate says."""
-FEW_WEIGHTS = 8 << 20
-"""Bytes of a layer's weights in Winograd's larger form. More of them take as long to read as they
-save, with AVX2: the smaller form has less than half of them."""
 WASTED = 0.9
 """What a tile of Winograd's products is worth whose last pixels are thrown away."""
 
@@ -91,10 +88,7 @@ def _algorithm(w: Workload, spec: CpuSpec) -> int:
     if min(w.in_channels, w.out_channels) < fewest:
         return 0
     smaller = min(w.out_height, w.out_width)
-    if smaller <= 8:
-        return 0
-    weights = 4 * 36 * w.in_channels * w.out_channels
-    return 2 if spec.registers == SIXTEEN and weights > FEW_WEIGHTS else 4
+    return 4 if smaller > 8 else 0
 
 
 def _copied(w: Workload) -> float:
