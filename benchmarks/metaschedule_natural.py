@@ -253,7 +253,8 @@ def in_turns(calls: Mapping[str, Callable[[], float]]) -> dict[str, float]:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Markdown: a row a layer, medians over seeds, and the geometric mean with its interval."""
+    """Markdown: a row a layer, medians over its seeds, and the geometric mean over the first seeds,
+    as many as all layers have, with its interval."""
     lines = [
         "| layer | `default`, ms | run | MetaSchedule, ms | run | ratio | in as long |",
         "|---|---:|---:|---:|---:|---:|---:|",
@@ -274,9 +275,12 @@ def table(rows: pd.DataFrame) -> str:
             f"| {elapsed['metaschedule']:.0f} s | {ours / theirs:.2f} "
             f"| {_in_as_long(of['default'], of['metaschedule'])} |"
         )
-    mean = hierarchical(
-        ratio_of_medians, np.array(finals["default"]), np.array(finals["metaschedule"])
+    fewest = min(map(len, finals["default"]))
+    both = (
+        np.array([values[:fewest] for values in finals[tuner]])
+        for tuner in ("default", "metaschedule")
     )
+    mean = hierarchical(ratio_of_medians, *both)
     text = f"{mean.value:.2f} ({mean.low:.2f}-{mean.high:.2f})"
     return "\n".join([*lines, f"| geometric mean | | | | | {text} | |"])
 
