@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.networks.compiled.layers import KernelLayer
-from tilewright.networks.compiled.packed_operators import CONCAT, EACH, NORM, PAIRS
+from tilewright.networks.compiled.packed_operators import CONCAT, EACH, PAIRS
+from tilewright.networks.relax.batch_norm import NORM
 from tilewright.networks.relax.bindings import Binding, FlatGraph, variables
 from tilewright.networks.relax.op_patterns import ADAPTIVE_POOL, MEAN
 from tilewright.targets.kernels import KernelCode
@@ -38,7 +39,7 @@ class Bfloat16Tensors:
         self._any = any(code.narrowed is not None for code in kernels.values())
 
     def __contains__(self, var: Any) -> bool:
-        """Whether a variable is stored so: an image that tiles read, or layers add."""
+        """Whether a variable is stored so: an image that layers read or add."""
         if not self._any or not self._is_image(var):
             return False
         if var not in self._known:

@@ -42,9 +42,9 @@ def scheduling(lanes: int) -> Any:
 
 
 def joining_rows(lanes: int) -> Any:
-    """A pass that lets functions over rows take in the operators before them, value by value: what
-    scales or masks a softmax is done while a row is in the cache. TVM fuses so with a reduction,
-    which a softmax is none of for it: it would rather fuse what comes behind."""
+    """A pass that lets functions over rows take in the operators before them, value by value. What
+    scales or masks a softmax is then done while a row is in the cache. TVM fuses operators with a
+    reduction behind them, but counts a softmax as a function that takes in what follows."""
 
     def run(module: IRModule, _: Any) -> IRModule:
         made = IRModule(dict(module.functions), attrs=module.attrs)

@@ -31,7 +31,7 @@ QUANTISING = frozenset((QUANTISE, DEQUANTISE))
 PAIRS = frozenset((
     ADD, "relax.subtract", "relax.multiply", "relax.divide", "relax.maximum", "relax.minimum",
 ))  # fmt: skip
-CONCAT, NORM = "relax.concat", "relax.nn.batch_norm"
+CONCAT = "relax.concat"
 SPATIAL = (2, 3)
 
 

@@ -14,19 +14,20 @@ from tilewright.networks.compiled.bfloat16_tensors import Bfloat16Tensors
 from tilewright.networks.compiled.layers import KernelLayer
 from tilewright.networks.compiled.packed_operators import (
     EACH,
-    NORM,
     PAIRS,
     packed_norm,
     packed_result,
 )
 from tilewright.networks.compiled.packing import PackedTensors
 from tilewright.networks.compiled.transposed_operands import (
+    SHAPES,
     MovedAxes,
     moved_operand,
     moved_result,
     on_moved,
 )
 from tilewright.networks.errors import ImportFailedError
+from tilewright.networks.relax.batch_norm import ITEM, NORM
 from tilewright.networks.relax.bindings import Binding, FlatGraph, variables
 from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import Workload
@@ -35,9 +36,6 @@ Moved = tuple[tuple[int, MovedAxes], ...]
 """Parameters of a function, by number, that are read or written before axes are moved."""
 KERNEL = "tilewright.kernel"
 """Attribute of a function that has its schedule."""
-SHAPES = ("relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims")
-"""Operators that give the numbers they read, in order, with other axes."""
-ITEM = "TupleGetItem"
 BFLOAT16 = "uint16"
 """How bfloat16 is stored."""
 NARROWED = frozenset((*EACH, *PAIRS, ITEM))

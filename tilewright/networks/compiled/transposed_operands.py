@@ -17,7 +17,9 @@ from tvm.ir import TensorLoad
 
 from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, variables
 
-MOVED, SHAPES = "relax.permute_dims", ("relax.reshape", "relax.squeeze", "relax.expand_dims")
+MOVED = "relax.permute_dims"
+SHAPES = ("relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims")
+"""Operators that give the numbers they read, in order, with other axes."""
 
 
 @dataclass(frozen=True)
