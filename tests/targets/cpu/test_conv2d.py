@@ -17,6 +17,7 @@ from tilewright.targets.cpu.kernels import winograd
 from tilewright.targets.cpu.kernels.conv2d import Convolution
 from tilewright.targets.cpu.kernels.shared import even_parts, nearest_divisor
 from tilewright.targets.cpu.kernels.tiling import MAX_UNROLLED, CpuTiling, pixels
+from tilewright.targets.cpu.kernels.winograd_transforms import SIZES
 from tilewright.targets.cpu.layouts import channel_block, pack_channels, unpack_channels
 from tilewright.targets.cpu.spec import CpuSpec, this_machine
 from tilewright.targets.cpu.target import CpuTarget
@@ -105,7 +106,7 @@ def test_any_schedule_gives_the_right_numbers(
     assert error(workload, spec, values, tmp_path_factory.mktemp("made")) <= TOLERANCE
 
 
-@pytest.mark.parametrize("size", [0, *winograd.SIZES])
+@pytest.mark.parametrize("size", [0, *SIZES])
 @pytest.mark.parametrize("narrow", [False, True])
 def test_every_algorithm_on_a_size_that_no_tile_divides(
     size: int, narrow: bool, tmp_path: Path
@@ -115,6 +116,37 @@ def test_every_algorithm_on_a_size_that_no_tile_divides(
     spec = CpuSpec(own.threads, 4, own.mcpu, own.model) if narrow else own
     values = {**KERNEL.baseline_values(workload, spec), "algorithm": size, "parts_oh": 2}
     assert error(workload, spec, values, tmp_path) <= TOLERANCE
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("stages", [0, 1])
+def test_winograd_transforms_its_weights_in_the_kernel(
+    size: int, parts: int, stages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(winograd, "MOST_STORED", 0)
+    workload = parse_workload("conv2d:n=1,c=32,h=9,w=11,o=48,k=3,p=1,dtype=float32", "bias, relu")
+    spec = this_machine()
+    values = {
+        **KERNEL.baseline_values(workload, spec),
+        "algorithm": size, "parts_ic": parts, "stages": stages,
+    }  # fmt: skip
+    assert error(workload, spec, values, tmp_path) <= TOLERANCE
+    packed = KERNEL.pack_weights(np.zeros((48, 32, 3, 3), np.float32), workload, spec, values)
+    assert packed.size == 48 * 32 * 9
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "growth"), [(64, 56, 4), (128, 28, 4), (256, 14, 1), (512, 16, 1)]
+)
+def test_large_weights_are_not_stored_transformed(channels: int, size: int, growth: int) -> None:
+    """They would be four times as large, and a network's library larger than its model."""
+    text = f"conv2d:n=1,c={channels},h={size},w={size},o={channels},k=3,p=1,dtype=float32"
+    workload, spec = parse_workload(text, "bias"), this_machine()
+    values = KERNEL.baseline_values(workload, spec)
+    assert values["algorithm"] == 4
+    weights = np.zeros((channels, channels, 3, 3), np.float32)
+    assert KERNEL.pack_weights(weights, workload, spec, values).size == growth * weights.size
 
 
 def test_winograd_keeps_its_error_small_with_many_channels(tmp_path: Path) -> None:

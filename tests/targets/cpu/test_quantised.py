@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.targets.cpu.compiled import TOLERANCE, called, error_of
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.cpu.compile import assembly_of, llvm_target, scheduled
+from tilewright.targets.cpu.kernels import winograd
 from tilewright.targets.cpu.kernels.int8_dot_product import computes_int8
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
@@ -91,6 +92,18 @@ def test_what_a_kernel_defines_is_what_its_schedules_compute(text: str) -> None:
     tensors, kernel = SampleTensors(w, OWN, target.space(w)), kernel_for(w, OWN)
     values = kernel.baseline_values(w, OWN)
     assert called(kernel.define(w, OWN, values), tensors, values) < TOLERANCE
+    assert error_of(tensors, values) < TOLERANCE
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_winograd_s_algorithm_transforms_integers_in_the_kernel(
+    parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(winograd, "MOST_STORED", 0)
+    w = parse_workload("conv2d:n=1,c=32,h=6,w=6,o=48,k=3,p=1", EPILOGUES[2])
+    kernel, tensors = kernel_for(w, OWN), SampleTensors(w, OWN, CpuTarget(OWN).space(w))
+    values = {**kernel.baseline_values(w, OWN), "algorithm": 4, "parts_ic": parts}
+    assert kernel.pack_weights(tensors.weights, w, OWN, values).dtype == np.int16
     assert error_of(tensors, values) < TOLERANCE
 
 

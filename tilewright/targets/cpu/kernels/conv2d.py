@@ -12,6 +12,7 @@ from tilewright.targets.cpu.kernels.heuristic_schedule import baseline_values
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.shared import divisors, even_parts
 from tilewright.targets.cpu.kernels.tiling import packed_shape, pixels
+from tilewright.targets.cpu.kernels.winograd_transforms import SIZES
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
@@ -28,7 +29,7 @@ class Convolution:
         w, ib = workload, channel_block(workload.in_channels, spec.lanes)
         in_blocks = w.in_channels // ib
         return (
-            Knob("algorithm", (0, *winograd.SIZES) if winograd.serves(w) else (0,)),
+            Knob("algorithm", (0, *SIZES) if winograd.serves(w) else (0,)),
             *direct_knobs(w, spec, divisors(in_blocks, in_blocks), ib),
             Knob("stages", (0, 1) if winograd.serves(w) else (0,)),
             Knob("parallel", (0, 1) if spec.threads > 1 else (0,)),

@@ -14,8 +14,14 @@ from tilewright.targets.cpu.kernels.heuristic_schedule import baseline_values
 from tilewright.targets.cpu.kernels.int8_dot_product import check_dots, dot_product, vector_of
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.padding import padded
-from tilewright.targets.cpu.kernels.shared import data_zero, epilogue_inputs, with_epilogue
+from tilewright.targets.cpu.kernels.shared import (
+    data_zero,
+    divisors,
+    epilogue_inputs,
+    with_epilogue,
+)
 from tilewright.targets.cpu.kernels.tiling import CpuTiling, packed_shape, pixels
+from tilewright.targets.cpu.kernels.winograd_transforms import SIZES
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
@@ -37,12 +43,12 @@ class ConvolutionInt8:
         """Raises `WorkloadError` for a processor without dot products."""
         check_dots(workload, spec)
         steps = dot_product(spec).steps(channel_block(workload.in_channels, spec.lanes))
-        direct = direct_knobs(workload, spec, (1,), steps)
         parallel = Knob("parallel", (0, 1) if spec.threads > 1 else (0,))
         if not _may_transform(workload):
-            return (*direct, parallel)
-        algorithm = Knob("algorithm", (0, *winograd.SIZES))
-        return (algorithm, *direct, Knob("stages", (0, 1)), parallel)
+            return (*direct_knobs(workload, spec, (1,), steps), parallel)
+        blocks = workload.in_channels // channel_block(workload.in_channels, spec.lanes)
+        direct = direct_knobs(workload, spec, divisors(blocks, blocks), steps)
+        return (Knob("algorithm", (0, *SIZES)), *direct, Knob("stages", (0, 1)), parallel)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """A good config without any measurement."""

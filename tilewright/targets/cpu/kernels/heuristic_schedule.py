@@ -66,6 +66,8 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
     grain = 4 * spec.threads
     if few:  # each thread its own weights, read once
         wanted["parts_oc"] = max(grain, weights // CACHE)
+        if m and winograd.transforms_weights(w, m):
+            wanted["parts_ic"] = number * blocks * ob * w.in_channels * area // (CACHE // 2)
         if not m:
             wanted["copy"] = 1 if dots else 0
             tile = number * blocks * ob * w.in_channels * area

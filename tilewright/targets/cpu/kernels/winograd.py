@@ -5,12 +5,15 @@ tiles.
     products             (m + 2)² of them: tiles of pixels × channels, register tiles as in `direct`
     inverse transform    → m × m pixels, with bias, residual and clip
 
-All three a chunk of image rows (`stages` 0), or each over the whole image (1). The weights are
-transformed when they are packed.
+All three a chunk of image rows (`stages` 0), or each over the whole image (1). Weights become 1.8
+(m = 2) or 4 times as many numbers when they are packed; where those would be many, in the kernel.
+It reads fewer bytes then, and takes about 4 % longer. It transforms the weights of some input
+channels after others (`parts_ic`), so that they stay in a cache.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,13 @@ from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.padding import real_data
 from tilewright.targets.cpu.kernels.shared import epilogue_inputs, epilogue_value
 from tilewright.targets.cpu.kernels.tiling import CpuTiling, check_unrolled, packed_shape
+from tilewright.targets.cpu.kernels.winograd_transforms import (
+    chosen,
+    data_row,
+    filter_row,
+    inverse_row,
+    transformed_filters,
+)
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
@@ -29,18 +39,13 @@ tirx = lazy_module("tvm.tirx")
 s_tir = lazy_module("tvm.s_tir")
 tvm = lazy_module("tvm")
 
-SIZES = (2, 4)
-"""Pixels a side that one tile gives (m)."""
-
-_Matrix = tuple[tuple[float, ...], ...]
-
-_FILTER: dict[int, _Matrix] = {
-    2: ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
-    4: (
-        (1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6),
-        (1 / 24, 1 / 12, 1 / 6), (1 / 24, -1 / 12, 1 / 6), (0, 0, 1),
-    ),
-}  # fmt: skip
+NUMBER = 4
+"""Bytes of a float32."""
+LINE = 16
+"""Numbers in a line of a cache."""
+MOST_STORED = 1 << 23
+"""Bytes of a layer's transformed weights that are worth storing: our choice. Those of ResNet-34 and
+U-Net made their libraries take more memory than onnxruntime."""
 
 
 def serves(workload: Workload) -> bool:
@@ -48,6 +53,20 @@ def serves(workload: Workload) -> bool:
     w = workload
     rest = (w.stride_h, w.stride_w, w.dilation_h, w.dilation_w)
     return (w.kernel_h, w.kernel_w) == (3, 3) and set(rest) == {1}
+
+
+def transforms_weights(workload: Workload, m: int) -> bool:
+    """Whether the kernel transforms the weights itself: they would be many, and more than the
+    transformed data, so that it does so once."""
+    w, area = workload, NUMBER * (m + 2) ** 2
+    stored = w.out_channels * w.in_channels * area
+    tiles = -(-w.out_height // m) * -(-w.out_width // m)
+    return stored > max(MOST_STORED, tiles * w.in_channels * area)
+
+
+def _rounds(w: Workload, t: CpuTiling, m: int) -> int:
+    """Parts of the input channels whose weights are transformed one after the other."""
+    return w.in_channels // t.ib // t.channels if transforms_weights(w, m) else 1
 
 
 def _tiling(w: Workload, spec: CpuSpec, values: KnobValues) -> CpuTiling:
@@ -71,7 +90,7 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
             in_shape, lambda n, c, y, x, i: data[n, c, y, x * t.ib + i], name="image"
         )
     inputs = epilogue_inputs(w, out_shape, t.ob)
-    weights = te.placeholder((t.tiles[0], a, a, in_blocks, t.ib, blocks * t.ob), name="weights")
+    given, weights = _weights(w, t, values)
     source = real_data(w, image, inputs, (rows * m + 2, columns * m + 2))
     patch = te.compute(
         (n, in_blocks, rows, columns, a, a, t.ib),
@@ -80,40 +99,30 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     )
     half = te.compute(
         (n, in_blocks, rows, columns, a, a, t.ib),
-        lambda n, c, y, x, p, q, i: _chosen(
-            p, _transformed(m, [patch[n, c, y, x, k, q, i] for k in range(a)])
+        lambda n, c, y, x, p, q, i: chosen(
+            p, data_row(m, [patch[n, c, y, x, k, q, i] for k in range(a)])
         ),
         name="half",
     )
     left = te.compute(
         (n, a, a, in_blocks, rows, columns, t.ib),
-        lambda n, p, q, c, y, x, i: _chosen(
-            q, _transformed(m, [half[n, c, y, x, p, k, i] for k in range(a)])
+        lambda n, p, q, c, y, x, i: chosen(
+            q, data_row(m, [half[n, c, y, x, p, k, i] for k in range(a)])
         ),
         name="left",
     )
-    c = te.reduce_axis((0, in_blocks), "c")
-    i = te.reduce_axis((0, t.ib), "i")
-    part = te.compute(
-        (n, a, a, t.tiles[0] * blocks, rows, columns, t.ob),
-        lambda n, p, q, o, y, x, b: te.sum(
-            left[n, p, q, c, y, x, i]
-            * weights[tirx.indexdiv(o, blocks), p, q, c, i, tirx.indexmod(o, blocks) * t.ob + b],
-            axis=[c, i],
-        ),
-        name="part",
-    )
+    part = _products(t, _rounds(w, t, m), left, weights)
     back = te.compute(
         (n, t.tiles[0] * blocks, rows, columns, m, a, t.ob),
-        lambda n, o, y, x, p, q, b: _chosen(
-            p, _inverse(m, [part[n, k, q, o, y, x, b] for k in range(a)])
+        lambda n, o, y, x, p, q, b: chosen(
+            p, inverse_row(m, [part[n, k, q, o, y, x, b] for k in range(a)])
         ),
         name="back",
     )
     square = te.compute(
         (n, t.tiles[0] * blocks, rows, columns, m, m, t.ob),
-        lambda n, o, y, x, p, q, b: _chosen(
-            q, _inverse(m, [back[n, o, y, x, p, k, b] for k in range(a)])
+        lambda n, o, y, x, p, q, b: chosen(
+            q, inverse_row(m, [back[n, o, y, x, p, k, b] for k in range(a)])
         ),
         name="square",
     )
@@ -124,45 +133,63 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         return epilogue_value(w, inputs, found, (n, o, y, x, b))
 
     out = te.compute(out_shape, value, name="out")
-    return te.create_prim_func([data, weights, *inputs.values(), out])
+    return te.create_prim_func([data, given, *inputs.values(), out])
 
 
-def _transformed(m: int, d: list[Any]) -> list[Any]:
-    """Sums of the m + 2 numbers `d` of a row of a patch; common parts are written alike, so that
-    LLVM computes them once."""
-    if m == 2:
-        return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
-    even, odd = d[4] - d[2] * _number(4), d[3] - d[1] * _number(4)
-    near, far = d[4] - d[2], (d[3] - d[1]) * _number(2)
-    first = d[0] * _number(4) - d[2] * _number(5) + d[4]
-    last = d[1] * _number(4) - d[3] * _number(5) + d[5]
-    return [first, even + odd, even - odd, near + far, near - far, last]
+def _weights(w: Workload, t: CpuTiling, values: KnobValues) -> tuple[Any, Any]:
+    """The parameter as `pack` lays it, and the transformed weights."""
+    m, tile = values["algorithm"], t.tile[0] * t.ob
+    a, in_blocks = m + 2, w.in_channels // t.ib
+    shape = (t.tiles[0], a, a, in_blocks, t.ib, tile)
+    if not transforms_weights(w, m):
+        weights = te.placeholder(shape, name="weights")
+        return weights, weights
+    shape_as_given = (t.tiles[0], in_blocks, t.ib, 3, 3, tile)
+    filters = te.placeholder(shape_as_given, _filter_type(w), name="weights")
+
+    def read(o: Any, c: Any, j: int, k: Any, i: Any, b: Any) -> Any:
+        return tirx.Cast("float32", filters[o, c, i, j, k, b])
+
+    columns = te.compute(
+        (t.tiles[0], in_blocks, t.ib, a, 3, tile),
+        lambda o, c, i, p, k, b: chosen(
+            p, filter_row(m, [read(o, c, j, k, i, b) for j in range(3)])
+        ),
+        name="columns",
+    )
+    squares = te.compute(
+        shape,
+        lambda o, p, q, c, i, b: chosen(
+            q, filter_row(m, [columns[o, c, i, p, k, b] for k in range(3)])
+        ),
+        name="squares",
+    )
+    return filters, squares
 
 
-def _inverse(m: int, p: list[Any]) -> list[Any]:
-    """The m sums of the m + 2 numbers `p` of a row of products."""
-    if m == 2:
-        return [p[0] + p[1] + p[2], p[1] - p[2] - p[3]]
-    one, other = p[1] + p[2], p[1] - p[2]
-    two, four = p[3] + p[4], p[3] - p[4]
-    return [
-        p[0] + one + two,
-        other + four * _number(2),
-        one + two * _number(4),
-        other + four * _number(8) + p[5],
-    ]
+def _filter_type(w: Workload) -> str:
+    """Of filters that the kernel transforms; an int8 without its zero point has nine bits."""
+    return "int16" if w.dequantises else "float32"
 
 
-def _number(value: float) -> Any:
-    return tirx.const(value, "float32")
+def _products(t: CpuTiling, rounds: int, left: Any, weights: Any) -> Any:
+    """Sums over the input channels, of one part of them after the other if there are several."""
+    n, a, _, in_blocks, rows, columns, _ = (int(size) for size in left.shape)
+    blocks, each = t.tile[0], in_blocks // rounds
+    shape = (n, a, a, t.tiles[0] * blocks, rows, columns, t.ob)
+    c, i = te.reduce_axis((0, each), "c"), te.reduce_axis((0, t.ib), "i")
 
+    def product(first: Any, at: tuple[Any, ...]) -> Any:
+        n, p, q, o, y, x, b = at
+        lane = tirx.indexmod(o, blocks) * t.ob + b
+        weight = weights[tirx.indexdiv(o, blocks), p, q, first + c, i, lane]
+        return te.sum(left[n, p, q, first + c, y, x, i] * weight, axis=[c, i])
 
-def _chosen(row: Any, values: list[Any]) -> Any:
-    """The value of that row; a choice that is gone once the loop over rows is unrolled."""
-    found = values[-1]
-    for number in reversed(range(len(values) - 1)):
-        found = tirx.Select(row == number, values[number], found)
-    return found
+    if rounds == 1:
+        return te.compute(shape, lambda *at: product(0, at), name="part")
+    r = te.reduce_axis((0, rounds), "r")
+    partial = te.compute((rounds, *shape), lambda r, *at: product(r * each, at), name="partial")
+    return te.compute(shape, lambda *at: te.sum(partial[(r, *at)], axis=r), name="part")
 
 
 def schedule(function: Any, w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
@@ -195,28 +222,93 @@ def schedule(function: Any, w: Workload, spec: CpuSpec, values: KnobValues) -> A
     for block in (back, square):
         sch.set_scope(block, 0, "local")
     sch.compute_at(part, ot, preserve_unit_loops=True)
-    _products(sch, part, t, values)
+    place = ot
+    if _rounds(w, t, values["algorithm"]) == 1:
+        _schedule_products(sch, part, t, values)
+    else:
+        place = _schedule_rounds(sch, part, t, values)
+    if transforms_weights(w, values["algorithm"]):
+        _schedule_weights(sch, place)
     _input(sch, w, values, chunk, (border, patch, half, left))
+    for block in (left, part):
+        _spread(sch, block)
     return sch.mod["main"]
 
 
-def _products(sch: Any, part: Any, t: CpuTiling, values: KnobValues) -> None:
+def _schedule_products(sch: Any, part: Any, t: CpuTiling, values: KnobValues) -> None:
     """Register tiles of the products of a chunk."""
-    p, q, o, y, x, b, c, i = sch.get_loops(part)[-8:]
+    *spatial, b, c, i = sch.get_loops(part)[-8:]
+    tiles, inner = _tiled(sch, spatial, t, values)
+    sch.reorder(*tiles, c, i, *inner, b)
+    copy = sch.cache_write(part, 0, "local")
+    sch.reverse_compute_at(copy, tiles[-1], preserve_unit_loops=True)
+    _unrolled(sch, copy, 3)
+    _multiply(sch, part, values, (c, i), inner, b)
+
+
+def _schedule_rounds(sch: Any, part: Any, t: CpuTiling, values: KnobValues) -> Any:
+    """The same, one part of the input channels after the other. Returns the loop over them."""
+    *spatial, b, rounds = sch.get_loops(part)[-7:]
+    tiles, inner = _tiled(sch, spatial, t, values)
+    sch.reorder(rounds, *tiles, *inner, b)
+    partial = sch.get_sblock("partial")
+    sch.compute_at(partial, tiles[-1], preserve_unit_loops=True)
+    _unrolled(sch, part, 3)
+    *_, o, y, x, b, c, i = sch.get_loops(partial)
+    _multiply(sch, partial, values, (c, i), _ordered((o, y, x), values), b)
+    sch.set_scope(partial, 0, "local")
+    initial = sch.decompose_reduction(part, rounds)
+    sch.vectorize(sch.get_loops(initial)[-1])
+    return rounds
+
+
+def _tiled(
+    sch: Any, spatial: Sequence[Any], t: CpuTiling, values: KnobValues
+) -> tuple[list[Any], list[Any]]:
+    """Loops over products and register tiles, and those of a tile, of the loops (p, q, channel
+    block, row, column)."""
+    p, q, o, y, x = spatial
     yt, yi = sch.split(y, [None, t.tile[1]])
     xt, xi = sch.split(x, [None, t.tile[2]])
-    io, ii = sch.split(i, [None, values["unroll_channels"]])
     tiles = [yt, xt, p, q] if values["tiles_first"] else [p, q, yt, xt]
-    inner = [yi, xi, o] if values["pixels_first"] else [o, yi, xi]
-    sch.reorder(*tiles, c, io, ii, *inner, b)
-    place = tiles[-1]
-    copy = sch.cache_write(part, 0, "local")
-    sch.reverse_compute_at(copy, place, preserve_unit_loops=True)
-    _unrolled(sch, copy, 3)
-    for loop in (ii, *inner):
+    return tiles, _ordered((o, yi, xi), values)
+
+
+def _ordered(tile: tuple[Any, Any, Any], values: KnobValues) -> list[Any]:
+    o, y, x = tile
+    return [y, x, o] if values["pixels_first"] else [o, y, x]
+
+
+def _multiply(
+    sch: Any, block: Any, values: KnobValues, reduced: tuple[Any, Any], tile: list[Any], lanes: Any
+) -> None:
+    """A register tile of products, whose reduced loops are (block of channels, channel)."""
+    c, i = reduced
+    outer, inner = sch.split(i, [None, values["unroll_channels"]])
+    sch.reorder(c, outer, inner, *tile, lanes)
+    for loop in (inner, *tile):
         sch.unroll(loop)
-    sch.vectorize(b)
-    _unrolled(sch, sch.decompose_reduction(part, c), 3)
+    sch.vectorize(lanes)
+    _unrolled(sch, sch.decompose_reduction(block, c), 3)
+
+
+def _schedule_weights(sch: Any, place: Any) -> None:
+    """The transform of the weights that an iteration of a loop reads."""
+    columns, squares = sch.get_sblock("columns"), sch.get_sblock("squares")
+    sch.compute_at(squares, place, preserve_unit_loops=True)
+    *_, p, q, c, i, b = sch.get_loops(squares)
+    sch.reorder(c, i, p, q, b)
+    sch.compute_at(columns, i, preserve_unit_loops=True)
+    sch.set_scope(columns, 0, "local")
+    for block in (columns, squares):
+        _unrolled(sch, block, 2)
+    _spread(sch, squares)
+
+
+def _spread(sch: Any, block: Any) -> None:
+    """Lays the (m + 2)² planes of a tensor an odd number of lines apart. All numbers of a transform
+    then lie in different sets of a cache, as they do not if planes are a power of two apart."""
+    sch.storage_align(block, 0, 2, 2 * LINE, LINE)
 
 
 def _input(sch: Any, w: Workload, values: KnobValues, chunk: Any, blocks: tuple[Any, ...]) -> None:
@@ -255,11 +347,14 @@ def _unrolled(sch: Any, block: Any, count: int) -> None:
 
 
 def pack(weights: NDArray[Any], w: Workload, spec: CpuSpec, values: KnobValues) -> NDArray[Any]:
-    """(o, c, 3, 3) → transformed, (o / tile, m + 2, m + 2, c / ib, ib, tile)."""
+    """(o, c, 3, 3) → (o / tile, c / ib, ib, 3, 3, tile), or transformed, (o / tile, m + 2, m + 2,
+    c / ib, ib, tile)."""
     t = _tiling(w, spec, values)
-    matrix = np.asarray(_FILTER[values["algorithm"]])
-    found = matrix @ weights.astype(np.float64) @ matrix.T  # (o, c, a, a)
-    tile = t.tile[0] * t.ob
+    given = transforms_weights(w, values["algorithm"])
+    found = weights if given else transformed_filters(values["algorithm"], weights)
     o, c, a, _ = found.shape
+    tile = t.tile[0] * t.ob
     blocked = found.reshape(o // tile, tile, c // t.ib, t.ib, a, a)
-    return np.ascontiguousarray(blocked.transpose(0, 4, 5, 2, 3, 1), dtype=np.float32)
+    order = (0, 2, 3, 4, 5, 1) if given else (0, 4, 5, 2, 3, 1)
+    dtype = _filter_type(w) if given else "float32"
+    return np.ascontiguousarray(blocked.transpose(order), dtype=dtype)
