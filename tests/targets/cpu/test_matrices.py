@@ -13,7 +13,7 @@ from tests.targets.cpu.compiled import TOLERANCE, called, error_of
 from tilewright.targets.cpu.compile import Compiler, scheduled
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
-from tilewright.targets.cpu.spec import this_machine
+from tilewright.targets.cpu.spec import CpuSpec, this_machine
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.test_tensors import SampleTensors, reference
 from tilewright.targets.epilogue import parse_epilogue
@@ -113,3 +113,13 @@ def test_a_share_of_one_tile_compiles_with_partial_sums() -> None:
     values = {**baseline, "tile_vectors": 1, "column_shares": 2, "tile_depth": 32}
     compiled = Compiler().compile(workload, TARGET.spec, values)
     assert not compiled.failure, compiled.reason
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "packs"), [(1024, 1024, 1), (512, 512, 1), (128, 128, 0), (6, 512, 0)]
+)
+def test_the_rule_packs_columns_that_lie_far_apart(rows: int, columns: int, packs: int) -> None:
+    """Of 1,024 columns, all rows of a tile lie in one set of the first cache."""
+    w = parse_workload(f"batch_matmul:n=2,h={rows},c=64,o={columns},dtype=float32")
+    spec = CpuSpec.parse("threads=1,lanes=8")
+    assert kernel_for(w, spec).baseline_values(w, spec)["pack_weights"] == packs
