@@ -45,6 +45,7 @@ from tilewright.targets.layer import Value
 from tilewright.targets.workload import Workload, parse_workload
 
 if TYPE_CHECKING:
+    from tilewright.networks.compiled.attention import JoinedAttention
     from tilewright.networks.compiled.layers import KernelLayer
     from tilewright.networks.compiled.loaded_library import LoadedLibrary, Moved
     from tilewright.networks.compiled.transposed_operands import MovedAxes
@@ -101,15 +102,19 @@ def compile_files(
     largest value, `WorkloadError` for a schedule that does not apply, `ImportFailedError` where TVM
     cannot compile the rest or nothing can link it.
     """
-    from tilewright.networks.compiled.library import compiled, library_bytes
+    from tilewright.networks.compiled.attention import JoinedAttention
+    from tilewright.networks.compiled.library import compiled, lanes_of, library_bytes
     from tilewright.networks.compiled.rewrite import rewritten
 
     compiles = compiles_kernels(target)
     kernels = {workload: compiles.kernel(workload, pick.config) for workload, pick in picks.items()}
     made = rewritten(whole.flat, layers, kernels)
+    code_target = compiles.code_target()
+    attention = JoinedAttention(made, compiles, lanes_of(code_target))
     executable, weights = compiled(
-        made.module, compiles.code_target(), compiles.code_pipeline(), whole.flat.module
-    )
+        made.module, code_target, compiles.code_pipeline(), whole.flat.module,
+        [attention.transform()],
+    )  # fmt: skip
     library = library_bytes(executable)
     inputs = (tail or whole).seeded_inputs()
     check = {f"input {key}": array for key, array in inputs.items()}
@@ -119,8 +124,9 @@ def compile_files(
         _row(layer, function, picks[layer.workload], target)
         | ({"moved": [_moved(*each) for each in moved]} if moved else {})
         | ({"bfloat16": list(stored)} if stored else {})
-        for layer, function, moved, stored in zip(
-            made.layers, made.called, made.moved, made.bfloat16, strict=True
+        | _attention(number, attention)
+        for number, (layer, function, moved, stored) in enumerate(
+            zip(made.layers, made.called, made.moved, made.bfloat16, strict=True)
         )
     ]
     manifest: dict[str, Json] = {
@@ -246,6 +252,8 @@ class CompiledArtifact:
         known: dict[str, float] = {}
         for number, row in enumerate(self.rows):
             name = as_text(row["function"])
+            if not {"attention", "part_of"}.isdisjoint(row):  # no function of its own
+                continue
             if name not in known:
                 workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
                 config = tuple(map(as_int, as_list(row["config"])))
@@ -298,13 +306,13 @@ class CompiledArtifact:
         return float(np.median(taken))
 
     def _call_times(self) -> list[CallTime]:
+        """A row each; the products of an attention are one call, that of the second."""
+        parts = {as_int(row["part_of"]): row for row in self.rows if "part_of" in row}
         return [
-            CallTime(
-                as_text(row["name"]), tuple(map(as_text, as_list(row["names"]))),
-                as_text(row["operator"]), as_int(row["macs"]), as_text(row["function"]),
-            )
-            for row in self.rows
-        ]  # fmt: skip
+            _call_time(row) + _call_time(parts[number]) if number in parts else _call_time(row)
+            for number, row in enumerate(self.rows)
+            if "part_of" not in row
+        ]
 
     @property
     def _tail(self) -> Any:
@@ -399,6 +407,20 @@ def _row(layer: KernelLayer, function: str, pick: Pick, target: Target) -> dict[
         "config": list(pick.config),
         "knobs": dict(target.space(layer.workload).describe(pick.config)),
     }
+
+
+def _attention(number: int, joined: JoinedAttention) -> dict[str, Json]:
+    """What a row says of a layer that is part of an attention."""
+    if number in joined.functions:
+        return {"attention": joined.functions[number]}
+    return {"part_of": joined.scores[number]} if number in joined.scores else {}
+
+
+def _call_time(row: Mapping[str, Json]) -> CallTime:
+    return CallTime(
+        as_text(row["name"]), tuple(map(as_text, as_list(row["names"]))), as_text(row["operator"]),
+        as_int(row["macs"]), as_text(row.get("attention", row["function"])),
+    )  # fmt: skip
 
 
 def _moved(parameter: int, axes: MovedAxes) -> dict[str, Json]:

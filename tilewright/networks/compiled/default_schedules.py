@@ -15,7 +15,7 @@ from tvm.ir.transform import module_pass
 from tvm.s_tir import Schedule, ScheduleError
 
 from tilewright.networks.compiled.rewrite import KERNEL
-from tilewright.networks.compiled.row_loops import NoRows, by_rows
+from tilewright.networks.compiled.row_loops import NoRows, by_rows, by_task
 
 PATTERN, REDUCTION = "op_pattern", 3
 """Where TVM's FuseOps looks for what a function is, and its number of a reduction."""
@@ -66,6 +66,18 @@ def _is_by_rows(function: Any, lanes: int) -> bool:
         return _by_rows(sch, lanes) is not None
     except (ScheduleError, ValueError):
         return False
+
+
+def rows_of_task(function: Any, lanes: int, rows: int, whole: int) -> Any:
+    """What a function does to the rows of a task, so many of a `whole`, by the task's number, its
+    last parameter; None where it is not by rows."""
+    try:
+        sch = Schedule(IRModule({"main": function}))
+        _inline(sch)
+        blocks = [sch.get(sch.get_sblock(name)) for name in _blocks(sch)]
+        return by_task(sch.mod["main"], blocks, lanes, rows, whole)
+    except (NoRows, ScheduleError, ValueError):
+        return None
 
 
 def scheduled(function: Any, lanes: int) -> Any:

@@ -24,13 +24,13 @@ Array = NDArray[Any]
 
 
 def compiled(
-    module: Any, target: Any, pipeline: str, source: Any
+    module: Any, target: Any, pipeline: str, source: Any, joining: Sequence[Any] = ()
 ) -> tuple[Any, Sequence[Array]]:  # fmt: skip
     """An executable of `main` and its kernels, which TVM's `pipeline` lowers, and the weights of
     any shape that a `LoadedLibrary` reads with it. Raises `ImportFailedError` naming the operator
     of `source`, the module before it was rewritten, that fails alone."""
     weights: list[Array] = []
-    lanes = _lanes(target)
+    lanes = lanes_of(target)
     passes = [
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
@@ -39,7 +39,7 @@ def compiled(
         relax.transform.FoldConstant(), joining_rows(lanes),
         relax.transform.FuseOps(), relax.transform.FuseTIR(),
         relax.transform.RewriteDataflowReshape(),  # of functions in TVM's own form
-        scheduling(lanes), taking_out(weights), relax.transform.ToNonDataflow(),
+        *joining, scheduling(lanes), taking_out(weights), relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(), relax.transform.CallTIRRewrite(),
         relax.transform.StaticPlanBlockMemory(), relax.transform.LowerAllocTensor(),
         relax.transform.KillAfterLastUse(), relax.transform.LowerRuntimeBuiltin(),
@@ -64,8 +64,8 @@ def compiled(
     return made, weights
 
 
-def _lanes(target: Any) -> int:
-    """Numbers of float32 that the vectors of a processor hold."""
+def lanes_of(target: Any) -> int:
+    """Numbers of float32 that the vectors of a processor hold; `target` is TVM's."""
     lanes = {"avx512f": 16, "avx2": 8}
     return next((n for name, n in lanes.items() if target_has_features(name, target)), 4)
 

@@ -95,13 +95,23 @@ class Rows:
 def by_rows(function: Any, blocks: Sequence[Any], lanes: int, worth_threads: int) -> Any:
     """The function of these blocks as loops over rows, in vectors of `lanes` numbers, and with
     threads where it has `worth_threads` steps. Raises `NoRows`."""
+    return _writer(function, blocks, lanes).written(worth_threads)
+
+
+def by_task(function: Any, blocks: Sequence[Any], lanes: int, rows: int, whole: int) -> Any:
+    """The same for the rows of one task, so many of a `whole`: its number is the last parameter.
+    Raises `NoRows`."""
+    return _writer(function, blocks, lanes).written_for_task(rows, whole)
+
+
+def _writer(function: Any, blocks: Sequence[Any], lanes: int) -> _Writer:
     if not all(isinstance(parameter.ty, tirx.BufferType) for parameter in function.params):
         raise NoRows
     outer, inner = _row_sizes(blocks)
     nests = [_nest(block, outer, inner) for block in blocks]
     _check_places(nests)
     rows = Rows(outer, inner, _joined(nests, inner))
-    return _Writer(function, nests, rows, lanes).written(worth_threads)
+    return _Writer(function, nests, rows, lanes)
 
 
 def _row_sizes(blocks: Sequence[Any]) -> tuple[list[int], list[int]]:
@@ -272,6 +282,18 @@ class _Writer:
                     self._write_rows(begin, end)
             else:
                 self._write_rows(_index(0), _index(count))
+        return builder.get()
+
+    def written_for_task(self, rows: int, whole: int) -> Any:
+        """The function of some rows of the `whole`."""
+        if math.prod(self._rows.outer) != whole or self._rows.joined > 1:
+            raise NoRows
+        with IRBuilder() as builder, T.prim_func(s_tir=True):
+            T.func_name("main")
+            for parameter in self._given:
+                T.arg(str(parameter.name), parameter)
+            task = T.arg("task", tirx.Var("task", "int64"))
+            self._write_rows(task * rows, (task + 1) * rows)
         return builder.get()
 
     def _write_rows(self, begin: Any, end: Any) -> None:
