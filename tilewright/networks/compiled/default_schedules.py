@@ -68,14 +68,14 @@ def _is_by_rows(function: Any, lanes: int) -> bool:
         return False
 
 
-def rows_of_task(function: Any, lanes: int, rows: int, whole: int) -> Any:
-    """What a function does to the rows of a task, so many of a `whole`, by the task's number, its
-    last parameter; None where it is not by rows."""
+def rows_of_task(function: Any, lanes: int, rows: int, whole: tuple[int, int], read: int) -> Any:
+    """What a function does to the rows of a task, see `row_loops.by_task`; None where it is not by
+    rows."""
     try:
         sch = Schedule(IRModule({"main": function}))
         _inline(sch)
         blocks = [sch.get(sch.get_sblock(name)) for name in _blocks(sch)]
-        return by_task(sch.mod["main"], blocks, lanes, rows, whole)
+        return by_task(sch.mod["main"], blocks, lanes, rows, whole, read)
     except (NoRows, ScheduleError, ValueError):
         return None
 

@@ -98,10 +98,13 @@ def by_rows(function: Any, blocks: Sequence[Any], lanes: int, worth_threads: int
     return _writer(function, blocks, lanes).written(worth_threads)
 
 
-def by_task(function: Any, blocks: Sequence[Any], lanes: int, rows: int, whole: int) -> Any:
-    """The same for the rows of one task, so many of a `whole`: its number is the last parameter.
-    Raises `NoRows`."""
-    return _writer(function, blocks, lanes).written_for_task(rows, whole)
+def by_task(
+    function: Any, blocks: Sequence[Any], lanes: int, rows: int, whole: tuple[int, int], read: int
+) -> Any:
+    """The same for the rows of one task, so many of a `whole` (rows, numbers of a row): its number
+    is the last parameter. Of the parameter number `read`, a row reads itself alone. Raises
+    `NoRows`."""
+    return _writer(function, blocks, lanes).written_for_task(rows, whole, read)
 
 
 def _writer(function: Any, blocks: Sequence[Any], lanes: int) -> _Writer:
@@ -284,10 +287,15 @@ class _Writer:
                 self._write_rows(_index(0), _index(count))
         return builder.get()
 
-    def written_for_task(self, rows: int, whole: int) -> Any:
-        """The function of some rows of the `whole`."""
-        if math.prod(self._rows.outer) != whole or self._rows.joined > 1:
+    def written_for_task(self, rows: int, whole: tuple[int, int], read: int) -> Any:
+        """The function of some rows of the `whole`, of which each reads its own of a parameter."""
+        sizes = math.prod(self._rows.outer), math.prod(self._rows.inner)
+        if sizes != whole or self._rows.joined > 1:
             raise NoRows
+        for nest in self._nests:
+            for load in nest.loads:
+                if load.source.same_as(self._given[read]):
+                    _check_place(load.indices, nest, True)
         with IRBuilder() as builder, T.prim_func(s_tir=True):
             T.func_name("main")
             for parameter in self._given:

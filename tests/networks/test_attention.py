@@ -1,0 +1,149 @@
+"""Checks that an attention whose softmax lies between its products is one function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx_graphs import normal, reference
+
+from tests.networks.test_compiled_libraries import built, close
+from tilewright.networks.compiled import attention as joining
+from tilewright.networks.compiled import attention_function
+from tilewright.networks.compiled.attention_function import FEWEST_ROWS
+from tilewright.networks.zoo.builder import Builder
+from tilewright.networks.zoo.transformer import attention
+
+
+@pytest.fixture(autouse=True)
+def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Join attentions of few rows, in tasks of as few as there may be."""
+    monkeypatch.setattr(joining, "WORTH", 0)
+    monkeypatch.setattr(attention_function, "SCORES", 1)
+
+
+def two_layers(rows: int, width: int, heads: int) -> onnx.ModelProto:
+    net = Builder("small", (1, rows, width), 2, True)
+    x = net.add(attention(net, net.input, "first", heads), net.input, "sum")
+    return net.model(attention(net, x, "second", heads))
+
+
+def drawn(
+    nodes: Sequence[onnx.NodeProto], shapes: dict[str, tuple[int, ...]], outputs: Sequence[str],
+    constants: dict[str, np.ndarray] | None = None,
+) -> onnx.ModelProto:  # fmt: skip
+    """A graph of float32 inputs of these shapes."""
+    graph = helper.make_graph(
+        list(nodes), "attention",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def compared(model: onnx.ModelProto, folder: Path) -> int:
+    """How many attentions were joined; the outputs are compared with onnxruntime's."""
+    import onnxruntime
+
+    artifact = built(model, folder)
+    shapes = {
+        info.name: [d.dim_value for d in info.type.tensor_type.shape.dim]
+        for info in model.graph.input
+    }
+    inputs = {name: normal(*shape, seed=n) for n, (name, shape) in enumerate(shapes.items())}
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for ours, theirs in zip(
+        artifact.infer(inputs).values(), session.run(None, inputs), strict=True
+    ):
+        assert close(ours, theirs)
+    return sum("attention" in row for row in artifact.rows)
+
+
+@pytest.mark.slow(seconds=3)
+@pytest.mark.parametrize(("rows", "width", "heads"), [(64, 48, 3), (37, 32, 2), (96, 40, 5)])
+def test_attentions_are_joined_and_give_what_onnxruntime_gives(
+    rows: int, width: int, heads: int, tmp_path: Path
+) -> None:
+    """Rows that tasks share evenly, and a prime number of rows."""
+    model = two_layers(rows, width, heads)
+    artifact = built(model, tmp_path)
+    parts = [row["part_of"] for row in artifact.rows if "part_of" in row]
+    assert [number for number, row in enumerate(artifact.rows) if "attention" in row] == parts
+    assert len(parts) == 2
+    assert len({row["attention"] for row in artifact.rows if "attention" in row}) == 1
+    x = normal(1, rows, width, seed=4)
+    (ours,) = artifact.infer({"input": x}).values()
+    assert close(ours, reference(model, x))
+
+
+def test_a_profile_counts_a_joined_attention_as_one_call(tmp_path: Path) -> None:
+    artifact = built(two_layers(2 * FEWEST_ROWS, 32, 2), tmp_path)
+    _, profile = artifact.run({"input": normal(1, 2 * FEWEST_ROWS, 32)}, layers=True)
+    assert len(profile.layers) == len(artifact.rows) - 2
+    assert sum(each.macs for each in profile.layers) == sum(int(r["macs"]) for r in artifact.rows)  # type: ignore[call-overload]
+    assert not [name for name, _ in profile.others if "softmax" in name]
+    named = [each for each in profile.layers if each.function.startswith("attention")]
+    assert all({"first.scores", "first.context"} <= set(each.names) for each in named[:1])
+    assert len(list(artifact.verify())) == len(artifact.rows) - 4
+
+
+def product(softmax: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    return [
+        helper.make_node("MatMul", ["q", "k"], ["scores"], name="scores"), *softmax,
+        helper.make_node("MatMul", ["chances", "v"], ["out"], name="out"),
+    ]  # fmt: skip
+
+
+SHAPES = {"q": (2, 32, 8), "k": (2, 8, 32), "v": (2, 32, 8)}
+
+
+def test_a_mask_and_a_scale_are_done_to_rows(tmp_path: Path) -> None:
+    mask = np.where(np.tri(32, dtype=bool), 0, -1e4).astype(np.float32)
+    nodes = [
+        helper.make_node("Mul", ["scores", "scale"], ["scaled"], name="scale"),
+        helper.make_node("Add", ["scaled", "mask"], ["masked"], name="mask"),
+        helper.make_node("Softmax", ["masked"], ["chances"], name="softmax", axis=-1),
+    ]
+    constants = {"scale": np.float32(0.3) * np.ones(1, np.float32), "mask": mask}
+    assert compared(drawn(product(nodes), SHAPES, ["out"], constants), tmp_path) == 1
+
+
+def test_more_keys_than_queries(tmp_path: Path) -> None:
+    """A row of scores that fills no whole vectors."""
+    nodes = [helper.make_node("Softmax", ["scores"], ["chances"], name="softmax", axis=-1)]
+    shapes = {"q": (2, 32, 8), "k": (2, 8, 43), "v": (2, 43, 8)}
+    assert compared(drawn(product(nodes), shapes, ["out"]), tmp_path) == 1
+
+
+def test_scores_that_are_a_result_too_are_not_joined(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Softmax", ["scores"], ["chances"], name="softmax", axis=-1)]
+    assert compared(drawn(product(nodes), SHAPES, ["out", "chances"]), tmp_path) == 0
+
+
+def test_a_softmax_along_another_axis_is_not_joined(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Softmax", ["scores"], ["chances"], name="softmax", axis=1)]
+    assert compared(drawn(product(nodes), SHAPES, ["out"]), tmp_path) == 0
+
+
+def test_a_softmax_of_transposed_scores_is_not_joined(tmp_path: Path) -> None:
+    """A row would read numbers of other rows."""
+    nodes = [
+        helper.make_node("Transpose", ["scores"], ["turned"], name="turn", perm=[0, 2, 1]),
+        helper.make_node("Softmax", ["turned"], ["chances"], name="softmax", axis=-1),
+    ]
+    assert compared(drawn(product(nodes), SHAPES, ["out"]), tmp_path) == 0
+
+
+def test_heads_in_another_order_are_not_joined(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["scores"], ["turned"], name="turn", perm=[1, 0, 2, 3]),
+        helper.make_node("Softmax", ["turned"], ["chances"], name="softmax", axis=-1),
+    ]
+    shapes = {"q": (2, 2, 32, 8), "k": (2, 2, 8, 32), "v": (2, 2, 32, 8)}
+    assert compared(drawn(product(nodes), shapes, ["out"]), tmp_path) == 0
