@@ -162,9 +162,19 @@ def _gelu_of(net: Net, x: str, name: str, features: int) -> str:
 
 
 def bert_6(net: Net) -> str:
-    """Six layers of BERT-base (width 768) over embedded tokens, norm after each sum."""
+    """Six layers of BERT-base."""
+    return _bert(net, 6)
+
+
+def bert_2(net: Net) -> str:
+    """Two layers of BERT-base, for long texts."""
+    return _bert(net, 2)
+
+
+def _bert(net: Net, layers: int) -> str:
+    """Layers of BERT-base (width 768) over embedded tokens, norm after each sum."""
     x = net.input
-    for index in range(6):
+    for index in range(layers):
         y = net.add(attention(net, x, f"{index}.attention", 12), x, f"{index}.add1")
         x = net.layer_norm(y, f"{index}.norm1", 1e-12)
         y = net.add(feed_forward(net, x, f"{index}.ffn", 3072), x, f"{index}.add2")
@@ -237,6 +247,9 @@ MODELS: Mapping[str, tuple[Draw, tuple[int, ...], int]] = {
     "convnext_t": (convnext_t, IMAGE, TensorProto.FLOAT),
     "mixer_s16": (mixer_s16, IMAGE, TensorProto.FLOAT),
     "bert_6_128": (bert_6, (1, 128, 768), TensorProto.FLOAT),
+    "bert_2_512": (bert_2, (1, 512, 768), TensorProto.FLOAT),
+    "bert_2_1024": (bert_2, (1, 1024, 768), TensorProto.FLOAT),
+    "bert_2_2048": (bert_2, (1, 2048, 768), TensorProto.FLOAT),
     "gpt_6_128": (gpt_6, (1, 128, 768), TensorProto.FLOAT),
     "gpt_6_256": (gpt_6, (1, 256, 768), TensorProto.FLOAT),
     "dlrm_1": (dlrm, (1, 8), TensorProto.INT64),
