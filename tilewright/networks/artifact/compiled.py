@@ -393,8 +393,6 @@ def _error(found: Array, expected: Array) -> float:
 
 
 def _row(layer: KernelLayer, function: str, pick: Pick, target: Target) -> dict[str, Json]:
-    from tilewright.networks.report import epilogue_text
-
     return {
         "name": layer.call.node,
         "names": list(layer.names),
@@ -402,7 +400,7 @@ def _row(layer: KernelLayer, function: str, pick: Pick, target: Target) -> dict[
         "macs": layer.workload.macs,
         "function": function,
         "workload": str(layer.workload),
-        "epilogue": epilogue_text(layer.workload),
+        "epilogue": layer.workload.epilogue_text,
         "space": pick.space,
         "config": list(pick.config),
         "knobs": dict(target.space(layer.workload).describe(pick.config)),
