@@ -125,6 +125,7 @@ def test_winograd_transforms_its_weights_in_the_kernel(
     size: int, parts: int, stages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(winograd, "MOST_STORED", 0)
+    monkeypatch.setattr(winograd, "MUCH_MORE", 1)
     workload = parse_workload("conv2d:n=1,c=32,h=9,w=11,o=48,k=3,p=1,dtype=float32", "bias, relu")
     spec = this_machine()
     values = {

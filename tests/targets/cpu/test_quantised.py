@@ -100,6 +100,7 @@ def test_winograd_s_algorithm_transforms_integers_in_the_kernel(
     parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(winograd, "MOST_STORED", 0)
+    monkeypatch.setattr(winograd, "MUCH_MORE", 1)
     w = parse_workload("conv2d:n=1,c=32,h=6,w=6,o=48,k=3,p=1", EPILOGUES[2])
     kernel, tensors = kernel_for(w, OWN), SampleTensors(w, OWN, CpuTarget(OWN).space(w))
     values = {**kernel.baseline_values(w, OWN), "algorithm": 4, "parts_ic": parts}
