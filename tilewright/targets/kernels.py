@@ -32,8 +32,7 @@ class KernelCode:
     of values whatever the parameter's axes are; a block of 0 is a matrix in the order of the model.
     `pack_weights` takes weights as (o, c/groups, kh, kw), or (out, in) of a dense layer. `narrowed`
     gives a function whose tensors of these numbers are bfloat16, as uint16, instead of float32;
-    None for a kernel that has no such
-    function.
+    None for a kernel that has no such function.
     """
 
     function: Any

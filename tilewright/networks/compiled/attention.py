@@ -32,20 +32,25 @@ CALL_TIR, RESHAPE = "relax.call_tir", "relax.reshape"
 
 
 class JoinedAttention:
-    """A pass that joins attentions of a rewritten network. Afterwards `functions` has what runs an
+    """Joins attentions of a rewritten network. Afterwards `functions` has what runs an
     attention, by the number of the layer of its second product, and `scores` that number by the one
     of the first."""
 
-    def __init__(self, rewritten: Rewritten, compiles: CompilesKernels, lanes: int) -> None:
-        self._rewritten, self._compiles, self._lanes = rewritten, compiles, lanes
+    def __init__(self, rewritten: Rewritten, compiles: CompilesKernels) -> None:
+        self._rewritten, self._compiles = rewritten, compiles
         self.functions: dict[int, str] = {}
         self.scores: dict[int, int] = {}
 
-    def transform(self) -> Any:
-        """The pass, over a module whose operators are functions already."""
-        return module_pass(self._run, opt_level=0, name="TilewrightAttention")
+    def joining(self, lanes: int) -> Any:
+        """The pass, over a module whose operators are functions already; vectors hold so many
+        float32 numbers."""
 
-    def _run(self, module: IRModule, _: Any) -> IRModule:
+        def run(module: IRModule, _: Any) -> IRModule:
+            return self._joined(module, lanes)
+
+        return module_pass(run, opt_level=0, name="TilewrightAttention")
+
+    def _joined(self, module: IRModule, lanes: int) -> IRModule:
         calls = _Calls(module, self._rewritten)
         builder = relax.BlockBuilder(module)
         made: dict[Any, Any] = {}
@@ -56,7 +61,7 @@ class JoinedAttention:
                 continue
             if found.functions not in made:
                 function = joined_function(
-                    found.scores, found.between, found.values, self._compiles, self._lanes
+                    found.scores, found.between, found.values, self._compiles, lanes
                 )
                 if function is not None:
                     name = f"attention_{len(made)}"

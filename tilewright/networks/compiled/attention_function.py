@@ -10,17 +10,16 @@ The products are the kernels that the processor has for so many rows, with their
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import TensorLoad
 
 from tilewright.core.errors import WorkloadError
 from tilewright.networks.compiled.default_schedules import rows_of_task
-from tilewright.networks.compiled.transposed_operands import MovedAxes
+from tilewright.networks.compiled.transposed_operands import MovedAxes, Place, elsewhere
 from tilewright.targets.capabilities import CompilesKernels
 from tilewright.targets.workload import Workload
 
@@ -29,9 +28,6 @@ SCORES = 1 << 19
 FEWEST_ROWS = 16
 """Of a task, so that register tiles have work enough for each key that they read."""
 DATA, WEIGHTS, OUT = range(3)
-
-Place = Callable[[Sequence[Any]], Sequence[Any]]
-"""Where a number is in another buffer, by its indices."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +98,7 @@ class _Tasks:
         read = others.pop(between.scores)
         middle = _with_variable(rows.body, number, tirx.Cast("int64", self._task))
         for old, new in ((read, self._scores), (softmax, self._softmax)):
-            middle = _elsewhere(middle, old, new, self._along(old))
+            middle = elsewhere(middle, old, new, self._along(old))
         buffers = [tirx.AllocBuffer(self._scores), tirx.AllocBuffer(self._softmax)]
         loop = tirx.For(
             self._task, 0, self._count, tirx.ForKind.PARALLEL,
@@ -127,7 +123,7 @@ class _Tasks:
         for number, old in enumerate(function.params):
             given = product.params[number], self._place(number, product.moved.get(number))
             new, place = own.get(number, given)
-            body = _elsewhere(body, old, new, place)
+            body = elsewhere(body, old, new, place)
         return body
 
     def _own(self, indices: Sequence[Any]) -> Sequence[Any]:
@@ -160,19 +156,3 @@ class _Tasks:
 
 def _with_variable(body: Any, old: Any, new: Any) -> Any:
     return tvm_ffi.structural_map(body, (tirx.Var, lambda var: new if var.same_as(old) else var))
-
-
-def _elsewhere(body: Any, old: Any, new: Any, place: Place) -> Any:
-    """A body that finds a buffer's numbers in another one."""
-
-    def load(found: Any) -> Any:
-        if not found.source.same_as(old):
-            return found
-        return tirx.BufferLoad(new, list(place(found.indices)))
-
-    def store(found: Any) -> Any:
-        if not found.buffer.same_as(old):
-            return found
-        return tirx.BufferStore(new, found.value, list(place(found.indices)))
-
-    return tvm_ffi.structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store)])

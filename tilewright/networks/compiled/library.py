@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tvm import relax
 from tvm.target.codegen import target_has_features
 
+from tilewright.networks.compiled.attention import JoinedAttention
 from tilewright.networks.compiled.default_schedules import joining_rows, scheduling
 from tilewright.networks.compiled.vector_math import vector_legalizations
 from tilewright.networks.compiled.weights import taking_out
@@ -24,13 +25,13 @@ Array = NDArray[Any]
 
 
 def compiled(
-    module: Any, target: Any, pipeline: str, source: Any, joining: Sequence[Any] = ()
-) -> tuple[Any, Sequence[Array]]:  # fmt: skip
+    module: Any, target: Any, pipeline: str, source: Any, attention: JoinedAttention | None = None
+) -> tuple[Any, Sequence[Array]]:
     """An executable of `main` and its kernels, which TVM's `pipeline` lowers, and the weights of
-    any shape that a `LoadedLibrary` reads with it. Raises `ImportFailedError` naming the operator
+    any shape that a `LoadedLibrary` reads with it; `attention` joins what it finds. Raises `ImportFailedError` naming the operator
     of `source`, the module before it was rewritten, that fails alone."""
     weights: list[Array] = []
-    lanes = lanes_of(target)
+    lanes = _lanes(target)
     passes = [
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
@@ -39,7 +40,8 @@ def compiled(
         relax.transform.FoldConstant(), joining_rows(lanes),
         relax.transform.FuseOps(), relax.transform.FuseTIR(),
         relax.transform.RewriteDataflowReshape(),  # of functions in TVM's own form
-        *joining, scheduling(lanes), taking_out(weights), relax.transform.ToNonDataflow(),
+        *([] if attention is None else [attention.joining(lanes)]),
+        scheduling(lanes), taking_out(weights), relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(), relax.transform.CallTIRRewrite(),
         relax.transform.StaticPlanBlockMemory(), relax.transform.LowerAllocTensor(),
         relax.transform.KillAfterLastUse(), relax.transform.LowerRuntimeBuiltin(),
@@ -64,8 +66,8 @@ def compiled(
     return made, weights
 
 
-def lanes_of(target: Any) -> int:
-    """Numbers of float32 that the vectors of a processor hold; `target` is TVM's."""
+def _lanes(target: Any) -> int:
+    """Numbers of float32 that the vectors of a processor hold."""
     lanes = {"avx512f": 16, "avx2": 8}
     return next((n for name, n in lanes.items() if target_has_features(name, target)), 4)
 

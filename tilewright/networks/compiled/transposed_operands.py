@@ -7,7 +7,7 @@ the products it moves them back. Both are copies of all data, which a product do
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, var
 MOVED = "relax.permute_dims"
 SHAPES = ("relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims")
 """Operators that give the numbers they read, in order, with other axes."""
+
+Place = Callable[[Sequence[Any]], Sequence[Any]]
+"""Where a number is in another buffer, by its indices."""
 
 
 @dataclass(frozen=True)
@@ -90,20 +93,22 @@ def on_moved(function: Any, moved: Sequence[tuple[int, MovedAxes]]) -> Any:
     for number, axes in moved:
         old = params[number]
         new = tirx.decl_buffer(axes.shape, old.dtype, name=str(old.name))
-        body = _replaced(body, old, new, axes)
+        body = elsewhere(body, old, new, axes.place)
         params[number] = new
     return tirx.PrimFunc(params, body, function.ret_type).with_attrs(function.attrs)
 
 
-def _replaced(body: Any, old: Any, new: Any, axes: MovedAxes) -> Any:
+def elsewhere(body: Any, old: Any, new: Any, place: Place) -> Any:
+    """A body that finds the numbers of a buffer in another one, at the `place` of their indices."""
+
     def load(found: Any) -> Any:
         if not found.source.same_as(old):
             return found
-        return tirx.BufferLoad(new, axes.place(found.indices))
+        return tirx.BufferLoad(new, list(place(found.indices)))
 
     def store(found: Any) -> Any:
         if not found.buffer.same_as(old):
             return found
-        return tirx.BufferStore(new, found.value, axes.place(found.indices))
+        return tirx.BufferStore(new, found.value, list(place(found.indices)))
 
     return tvm_ffi.structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store)])
