@@ -28,8 +28,9 @@ def compiled(
     module: Any, target: Any, pipeline: str, source: Any, attention: JoinedAttention | None = None
 ) -> tuple[Any, Sequence[Array]]:
     """An executable of `main` and its kernels, which TVM's `pipeline` lowers, and the weights of
-    any shape that a `LoadedLibrary` reads with it; `attention` joins what it finds. Raises `ImportFailedError` naming the operator
-    of `source`, the module before it was rewritten, that fails alone."""
+    any shape that a `LoadedLibrary` reads with it. `attention` joins what it finds. Raises
+    `ImportFailedError` naming the operator of `source`, the module before it was rewritten, that
+    fails alone."""
     weights: list[Array] = []
     lanes = _lanes(target)
     passes = [
