@@ -9,6 +9,7 @@ that disappears leaves a note of where it went.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -250,21 +251,29 @@ def _make_pads_explicit(normal: NormalGraph) -> None:
 
 
 def _make_output_shapes_explicit(normal: NormalGraph) -> None:
-    """`output_shape` of a transposed convolution becomes `pads` (ONNX operator ConvTranspose)."""
+    """`output_shape` and `auto_pad` of a transposed convolution become `pads` (ONNX operator
+    ConvTranspose; SAME gives a pixel of data as many as the stride)."""
     shapes = normal.shapes()
     for node in normal.graph.node:
         numbers = {a.name: list(a.ints) for a in node.attribute if a.ints}
         kernel = _kernel(node, shapes)
-        known = kernel is not None and node.input[0] in shapes
-        if node.op_type != "ConvTranspose" or "output_shape" not in numbers or not known:
-            continue
-        assert kernel is not None
-        ones = [1] * len(kernel)
         mode = next((a.s for a in node.attribute if a.name == "auto_pad"), b"NOTSET")
+        same = mode in (b"SAME_UPPER", b"SAME_LOWER")
+        if node.op_type != "ConvTranspose" or kernel is None or node.input[0] not in shapes:
+            continue
+        ones = [1] * len(kernel)
+        strides = numbers.get("strides", ones)
+        if same and "output_shape" not in numbers and all(map(operator.ge, kernel, strides)):
+            # with fewer taps, ONNX's words and onnxruntime's results differ
+            numbers["output_shape"] = list(map(operator.mul, shapes[node.input[0]][2:], strides))
+        if mode == b"VALID":
+            _replace_attribute(node, "auto_pad", None)
+        if "output_shape" not in numbers:
+            continue
         extra = numbers.get("output_padding", [0] * len(kernel))
         begins, ends = [], []
         for i, (size, taps, stride, dilation, wanted) in enumerate(zip(
-            shapes[node.input[0]][2:], kernel, numbers.get("strides", ones),
+            shapes[node.input[0]][2:], kernel, strides,
             numbers.get("dilations", ones), numbers["output_shape"][-len(kernel):], strict=True,
         )):  # fmt: skip
             total = stride * (size - 1) + extra[i] + dilation * (taps - 1) + 1 - wanted

@@ -16,7 +16,8 @@ from tilewright.networks.graph import STANDARD_DOMAINS, NormalGraph, Shape
 from tilewright.networks.onnx_file import is_stub
 
 WINDOWED: Mapping[str, int | None] = {
-    "Conv": 1, "ConvInteger": 1, "QLinearConv": 3, "MaxPool": None, "AveragePool": None,
+    "Conv": 1, "ConvTranspose": 1, "ConvInteger": 1, "QLinearConv": 3, "MaxPool": None,
+    "AveragePool": None,
 }  # fmt: skip
 """Operators that become those of images, and which of their inputs are weights."""
 PER_ELEMENT = frozenset((
@@ -149,6 +150,8 @@ class _ImageWriter:
         for attribute in node.attribute:
             if attribute.name in ("kernel_shape", "strides", "dilations"):
                 _set_ints(attribute, [1, *attribute.ints])
+            elif attribute.name == "output_padding":
+                _set_ints(attribute, [0, *attribute.ints])
             elif attribute.name == "pads":
                 begin, end = attribute.ints
                 _set_ints(attribute, [0, begin, 0, end])

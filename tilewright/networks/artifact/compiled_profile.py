@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -57,16 +58,16 @@ def profile_of(
         return LibraryProfile(seconds, (), ())
     names = [name for name, _ in inferences[0]]
     times = np.median([[spent for _, spent in calls] for calls in inferences], axis=0)
-    kernels = {layer.function for layer in layers}
-    own = [spent for name, spent in zip(names, times, strict=True) if name in kernels]
+    own: dict[str, deque[float]] = {layer.function: deque() for layer in layers}
     others: dict[str, float] = {}
     for name, spent in zip(names, times, strict=True):
-        if name not in kernels:
+        if name in own:
+            own[name].append(float(spent))
+        else:
             others[name] = others.get(name, 0.0) + float(spent)
     return LibraryProfile(
         seconds,
-        tuple(
-            replace(layer, seconds=float(spent)) for layer, spent in zip(layers, own, strict=True)
-        ),
+        # TVM may order branches anew, so only calls of one function come in the layers' order
+        tuple(replace(layer, seconds=own[layer.function].popleft()) for layer in layers),
         tuple(sorted(others.items(), key=lambda item: -item[1])),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,11 @@ PAIRS = frozenset((
     ADD, "relax.subtract", "relax.multiply", "relax.divide", "relax.maximum", "relax.minimum",
 ))  # fmt: skip
 CONCAT = "relax.concat"
+RESIZE = "relax.image.resize2d"
+REDUCTIONS = MappingProxyType({
+    MEAN: relax.op.mean, "relax.max": relax.op.max, "relax.min": relax.op.min,
+    "relax.sum": relax.op.sum,
+})  # fmt: skip
 SPATIAL = (2, 3)
 
 
@@ -60,6 +66,19 @@ def packed_result(
     if binding.op in PAIRS:
         return _pair(tensors, binding, block)
     return _pool(tensors, binding, block)
+
+
+def reduced(tensors: PackedTensors, binding: Binding) -> Any:
+    """A reduction of a packed tensor over its pixels that leaves (n, c); None where an operator is
+    no such."""
+    if binding.op not in REDUCTIONS or len(binding.shape or ()) != 2:
+        return None
+    block = tensors.block_of(binding.args[0])
+    if not block or not _is_over_pixels(binding):
+        return None
+    packed = tensors.packed(binding.args[0], block)
+    made = tensors.emit(REDUCTIONS[binding.op](packed, list(SPATIAL)))
+    return tensors.reshaped(made, binding.shape)
 
 
 def packed_norm(tensors: PackedTensors, norm: Binding) -> tuple[Any, int] | None:
@@ -131,11 +150,13 @@ def _pool(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, in
     attrs = binding.value.attrs
     if binding.op == ADAPTIVE_POOL and (binding.shape or ())[2:] == (1, 1):
         return relax.op.mean(tensors.packed(binding.args[0], block), SPATIAL, keepdims=True), block
-    if binding.op == MEAN:
-        axes = tuple(sorted(int(axis) % 4 for axis in attrs.axis or ()))
-        if axes != SPATIAL or not attrs.keepdims:
+    if binding.op in REDUCTIONS:
+        if not attrs.keepdims or not _is_over_pixels(binding):
             return None
-        return relax.op.mean(tensors.packed(binding.args[0], block), SPATIAL, keepdims=True), block
+        packed = tensors.packed(binding.args[0], block)
+        return REDUCTIONS[binding.op](packed, list(SPATIAL), keepdims=True), block
+    if binding.op == RESIZE:
+        return _resize(tensors, binding, block)
     if binding.op not in (MAX_POOL, AVERAGE_POOL) or attrs.layout != "NCHW":
         return None
     pool = relax.op.nn.max_pool2d if binding.op == MAX_POOL else relax.op.nn.avg_pool2d
@@ -147,3 +168,24 @@ def _pool(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, in
         layout=f"NCHW{block}c",
     )  # fmt: skip
     return made, block
+
+
+def _resize(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, int] | None:
+    """An index computed once serves all channels of a block."""
+    attrs = binding.value.attrs
+    if attrs.layout != "NCHW" or attrs.coordinate_transformation_mode == "tf_crop_and_resize":
+        return None
+    made = relax.op.image.resize2d(
+        tensors.packed(binding.args[0], block), binding.args[1],
+        layout=f"NCHW{block}c", method=attrs.method,
+        coordinate_transformation_mode=attrs.coordinate_transformation_mode,
+        rounding_method=attrs.rounding_method, cubic_alpha=float(attrs.cubic_alpha),
+        cubic_exclude=int(attrs.cubic_exclude),
+        extrapolation_value=float(attrs.extrapolation_value), out_dtype=attrs.out_dtype,
+    )  # fmt: skip
+    return made, block
+
+
+def _is_over_pixels(binding: Binding) -> bool:
+    axes = binding.value.attrs.axis
+    return axes is not None and tuple(sorted(int(axis) % 4 for axis in axes)) == SPATIAL

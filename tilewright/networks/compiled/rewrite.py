@@ -17,6 +17,7 @@ from tilewright.networks.compiled.packed_operators import (
     PAIRS,
     packed_norm,
     packed_result,
+    reduced,
 )
 from tilewright.networks.compiled.packing import PackedTensors
 from tilewright.networks.compiled.transposed_operands import (
@@ -165,6 +166,9 @@ class _RewrittenMain:
                 self.tensors.put_bfloat16(binding.var, self.tensors.narrow(made), block)
             else:
                 self.tensors.put(binding.var, packed=made, block=block)
+            return
+        if (made := reduced(self.tensors, binding)) is not None:
+            self.tensors.put(binding.var, plain=made)
             return
         known = {var: self.tensors.plain(var) for var in variables(binding.value)}
         if binding.op in SHAPES and binding.shape is not None and len(known) == 1:
