@@ -1,0 +1,80 @@
+"""Checks that ScatterND writes rows in vectors, in the order of the updates, on several threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+from tvm import relax
+from tvm.ir import IRModule
+
+from tilewright.networks.compiled.library import compiled
+from tilewright.networks.quantise.session import runs
+from tilewright.targets.cpu.compile import llvm_target
+from tilewright.targets.cpu.pipeline import lowering
+from tilewright.targets.cpu.spec import CpuSpec
+
+COMBINED = {
+    "update": lambda old, new: new, "add": np.add, "mul": np.multiply, "min": np.minimum,
+    "max": np.maximum,
+}  # fmt: skip
+
+
+@pytest.mark.slow(seconds=8)
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=2),
+    st.sampled_from(((64,), (2, 24), (7,), (13,))),
+    st.integers(1, 40), st.sampled_from(tuple(COMBINED)),
+)  # fmt: skip
+def test_the_result_is_numpys(
+    places: list[int], row: tuple[int, ...], updates: int, reduction: str
+) -> None:
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((*places, *row)).astype(np.float32)
+    new = rng.standard_normal((updates, *row)).astype(np.float32)
+    at = np.stack([rng.integers(0, size, updates) for size in places], -1)
+    arrays = data, at, new
+    builder = relax.BlockBuilder()
+    params = [
+        relax.Var(name, relax.TensorType(array.shape, str(array.dtype)))
+        for name, array in zip("xiu", arrays, strict=True)
+    ]
+    with builder.function("main", params):
+        with builder.dataflow():
+            made = builder.emit_output(relax.op.scatter_nd(*params, reduction))
+        builder.emit_func_output(made)
+    module: IRModule = builder.finalize()
+    executable, _ = compiled(module, llvm_target(CpuSpec.parse("")), lowering(), module)
+    want = data.copy()
+    for place, values in zip(map(tuple, at), new, strict=True):
+        want[place] = COMBINED[reduction](want[place], values)
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    found = machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
+    np.testing.assert_allclose(found, want, rtol=1e-6)
+
+
+def test_the_reference_loses_no_sum() -> None:
+    """onnxruntime 1.31 loses some where several threads add to one row."""
+    rng = np.random.default_rng(0)
+    at = rng.integers(0, 50, (20_000, 1))
+    node = helper.make_node("ScatterND", ["x", "at", "new"], ["y"], reduction="add")
+    graph = helper.make_graph(
+        [node], "sums",
+        [helper.make_tensor_value_info(name, 1, shape)
+         for name, shape in (("x", (50, 64)), ("new", (20_000, 64)))],
+        [helper.make_tensor_value_info("y", 1, (50, 64))],
+        [numpy_helper.from_array(at, "at")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
+    new = rng.integers(-8, 8, (20_000, 64)).astype(np.float32)
+    feed = {"x": np.zeros((50, 64), np.float32), "new": new}
+    want = feed["x"].copy()
+    np.add.at(want, at[:, 0], new)
+    onnx.checker.check_model(model)
+    for found in runs(model, ["y"], [feed] * 8):
+        np.testing.assert_array_equal(found["y"], want)
