@@ -26,6 +26,7 @@ from tilewright.networks.onnx_images import as_images
 from tilewright.networks.onnx_scalars import make_scalars
 from tilewright.networks.onnx_sums import as_additions
 from tilewright.networks.onnx_transposed import as_convolutions
+from tilewright.networks.onnx_volumes import as_frames
 from tilewright.networks.recurrent.layout import steps_first
 from tilewright.networks.recurrent.unroll import unroll
 from tilewright.networks.static_shapes import fix_inputs, fold_shape_arithmetic, infer_shapes
@@ -65,6 +66,7 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
     _merge_pads(normal)
     unroll(normal)
     as_images(normal)
+    as_frames(normal)
     as_convolutions(normal)
     _drop_unused(normal)
     infer_shapes(normal)

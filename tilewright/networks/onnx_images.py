@@ -89,7 +89,7 @@ class _ImageWriter:
             if standard and applies(node):
                 rule(node)
                 return
-        for name in _read(node):
+        for name in read_names(node):
             self._flatten(name)
         self._append(node)
 
@@ -149,12 +149,12 @@ class _ImageWriter:
             node.input[place] = self._weight(node.input[place])
         for attribute in node.attribute:
             if attribute.name in ("kernel_shape", "strides", "dilations"):
-                _set_ints(attribute, [1, *attribute.ints])
+                set_ints(attribute, [1, *attribute.ints])
             elif attribute.name == "output_padding":
-                _set_ints(attribute, [0, *attribute.ints])
+                set_ints(attribute, [0, *attribute.ints])
             elif attribute.name == "pads":
                 begin, end = attribute.ints
-                _set_ints(attribute, [0, begin, 0, end])
+                set_ints(attribute, [0, begin, 0, end])
         self._append_image(node)
 
     def _weight(self, name: str) -> str:
@@ -249,7 +249,7 @@ class _ImageWriter:
         node.input[0] = self._images[node.input[0]]
         for attribute in node.attribute:
             if attribute.name == "axes":
-                _set_ints(attribute, [HEIGHT, HEIGHT + 1])
+                set_ints(attribute, [HEIGHT, HEIGHT + 1])
         if len(node.input) > 1:
             name = f"{node.name}/axes"
             kind = onnx.TensorProto.INT64
@@ -286,16 +286,16 @@ def _move_axis(node: onnx.NodeProto) -> None:
             attribute.i = _axis(attribute.i)
 
 
-def _set_ints(attribute: onnx.AttributeProto, values: Sequence[int]) -> None:
+def set_ints(attribute: onnx.AttributeProto, values: Sequence[int]) -> None:
     del attribute.ints[:]
     attribute.ints.extend(values)
 
 
-def _read(node: onnx.NodeProto) -> list[str]:
+def read_names(node: onnx.NodeProto) -> list[str]:
     """What a node reads, its subgraphs included."""
     names = list(node.input)
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
-            names += [name for inner in graph.node for name in _read(inner)]
+            names += [name for inner in graph.node for name in read_names(inner)]
             names += [output.name for output in graph.output]
     return names

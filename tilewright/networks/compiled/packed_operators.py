@@ -32,7 +32,7 @@ QUANTISING = frozenset((QUANTISE, DEQUANTISE))
 PAIRS = frozenset((
     ADD, "relax.subtract", "relax.multiply", "relax.divide", "relax.maximum", "relax.minimum",
 ))  # fmt: skip
-CONCAT = "relax.concat"
+CONCAT, GATHER, WHERE, RESHAPE = "relax.concat", "relax.take", "relax.where", "relax.reshape"
 RESIZE = "relax.image.resize2d"
 REDUCTIONS = MappingProxyType({
     MEAN: relax.op.mean, "relax.max": relax.op.max, "relax.min": relax.op.min,
@@ -65,6 +65,8 @@ def packed_result(
         return made, block
     if binding.op in PAIRS:
         return _pair(tensors, binding, block)
+    if binding.op in IMAGES:
+        return IMAGES[binding.op](tensors, binding, block)
     return _pool(tensors, binding, block)
 
 
@@ -189,3 +191,41 @@ def _resize(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, 
 def _is_over_pixels(binding: Binding) -> bool:
     axes = binding.value.attrs.axis
     return axes is not None and tuple(sorted(int(axis) % 4 for axis in axes)) == SPATIAL
+
+
+def _gather(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, int] | None:
+    """Of whole images, where it is known that they are there."""
+    data, places = binding.args
+    images = (shape_of(data) or (0,))[0]
+    known = places.value.numpy() if isinstance(places, GenericConst) else np.array([-1])
+    inside = ((known >= 0) & (known < images)).all()
+    if binding.value.attrs.axis != 0 or known.ndim != 1 or not inside:
+        return None
+    return relax.op.take(tensors.packed(data, block), places, axis=0, mode="clip"), block
+
+
+def _choice(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, int] | None:
+    """Of images, or one number in their place."""
+    which, data, other = binding.args
+    if not (isinstance(which, GenericConst) and isinstance(other, GenericConst)):
+        return None
+    flags, number = which.value.numpy(), other.value.numpy()
+    images = (binding.shape or (0,))[0]
+    if flags.shape != (images, 1, 1, 1) or number.size != 1 or shape_of(data) != binding.shape:
+        return None
+    chosen = relax.const(flags.reshape(-1, 1, 1, 1, 1), "bool")
+    value = relax.const(number.reshape(()), str(number.dtype))
+    return relax.op.where(chosen, tensors.packed(data, block), value), block
+
+
+def _reshape(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, int] | None:
+    """Of several images to one with all their channels, or of one to several."""
+    data, (n, c, h, w) = binding.args[0], binding.shape or ()
+    before = shape_of(data) or ()
+    if len(before) != 4 or before[2:] != (h, w) or c % block:
+        return None
+    return tensors.reshaped(tensors.packed(data, block), (n, c // block, h, w, block)), block
+
+
+IMAGES = {GATHER: _gather, WHERE: _choice, RESHAPE: _reshape}
+"""Operators that move whole images."""
