@@ -5,32 +5,28 @@ kd frames beside each other: one image of kd * c channels, weights (o, kd * c, k
 padding stands for are zeros. Element-wise operators between convolutions work on frames, too, so a
 chain changes its shape only where it begins and ends.
 
-A maximum along depth is that of kd tensors of frames. A transposed convolution whose kernel is as
-deep as its stride gives frames beside each other as channels.
+With groups, a convolution is a sum of kd of them. A maximum along depth is that of kd tensors of
+frames. A transposed convolution whose kernel is as deep as its stride gives frames beside each
+other as channels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import helper
 
-from tilewright.networks.graph import STANDARD_DOMAINS, NormalGraph, Shape
-from tilewright.networks.onnx_file import is_stub, stub
+from tilewright.networks.graph import STANDARD_DOMAINS, NormalGraph
+from tilewright.networks.onnx_frames import DEPTH_FIRST, VOLUME, Frames, Indices, Numbers
 from tilewright.networks.onnx_images import BROADCAST, PER_ELEMENT, read_names, set_ints
 from tilewright.networks.static_shapes import infer_shapes
 
-VOLUME = 5
-"""The rank of a tensor of volumes."""
-DEPTH_FIRST = (0, 2, 1, 3, 4)
-"""Swaps channels and depth."""
 PER_PIXEL = PER_ELEMENT - {"GlobalAveragePool", "GlobalMaxPool", "InstanceNormalization"}
 """Operators that read no other frame."""
 OF_KERNEL = frozenset(("kernel_shape", "strides", "dilations", "output_padding"))
-Indices = NDArray[np.int64]
 
 
 def as_frames(normal: NormalGraph) -> None:
@@ -46,19 +42,13 @@ def as_frames(normal: NormalGraph) -> None:
 
 
 class _FrameWriter:
-    """`frames` names the four-dimensional form of a tensor of volumes."""
+    """Writes a graph's operators one by one."""
 
     def __init__(self, normal: NormalGraph) -> None:
-        self._normal = normal
-        self._shapes, self._types = normal.shapes(), normal.types()
-        self._constants = normal.tensors()
-        self._frames: dict[str, str] = {}
-        self._whole = {info.name for info in normal.graph.input} | set(self._constants)
-        self._nodes: list[onnx.NodeProto] = []
-        self._names = {operator.name for operator in normal.operators}
-        self._rules: Sequence[
-            tuple[Callable[[onnx.NodeProto], bool], Callable[[onnx.NodeProto], None]]
-        ] = (
+        self._frames = Frames(normal)
+        self._shapes, self._constants = self._frames.shapes, self._frames.constants
+        rules: tuple[tuple[Callable[[onnx.NodeProto], bool], Callable[[onnx.NodeProto], None]], ...]
+        rules = (
             (self._is_convolution, self._convolution),
             (self._is_transposed, self._transposed),
             (self._is_pool, self._pool),
@@ -66,6 +56,7 @@ class _FrameWriter:
             (self._is_broadcast, self._broadcast),
             (self._is_concatenation, self._concatenation),
         )
+        self._rules = rules
 
     def convolves(self, node: onnx.NodeProto) -> bool:
         """Whether a node is a convolution that becomes one of images."""
@@ -78,141 +69,82 @@ class _FrameWriter:
                 rule(node)
                 return
         for name in read_names(node):
-            self._make_whole(name)
-        self._nodes.append(node)
-        self._whole.update(node.output)
+            self._frames.make_whole(name)
+        self._frames.append_whole(node)
 
     def finish(self) -> None:
         """Put the operators into the graph."""
-        graph = self._normal.graph
+        normal, nodes = self._frames.normal, self._frames.nodes
+        graph = normal.graph
         for output in graph.output:
-            self._make_whole(output.name)
-        self._normal.replace_nodes(self._nodes)
-        made = {name for node in self._nodes for name in node.output}
+            self._frames.make_whole(output.name)
+        normal.replace_nodes(nodes)
+        made = {name for node in nodes for name in node.output}
         kept = [info for info in graph.value_info if info.name in made]
         del graph.value_info[:]
         graph.value_info.extend(kept)
-        infer_shapes(self._normal)
-
-    def _make_whole(self, name: str) -> None:
-        """Have a tensor as volumes."""
-        if name in self._frames and name not in self._whole:
-            n, c, d, h, w = self._shapes[name]
-            apart = self._reshape(self._frames[name], f"{name}/depth", (n, d, c, h, w))
-            self._add("Transpose", [apart], name, perm=DEPTH_FIRST)
-            self._whole.add(name)
-
-    def _framed(self, name: str) -> str:
-        """The frames (n * d, c, h, w) of a tensor of volumes."""
-        if name not in self._frames:
-            n, c, d, h, w = self._shapes[name]
-            moved = self._add("Transpose", [name], f"{name}/depth_first", perm=DEPTH_FIRST)
-            self._frames[name] = self._reshape(moved, f"{name}/frames", (n * d, c, h, w))
-        return self._frames[name]
-
-    def _append(self, node: onnx.NodeProto) -> None:
-        """An operator of the original whose result has become frames."""
-        name = node.output[0]
-        node.output[0] = self._frames[name] = f"{name}/frames"
-        self._nodes.append(node)
-
-    def _add(self, kind: str, inputs: Sequence[str], result: str, **attributes: object) -> str:
-        name = f"{result}/{kind.lower()}"
-        while name in self._names:
-            name += "_"
-        self._names.add(name)
-        node = helper.make_node(kind, inputs, [result], name=name, **attributes)
-        self._nodes.append(node)
-        self._normal.add_operator(node)
-        return result
-
-    def _reshape(self, source: str, result: str, shape: Shape) -> str:
-        wanted = self._constant(f"{result}/shape", np.array(shape, np.int64))
-        return self._add("Reshape", [source, wanted], result)
-
-    def _constant(self, name: str, values: NDArray[np.generic]) -> str:
-        self._normal.add_tensor(numpy_helper.from_array(values, name))
-        return name
-
-    def _is_volume(self, name: str) -> bool:
-        shape = self._shapes.get(name, ())
-        return len(shape) == VOLUME and min(shape) > 0
+        infer_shapes(normal)
 
     def _is_windowed(self, node: onnx.NodeProto) -> bool:
         """Whether a node reads windows of volumes with known padding, and gives one tensor."""
         single = len([name for name in node.output if name]) == 1
         padding = {a.name: a.s for a in node.attribute}.get("auto_pad", b"NOTSET")
         pads = _ints(node).get("pads", (0,))
-        known = self._is_volume(node.input[0]) and self._is_volume(node.output[0])
+        known = self._frames.is_volume(node.input[0]) and self._frames.is_volume(node.output[0])
         standard = node.domain in STANDARD_DOMAINS
         return standard and single and known and padding == b"NOTSET" and min(pads) >= 0
 
     def _has_weights(self, node: onnx.NodeProto) -> bool:
         weight = self._constants.get(node.input[1])
-        kinds = {self._types.get(name) for name in node.input if name}
+        kinds = {self._frames.types.get(name) for name in node.input if name}
         return weight is not None and len(weight.dims) == VOLUME and kinds == {1}
 
     def _is_convolution(self, node: onnx.NodeProto) -> bool:
         return node.op_type == "Conv" and self._is_windowed(node) and self._has_weights(node)
 
     def _convolution(self, node: onnx.NodeProto) -> None:
-        taps = self._shapes[node.input[1]][2]
+        data, weight = node.input[:2]
+        source, taps = self._frames.of(data), self._shapes[weight][2]
         windows = self._windows(node, taps)
-        groups = {a.name: a.i for a in node.attribute}.get("group", 1)
-        node.input[0] = self._side_by_side(node, windows, groups)
-        node.input[1] = self._weights(node.input[1])
+        grouped = {a.name: a.i for a in node.attribute}.get("group", 1) > 1
         _drop_depth(node)
-        self._append(node)
+        if grouped and taps > 1:
+            self._sum_of_taps(node, source, windows)
+            return
+        base = f"{node.output[0]}/taps"
+        node.input[0] = self._frames.gather(source, base, data, windows.ravel())
+        if taps > 1:
+            n, c, _, h, w = self._shapes[data]
+            shape = n * len(windows), taps * c, h, w
+            node.input[0] = self._frames.reshape(node.input[0], f"{base}/beside", shape)
+        node.input[1] = self._frames.derived(weight, "frames", _taps_as_channels)
+        self._frames.append(node)
+
+    def _sum_of_taps(self, node: onnx.NodeProto, source: str, windows: Indices) -> None:
+        """A convolution a tap: channels side by side would have to lie within their groups."""
+        (data, weight), result, total = node.input[:2], node.output[0], ""
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        last = windows.shape[1] - 1
+        for tap in range(last + 1):
+            base = f"{result}/taps/{tap}"
+            read = self._frames.gather(source, base, data, windows[:, tap])
+            inputs = [read, self._frames.derived(weight, str(tap), partial(_one_tap, tap))]
+            if tap == last:  # it keeps the name, and has the bias
+                node.input[0], node.input[1] = inputs
+                node.output[0] = made = f"{base}/product"
+                self._frames.nodes.append(node)
+            else:
+                made = self._frames.add("Conv", inputs, f"{base}/product", **attributes)
+            total = self._frames.add("Add", [made, total], f"{base}/sum") if total else made
+        self._frames.framed[result] = total
 
     def _windows(self, node: onnx.NodeProto, taps: int) -> Indices:
         """Which frames of its image each frame of the output reads, (d, taps): also beyond it."""
         numbers = _ints(node)
         stride, dilation = (numbers.get(name, (1,))[0] for name in ("strides", "dilations"))
-        first = np.arange(self._shapes[node.output[0]][2]) * stride - numbers.get("pads", (0,))[0]
-        windows: Indices = first[:, None] + np.arange(taps) * dilation
+        begin, length = numbers.get("pads", (0,))[0], self._shapes[node.output[0]][2]
+        windows: Indices = np.arange(length)[:, None] * stride - begin + np.arange(taps) * dilation
         return windows
-
-    def _side_by_side(self, node: onnx.NodeProto, windows: Indices, groups: int) -> str:
-        """Frames (n * d, taps * c, h, w), those of one window together in each of the groups."""
-        source, base = self._framed(node.input[0]), f"{node.output[0]}/taps"
-        n, c, d, h, w = self._shapes[node.input[0]]
-        inside = (windows >= 0) & (windows < d)
-        made = self._gather(source, f"{base}/gathered", n, d, np.where(inside, windows, 0).ravel())
-        if not inside.all():
-            mask = np.tile(inside.ravel(), n).reshape(-1, 1, 1, 1)
-            zero = self._constant(f"{base}/zero", np.zeros((), np.float32))
-            mask_name = self._constant(f"{base}/inside", mask)
-            made = self._add("Where", [mask_name, made, zero], f"{base}/padded")
-        count, taps = windows.shape
-        if taps == 1:
-            return made
-        if groups > 1:
-            apart = self._reshape(
-                made, f"{base}/apart", (n * count, taps, groups, c // groups, h * w)
-            )
-            made = self._add("Transpose", [apart], f"{base}/grouped", perm=DEPTH_FIRST)
-        return self._reshape(made, base, (n * count, taps * c, h, w))
-
-    def _gather(self, source: str, result: str, n: int, d: int, places: Indices) -> str:
-        """Frames at these places of each image."""
-        chosen = (np.arange(n)[:, None] * d + places).ravel()
-        if np.array_equal(chosen, np.arange(n * d)):
-            return source
-        return self._add("Gather", [source, self._constant(f"{result}/places", chosen)], result)
-
-    def _weights(self, name: str) -> str:
-        """(o, c, kd, kh, kw) as (o, kd * c, kh, kw)."""
-        result, weight = f"{name}/frames", self._constants[name]
-        if result not in self._constants:
-            o, c, kd, kh, kw = weight.dims
-            shape = (o, kd * c, kh, kw)
-            made = stub(result, shape, weight.data_type)
-            if not is_stub(weight):
-                moved = numpy_helper.to_array(weight).transpose(DEPTH_FIRST).reshape(shape)
-                made = numpy_helper.from_array(np.ascontiguousarray(moved), result)
-            self._normal.add_tensor(made)
-            self._constants[result] = made
-        return result
 
     def _is_transposed(self, node: onnx.NodeProto) -> bool:
         """Whether a kernel along depth is as long as its stride, and nothing is cut off there."""
@@ -234,75 +166,72 @@ class _FrameWriter:
     def _transposed(self, node: onnx.NodeProto) -> None:
         n, c, d, h, w = self._shapes[node.output[0]]
         taps = self._shapes[node.input[1]][2]
-        node.input[0] = self._framed(node.input[0])
-        node.input[1] = self._weights(node.input[1])
+        node.input[0] = self._frames.of(node.input[0])
+        node.input[1] = self._frames.derived(node.input[1], "frames", _taps_as_channels)
         if len(node.input) > 2 and node.input[2]:
-            node.input[2] = self._repeated(node.input[2], taps)
+            node.input[2] = self._frames.derived(
+                node.input[2], f"repeated_{taps}", lambda bias: np.tile(bias, taps)
+            )
         _drop_depth(node)
         name = node.output[0]
         node.output[0] = f"{name}/taps"
-        self._nodes.append(node)
-        self._frames[name] = self._reshape(f"{name}/taps", f"{name}/frames", (n * d, c, h, w))
-
-    def _repeated(self, name: str, times: int) -> str:
-        """A bias (o,) as (times * o,)."""
-        result, bias = f"{name}/repeated_{times}", self._constants[name]
-        if result not in self._constants:
-            made = stub(result, (times * bias.dims[0],), bias.data_type)
-            if not is_stub(bias):
-                made = numpy_helper.from_array(np.tile(numpy_helper.to_array(bias), times), result)
-            self._normal.add_tensor(made)
-            self._constants[result] = made
-        return result
+        self._frames.nodes.append(node)
+        self._frames.framed[name] = self._frames.reshape(
+            f"{name}/taps", f"{name}/frames", (n * d, c, h, w)
+        )
 
     def _is_pool(self, node: onnx.NodeProto) -> bool:
-        """Maxima where every window has a frame, averages of single frames."""
+        """Maxima where every window begins before the end of the data, averages of single
+        frames."""
         if node.op_type not in ("MaxPool", "AveragePool") or not self._is_windowed(node):
             return False
-        windows, depth = self._windows(node, _ints(node)["kernel_shape"][0]), self._depth(node)
-        inside = (windows >= 0) & (windows < depth)
+        numbers, sizes = _ints(node), self._shapes[node.input[0]][2:]
+        ends = self._shapes[node.output[0]][2:]
+        strides, pads = numbers.get("strides", (1,) * 3), numbers.get("pads", (0,) * 6)
+        begins = [(end - 1) * s - p for end, s, p in zip(ends, strides, pads[:3], strict=True)]
+        if any(begin >= size for begin, size in zip(begins, sizes, strict=True)):
+            return False  # ONNX's shape inference counts such windows, which no engine computes
+        windows = self._windows(node, numbers["kernel_shape"][0])
+        inside = (windows >= 0) & (windows < sizes[0])
         single = windows.shape[1] == 1 and bool(inside.all())
         return single or (node.op_type == "MaxPool" and bool(inside.any(axis=1).all()))
 
-    def _depth(self, node: onnx.NodeProto) -> int:
-        return self._shapes[node.input[0]][2]
-
     def _pool(self, node: onnx.NodeProto) -> None:
-        n, _, d, _, _ = self._shapes[node.input[0]]
-        windows = self._windows(node, _ints(node)["kernel_shape"][0])
-        inside = (windows >= 0) & (windows < d)
+        data, windows = node.input[0], self._windows(node, _ints(node)["kernel_shape"][0])
+        inside = (windows >= 0) & (windows < self._shapes[data][2])
         some = windows[np.arange(len(windows)), inside.argmax(axis=1)]  # a frame of each window
         places = np.where(inside, windows, some[:, None])
-        node.input[0] = self._framed(node.input[0])
+        node.input[0] = self._frames.of(data)
         _drop_depth(node)
         name = node.output[0]
         node.output[0] = made = f"{name}/pooled"
-        self._nodes.append(node)
+        self._frames.nodes.append(node)
         taps = [
-            self._gather(made, f"{made}/{tap}", n, d, column) for tap, column in enumerate(places.T)
+            self._frames.gather(made, f"{made}/{tap}", data, column)
+            for tap, column in enumerate(places.T)
         ]
         largest = taps[0]
         for tap, other in enumerate(taps[1:], 1):
-            largest = self._add("Max", [largest, other], f"{made}/largest_{tap}")
-        self._frames[name] = largest
+            largest = self._frames.add("Max", [largest, other], f"{made}/largest_{tap}")
+        self._frames.framed[name] = largest
 
     def _is_per_pixel(self, node: onnx.NodeProto) -> bool:
         single = len([name for name in node.output if name]) == 1
-        return node.op_type in PER_PIXEL and node.input[0] in self._frames and single
+        return node.op_type in PER_PIXEL and node.input[0] in self._frames.framed and single
 
     def _per_pixel(self, node: onnx.NodeProto) -> None:
-        node.input[0] = self._frames[node.input[0]]
-        self._append(node)
+        node.input[0] = self._frames.framed[node.input[0]]
+        self._frames.append(node)
 
     def _is_broadcast(self, node: onnx.NodeProto) -> bool:
         """Between volumes of one depth, those of one frame, and constants that are equal in all
         frames."""
-        if node.op_type not in BROADCAST or not any(n in self._frames for n in node.input):
+        if node.op_type not in BROADCAST or not any(n in self._frames.framed for n in node.input):
             return False
         names = [name for name in node.input if name not in self._constants]
-        fits = all(map(self._is_volume, names)) and self._is_volume(node.output[0])
+        fits = all(map(self._frames.is_volume, names)) and self._frames.is_volume(node.output[0])
         n, _, d, _, _ = self._shapes[node.output[0]] if fits else (0,) * VOLUME
-        found = {(self._shapes[name][0], self._shapes[name][2]) for name in names} if fits else ()
+        found = {self._shapes[name][0:3:2] for name in names} if fits else ()
         constants = [self._constants[name] for name in node.input if name in self._constants]
         return (
             fits
@@ -313,42 +242,31 @@ class _FrameWriter:
     def _broadcast(self, node: onnx.NodeProto) -> None:
         for place, name in enumerate(node.input):
             constant = name in self._constants
-            node.input[place] = self._without_depth(name) if constant else self._framed(name)
-        self._append(node)
+            node.input[place] = self._without_depth(name) if constant else self._frames.of(name)
+        self._frames.append(node)
 
     def _without_depth(self, name: str) -> str:
         """A constant that broadcasts against frames as it did against volumes."""
-        tensor = self._constants[name]
-        if len(tensor.dims) < 3:
+        if len(self._constants[name].dims) < 3:
             return name
-        result = f"{name}/frames"
-        if result not in self._constants:
-            made = onnx.TensorProto()
-            made.CopyFrom(tensor)
-            made.name = result
-            sizes = [*tensor.dims[:-3], *tensor.dims[-2:]]
-            del made.dims[:]
-            made.dims.extend(sizes)
-            self._normal.add_tensor(made)
-            self._constants[result] = made
-        return result
+        return self._frames.derived(name, "frames", lambda v: v.squeeze(-3))
 
     def _is_concatenation(self, node: onnx.NodeProto) -> bool:
         """Along channels."""
         axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-        known = any(name in self._frames for name in node.input)
+        known = any(name in self._frames.framed for name in node.input)
         return (
             node.op_type == "Concat"
             and axis in (1, 1 - VOLUME)
             and known
-            and all(map(self._is_volume, node.input))
+            and all(map(self._frames.is_volume, node.input))
         )
 
     def _concatenation(self, node: onnx.NodeProto) -> None:
         next(a for a in node.attribute if a.name == "axis").i = 1
         for place, name in enumerate(node.input):
-            node.input[place] = self._framed(name)
-        self._append(node)
+            node.input[place] = self._frames.of(name)
+        self._frames.append(node)
 
 
 def _is_equal_in_frames(tensor: onnx.TensorProto) -> bool:
@@ -368,3 +286,14 @@ def _drop_depth(node: onnx.NodeProto) -> None:
         elif attribute.name == "pads":
             _, top, left, _, bottom, right = attribute.ints
             set_ints(attribute, [top, left, bottom, right])
+
+
+def _taps_as_channels(weight: Numbers) -> Numbers:
+    """(o, c, kd, kh, kw) as (o, kd * c, kh, kw)."""
+    o, c, kd, kh, kw = weight.shape
+    return weight.transpose(DEPTH_FIRST).reshape(o, kd * c, kh, kw)
+
+
+def _one_tap(tap: int, weight: Numbers) -> Numbers:
+    """(o, c, kd, kh, kw) as (o, c, kh, kw)."""
+    return weight[:, :, tap]

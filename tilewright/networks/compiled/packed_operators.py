@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -42,11 +43,15 @@ SPATIAL = (2, 3)
 
 
 def packed_result(
-    tensors: PackedTensors, binding: Binding, *, bfloat16: bool = False
+    tensors: PackedTensors,
+    binding: Binding,
+    by_var: Mapping[Any, Binding],
+    *,
+    bfloat16: bool = False,
 ) -> tuple[Any, int] | None:
     """The expression and the block of an operator's result, computed on packed tensors; None where
-    it is not done that way, or nothing it reads is packed. With `bfloat16`, what only moves numbers
-    gives that type.
+    it is not done that way, or nothing it reads is packed. `by_var` has the operators before it.
+    With `bfloat16`, what only moves numbers gives that type.
 
     Shapes: (n, c, h, w), packed (n, c / block, h, w, block)."""
     if binding.shape is None or len(binding.shape) != 4:
@@ -65,8 +70,10 @@ def packed_result(
         return made, block
     if binding.op in PAIRS:
         return _pair(tensors, binding, block)
-    if binding.op in IMAGES:
-        return IMAGES[binding.op](tensors, binding, block)
+    if binding.op == WHERE:
+        return _choice(tensors, binding, block, by_var.get(binding.args[1]))
+    if binding.op in (GATHER, RESHAPE):
+        return (_gather if binding.op == GATHER else _reshape)(tensors, binding, block)
     return _pool(tensors, binding, block)
 
 
@@ -196,26 +203,41 @@ def _is_over_pixels(binding: Binding) -> bool:
 def _gather(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, int] | None:
     """Of whole images, where it is known that they are there."""
     data, places = binding.args
-    images = (shape_of(data) or (0,))[0]
+    shape = shape_of(data) or ()
     known = places.value.numpy() if isinstance(places, GenericConst) else np.array([-1])
-    inside = ((known >= 0) & (known < images)).all()
+    inside = ((known >= 0) & (known < shape[0])).all()
     if binding.value.attrs.axis != 0 or known.ndim != 1 or not inside:
         return None
-    return relax.op.take(tensors.packed(data, block), places, axis=0, mode="clip"), block
+    return _copied(tensors, data, block, known), block
 
 
-def _choice(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, int] | None:
-    """Of images, or one number in their place."""
-    which, data, other = binding.args
+def _copied(tensors: PackedTensors, data: Any, block: int, places: Any) -> Any:
+    """Images at these places, zeros where they are -1. Copied as rows of numbers: an index an image
+    and not one a block of channels."""
+    n, c, h, w = shape_of(data) or ()
+    rows = tensors.reshaped(tensors.packed(data, block), (n, c * h * w))
+    made = tensors.copied_rows(rows, relax.const(places, "int64"))
+    return tensors.reshaped(made, (len(places), c // block, h, w, block))
+
+
+def _choice(
+    tensors: PackedTensors, binding: Binding, block: int, gather: Binding | None
+) -> tuple[Any, int] | None:
+    """Of gathered images, or zeros in their place."""
+    which, _, other = binding.args
+    if gather is None or gather.op != GATHER or _gather(tensors, gather, block) is None:
+        return None
     if not (isinstance(which, GenericConst) and isinstance(other, GenericConst)):
         return None
-    flags, number = which.value.numpy(), other.value.numpy()
+    flags, (data, places) = which.value.numpy(), gather.args
     images = (binding.shape or (0,))[0]
-    if flags.shape != (images, 1, 1, 1) or number.size != 1 or shape_of(data) != binding.shape:
+    if (
+        flags.shape != (images, 1, 1, 1)
+        or gather.shape != binding.shape
+        or other.value.numpy().any()
+    ):
         return None
-    chosen = relax.const(flags.reshape(-1, 1, 1, 1, 1), "bool")
-    value = relax.const(number.reshape(()), str(number.dtype))
-    return relax.op.where(chosen, tensors.packed(data, block), value), block
+    return _copied(tensors, data, block, np.where(flags.ravel(), places.value.numpy(), -1)), block
 
 
 def _reshape(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, int] | None:
@@ -225,7 +247,3 @@ def _reshape(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any,
     if len(before) != 4 or before[2:] != (h, w) or c % block:
         return None
     return tensors.reshaped(tensors.packed(data, block), (n, c // block, h, w, block)), block
-
-
-IMAGES = {GATHER: _gather, WHERE: _choice, RESHAPE: _reshape}
-"""Operators that move whole images."""

@@ -16,6 +16,8 @@ from tvm import relax, te, tirx
 from tilewright.core.bfloat16 import BELOW_HALF, NAN
 from tilewright.networks.relax.bindings import shape_of
 
+OPAQUE = 8
+"""TVM's pattern of functions that nothing is fused with."""
 _BITS = 16
 """Of a bfloat16: the upper half of a float32."""
 
@@ -82,6 +84,13 @@ class PackedTensors:
         """float32 as the nearest bfloat16."""
         return self._builder.emit_te(_narrow, expression, primfunc_name_hint="narrow")
 
+    def copied_rows(self, rows: Any, places: Any) -> Any:
+        """The rows (n, length) of a tensor at the places (m,), zeros where a place is negative."""
+        whole = {"op_pattern": OPAQUE}  # a shape behind it stays one
+        return self._builder.emit_te(
+            _copy_rows, rows, places, primfunc_name_hint="copy_rows", primfunc_attrs=whole
+        )
+
     def block_of(self, var: Any) -> int:
         """In which blocks a variable's value lies; 0 where it lies as the model has it."""
         return self._known[var].block if var in self._known else 0
@@ -137,6 +146,14 @@ class PackedTensors:
         if shape[2:] == (1, 1) or block == 1:
             return self.reshaped(source, shape)
         return self.reshaped(self.emit(relax.op.permute_dims(source, [0, 1, 4, 2, 3])), shape)
+
+
+def _copy_rows(rows: Any, places: Any) -> Any:
+    def value(m: Any, i: Any) -> Any:
+        zero = tirx.const(0, rows.dtype)
+        return tirx.if_then_else(places[m] >= 0, rows[places[m], i], zero)
+
+    return te.compute((places.shape[0], rows.shape[1]), value, name="copy_rows")
 
 
 def _widen(stored: Any) -> Any:

@@ -19,7 +19,7 @@ from tilewright.networks.compiled.packed_operators import (
     packed_result,
     reduced,
 )
-from tilewright.networks.compiled.packing import PackedTensors
+from tilewright.networks.compiled.packing import OPAQUE, PackedTensors
 from tilewright.networks.compiled.transposed_operands import (
     SHAPES,
     MovedAxes,
@@ -41,8 +41,6 @@ BFLOAT16 = "uint16"
 """How bfloat16 is stored."""
 NARROWED = frozenset((*EACH, *PAIRS, ITEM))
 """Operators whose result TVM rounds to bfloat16 where it is computed."""
-OPAQUE = 8
-"""TVM's pattern of functions that nothing is fused with."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +154,8 @@ class _RewrittenMain:
         if norm is not None and norm.op == NORM and binding.value.index == 0:
             found = packed_norm(self.tensors, norm)
         else:
-            found = packed_result(self.tensors, binding, bfloat16=binding.var in self._in_bfloat16)
+            narrow = binding.var in self._in_bfloat16
+            found = packed_result(self.tensors, binding, self._flat.by_var, bfloat16=narrow)
         if found is not None:
             expression, block = found
             made = self.tensors.emit(expression)
