@@ -1,7 +1,7 @@
 """Holds the frames of volumes while a graph is rewritten, and the operators written so far.
 
-A tensor of volumes (n, c, d, h, w) is moved to frames (n * d, c, h, w), or back, when somebody
-first reads it that way, once.
+Volumes (n, c, d, h, w) become frames (n * d, c, h, w), and frames volumes, when an operator first
+reads them that way, once.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Frames:
         return self.add("Where", [mask, made, zero], f"{result}/padded")
 
     def derived(self, name: str, tail: str, change: Callable[[Numbers], Numbers]) -> str:
-        """A constant made of another one, also where that has no data."""
+        """A constant made of another one of any shape, also where that has no data."""
         result, tensor = f"{name}/{tail}", self.constants[name]
         if result in self.constants:
             return result

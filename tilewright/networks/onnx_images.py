@@ -287,6 +287,7 @@ def _move_axis(node: onnx.NodeProto) -> None:
 
 
 def set_ints(attribute: onnx.AttributeProto, values: Sequence[int]) -> None:
+    """Give an attribute other numbers."""
     del attribute.ints[:]
     attribute.ints.extend(values)
 
