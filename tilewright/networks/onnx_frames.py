@@ -1,7 +1,7 @@
 """Holds the frames of volumes while a graph is rewritten, and the operators written so far.
 
-Volumes (n, c, d, h, w) become frames (n * d, c, h, w), and frames volumes, when an operator first
-reads them that way, once.
+Volumes (n, c, d, h, w) become frames (n * d, c, h, w), and frames volumes. A tensor is moved once,
+when an operator first reads it that way.
 """
 
 from __future__ import annotations

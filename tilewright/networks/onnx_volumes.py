@@ -1,9 +1,9 @@
 """Rewrites convolutions of volumes as those of images, with the taps along depth as channels.
 
 A volume (n, c, d, h, w) becomes its frames (n * d, c, h, w). A kernel of kd taps along depth reads
-kd frames as one image of kd * c channels, by weights (o, kd * c, kh, kw). Frames of the padding are
-zeros. Element-wise operators between convolutions work on frames, too, so a chain changes its shape
-only where it begins and ends.
+kd frames as one image of kd * c channels. Its weights are (o, kd * c, kh, kw). Frames of the
+padding are zeros. Element-wise operators between convolutions work on frames, too, so a chain
+changes its shape only where it begins and ends.
 
 With groups, a convolution is a sum of kd of them. A maximum along depth is that of kd tensors of
 frames. A transposed convolution whose kernel is as deep as its stride gives frames beside each
