@@ -19,7 +19,11 @@ ELSEWHERE = "no convolution or product: compiled without a schedule of its own"
 
 def obstacle(call: FusedCall) -> tuple[str, str] | None:
     """Why no float kernel computes the call, and what to do about it."""
-    return None if call.operator in ("conv2d", "dense", "matmul") else (ELSEWHERE, "")
+    if call.operator not in ("conv2d", "dense", "matmul"):
+        return ELSEWHERE, ""
+    if call.dtype != "float32":
+        return f"it multiplies numbers of {call.dtype}: compiled without a schedule of its own", ""
+    return None
 
 
 def is_quantised(call: FusedCall) -> bool:

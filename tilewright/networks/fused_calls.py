@@ -19,7 +19,8 @@ PRODUCTS: frozenset[CallOperator] = frozenset(("conv2d", "dense"))
 
 @dataclass(frozen=True)
 class Quantisation:
-    """real = scale · (integer − zero_point), one value or one a channel; `dtype` of the integer."""
+    """real = scale · (integer − zero_point), one value or one a channel; `dtype` of the integer.
+    What is computed while the network runs is empty."""
 
     dtype: str
     scale: tuple[float, ...]
@@ -59,7 +60,8 @@ class FusedCall:
     added. Each is named by the operator that writes it or the network's input, before it is
     dequantised; `output` in the same way. A product `reads_integers` where a kernel can read data
     and weights before they are dequantised. Then `further` steps follow those fused: integers are
-    dequantised, added to or clipped, and quantised again.
+    dequantised, added to or clipped, and quantised again. `dtype` is the type of the data's
+    numbers.
     """
 
     operator: CallOperator
@@ -80,6 +82,7 @@ class FusedCall:
     output: str = ""
     reads_integers: bool = False
     further: tuple[FusedStep, ...] = ()
+    dtype: str = "float32"
 
     @property
     def out_channels(self) -> int:

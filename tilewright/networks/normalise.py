@@ -20,6 +20,7 @@ from onnx import helper, inliner, numpy_helper
 
 from tilewright.core.sanitize import printable
 from tilewright.networks.graph import Absorbed, NormalGraph, Operator, Shape
+from tilewright.networks.onnx_dynamic_quantisation import as_dequantised_products
 from tilewright.networks.onnx_file import is_stub
 from tilewright.networks.onnx_float16 import is_half, widen
 from tilewright.networks.onnx_images import as_images
@@ -64,6 +65,7 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
     _make_pads_explicit(normal)
     _make_output_shapes_explicit(normal)
     _merge_pads(normal)
+    as_dequantised_products(normal)
     unroll(normal)
     as_images(normal)
     as_frames(normal)

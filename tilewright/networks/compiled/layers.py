@@ -17,9 +17,11 @@ from tilewright.networks.fused_calls import FusedCall
 from tilewright.networks.relax.bindings import Binding, FlatGraph
 from tilewright.networks.relax.constants import value_of
 from tilewright.networks.relax.integer_products import (
+    dequantisation,
     further_links,
     integer_tensor,
     integer_weights,
+    is_known,
 )
 from tilewright.networks.relax.op_patterns import Link, Match, matches
 from tilewright.networks.relax.partition import fused_call
@@ -45,6 +47,7 @@ class KernelLayer:
     weight: NDArray[Any] | None
     constants: tuple[Array, ...]
     added: tuple[Any, ...]
+    scaled_by: tuple[Any, Any] | None = None
 
     @property
     def result(self) -> Binding:
@@ -106,17 +109,24 @@ def _quantised_layer(
     anchor, steps = match.anchor, quantised.steps_of(call)
     links = (*match.chain, *further_links(flat, match))[: len(steps)]
     weights, bias = integer_weights(flat, anchor), _bias(flat, links, workload.out_channels)
-    of_data, data = call.data_quantisation, integer_tensor(flat, anchor.args[0])
-    if weights is None or bias is None or of_data is None:
+    of_data, read = call.data_quantisation, dequantisation(flat, anchor.args[0])
+    if weights is None or bias is None or of_data is None or read is None:
         return None
     kinds = [step.kind for step in workload.epilogue]
-    numbers = packed(of_data.zero_point[0], kinds, quantised.scales(steps))
-    scale = (weights.scale * of_data.scale[0]).astype(np.float32)
-    constants = [numbers, scale]
+    step, zero, scaled_by = 1.0, 0, None
+    if is_known(read):
+        step, zero = of_data.scale[0], of_data.zero_point[0]
+    else:
+        scaled_by = read.args[1], read.args[2]
+    numbers = packed(zero, kinds, quantised.scales(steps))
+    constants = [numbers, (weights.scale * step).astype(np.float32)]
     if any(link.kind == "bias" for link in links):
         constants.append(bias)
     added = tuple(integer_tensor(flat, var) for var in _added(links))
-    return KernelLayer(call, match, links, workload, data, weights.numbers, tuple(constants), added)
+    return KernelLayer(
+        call, match, links, workload, read.args[0], weights.numbers, tuple(constants), added,
+        scaled_by,
+    )  # fmt: skip
 
 
 def _bias(flat: FlatGraph, links: Sequence[Link], channels: int) -> Array | None:

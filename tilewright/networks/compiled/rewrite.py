@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.ir import IRModule
 
 from tilewright.networks.compiled.bfloat16_tensors import Bfloat16Tensors
@@ -120,8 +120,13 @@ class _RewrittenMain:
         else:
             arguments = [self._read_narrowed(layer.data, code, code.data_block, narrowed, 0)]
             arguments.append(_constant(code.pack_weights(layer.weight)))
-        for array in layer.constants:
-            arguments.append(_constant(array.reshape(wanted[len(arguments)])))
+        constants = [
+            _constant(array.reshape(shape))
+            for array, shape in zip(layer.constants, wanted[len(arguments) :], strict=False)
+        ]
+        if layer.scaled_by is not None:
+            constants[:2] = self._scaled(constants[:2], *layer.scaled_by)
+        arguments += constants
         for var in layer.added:
             number = len(arguments)
             arguments.append(self._read_narrowed(var, code, code.out_block, narrowed, number))
@@ -181,6 +186,15 @@ class _RewrittenMain:
         known = {var: self.tensors.plain(var) for var in variables(expression)}
         return _replaced(expression, known)
 
+    def _scaled(self, constants: Sequence[Any], scale: Any, zero: Any) -> list[Any]:
+        """What an epilogue that begins with `dequantise` reads first, by the scale and the zero
+        point of the data: the numbers of `targets.steps.quantised.packed`, and a scale a
+        channel."""
+        numbers, scales = constants
+        scale, zero = self.tensors.plain(scale), self.tensors.plain(zero)
+        packed = self._builder.emit_te(_with_zero, numbers, zero, primfunc_name_hint="with_zero")
+        return [packed, self.tensors.emit(relax.op.multiply(scales, scale))]
+
     def _operand(
         self, number: int, var: Any, wanted: list[tuple[int, ...]],
         moved: list[tuple[int, MovedAxes]],
@@ -237,6 +251,14 @@ class _RewrittenMain:
 def shape_of_parameter(parameter: Any) -> tuple[int, ...]:
     """Of a buffer that a TensorIR function takes."""
     return tuple(int(size) for size in parameter.ty.shape)
+
+
+def _with_zero(numbers: Any, zero: Any) -> Any:
+    """What `targets.steps.quantised.packed` makes of a zero point and what is behind it."""
+    bits = tirx.reinterpret("float32", tirx.Cast("int32", zero[(0,) * zero.ndim]))
+    return te.compute(
+        numbers.shape, lambda i: tirx.Select(i == 0, bits, numbers[i]), name="with_zero"
+    )
 
 
 def _constant(array: Any) -> Any:

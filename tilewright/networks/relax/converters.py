@@ -78,6 +78,22 @@ def _quantise(bb: Any, x: Any, scale: Any, zero: Any) -> Any:
     )
 
 
+def _dynamic_quantise(bb: Any, inputs: Inputs, _: dict[str, Any]) -> Any:
+    """uint8 with the scale and the zero point that 0 and all values need. Where all are 0, the
+    scale is 1 as in onnxruntime (stock: NaN)."""
+    (x,) = inputs
+    zero = relax.const(0.0, "float32")
+    least = bb.emit(relax.op.minimum(relax.op.min(x), zero))
+    most = bb.emit(relax.op.maximum(relax.op.max(x), zero))
+    span = bb.emit(relax.op.divide(relax.op.subtract(most, least), relax.const(255.0, "float32")))
+    none = relax.op.equal(span, zero)
+    scale = bb.emit(relax.op.where(none, relax.const(1.0, "float32"), span))
+    below = bb.emit(relax.op.subtract(zero, least))
+    middle = bb.emit(relax.op.quantize(below, scale, relax.const(0, "uint8"), out_dtype="uint8"))
+    integers = bb.emit(relax.op.quantize(x, scale, middle, out_dtype="uint8"))
+    return relax.Tuple([integers, scale, middle])
+
+
 def _vector(value: Any) -> Any:
     """A constant of one element as a scalar, which is what per-tensor scales are."""
     if isinstance(value, GenericConst) and shape_of(value) == (1,):
@@ -201,6 +217,7 @@ CONVERTERS: dict[tuple[str, str], Converter] = {
     ("", "Gather"): _gather,
     ("", "QLinearConv"): _q_linear_conv,
     ("", "ConvInteger"): _conv_integer,
+    ("", "DynamicQuantizeLinear"): _dynamic_quantise,
     ("", "QLinearMatMul"): _q_linear_matmul,
     (MICROSOFT, "QGemm"): _q_gemm,
     (MICROSOFT, "QLinearAdd"): _q_linear_add,

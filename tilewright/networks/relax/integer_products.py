@@ -35,19 +35,30 @@ class IntegerWeights(NamedTuple):
     scale: NDArray[np.float64]
 
 
-def integer_tensor(flat: FlatGraph, value: Any) -> Any:
-    """The variable of the int8 or uint8 tensor that a value is dequantised from, by one scale and
-    zero point that are known; of a product of matrices it may have another shape. None for
+def dequantisation(flat: FlatGraph, value: Any) -> Binding | None:
+    """What a value is dequantised by, from an int8 or uint8 tensor that changes from run to run, by
+    one scale and one zero point; of a product of matrices it may have another shape. None for
     anything else."""
     binding = flat.by_var.get(value)
     while binding is not None and binding.op in RESHAPES:
         binding = flat.by_var.get(binding.args[0])
     if binding is None or binding.op != DEQUANTISE or flat.is_constant(binding.args[0]):
         return None
-    known = all(getattr(arg, "value", None) is not None for arg in binding.args[1:3])
-    if not known or any(arg.value.numpy().size != 1 for arg in binding.args[1:3]):
+    if any(shape_of(arg) not in ((), (1,)) for arg in binding.args[1:3]):
         return None
-    return binding.args[0] if str(binding.args[0].ty.dtype) in BYTES else None
+    return binding if str(binding.args[0].ty.dtype) in BYTES else None
+
+
+def integer_tensor(flat: FlatGraph, value: Any) -> Any:
+    """The variable of the tensor that a value is dequantised from, by a scale and a zero point that
+    are known; None for anything else."""
+    binding = dequantisation(flat, value)
+    return binding.args[0] if binding is not None and is_known(binding) else None
+
+
+def is_known(dequantised: Binding) -> bool:
+    """Whether a scale and a zero point are, before the network runs."""
+    return all(getattr(arg, "value", None) is not None for arg in dequantised.args[1:3])
 
 
 def weight_scale(flat: FlatGraph, anchor: Binding) -> NDArray[np.float64] | None:

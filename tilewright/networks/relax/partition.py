@@ -19,6 +19,7 @@ from tilewright.networks.fused_calls import PRODUCTS, FusedCall, FusedStep, Part
 from tilewright.networks.relax.activations import step_of
 from tilewright.networks.relax.bindings import FlatGraph, shape_of
 from tilewright.networks.relax.integer_products import (
+    dequantisation,
     further_links,
     integer_tensor,
     weight_scale,
@@ -118,13 +119,14 @@ def fused_call(flat: FlatGraph, match: Match) -> FusedCall:
         output=match.result.node,
         reads_integers=reads,
         further=tuple(_step(flat, link) for link in further_links(flat, match)) if reads else (),
+        dtype=str(anchor.args[0].ty.dtype),
         **_window(match),
     )
 
 
 def _reads_integers(flat: FlatGraph, match: Match) -> bool:
     anchor = match.anchor
-    if match.operator not in PRODUCTS or integer_tensor(flat, anchor.args[0]) is None:
+    if match.operator not in PRODUCTS or dequantisation(flat, anchor.args[0]) is None:
         return False
     return weight_scale(flat, anchor) is not None
 
