@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -171,12 +172,12 @@ class _Rewriter:
             self._normal.add_tensor(numpy_helper.from_array(values, name))
         return _Operand(weight.name, *names, axis if scales.ndim else None)
 
-    def _values(self, name: str, shape: Sequence[int]) -> NDArray[np.generic] | None:
+    def _values(self, name: str, shape: Sequence[int]) -> NDArray[Any] | None:
         """A constant of one element as (), one of a shape as (channels,); None for others."""
         tensor = self._tensors.get(name)
         if tensor is None or is_stub(tensor):
             return None
-        values = numpy_helper.to_array(tensor)
+        values: NDArray[Any] = numpy_helper.to_array(tensor)
         if values.size == 1:
             return values.reshape(())
         fits = values.ndim >= len(shape) and values.shape[-len(shape) :] == tuple(shape)
@@ -194,6 +195,9 @@ class _Rewriter:
             extra = {} if operand.axis is None else {"axis": operand.axis}
             made.append(helper.make_node("DequantizeLinear", inputs, [name], name=name, **extra))
             self._normal.add_operator(made[-1])
+            shape = self._shapes.get(operand.tensor)
+            info = helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+            self._normal.graph.value_info.append(info)
         reals, result = [self._reals[each] for each in found.operands], found.scaled.output[0]
         product = helper.make_node(REAL[node.op_type], reals, [result], name=node.name)
         product.attribute.extend(node.attribute)
@@ -202,4 +206,4 @@ class _Rewriter:
 
 def _other(node: onnx.NodeProto, name: str) -> str:
     """The input of an operator on two tensors beside the one of a name."""
-    return node.input[1 if node.input[0] == name else 0]
+    return str(node.input[1 if node.input[0] == name else 0])

@@ -29,7 +29,7 @@ from tilewright.networks.compiled.transposed_operands import (
 )
 from tilewright.networks.errors import ImportFailedError
 from tilewright.networks.relax.batch_norm import ITEM, NORM
-from tilewright.networks.relax.bindings import Binding, FlatGraph, variables
+from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, variables
 from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import Workload
 
@@ -118,7 +118,8 @@ class _RewrittenMain:
             operands = layer.data, layer.match.anchor.args[1]
             arguments = [self._operand(i, var, wanted, moved) for i, var in enumerate(operands)]
         else:
-            arguments = [self._read_narrowed(layer.data, code, code.data_block, narrowed, 0)]
+            data = self._image(layer.data, layer.match.anchor.args[0], code.data_block)
+            arguments = [self._read_narrowed(data, code, code.data_block, narrowed, 0)]
             arguments.append(_constant(code.pack_weights(layer.weight)))
         constants = [
             _constant(array.reshape(shape))
@@ -129,6 +130,7 @@ class _RewrittenMain:
         arguments += constants
         for var in layer.added:
             number = len(arguments)
+            var = self._image(var, layer.result.var, code.out_block)
             arguments.append(self._read_narrowed(var, code, code.out_block, narrowed, number))
         fitting = [
             self.tensors.reshaped(arg, shape)
@@ -194,6 +196,15 @@ class _RewrittenMain:
         scale, zero = self.tensors.plain(scale), self.tensors.plain(zero)
         packed = self._builder.emit_te(_with_zero, numbers, zero, primfunc_name_hint="with_zero")
         return [packed, self.tensors.emit(relax.op.multiply(scales, scale))]
+
+    def _image(self, var: Any, image: Any, block: int) -> Any:
+        """A tensor that is read in blocks of channels, in the shape of an image: integers are those
+        from before a change of shape."""
+        if not block or shape_of(var) == shape_of(image):
+            return var
+        made = self.tensors.reshaped(self.tensors.plain(var), shape_of(image) or ())
+        self.tensors.put(made, plain=made)
+        return made
 
     def _operand(
         self, number: int, var: Any, wanted: list[tuple[int, ...]],
