@@ -63,7 +63,7 @@ def as_dequantised_products(normal: NormalGraph) -> None:
         return  # a subgraph may read any outer tensor by name
     if any(node.op_type in REAL for node in normal.graph.node):
         _quantise_once(normal)
-        _Rewriter(normal).rewrite()
+        _DynamicRewriter(normal).rewrite()
 
 
 def _quantise_once(normal: NormalGraph) -> None:
@@ -85,7 +85,7 @@ def _quantise_once(normal: NormalGraph) -> None:
     normal.replace_nodes(kept)
 
 
-class _Rewriter:
+class _DynamicRewriter:
     def __init__(self, normal: NormalGraph) -> None:
         self._normal = normal
         self._shapes, self._users = normal.shapes(), normal.users()
