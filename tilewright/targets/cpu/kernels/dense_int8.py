@@ -54,7 +54,9 @@ class DenseInt8(Dense):
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """The baseline of a kernel."""
-        return {**GemmShape.of(workload, spec).baseline_values(spec, packed=True), "pack_data": 1}
+        products = dot_product(spec).products
+        usual = GemmShape.of(workload, spec).baseline_values(spec, True, products)
+        return {**usual, "pack_data": 1}
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """Rows times packed columns, as a tensor expression."""

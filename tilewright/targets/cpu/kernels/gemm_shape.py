@@ -63,9 +63,10 @@ class GemmShape:
             Knob("pack_weights", (0,) if packed else (0, 1)),
         )
 
-    def baseline_values(self, spec: CpuSpec, packed: bool) -> dict[str, int]:
-        """A schedule that is good without having been tuned: of the tiles that fit 30 registers the
-        one that computes least twice and loads least, a share a thread."""
+    def baseline_values(self, spec: CpuSpec, packed: bool, products: int = 0) -> dict[str, int]:
+        """A schedule that is good without having been tuned: of the tiles that fit the registers
+        the one that computes least twice and loads least, a share a thread. `products` are the
+        registers that hold products before they are added."""
         knobs = {knob.name: knob.values for knob in self.knobs(packed)}
 
         def cost(tile: tuple[int, int]) -> float:
@@ -81,7 +82,7 @@ class GemmShape:
                 (rows, vectors)
                 for rows in knobs["tile_rows"]
                 for vectors in knobs["tile_vectors"]
-                if rows * vectors + vectors < spec.registers
+                if rows * vectors + vectors + products < spec.registers
             ),
             key=cost,
         )

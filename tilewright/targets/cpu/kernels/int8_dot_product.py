@@ -57,6 +57,11 @@ class DotProduct:
             return 0
         return SIGN if self.takes == "uint8" else -SIGN
 
+    @property
+    def products(self) -> int:
+        """Vector registers that hold products before they are added: `vpmaddwd` only multiplies."""
+        return 1 if self is TWOS else 0
+
     def offset(self, w: Workload, zero: Any) -> Any:
         """What the numbers of the data are larger by in `prepared` than the real ones, an int32;
         `zero` is their zero point."""
