@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import pytest
 import tvm
 from hypothesis import given, settings
@@ -59,22 +58,18 @@ def test_the_result_is_numpys(
 
 
 def test_the_reference_loses_no_sum() -> None:
-    """onnxruntime 1.31 loses some where several threads add to one row."""
-    rng = np.random.default_rng(0)
-    at = rng.integers(0, 50, (20_000, 1))
+    """Several threads of onnxruntime 1.31 that add to one row lose some, most times."""
+    updates, width = 2000, 4096
     node = helper.make_node("ScatterND", ["x", "at", "new"], ["y"], reduction="add")
     graph = helper.make_graph(
         [node], "sums",
-        [helper.make_tensor_value_info(name, 1, shape)
-         for name, shape in (("x", (50, 64)), ("new", (20_000, 64)))],
-        [helper.make_tensor_value_info("y", 1, (50, 64))],
-        [numpy_helper.from_array(at, "at")],
+        [helper.make_tensor_value_info("x", 1, (1, width)),
+         helper.make_tensor_value_info("new", 1, (updates, width))],
+        [helper.make_tensor_value_info("y", 1, (1, width))],
+        [numpy_helper.from_array(np.zeros((updates, 1), np.int64), "at")],
     )  # fmt: skip
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
-    new = rng.integers(-8, 8, (20_000, 64)).astype(np.float32)
-    feed = {"x": np.zeros((50, 64), np.float32), "new": new}
-    want = feed["x"].copy()
-    np.add.at(want, at[:, 0], new)
-    onnx.checker.check_model(model)
-    for found in runs(model, ["y"], [feed] * 8):
-        np.testing.assert_array_equal(found["y"], want)
+    new = np.random.default_rng(0).integers(-8, 8, (updates, width)).astype(np.float32)
+    feed = {"x": np.zeros((1, width), np.float32), "new": new}
+    for found in runs(model, ["y"], [feed] * 10):
+        np.testing.assert_array_equal(found["y"], new.sum(axis=0, keepdims=True))
