@@ -46,7 +46,7 @@ def test_convolutions_of_every_kind_count(
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_a_transposed_convolution_spreads_each_input(groups: int, tmp_path: Path) -> None:
-    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2], group=groups)
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], dilations=[2, 2], group=groups)
     source = model([node], {"w": normal(8, 6, 3, 3)}, (1, 8, 5, 5), "y")
     assert _report(tmp_path, source).total_macs == 8 * 25 * 6 * 9
 

@@ -36,16 +36,16 @@ def _save(
 
 def test_a_model_of_which_nothing_can_be_offloaded_says_why(tmp_path: Path) -> None:
     nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], name="volume"),
+        helper.make_node("Conv", ["x", "x"], ["c"], name="filter"),
         helper.make_node("Softmax", ["c"], ["s"], name="softmax"),
         helper.make_node("Mul", ["s", "c"], ["y"], name="gate"),
     ]
-    source = _save(tmp_path / "film.onnx", nodes, (1, 16, 9, 9, 9), w=(16, 16, 3, 3, 3))
+    source = _save(tmp_path / "film.onnx", nodes, (1, 16, 9, 9))
     with pytest.raises(NothingToOffload) as caught:
         tune_bare(model=source, target="vta-pynq", trials=4, out=str(tmp_path / "out"))
     said = str(caught.value)
     for part in (
-        "film.onnx", "1 Conv ('volume'): only convolutions of images and of sequences",
+        "film.onnx", "1 Conv ('filter'): only convolutions of images, sequences and volumes",
         "1 Softmax ('softmax'): needs more than", "1 Mul ('gate'): neither", "tilewright inspect",
     ):  # fmt: skip
         assert part in said

@@ -232,7 +232,10 @@ UNFUSED = (
 NONLINEAR = "needs more than the accelerator's min, max, add and shift"
 NO_SCHEDULE = "no plain product of two matrices or two stacks of them"
 OTHER_CONVOLUTION = (
-    "only convolutions of images and of sequences with constant weights are offloaded"
+    "only convolutions of images, sequences and volumes with constant weights are offloaded"
+)
+TRANSPOSED = (
+    "transposed convolutions with dilation, or without constant weights, have no schedule here"
 )
 NO_CONSTANT = "only products with constant weights or of two stacks of matrices are offloaded"
 
@@ -261,7 +264,7 @@ CPU_REASONS: Mapping[str, str] = {
             "BatchNormalization", "_native_batch_norm_legit_no_training",
         )),
         (OTHER_CONVOLUTION, ("Conv", "convolution")),
-        ("transposed convolutions have no schedule here", ("ConvTranspose",)),
+        (TRANSPOSED, ("ConvTranspose",)),
         (NO_CONSTANT, ("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul", "mm", "bmm", "addmm")),
         (NO_SCHEDULE, ("Einsum", "Attention", "MultiHeadAttention")),
     )

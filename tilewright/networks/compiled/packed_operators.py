@@ -80,14 +80,15 @@ def packed_result(
 def reduced(tensors: PackedTensors, binding: Binding) -> Any:
     """A reduction of a packed tensor over its pixels that leaves (n, c); None where an operator is
     no such."""
-    if binding.op not in REDUCTIONS or len(binding.shape or ()) != 2:
+    shape = binding.shape or ()
+    if binding.op not in REDUCTIONS or len(shape) != 2:
         return None
     block = tensors.block_of(binding.args[0])
     if not block or not _is_over_pixels(binding):
         return None
     packed = tensors.packed(binding.args[0], block)
     made = tensors.emit(REDUCTIONS[binding.op](packed, list(SPATIAL)))
-    return tensors.reshaped(made, binding.shape)
+    return tensors.reshaped(made, shape)
 
 
 def packed_norm(tensors: PackedTensors, norm: Binding) -> tuple[Any, int] | None:

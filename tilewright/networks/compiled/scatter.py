@@ -5,7 +5,7 @@ TVM's form goes through a row value by value, and starts its threads anew for ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -40,7 +40,7 @@ def scatter_nd(builder: Any, call: Any) -> Any:
 
     def compute(data: Any, indices: Any, updates: Any) -> Any:
         def body(ins: Any, outs: Any) -> Any:
-            return _body(*ins, *outs, shapes, row, width, combined)
+            return _body((*ins, *outs), shapes, row, width, combined)
 
         out = tirx.decl_buffer(data.shape, data.dtype, "out", layout=None)
         return te.extern(
@@ -52,11 +52,11 @@ def scatter_nd(builder: Any, call: Any) -> Any:
 
 
 def _body(
-    data: Any, indices: Any, updates: Any, out: Any, shapes: list[list[int]],
-    row: int, width: int, combined: Callable[[Any, Any], Any],
+    buffers: Sequence[Any], shapes: list[list[int]], row: int, width: int,
+    combined: Callable[[Any, Any], Any],
 ) -> Any:  # fmt: skip
     """A task has the same part of every row, so updates of one place come in their order."""
-    given, at, new, made = (T.buffer_proxy(each) for each in (data, indices, updates, out))
+    given, at, new, made = (T.buffer_proxy(each) for each in buffers)
     whole, depth = shapes
     rows, places = prod(depth[:-1]), depth[-1]
     with IRBuilder() as ib:
