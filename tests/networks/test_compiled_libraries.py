@@ -218,6 +218,85 @@ def test_a_batch_norm_that_no_layer_takes_in_stays_in_blocks_of_channels(tmp_pat
     assert not any("batch_norm" in name for name, _ in profile.others)
 
 
+@pytest.mark.slow(seconds=2)
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("reduction", ["ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum"])
+def test_a_reduction_over_pixels_reads_blocks_of_channels(
+    reduction: str, keepdims: int, tmp_path: Path
+) -> None:
+    given = ["c", "axes"] if reduction == "ReduceSum" else ["c"]
+    axes = {} if reduction == "ReduceSum" else {"axes": [2, 3]}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4),
+        helper.make_node(reduction, given, ["r"], keepdims=keepdims, **axes),
+        helper.make_node("Flatten", ["r"], ["y"]),
+    ]  # fmt: skip
+    tensors = {"w": normal(24, 8, 3, 3), "axes": np.array([2, 3])}
+    model = _model(nodes, tensors, (2, 8, 9, 7))
+    names, found = _run(built(model, tmp_path), x := normal(2, 8, 9, 7))
+    np.testing.assert_allclose(found, reference(model, x), rtol=1e-4, atol=1e-4)
+    assert sum("transpose" in name for name in names) == 1  # of the image given
+
+
+@pytest.mark.slow(seconds=2)
+@pytest.mark.parametrize(("mode", "place"), [
+    ("nearest", "asymmetric"), ("linear", "half_pixel"), ("linear", "align_corners"),
+    ("cubic", "pytorch_half_pixel"),
+])  # fmt: skip
+def test_a_resize_between_layers_reads_blocks_of_channels(
+    mode: str, place: str, tmp_path: Path
+) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4),
+        helper.make_node(
+            "Resize", ["c", "", "", "sizes"], ["r"], mode=mode,
+            coordinate_transformation_mode=place, nearest_mode="floor",
+        ),
+        helper.make_node("Conv", ["r", "v"], ["y"]),
+    ]  # fmt: skip
+    tensors = {
+        "w": normal(24, 8, 3, 3), "v": normal(16, 24, 3, 3), "sizes": np.array([1, 24, 18, 20]),
+    }  # fmt: skip
+    model = _model(nodes, tensors, (1, 8, 9, 7))
+    names, found = _run(built(model, tmp_path), x := normal(1, 8, 9, 7))
+    np.testing.assert_allclose(found, reference(model, x), rtol=1e-3, atol=1e-3)
+    assert not any("resize" in name and "transpose" in name for name in names)
+
+
+def test_a_layers_time_is_that_of_its_own_kernel(tmp_path: Path) -> None:
+    """TVM calls the short branch first, which the model has last."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="first", pads=[1] * 4),
+        helper.make_node("Conv", ["a", "v"], ["b"], name="long", pads=[2] * 4, dilations=[2, 2]),
+        helper.make_node("GlobalAveragePool", ["a"], ["g"]),
+        helper.make_node("Conv", ["g", "u"], ["h"], name="short"),
+        helper.make_node("Add", ["b", "h"], ["y"]),
+    ]
+    tensors = {"w": normal(64, 8, 3, 3), "v": normal(64, 64, 3, 3), "u": normal(64, 64, 1, 1)}
+    artifact = built(_model(nodes, tensors, (1, 8, 48, 48)), tmp_path)
+    _, spent = artifact.run({"x": normal(1, 8, 48, 48)}, layers=True)
+    seconds = {layer.name: layer.seconds for layer in spent.layers}
+    assert seconds["long"] > 10 * seconds["short"]
+
+
+def _model(
+    nodes: list[onnx.NodeProto], tensors: dict[str, NDArray[Any]], shape: tuple[int, ...]
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes, "packed", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in tensors.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def _run(artifact: CompiledArtifact, x: NDArray[Any]) -> tuple[list[str], NDArray[Any]]:
+    """The names of what TVM compiled between the kernels, and the output."""
+    found, spent = artifact.run({"x": x}, layers=True)
+    return [name for name, _ in spent.others], found["y"]
+
+
 @pytest.mark.slow(seconds=0.5)
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_a_changed_byte_is_refused(copy: Path, name: str) -> None:

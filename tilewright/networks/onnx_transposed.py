@@ -10,9 +10,9 @@ The channels of one of these convolutions lie together, and so blocks of channel
 own form multiplies by the zeros between the pixels, s times as many an axis. W. Shi et al., "Is the
 deconvolution layer the same as a convolutional layer?", 2016.
 
-Where a tenth of that would be cut off again or is multiplied by taps of zero, pixels are instead
-told apart by what their taps read. Each kind is a convolution with its own taps and padding. Along
-an axis with k = 3, s = 2 and one pixel cut off, even pixels have one tap, odd ones two.
+Where that computes a tenth more than the output needs, pixels are told apart by what their taps
+read. Each kind is a convolution with its own taps and padding. Along an axis with k = 3, s = 2 and
+one pixel cut off, even pixels have one tap, odd ones two.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Kind:
 
 
 @dataclass(frozen=True)
-class _Axis:
+class _OutputAxis:
     """How the output along an axis is made: `length` times the pixels of all kinds in turn, of
     which `size` remain behind the first `begin`."""
 
@@ -72,8 +72,8 @@ class _Upsampling:
     images: int
     groups: int
     channels: int
-    rows: _Axis
-    columns: _Axis
+    rows: _OutputAxis
+    columns: _OutputAxis
 
 
 def as_convolutions(normal: NormalGraph) -> None:
@@ -95,7 +95,7 @@ def as_convolutions(normal: NormalGraph) -> None:
         if found is None or weight is None or (given and bias is None):
             nodes.append(node)
             continue
-        nodes += _Writer(normal, node, found).written(weight, bias)
+        nodes += _PixelWriter(normal, node, found).written(weight, bias)
     normal.replace_nodes(nodes)
 
 
@@ -135,20 +135,20 @@ def _upsampling(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> _Upsamplin
     return _Upsampling(data[0], groups, weight[1], rows, columns)
 
 
-def _axis(length: int, taps: int, stride: int, begin: int, size: int) -> _Axis:
+def _axis(length: int, taps: int, stride: int, begin: int, size: int) -> _OutputAxis:
     """The form with the fewest multiply-adds, but for `WASTED`; of data of `length`."""
     if length == 1:  # each pixel has one tap, or none
         stride = max(stride, taps)
     whole = _in_turns(length, taps, stride, 0, begin + size)
     assert whole is not None
     apart = _in_turns(length, taps, stride, begin, size)
-    one = _Axis(whole.kinds, whole.length, begin, size)
+    one = _OutputAxis(whole.kinds, whole.length, begin, size)
     if apart is None or one.multiply_adds <= WASTED * apart.multiply_adds:
         return one
     return apart
 
 
-def _in_turns(length: int, taps: int, stride: int, begin: int, size: int) -> _Axis | None:
+def _in_turns(length: int, taps: int, stride: int, begin: int, size: int) -> _OutputAxis | None:
     """`size` pixels behind the first `begin`, told apart by the pixel of the data that their first
     tap reads; None where one reads none from its first tap on."""
     kinds, found = groupby(range(stride), lambda pixel: (pixel + begin) // stride), []
@@ -172,10 +172,10 @@ def _in_turns(length: int, taps: int, stride: int, begin: int, size: int) -> _Ax
         )
         for ahead, firsts, count in found
     )
-    return _Axis(made, turns, 0, size)
+    return _OutputAxis(made, turns, 0, size)
 
 
-class _Writer:
+class _PixelWriter:
     """Writes the operators in place of one; its first convolution keeps its name."""
 
     def __init__(self, normal: NormalGraph, node: onnx.NodeProto, up: _Upsampling) -> None:

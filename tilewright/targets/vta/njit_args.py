@@ -28,7 +28,8 @@ stage = nb.njit(inline="always")
 
 @lru_cache(maxsize=64)
 def as_record(numbers: Numbers) -> Numbers:
-    """The same named integers as a NumPy record, of which compiled code takes the address."""
+    """The same named integers as a NumPy record, shape (), of which compiled code takes the
+    address."""
     kind = np.dtype([(name, np.int64) for name in numbers._fields])
     return cast(Numbers, np.array([tuple(numbers)], kind)[0])
 
