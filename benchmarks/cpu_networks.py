@@ -29,7 +29,7 @@ import numpy as np
 import onnx
 import pandas as pd
 
-from benchmarks import cpu_models
+from benchmarks import cpu_further_models, cpu_models
 from benchmarks.intervals import Floats, hierarchical, ratio_of_medians
 from benchmarks.onnx_models import cases
 from tilewright.core.errors import TilewrightError
@@ -98,7 +98,7 @@ def main() -> None:
 
 def names() -> list[str]:
     """All networks, those of the package and those of this folder."""
-    return [*zoo.names(), *LIGHT, *cpu_models.MODELS]
+    return [*zoo.names(), *LIGHT, *cpu_models.MODELS, *cpu_further_models.NAMES]
 
 
 def _models(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Path]]:
@@ -114,11 +114,16 @@ def _models(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Pa
         if name in light and name not in zoo.FAMILIES:
             path = light[name]
         else:
-            drawn = zoo.build(name) if name in zoo.FAMILIES else cpu_models.drawn(name)
-            onnx.save(drawn, path)
+            onnx.save(_drawn(name), path)
         yield name, path
         if path.parent == folder:
             path.unlink()
+
+
+def _drawn(name: str) -> onnx.ModelProto:
+    if name in cpu_further_models.NAMES:
+        return cpu_further_models.drawn(name)
+    return zoo.build(name) if name in zoo.FAMILIES else cpu_models.drawn(name)
 
 
 def row(network: str, precision: str, made: Benchmark) -> dict[str, Any]:
