@@ -67,3 +67,23 @@ def references(source: onnx.ModelProto, inputs: Sequence[NDArray[Any]]) -> list[
 
 def normal(*shape: int, seed: int = 0) -> NDArray[np.float32]:
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+class NumberedGraph:
+    """Nodes and initializers under construction, named by number."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+
+    def constant(self, value: Any) -> str:
+        """The name of an initializer."""
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """The name of a node's result."""
+        name = f"n{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
+        return name

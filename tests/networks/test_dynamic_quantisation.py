@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
-from onnx_graphs import normal, reference
+from onnx import TensorProto, helper
+from onnx_graphs import NumberedGraph, normal, reference
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from test_compiled_libraries import built
 from test_quantised_libraries import layers_of
@@ -34,25 +34,12 @@ compiles_int8 = pytest.mark.skipif(
 )
 
 
-class Net:
+class Net(NumberedGraph):
     """A network under construction that quantises its activations while it runs."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.random = np.random.default_rng(7)
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
-
-    def constant(self, value: Any) -> str:
-        """The name of an initializer."""
-        name = f"c{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
-        return name
-
-    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """The name of a node's result."""
-        name = f"n{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
-        return name
 
     def dynamic(self, x: str) -> list[str]:
         """The integers, scale and zero point of a tensor, each time by an operator of its own."""

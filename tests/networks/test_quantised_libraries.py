@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
-from onnx_graphs import normal
+from onnx import TensorProto, helper
+from onnx_graphs import NumberedGraph, normal
 from test_compiled_libraries import by_rule
 
 from tilewright import networks
@@ -30,28 +30,15 @@ pytestmark = pytest.mark.skipif(
 SHAPE = (1, 3, 9, 9)
 
 
-class Net:
+class Net(NumberedGraph):
     """A QDQ network under construction whose activations are of `kind`; scales and zero points are
     drawn."""
 
     def __init__(self, kind: str, symmetric: bool, per_channel: bool, seed: int) -> None:
+        super().__init__()
         self.kind, self.symmetric, self.per_channel = np.dtype(kind), symmetric, per_channel
         self.random = np.random.default_rng(seed)
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
         self.step = 0.0
-
-    def constant(self, value: Any) -> str:
-        """The name of an initializer."""
-        name = f"c{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
-        return name
-
-    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """The name of a node's result."""
-        name = f"n{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
-        return name
 
     def quantised(self, x: str, scale: float = 0.0) -> str:
         """Through integers and back, at a drawn scale unless one is given."""

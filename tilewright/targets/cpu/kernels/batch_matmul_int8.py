@@ -37,8 +37,8 @@ class BatchMatmulInt8(BatchMatmul):
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """The baseline of a kernel."""
-        products = dot_product(spec).products
-        usual = GemmShape.of(workload, spec).baseline_values(spec, False, products)
+        shape, products = GemmShape.of(workload, spec), dot_product(spec).products
+        usual = shape.baseline_values(spec, packed=False, products=products)
         pack = int(must_pack(workload, dot_product(spec)) or workload.height > 1)
         return {**usual, "pack_weights": 1, "pack_data": pack}
 

@@ -54,8 +54,8 @@ class DenseInt8(Dense):
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """The baseline of a kernel."""
-        products = dot_product(spec).products
-        usual = GemmShape.of(workload, spec).baseline_values(spec, True, products)
+        shape, products = GemmShape.of(workload, spec), dot_product(spec).products
+        usual = shape.baseline_values(spec, packed=True, products=products)
         return {**usual, "pack_data": 1}
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
