@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.targets.cpu import machine
 from tilewright.targets.cpu.assembly import LinkFailed, link
 from tilewright.targets.cpu.hidden import hidden_features
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
@@ -19,6 +20,7 @@ from tilewright.targets.workload import Workload
 
 s_tir = lazy_module("tvm.s_tir")
 tvm = lazy_module("tvm")
+codegen = lazy_module("tvm.target.codegen")
 tvm_ffi = lazy_module("tvm_ffi")
 
 FUNCTION = "tilewright_kernel"
@@ -42,13 +44,15 @@ def llvm_target(spec: CpuSpec) -> Any:
     about: dict[str, Any] = {"kind": "llvm", "mcpu": spec.mcpu or host, "num-cores": spec.threads}
     if spec.triple:
         about["mtriple"] = spec.triple
+    features: list[str] = []
+    if not (spec.mcpu or spec.triple):
+        features += machine.corrections(codegen.llvm_get_cpu_features(tvm.target.Target(about)))
     # Not every processor of that family has them, and LLVM knows not every AArch64 by name.
     if spec.dots and (spec.mcpu or spec.dots == ARM_DOTS):
-        about["mattr"] = [f"+{spec.dots}"]
+        features.append(f"+{spec.dots}")
     if spec.tiles:
-        tiles = [f"+{name}" for name in ("amx-tile", *spec.tiles)]
-        about["mattr"] = [*about.get("mattr", []), *tiles]
-    return tvm.target.Target(about)
+        features += [f"+{name}" for name in ("amx-tile", *spec.tiles)]
+    return tvm.target.Target(about | {"mattr": features} if features else about)
 
 
 def scheduled(workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:

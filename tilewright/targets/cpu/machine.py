@@ -8,12 +8,20 @@ import importlib
 import os
 import platform
 import re
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
 SYSTEM = Path("/sys/devices/system/cpu")
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 """The number of a system call on x86-64, what it is asked to do, and of which registers."""
+_LLVM_FEATURES = {
+    "fma": "fma", "f16c": "f16c", "avx2": "avx2", "avx_vnni": "avxvnni",
+    **{f"avx512{each}": f"avx512{each}" for each in ("f", "cd", "bw", "dq", "vl")},
+    **{f"avx512_{each}": f"avx512{each}" for each in ("vnni", "bf16", "fp16")},
+}  # fmt: skip
+"""What the operating system calls the instruction sets that code here may use, and what LLVM calls
+them."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -51,6 +59,20 @@ def allows_amx() -> bool:
         return False
     system = ctypes.CDLL(None, use_errno=True)
     return bool(system.syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
+
+
+def corrections(known: Collection[str]) -> tuple[str, ...]:
+    """What LLVM has to be told of an x86, where it would take `known` instruction sets for it:
+    `+avx512bf16` adds one, `-avx512f` removes one. LLVM goes by the number of the model, and a
+    virtual machine may give a processor another's number, or hide instruction sets of it."""
+    own = flags()
+    if platform.machine() != "x86_64" or not own:
+        return ()
+    return tuple(
+        f"{'+' if flag in own else '-'}{name}"
+        for flag, name in _LLVM_FEATURES.items()
+        if (flag in own) != (name in known)
+    )
 
 
 def governor() -> str:
