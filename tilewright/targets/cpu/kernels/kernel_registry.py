@@ -39,8 +39,12 @@ def tile_product(workload: Workload, spec: CpuSpec) -> tuple[TileBlocks, int] | 
 
 def kernel_for(workload: Workload, spec: CpuSpec) -> Kernel:
     """The kernel that computes a workload. Raises `WorkloadError` if there is none."""
-    tiles = workload.dtype == "bfloat16" or (workload.dtype == "int8" and spec.int8_tiles)
-    for kernel in (*BY_TILES, *KERNELS) if tiles else KERNELS:
+    kernels = KERNELS
+    if workload.dtype == "bfloat16":
+        kernels = BY_TILES  # the others multiply float32, and would say nothing of it
+    elif workload.dtype == "int8" and spec.int8_tiles:
+        kernels = (*BY_TILES, *KERNELS)
+    for kernel in kernels:
         alone = not workload.patterns and all(map(computes, workload.epilogue))
         if alone and kernel.serves(workload):
             return kernel
