@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -31,12 +31,15 @@ class KernelCode:
     Channels of an image lie in blocks, (n, c, h, w) as (n, c / block, h, w, block), in this order
     of values whatever the parameter's axes are; a block of 0 is a matrix in the order of the model.
     `pack_weights` takes weights as (o, c/groups, kh, kw), or (out, in) of a dense layer. `narrowed`
-    gives a function whose tensors of these numbers are bfloat16, as uint16, instead of float32;
-    None for a kernel that has no such function.
+    gives a function some of whose tensors are bfloat16, as uint16, instead of float32: by number
+    the block of channels in which each lies, several of its own. It is None for a kernel that has
+    no such function. `stored_block` is the block in which it reads data in bfloat16 best; 0 where
+    that does not matter.
     """
 
     function: Any
     data_block: int
     out_block: int
     pack_weights: Callable[[NDArray[Any]], NDArray[Any]]
-    narrowed: Callable[[Any, Sequence[int]], Any] | None = None
+    narrowed: Callable[[Mapping[int, int]], Any] | None = None
+    stored_block: int = 0

@@ -121,7 +121,7 @@ def compile_files(
     rows = [
         _row(layer, function, picks[layer.workload], target)
         | ({"moved": [_moved(*each) for each in moved]} if moved else {})
-        | ({"bfloat16": list(stored)} if stored else {})
+        | ({"bfloat16": [list(each) for each in stored]} if stored else {})
         | _attention(number, attention)
         for number, (layer, function, moved, stored) in enumerate(
             zip(made.layers, made.called, made.moved, made.bfloat16, strict=True)
@@ -257,7 +257,7 @@ class CompiledArtifact:
                 workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
                 config = tuple(map(as_int, as_list(row["config"])))
                 moved = map(as_object, as_list(row.get("moved", [])))
-                stored = list(map(as_int, as_list(row.get("bfloat16", []))))
+                stored = [_stored(each) for each in as_list(row.get("bfloat16", []))]
                 function = self._ready.function(name, [_places(each) for each in moved], stored)
                 known[name] = self._compiles.kernel_error(workload, config, function)
             yield KernelError(number, known[name], OF_STORED if row.get("bfloat16") else TOLERANCE)
@@ -404,6 +404,12 @@ def _row(layer: KernelLayer, function: str, pick: Pick, target: Target) -> dict[
         "config": list(pick.config),
         "knobs": dict(target.space(layer.workload).describe(pick.config)),
     }
+
+
+def _stored(value: Json) -> tuple[int, int]:
+    """The number of a parameter in bfloat16, and the channels of its blocks."""
+    number, block = map(as_int, as_list(value))
+    return number, block
 
 
 def _attention(number: int, joined: JoinedAttention) -> dict[str, Json]:

@@ -11,15 +11,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.networks.compiled.layers import KernelLayer
-from tilewright.networks.compiled.packed_operators import CONCAT, EACH, PAIRS
-from tilewright.networks.relax.batch_norm import NORM
-from tilewright.networks.relax.bindings import Binding, FlatGraph, variables
+from tilewright.networks.compiled.packed_operators import CONCAT, EACH, PAIRS, POOLS
+from tilewright.networks.relax.batch_norm import ITEM, NORM
+from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, variables
 from tilewright.networks.relax.op_patterns import ADAPTIVE_POOL, MEAN
 from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import Workload
 
-WIDENED = frozenset((*EACH, *PAIRS, NORM, MEAN, ADAPTIVE_POOL))
-"""Operators that TVM fuses widening with."""
+WIDENED = frozenset((*EACH, *PAIRS, *POOLS, NORM, MEAN, ADAPTIVE_POOL))
+"""Operators that read bfloat16, with which TVM fuses widening, and pools."""
+PASSING = frozenset((*EACH, *PAIRS, *POOLS, NORM, ITEM, CONCAT))
+"""Operators whose result has the channels of what they read in the same blocks."""
 
 
 class Bfloat16Tensors:
@@ -36,6 +38,7 @@ class Bfloat16Tensors:
                 self._layers[binding.var] = layer
         self._results = set(variables(flat.module["main"].body.body))
         self._known: dict[Any, bool] = {}
+        self._blocks: dict[Any, int] = {}
         self._any = any(code.narrowed is not None for code in kernels.values())
 
     def __contains__(self, var: Any) -> bool:
@@ -52,6 +55,30 @@ class Bfloat16Tensors:
                 and (self._is_moved(var) or any(map(self._is_kept, users)))
             )
         return self._known[var]
+
+    def block(self, var: Any) -> int:
+        """The channels of a block that those who read a variable want; 0 where nobody does, or
+        where it is concatenated with what has no such blocks."""
+        if var not in self._blocks:
+            self._blocks[var] = 0  # of itself
+            self._blocks[var] = self._wanted_block(var)
+        return self._blocks[var]
+
+    def _wanted_block(self, var: Any) -> int:
+        wanted, together = [0], [var]
+        for user in self._flat.users.get(var, []):
+            layer = self._layers.get(user.var)
+            if layer is not None and layer.data.same_as(var):
+                wanted.append(self._kernels[layer.workload].stored_block)
+            elif user.op in PASSING:
+                wanted.append(self.block(user.var))
+                if user.op == CONCAT:
+                    together += variables(user.value)
+        if (own := self._flat.by_var.get(var)) is not None and own.op == CONCAT:
+            together += variables(own.value)
+        shapes = [shape for each in together if (shape := shape_of(each)) is not None]
+        fits = all(len(shape) == 4 and shape[1] % max(1, *wanted) == 0 for shape in shapes)
+        return max(wanted) if max(wanted) and fits else 0
 
     def _is_image(self, var: Any) -> bool:
         binding = self._flat.by_var.get(var)

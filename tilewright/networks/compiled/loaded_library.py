@@ -28,6 +28,8 @@ MAIN = "main"
 Moved = tuple[int, Sequence[int], Sequence[int]]
 """A kernel's argument, the shape that it has in memory, and the order in which the kernel alone
 has its axes; see `networks.compiled.transposed_operands`."""
+Stored = tuple[int, int]
+"""A kernel's argument in bfloat16, and the channels of its blocks in memory."""
 CPU, POOLED = 1, 2
 """TVM's numbers of a processor, and of an allocator that keeps what was freed."""
 
@@ -69,11 +71,11 @@ class LoadedLibrary:
         return self._caller.main
 
     def function(
-        self, name: str, moved: Sequence[Moved] = (), bfloat16: Sequence[int] = ()
+        self, name: str, moved: Sequence[Moved] = (), bfloat16: Sequence[Stored] = ()
     ) -> Callable[..., object]:
         """One of its kernels, on tensors as the kernel alone has them. Those that it reads or
         writes with other axes here, `moved`, are copied, and so are those that have another type
-        here, those of the numbers `bfloat16`."""
+        and other blocks here, `bfloat16`."""
         found: Callable[..., object] = self._module.get_function(name, query_imports=True)
         if bfloat16:
             found = _narrowing(found, bfloat16)
@@ -150,19 +152,30 @@ def _moving(function: Callable[..., object], moved: Sequence[Moved]) -> Callable
     return called
 
 
-def _narrowing(function: Callable[..., object], bfloat16: Sequence[int]) -> Callable[..., None]:
+def _narrowing(function: Callable[..., object], bfloat16: Sequence[Stored]) -> Callable[..., None]:
     def called(*tensors: Any) -> None:
         given, out = list(tensors), len(tensors) - 1
-        for number in bfloat16:
+        for number, block in bfloat16:
             array = _array(tensors[number])
-            bits = aligned_empty(array.shape, np.dtype(np.uint16))
-            bits[...] = rounded_array(array)
-            given[number] = _tensor(bits)
+            bits = _in_blocks(rounded_array(array), block)
+            aligned = aligned_empty(bits.shape, bits.dtype)
+            aligned[...] = bits
+            given[number] = _tensor(aligned)
         function(*given)
-        if out in bfloat16:
-            _array(tensors[out])[...] = widened_array(_array(given[out]))
+        if out in dict(bfloat16):
+            array = _array(tensors[out])
+            array[...] = _in_blocks(widened_array(_array(given[out])), array.shape[4])
 
     return called
+
+
+def _in_blocks(packed: Array, block: int) -> Array:
+    """(n, c / b, h, w, b) → (n, c / block, h, w, block)."""
+    n, count, h, w, each = packed.shape
+    if each == block:
+        return packed
+    channels = packed.transpose(0, 1, 4, 2, 3).reshape(n, count * each // block, block, h, w)
+    return channels.transpose(0, 1, 3, 4, 2)
 
 
 def _array(tensor: Any) -> Array:

@@ -10,7 +10,8 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst
 
-from tilewright.networks.compiled.packing import PackedTensors
+from tilewright.networks.compiled.packing import FLOAT_BLOCK, PackedTensors
+from tilewright.networks.compiled.pools import MOST_PIXELS, Window
 from tilewright.networks.relax.bindings import Binding, shape_of
 from tilewright.networks.relax.op_patterns import (
     ADAPTIVE_POOL,
@@ -33,6 +34,7 @@ QUANTISING = frozenset((QUANTISE, DEQUANTISE))
 PAIRS = frozenset((
     ADD, "relax.subtract", "relax.multiply", "relax.divide", "relax.maximum", "relax.minimum",
 ))  # fmt: skip
+POOLS = frozenset((MAX_POOL, AVERAGE_POOL))
 CONCAT, GATHER, WHERE, RESHAPE = "relax.concat", "relax.take", "relax.where", "relax.reshape"
 RESIZE = "relax.image.resize2d"
 REDUCTIONS = MappingProxyType({
@@ -48,18 +50,18 @@ def packed_result(
     by_var: Mapping[Any, Binding],
     *,
     bfloat16: bool = False,
+    wide: bool = False,
 ) -> tuple[Any, int] | None:
     """The expression and the block of an operator's result, computed on packed tensors; None where
     it is not done that way, or nothing it reads is packed. `by_var` has the operators before it.
-    With `bfloat16`, what only moves numbers gives that type.
+    With `bfloat16`, a pool stores that type. With `wide`, what is stored in it in the end keeps the
+    blocks of what is read.
 
     Shapes: (n, c, h, w), packed (n, c / block, h, w, block)."""
     if binding.shape is None or len(binding.shape) != 4:
         return None
-    if binding.op == CONCAT:
-        return _concat(tensors, binding, bfloat16)
     read = [arg for arg in binding.args if isinstance(arg, relax.Var)]
-    block = next((b for arg in read if (b := tensors.block_of(arg))), 0)
+    block = _block(next((b for arg in read if (b := tensors.block_of(arg))), 0), wide)
     if not block:
         return None
     if binding.op in EACH or (binding.op in QUANTISING and _is_by_tensor(binding)):
@@ -74,7 +76,7 @@ def packed_result(
         return _choice(tensors, binding, block, by_var.get(binding.args[1]))
     if binding.op in (GATHER, RESHAPE):
         return (_gather if binding.op == GATHER else _reshape)(tensors, binding, block)
-    return _pool(tensors, binding, block)
+    return _pool(tensors, binding, block, bfloat16)
 
 
 def reduced(tensors: PackedTensors, binding: Binding) -> Any:
@@ -91,11 +93,35 @@ def reduced(tensors: PackedTensors, binding: Binding) -> Any:
     return tensors.reshaped(made, shape)
 
 
-def packed_norm(tensors: PackedTensors, norm: Binding) -> tuple[Any, int] | None:
+def packed_concat(
+    tensors: PackedTensors, binding: Binding, *, bfloat16: bool
+) -> tuple[Any, int] | None:
+    """The same of a concatenation (n, c, h, w) along whole blocks of channels, in `bfloat16` or
+    not."""
+    if binding.shape is None or len(binding.shape) != 4:
+        return None
+    (parts,), axis = binding.args, binding.value.attrs.axis
+    if not isinstance(parts, relax.Tuple) or axis is None or int(axis) % 4 != 1:
+        return None
+    blocks = [tensors.block_of(field) for field in parts.fields]
+    if not any(blocks):
+        return None
+    block = _block(int(np.gcd.reduce([each for each in blocks if each])), bfloat16)
+    if any((shape_of(field) or (0, 1))[1] % block for field in parts.fields) or block < 4:
+        return None
+    form = tensors.bfloat16 if bfloat16 else tensors.packed
+    packed = [form(field, block) for field in parts.fields]
+    return relax.op.concat(packed, axis=1), block
+
+
+def packed_norm(
+    tensors: PackedTensors, norm: Binding, *, wide: bool = False
+) -> tuple[Any, int] | None:
     """The same of a BatchNorm that no layer took in, (n, c, h, w): one multiplication and one
     addition a value. None where its numbers are not known."""
     data, *given = norm.args
-    block, shape, attrs = tensors.block_of(data), shape_of(data) or (), norm.value.attrs
+    block, shape = _block(tensors.block_of(data), wide), shape_of(data) or ()
+    attrs = norm.value.attrs
     known = all(isinstance(arg, GenericConst) for arg in given)
     if not block or len(shape) != 4 or attrs.training or int(attrs.axis) != 1 or not known:
         return None
@@ -108,6 +134,11 @@ def packed_norm(tensors: PackedTensors, norm: Binding) -> tuple[Any, int] | None
 
     scaled = relax.op.multiply(tensors.packed(data, block), by_block(factor))
     return relax.op.add(tensors.emit(scaled), by_block(beta - mean * factor)), block
+
+
+def _block(read: int, wide: bool) -> int:
+    """Of a result, by that of what is read."""
+    return read if wide else min(read, FLOAT_BLOCK)
 
 
 def _is_by_tensor(binding: Binding) -> bool:
@@ -140,23 +171,9 @@ def _operand(tensors: PackedTensors, arg: Any, binding: Binding, block: int) -> 
     return tensors.packed(arg, block)
 
 
-def _concat(tensors: PackedTensors, binding: Binding, bfloat16: bool) -> tuple[Any, int] | None:
-    """Along whole blocks of channels."""
-    (parts,), axis = binding.args, binding.value.attrs.axis
-    if not isinstance(parts, relax.Tuple) or axis is None or int(axis) % 4 != 1:
-        return None
-    blocks = [tensors.block_of(field) for field in parts.fields]
-    if not any(blocks):
-        return None
-    block = int(np.gcd.reduce([each for each in blocks if each]))
-    if any((shape_of(field) or (0, 1))[1] % block for field in parts.fields) or block < 4:
-        return None
-    form = tensors.bfloat16 if bfloat16 else tensors.packed
-    packed = [form(field, block) for field in parts.fields]
-    return relax.op.concat(packed, axis=1), block
-
-
-def _pool(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, int] | None:
+def _pool(
+    tensors: PackedTensors, binding: Binding, block: int, bfloat16: bool
+) -> tuple[Any, int] | None:
     attrs = binding.value.attrs
     if binding.op == ADAPTIVE_POOL and (binding.shape or ())[2:] == (1, 1):
         return relax.op.mean(tensors.packed(binding.args[0], block), SPATIAL, keepdims=True), block
@@ -167,8 +184,10 @@ def _pool(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, in
         return REDUCTIONS[binding.op](packed, list(SPATIAL), keepdims=True), block
     if binding.op == RESIZE:
         return _resize(tensors, binding, block)
-    if binding.op not in (MAX_POOL, AVERAGE_POOL) or attrs.layout != "NCHW":
+    if binding.op not in POOLS or attrs.layout != "NCHW":
         return None
+    if (window := _window(binding)) is not None:
+        return tensors.pooled(binding.args[0], block, window, bfloat16=bfloat16), block
     pool = relax.op.nn.max_pool2d if binding.op == MAX_POOL else relax.op.nn.avg_pool2d
     made = pool(
         tensors.packed(binding.args[0], block),
@@ -178,6 +197,21 @@ def _pool(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, in
         layout=f"NCHW{block}c",
     )  # fmt: skip
     return made, block
+
+
+def _window(binding: Binding) -> Window | None:
+    """Of a pool that is written out; None for others."""
+    attrs, mean = binding.value.attrs, binding.op == AVERAGE_POOL
+    out, pads = (binding.shape or ())[2:], [int(pad) for pad in attrs.padding]
+    kernel, stride, dilation = (
+        (int(pair[0]), int(pair[1])) for pair in (attrs.pool_size, attrs.strides, attrs.dilation)
+    )
+    if kernel[0] * kernel[1] > MOST_PIXELS or (mean and attrs.ceil_mode):
+        return None
+    return Window(
+        (out[0], out[1]), kernel, stride, (pads[0], pads[1]), dilation, mean,
+        bool(attrs.count_include_pad),
+    )  # fmt: skip
 
 
 def _resize(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, int] | None:

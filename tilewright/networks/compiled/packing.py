@@ -13,13 +13,14 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from tilewright.core.bfloat16 import BELOW_HALF, NAN
+from tilewright.networks.compiled.bfloat16_numbers import narrowed, widened
+from tilewright.networks.compiled.pools import Window, pool
 from tilewright.networks.relax.bindings import shape_of
 
 OPAQUE = 8
 """TVM's pattern of functions that nothing is fused with."""
-_BITS = 16
-"""Of a bfloat16: the upper half of a float32."""
+FLOAT_BLOCK = 16
+"""Channels that a block of float32 has at most: a vector. Those of bfloat16 have up to two."""
 
 
 @dataclass
@@ -69,20 +70,32 @@ class PackedTensors:
         """Say what a variable of the model is now, in bfloat16."""
         self._known[var] = PackedTensor(shape_of(var), bfloat16={block: stored})
 
-    def is_bfloat16(self, var: Any, block: int) -> bool:
-        """Whether a value lies in such blocks in bfloat16."""
-        return var in self._known and block in self._known[var].bfloat16
+    def stored_block(self, var: Any, block: int) -> int:
+        """In which blocks, of several `block` each, a value lies in bfloat16; 0 where it does not
+        lie so."""
+        known = self._known[var].bfloat16 if var in self._known else {}
+        return next((each for each in known if each % block == 0), 0)
 
     def bfloat16(self, var: Any, block: int) -> Any:
         """The value in blocks of so many channels, (n, c / block, h, w, block), in bfloat16."""
         known = self._known[var]
         if block not in known.bfloat16:
-            known.bfloat16[block] = self.narrow(self.packed(var, block))
+            if known.bfloat16:
+                stored = next(iter(known.bfloat16.values()))
+                known.bfloat16[block] = self._in_blocks(stored, block)
+            else:
+                known.bfloat16[block] = self.narrow(self.packed(var, block))
         return known.bfloat16[block]
 
     def narrow(self, expression: Any) -> Any:
         """float32 as the nearest bfloat16."""
         return self._builder.emit_te(_narrow, expression, primfunc_name_hint="narrow")
+
+    def _in_blocks(self, packed: Any, block: int) -> Any:
+        """What is packed, in other blocks."""
+        if (shape_of(packed) or ())[4] == block:
+            return packed
+        return self._builder.emit_te(_in_blocks, packed, block, primfunc_name_hint="in_blocks")
 
     def copied_rows(self, rows: Any, places: Any) -> Any:
         """The rows (n, length) of a tensor at the places (m,), zeros where a place is negative."""
@@ -90,6 +103,17 @@ class PackedTensors:
         return self._builder.emit_te(
             _copy_rows, rows, places, primfunc_name_hint="copy_rows", primfunc_attrs=whole
         )
+
+    def pooled(self, var: Any, block: int, window: Window, *, bfloat16: bool) -> Any:
+        """A pool of a value, in blocks of so many channels, in `bfloat16` or in float32."""
+        stored = self._known[var].bfloat16
+        image = self.bfloat16(var, block) if stored else self.packed(var, block)
+        name = f"{'avg' if window.mean else 'max'}_pool2d"
+        whole = {"op_pattern": OPAQUE}  # fused, what is read would be computed for every window
+        return self._builder.emit_te(
+            lambda image: pool(image, window, bfloat16), image, primfunc_name_hint=name,
+            primfunc_attrs=whole,
+        )  # fmt: skip
 
     def block_of(self, var: Any) -> int:
         """In which blocks a variable's value lies; 0 where it lies as the model has it."""
@@ -105,8 +129,11 @@ class PackedTensors:
     def packed(self, var: Any, block: int) -> Any:
         """The value in blocks of so many channels, (n, c / block, h, w, block)."""
         known = self._known[var]
-        if block in known.bfloat16 and block not in known.packed:
-            return self._widen(known.bfloat16[block])
+        if block not in known.packed and known.bfloat16:
+            stored = known.bfloat16.get(block)
+            if stored is None:
+                stored = self._in_blocks(next(iter(known.bfloat16.values())), block)
+            return self._widen(stored)
         if block not in known.packed:
             known.packed[block] = self._packed(known, block)
         return known.packed[block]
@@ -156,26 +183,24 @@ def _copy_rows(rows: Any, places: Any) -> Any:
     return te.compute((places.shape[0], rows.shape[1]), value, name="copy_rows")
 
 
-def _widen(stored: Any) -> Any:
-    def value(*place: Any) -> Any:
-        bits = tirx.shift_left(tirx.Cast("uint32", stored[place]), tirx.const(_BITS, "uint32"))
-        return tirx.reinterpret("float32", bits)
+def _in_blocks(packed: Any, block: int) -> Any:
+    """(n, c / b, h, w, b) → (n, c / block, h, w, block)."""
+    n, count, h, w, each = map(int, packed.shape)
 
-    return te.compute(stored.shape, value, name="widen")
+    def value(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
+        if each % block == 0:
+            several = each // block
+            inside = tirx.indexmod(c, several) * block + i
+            return packed[n, tirx.indexdiv(c, several), y, x, inside]
+        channel = c * block + i
+        return packed[n, tirx.indexdiv(channel, each), y, x, tirx.indexmod(channel, each)]
+
+    return te.compute((n, count * each // block, h, w, block), value, name="in_blocks")
+
+
+def _widen(stored: Any) -> Any:
+    return te.compute(stored.shape, lambda *at: widened(stored[at]), name="widen")
 
 
 def _narrow(x: Any) -> Any:
-    """Halves to even, as `targets.cpu.kernels.matrix_tiles` rounds."""
-
-    def bits_of(value: int) -> Any:
-        return tirx.const(value, "uint32")
-
-    def value(*place: Any) -> Any:
-        bits = tirx.Var("bits", "uint32")  # computed once, however often it is read
-        odd = tirx.bitwise_and(tirx.shift_right(bits, bits_of(_BITS)), bits_of(1))
-        near = tirx.shift_right(bits + odd + bits_of(BELOW_HALF), bits_of(_BITS))
-        nan = tirx.bitwise_and(bits, bits_of(0x7FFFFFFF)) > bits_of(0x7F800000)
-        made = tirx.Cast("uint16", tirx.Select(nan, bits_of(NAN), near))
-        return tirx.Let(bits, tirx.reinterpret("uint32", x[place]), made)
-
-    return te.compute(x.shape, value, name="narrow")
+    return te.compute(x.shape, lambda *at: narrowed(x[at]), name="narrow")

@@ -13,8 +13,11 @@ from tvm.ir import IRModule
 from tilewright.networks.compiled.bfloat16_tensors import Bfloat16Tensors
 from tilewright.networks.compiled.layers import KernelLayer
 from tilewright.networks.compiled.packed_operators import (
+    CONCAT,
     EACH,
     PAIRS,
+    POOLS,
+    packed_concat,
     packed_norm,
     packed_result,
     reduced,
@@ -35,25 +38,27 @@ from tilewright.targets.workload import Workload
 
 Moved = tuple[tuple[int, MovedAxes], ...]
 """Parameters of a function, by number, that are read or written before axes are moved."""
+Stored = tuple[tuple[int, int], ...]
+"""Parameters of a function, by number, that are bfloat16, and the block of channels of each."""
 KERNEL = "tilewright.kernel"
 """Attribute of a function that has its schedule."""
 BFLOAT16 = "uint16"
 """How bfloat16 is stored."""
-NARROWED = frozenset((*EACH, *PAIRS, ITEM))
+NARROWED = frozenset((*EACH, *PAIRS, *POOLS, ITEM))
 """Operators whose result TVM rounds to bfloat16 where it is computed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rewritten:
     """`module` calls the functions `called`, one a layer, in the order in which they run; each
-    has the parameters `moved` with other axes than its kernel alone, and those of the numbers
-    `bfloat16` in that type."""
+    has the parameters `moved` with other axes than its kernel alone, and those of `bfloat16` in
+    that type."""
 
     module: IRModule
     layers: Sequence[KernelLayer]
     called: Sequence[str]
     moved: Sequence[Moved]
-    bfloat16: Sequence[tuple[int, ...]]
+    bfloat16: Sequence[Stored]
 
 
 def rewritten(
@@ -100,20 +105,20 @@ class _RewrittenMain:
         self._builder = builder
         self._kernels = kernels
         self._flat = flat
-        self._functions: dict[tuple[Workload, Moved, tuple[int, ...]], Any] = {}
+        self._functions: dict[tuple[Workload, Moved, Stored], Any] = {}
         self.tensors = PackedTensors(builder)
         self.done: set[Any] = set()  # what a kernel does that no layer names
         self.layers: list[KernelLayer] = []
         self.called: list[str] = []
         self.moved: list[Moved] = []
-        self.bfloat16: list[tuple[int, ...]] = []
+        self.bfloat16: list[Stored] = []
 
     def kernel(self, layer: KernelLayer) -> None:
         """Call a layer's kernel on packed tensors."""
         code = self._kernels[layer.workload]
         wanted = [shape_of_parameter(parameter) for parameter in code.function.params]
         moved: list[tuple[int, MovedAxes]] = []
-        narrowed: list[int] = []
+        narrowed: dict[int, int] = {}
         if layer.weight is None:
             operands = layer.data, layer.match.anchor.args[1]
             arguments = [self._operand(i, var, wanted, moved) for i, var in enumerate(operands)]
@@ -132,10 +137,6 @@ class _RewrittenMain:
             number = len(arguments)
             var = self._image(var, layer.result.var, code.out_block)
             arguments.append(self._read_narrowed(var, code, code.out_block, narrowed, number))
-        fitting = [
-            self.tensors.reshaped(arg, shape)
-            for arg, shape in zip(arguments, wanted[:-1], strict=True)
-        ]
         result = layer.result
         behind = moved_result(self._flat, result) if layer.weight is None else None
         if behind is not None and behind[1].fits(wanted[-1]):
@@ -145,30 +146,42 @@ class _RewrittenMain:
             self.done.add(result.var)
         narrow = code.narrowed is not None and result.var in self._in_bfloat16
         if narrow:
-            narrowed.append(len(wanted) - 1)
-        function = self._function(layer.workload, code, tuple(moved), tuple(narrowed))
+            block = self._in_bfloat16.block(result.var) or code.out_block
+            narrowed[len(wanted) - 1] = block
+        for number, each in narrowed.items():
+            wanted[number] = _in_blocks(wanted[number], each)
+        fitting = [
+            self.tensors.reshaped(arg, shape)
+            for arg, shape in zip(arguments, wanted[:-1], strict=True)
+        ]
+        stored = tuple(sorted(narrowed.items()))
+        function = self._function(layer.workload, code, tuple(moved), stored)
         out = relax.TensorType(wanted[-1], BFLOAT16 if narrow else layer.workload.out_dtype)
         written = self.tensors.emit(relax.call_tir(function, fitting, out))
-        self._put(result, written, code.out_block, narrow)
+        self._put(result, written, narrowed.get(len(wanted) - 1, code.out_block), narrow)
         self.layers.append(layer)
         self.called.append(str(function.name_hint))
         self.moved.append(tuple(moved))
-        self.bfloat16.append(tuple(narrowed))
+        self.bfloat16.append(stored)
 
     def other(self, binding: Binding) -> None:
         """What TVM compiles, on packed tensors where it can be done on them."""
         norm = self._flat.by_var.get(binding.value.tuple_value) if binding.op == ITEM else None
+        narrow = binding.var in self._in_bfloat16
+        wide = narrow or self._in_bfloat16.block(binding.var) > 0
         if norm is not None and norm.op == NORM and binding.value.index == 0:
-            found = packed_norm(self.tensors, norm)
+            found = packed_norm(self.tensors, norm, wide=wide)
+        elif binding.op == CONCAT:
+            found = packed_concat(self.tensors, binding, bfloat16=narrow)
         else:
-            narrow = binding.var in self._in_bfloat16
-            found = packed_result(self.tensors, binding, self._flat.by_var, bfloat16=narrow)
+            by_var = self._flat.by_var
+            found = packed_result(self.tensors, binding, by_var, bfloat16=narrow, wide=wide)
         if found is not None:
             expression, block = found
             made = self.tensors.emit(expression)
             if str(made.ty.dtype) == BFLOAT16:
                 self.tensors.put_bfloat16(binding.var, made, block)
-            elif binding.var in self._in_bfloat16 and binding.op in NARROWED:
+            elif narrow and binding.op in NARROWED:
                 self.tensors.put_bfloat16(binding.var, self.tensors.narrow(made), block)
             else:
                 self.tensors.put(binding.var, packed=made, block=block)
@@ -221,13 +234,14 @@ class _RewrittenMain:
         return self.tensors.plain(before)
 
     def _read_narrowed(
-        self, var: Any, code: KernelCode, block: int, narrowed: list[int], number: int
+        self, var: Any, code: KernelCode, block: int, narrowed: dict[int, int], number: int
     ) -> Any:
         """A tensor, in bfloat16 where it lies so and the kernel reads that."""
-        if code.narrowed is None or not block or not self.tensors.is_bfloat16(var, block):
+        stored = self.tensors.stored_block(var, block) if code.narrowed and block else 0
+        if not stored:
             return self._read(var, block)
-        narrowed.append(number)
-        return self.tensors.bfloat16(var, block)
+        narrowed[number] = stored
+        return self.tensors.bfloat16(var, stored)
 
     def _read(self, var: Any, block: int) -> Any:
         return self.tensors.packed(var, block) if block else self.tensors.plain(var)
@@ -245,14 +259,14 @@ class _RewrittenMain:
             self.tensors.put(result.var, packed=packed, block=block)
 
     def _function(
-        self, workload: Workload, code: KernelCode, moved: Moved, narrowed: tuple[int, ...]
+        self, workload: Workload, code: KernelCode, moved: Moved, narrowed: Stored
     ) -> Any:
         key = workload, moved, narrowed
         if key not in self._functions:
             name = f"{workload.operator}_{workload.id}"
             function = on_moved(code.function, moved) if moved else code.function
             if narrowed and code.narrowed is not None:
-                function = code.narrowed(function, narrowed)
+                function = code.narrowed(dict(narrowed))
             function = function.with_attrs({KERNEL: 1, "op_pattern": OPAQUE})
             function = function.without_attr("global_symbol")
             self._functions[key] = self._builder.add_func(function, name)
@@ -270,6 +284,12 @@ def _with_zero(numbers: Any, zero: Any) -> Any:
     return te.compute(
         numbers.shape, lambda i: tirx.Select(i == 0, bits, numbers[i]), name="with_zero"
     )
+
+
+def _in_blocks(shape: tuple[int, ...], block: int) -> tuple[int, ...]:
+    """Of a packed tensor, in other blocks of channels."""
+    n, count, height, width, each = shape
+    return n, count * each // block, height, width, block
 
 
 def _constant(array: Any) -> Any:

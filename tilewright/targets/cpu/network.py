@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilewright.core.errors import SpecError, WorkloadError
@@ -11,9 +11,11 @@ from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.anchor import DType
 from tilewright.targets.base import Space
 from tilewright.targets.cpu.compile import llvm_target, scheduled
+from tilewright.targets.cpu.kernels.conv2d_tiles import ConvolutionTiles
 from tilewright.targets.cpu.kernels.int8_dot_product import computes_int8
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.kernels.matrix_tiles import BFLOAT16
 from tilewright.targets.cpu.kernels.narrowed import narrowed
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.pipeline import lowering
@@ -106,11 +108,14 @@ def _code(workload: Workload, spec: CpuSpec, values: KnobValues) -> KernelCode:
         channel_block(workload.in_channels, spec.lanes) if image else 0,
         channel_block(workload.out_channels, spec.lanes) if image else 0,
         lambda weights: made.pack_weights(weights, workload, spec, values),
-        _narrowed(workload, spec),
+        _narrowed(workload, spec, values, function),
+        _stored_block(workload, spec),
     )
 
 
-def _narrowed(workload: Workload, spec: CpuSpec) -> Callable[[Any, Sequence[int]], Any] | None:
+def _narrowed(
+    workload: Workload, spec: CpuSpec, values: KnobValues, function: Any
+) -> Callable[[Mapping[int, int]], Any] | None:
     """Of convolutions of tiles and of single channels, on a processor whose layers use bfloat16.
     Kernels of groups read single numbers, each of which would be widened by itself."""
     if not spec.bfloat16 or workload.operator != "conv2d" or workload.dequantises:
@@ -119,4 +124,19 @@ def _narrowed(workload: Workload, spec: CpuSpec) -> Callable[[Any, Sequence[int]
         return None
     if workload.groups == 1 and workload.dtype != "bfloat16":
         return None
-    return lambda function, numbers: narrowed(function, numbers, spec)
+
+    def made(blocks: Mapping[int, int]) -> Any:
+        left, code = dict(blocks), function
+        kernel = kernel_for(workload, spec)
+        if isinstance(kernel, ConvolutionTiles) and 0 in left:
+            code = kernel.of_stored(workload, spec, values, left.pop(0))
+        return narrowed(code, left, spec)
+
+    return made
+
+
+def _stored_block(workload: Workload, spec: CpuSpec) -> int:
+    """Where data in rows of tiles can be loaded as they are; 0 elsewhere."""
+    tiles = isinstance(kernel_for(workload, spec), ConvolutionTiles)
+    row = BFLOAT16.in_row
+    return row if tiles and workload.dtype == "bfloat16" and workload.in_channels % row == 0 else 0

@@ -83,6 +83,15 @@ class ConvolutionTiles:
         b = _blocks(workload, values)
         return product_function(b, values, spec, _Image(workload, spec, b))
 
+    def of_stored(
+        self, workload: Workload, spec: CpuSpec, values: KnobValues, data_block: int
+    ) -> Any:
+        """The same function of data that are bfloat16 already, as uint16, in blocks of so many
+        channels. Where blocks fill a row of a tile, and nothing is padded or skipped, tiles are
+        loaded from the data themselves."""
+        b = _blocks(workload, values)
+        return product_function(b, values, spec, _Image(workload, spec, b, data_block))
+
     def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The function as it is."""
         return function
@@ -159,6 +168,12 @@ class CopyLayout:
         """Of the numbers of all copies."""
         return self.w.batch * self.blocks * int(np.prod(self.size)) * self.channels
 
+    def is_of(self, data: tuple[int, ...]) -> bool:
+        """Whether data of this shape, (n, c / block, h, w, block), lie as the copy does."""
+        copied = self.w.batch, self.blocks, *self.size[2:], self.channels
+        whole = self.channels == self.numbers.in_row and not self.w.pad_top and not self.w.pad_left
+        return not self.folded and self.size[:2] == (1, 1) and whole and copied == data
+
     def depth_of(self, weights: NDArray[Any]) -> NDArray[Any]:
         """(o, c, kh, kw) → (depth, o), zeros where there is no channel."""
         w, missing = self.w, self.blocks * self.channels - self.w.in_channels
@@ -185,24 +200,34 @@ class _Image:
 
     own_weights = False
 
-    def __init__(self, w: Workload, spec: CpuSpec, b: TileBlocks) -> None:
+    def __init__(self, w: Workload, spec: CpuSpec, b: TileBlocks, stored_block: int = 0) -> None:
         self.w, self.b, self.spec, self.numbers = w, b, spec, numbers_of(w)
         self.layout = CopyLayout.of(w)
-        self.shapes = packed_shape(w, spec), packed_shape(w, spec, out=True)
+        data, out = packed_shape(w, spec), packed_shape(w, spec, out=True)
+        self.stored = bool(stored_block)
+        if stored_block:
+            data = data[0], w.in_channels // stored_block, *data[2:4], stored_block
+        self.shapes = data, out
         self.row = self.layout.channels * (w.stride_w if self.layout.folded else 1)
 
     def take(self) -> None:
         """Writes the parameters."""
         data, out = self.shapes
         weights = (weight_words(self.b, self.numbers),)
-        self.a = Arguments(self.w, data, weights, (out[1], out[4]), out, "int32")
+        kind = self.numbers.kind if self.stored else ""
+        self.a = Arguments(self.w, data, weights, (out[1], out[4]), out, "int32", kind)
         self.weights = self.a.weights
 
     # -- the copy ------------------------------------------------------------------------------
 
     def pack(self) -> None:
-        """Copies the data, between their padding."""
+        """Copies the data, between their padding, unless they lie as a copy would."""
         w, layout = self.w, self.layout
+        if self.stored and layout.is_of(self.shapes[0]):
+            self.data = T.decl_buffer(
+                (layout.count,), self.numbers.kind, data=self.a.data.data, scope="global"
+            )
+            return
         self.data = T.alloc_buffer((layout.count,), self.numbers.kind)
         phases_y, phases_x, height, width = layout.size
         with T.parallel(0, w.batch * layout.blocks * height) as index:
@@ -253,7 +278,8 @@ class _Image:
         def move(block: int) -> None:
             with T.vectorized(0, each) as i:
                 value = self.a.data[(n, c * count + block, *place, i)]
-                value = self.numbers.stored(value, each, self.spec)
+                if not self.stored:
+                    value = self.numbers.stored(value, each, self.spec)
                 T.buffer_store(self.data, value, [start + block * each + i])
 
         for block in range(count):

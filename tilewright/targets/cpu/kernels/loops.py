@@ -98,18 +98,19 @@ class Nest:
 class Arguments:
     """A kernel's parameters while its function is being written, in the order they are passed;
     weights of int8 are packed in int32 (`targets.cpu.kernels.int8_dot_product`), unless another
-    type is given.
+    type is given, and so are the data of the workload's type.
     """
 
     def __init__(
         self, workload: Workload, data: tuple[int, ...], weights: tuple[int, ...],
         bias: tuple[int, ...], out: tuple[int, ...], weights_type: str = "",
+        data_type: str = "",
     ) -> None:  # fmt: skip
         def argument(name: str, shape: tuple[int, ...], dtype: str) -> Any:
             return T.arg(name, T.buffer(shape, dtype))
 
         self.workload = workload
-        self.data = argument("data", data, workload.data_dtype)
+        self.data = argument("data", data, data_type or workload.data_dtype)
         self.weights = argument("weights", weights, weights_type or sums_type(workload))
         self._inputs: dict[str, Any] = {
             name: argument(name, shape_of_tensor(workload, name, bias, out), dtype)
