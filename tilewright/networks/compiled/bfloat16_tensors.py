@@ -12,6 +12,7 @@ from typing import Any
 
 from tilewright.networks.compiled.layers import KernelLayer
 from tilewright.networks.compiled.packed_operators import CONCAT, EACH, PAIRS, POOLS
+from tilewright.networks.compiled.pixels_beside import pixels_beside
 from tilewright.networks.relax.batch_norm import ITEM, NORM
 from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, variables
 from tilewright.networks.relax.op_patterns import ADAPTIVE_POOL, MEAN
@@ -39,6 +40,8 @@ class Bfloat16Tensors:
         self._results = set(variables(flat.module["main"].body.body))
         self._known: dict[Any, bool] = {}
         self._blocks: dict[Any, int] = {}
+        self.beside = pixels_beside(flat)
+        self._behind = {each.first: flat.by_var[var] for var, each in self.beside.items()}
         self._any = any(code.narrowed is not None for code in kernels.values())
 
     def __contains__(self, var: Any) -> bool:
@@ -47,7 +50,7 @@ class Bfloat16Tensors:
             return False
         if var not in self._known:
             self._known[var] = False  # of itself
-            users = self._flat.users.get(var, [])
+            users = self._users(var)
             self._known[var] = (
                 bool(users)
                 and var not in self._results
@@ -66,11 +69,11 @@ class Bfloat16Tensors:
 
     def _wanted_block(self, var: Any) -> int:
         wanted, together = [0], [var]
-        for user in self._flat.users.get(var, []):
+        for user in self._users(var):
             layer = self._layers.get(user.var)
             if layer is not None and layer.data.same_as(var):
                 wanted.append(self._kernels[layer.workload].stored_block)
-            elif user.op in PASSING:
+            elif user.op in PASSING or user.var in self.beside:
                 wanted.append(self.block(user.var))
                 if user.op == CONCAT:
                     together += variables(user.value)
@@ -91,12 +94,19 @@ class Bfloat16Tensors:
             given = (layer.data, *layer.added)
             narrowed = self._kernels[layer.workload].narrowed
             return narrowed is not None and any(each.same_as(var) for each in given)
-        return user.op in WIDENED or (user.op == CONCAT and user.var in self)
+        return user.op in WIDENED or (self._only_moves(user) and user.var in self)
 
     def _is_moved(self, var: Any) -> bool:
         """Whether a value is written to memory anyway, by a kernel or by moving others."""
-        return var in self._layers or bool(self._flat.by_var[var].op == CONCAT)
+        return var in self._layers or self._only_moves(self._flat.by_var[var])
 
     def _is_kept(self, user: Binding) -> bool:
         """Whether an operator reads a value from memory: TVM fuses the others."""
-        return user.var in self._layers or user.op == CONCAT
+        return user.var in self._layers or self._only_moves(user)
+
+    def _only_moves(self, binding: Binding) -> bool:
+        return bool(binding.op == CONCAT) or binding.var in self.beside
+
+    def _users(self, var: Any) -> list[Binding]:
+        """The operators that read a variable; those that make pixels of its channels as one."""
+        return [self._behind.get(user.var, user) for user in self._flat.users.get(var, [])]

@@ -12,6 +12,7 @@ from tvm.ir import GenericConst
 
 from tilewright.networks.compiled.packing import FLOAT_BLOCK, PackedTensors
 from tilewright.networks.compiled.pools import MOST_PIXELS, Window
+from tilewright.networks.compiled.resizes import MODES, is_vector
 from tilewright.networks.relax.bindings import Binding, shape_of
 from tilewright.networks.relax.op_patterns import (
     ADAPTIVE_POOL,
@@ -183,7 +184,7 @@ def _pool(
         packed = tensors.packed(binding.args[0], block)
         return REDUCTIONS[binding.op](packed, list(SPATIAL), keepdims=True), block
     if binding.op == RESIZE:
-        return _resize(tensors, binding, block)
+        return _nearest(tensors, binding, block)
     if binding.op not in POOLS or attrs.layout != "NCHW":
         return None
     if (window := _window(binding)) is not None:
@@ -214,7 +215,26 @@ def _window(binding: Binding) -> Window | None:
     )  # fmt: skip
 
 
-def _resize(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, int] | None:
+def resized(tensors: PackedTensors, binding: Binding) -> tuple[Any, int] | None:
+    """A linear resize of (n, c, h, w), and the block that it lies in: 0 where channels fill no
+    vectors, and the result lies as the model has it. None where an operator is no such."""
+    if binding.op != RESIZE:
+        return None
+    shape, before = binding.shape or (), shape_of(binding.args[0]) or ()
+    if len(shape) != 4 or len(before) != 4:
+        return None
+    attrs = binding.value.attrs
+    mode = str(attrs.coordinate_transformation_mode)
+    typed = str(attrs.out_dtype) in ("", "void", "float32", "None")
+    if attrs.layout != "NCHW" or attrs.method != "linear" or mode not in MODES or not typed:
+        return None
+    block = min(tensors.block_of(binding.args[0]), FLOAT_BLOCK)
+    if before[2:] == (1, 1) or (not block and before[1] == 1):
+        return None
+    return tensors.resized(binding.args[0], block if is_vector(block) else 0, shape[2:], mode)
+
+
+def _nearest(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, int] | None:
     """An index computed once serves all channels of a block."""
     attrs = binding.value.attrs
     if attrs.layout != "NCHW" or attrs.coordinate_transformation_mode == "tf_crop_and_resize":

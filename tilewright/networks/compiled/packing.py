@@ -14,7 +14,9 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from tilewright.networks.compiled.bfloat16_numbers import narrowed, widened
+from tilewright.networks.compiled.pixels_beside import PixelsBeside, put_beside
 from tilewright.networks.compiled.pools import Window, pool
+from tilewright.networks.compiled.resizes import along, linear_taps
 from tilewright.networks.relax.bindings import shape_of
 
 OPAQUE = 8
@@ -114,6 +116,38 @@ class PackedTensors:
             lambda image: pool(image, window, bfloat16), image, primfunc_name_hint=name,
             primfunc_attrs=whole,
         )  # fmt: skip
+
+    def beside(self, found: PixelsBeside, *, bfloat16: bool) -> tuple[Any, int] | None:
+        """Channels that become pixels, and their block, in `bfloat16` or in float32; None where
+        blocks hold channels of several pixels."""
+        known = self._known[found.source]
+        stored = bool(known.bfloat16) and bfloat16
+        block = known.block if stored else min(known.block, FLOAT_BLOCK)
+        if not block or found.channels % block:
+            return None
+        form = self.bfloat16 if stored else self.packed
+        image = form(found.source, block)
+        made = self._builder.emit_te(
+            put_beside(image, found), image, primfunc_name_hint="pixels_beside"
+        )
+        return (self.narrow(made) if bfloat16 and not stored else made), block
+
+    def resized(self, var: Any, block: int, size: Sequence[int], mode: str) -> tuple[Any, int]:
+        """A value (n, c, h, w) resized linearly to `size`, in blocks of so many channels, and the
+        block."""
+        image = self.packed(var, block) if block else self.plain(var)
+        for axis, wanted in ((3, size[1]), (2, size[0])):
+            taps = linear_taps((shape_of(image) or ())[axis], wanted, mode)
+            arrays = [
+                relax.const(array, str(array.dtype))
+                for array in (taps.first, taps.second, taps.share)
+            ]
+            # The second pass reads each value of the first twice, or more.
+            whole = {"op_pattern": OPAQUE} if axis == 3 else None
+            image = self._builder.emit_te(
+                along(axis), image, *arrays, primfunc_name_hint="resize2d", primfunc_attrs=whole
+            )
+        return image, block
 
     def block_of(self, var: Any) -> int:
         """In which blocks a variable's value lies; 0 where it lies as the model has it."""

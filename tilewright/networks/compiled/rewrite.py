@@ -21,8 +21,10 @@ from tilewright.networks.compiled.packed_operators import (
     packed_norm,
     packed_result,
     reduced,
+    resized,
 )
 from tilewright.networks.compiled.packing import OPAQUE, PackedTensors
+from tilewright.networks.compiled.pixels_beside import PixelsBeside
 from tilewright.networks.compiled.transposed_operands import (
     SHAPES,
     MovedAxes,
@@ -102,6 +104,7 @@ class _RewrittenMain:
         in_bfloat16: Bfloat16Tensors,
     ) -> None:  # fmt: skip
         self._in_bfloat16 = in_bfloat16
+        self._beside = in_bfloat16.beside
         self._builder = builder
         self._kernels = kernels
         self._flat = flat
@@ -166,7 +169,15 @@ class _RewrittenMain:
 
     def other(self, binding: Binding) -> None:
         """What TVM compiles, on packed tensors where it can be done on them."""
+        beside = self._beside.get(binding.var)
+        if beside is not None and self._put_beside(binding, beside):
+            return
         norm = self._flat.by_var.get(binding.value.tuple_value) if binding.op == ITEM else None
+        if (made := resized(self.tensors, binding)) is not None:
+            image, block = made
+            form: dict[str, Any] = {"packed": image, "block": block} if block else {"plain": image}
+            self.tensors.put(binding.var, **form)
+            return
         narrow = binding.var in self._in_bfloat16
         wide = narrow or self._in_bfloat16.block(binding.var) > 0
         if norm is not None and norm.op == NORM and binding.value.index == 0:
@@ -195,6 +206,19 @@ class _RewrittenMain:
             self.tensors.put(binding.var, plain=self.tensors.reshaped(value, binding.shape))
             return
         self.tensors.put(binding.var, plain=self.tensors.emit(_replaced(binding.value, known)))
+
+    def _put_beside(self, binding: Binding, beside: PixelsBeside) -> bool:
+        """Whether channels became pixels on blocks."""
+        narrow = binding.var in self._in_bfloat16
+        found = self.tensors.beside(beside, bfloat16=narrow)
+        if found is None:
+            return False
+        made, block = found
+        if narrow:
+            self.tensors.put_bfloat16(binding.var, made, block)
+        else:
+            self.tensors.put(binding.var, packed=made, block=block)
+        return True
 
     def result(self, expression: Any) -> Any:
         """What the network gives, as the model has it."""
