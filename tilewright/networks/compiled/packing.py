@@ -14,6 +14,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from tilewright.networks.compiled.bfloat16_numbers import narrowed, widened
+from tilewright.networks.compiled.channel_shuffles import ChannelShuffle, shuffled
 from tilewright.networks.compiled.pixels_beside import PixelsBeside, put_beside
 from tilewright.networks.compiled.pools import Window, pool
 from tilewright.networks.compiled.resizes import along, linear_taps
@@ -131,6 +132,20 @@ class PackedTensors:
             put_beside(image, found), image, primfunc_name_hint="pixels_beside"
         )
         return (self.narrow(made) if bfloat16 and not stored else made), block
+
+    def shuffled(self, found: ChannelShuffle) -> tuple[Any, int] | None:
+        """Shuffled channels, and their block; None where they lie in none."""
+        block = min(self.block_of(found.source), FLOAT_BLOCK)
+        if block < 4:
+            return None
+        n, channels, height, width = found.shape
+        image = self.packed(found.source, block)
+        rows = self.reshaped(image, (n, channels * height * width))
+        made = self._builder.emit_te(
+            shuffled, rows, relax.const(found.places(block), "int32"), (height, width),
+            primfunc_name_hint="shuffled", primfunc_attrs={"op_pattern": OPAQUE},
+        )  # fmt: skip
+        return made, block
 
     def resized(self, var: Any, block: int, size: Sequence[int], mode: str) -> tuple[Any, int]:
         """A value (n, c, h, w) resized linearly to `size`, in blocks of so many channels, and the

@@ -11,6 +11,7 @@ from tvm import relax, te, tirx
 from tvm.ir import IRModule
 
 from tilewright.networks.compiled.bfloat16_tensors import Bfloat16Tensors
+from tilewright.networks.compiled.channel_shuffles import channel_shuffles
 from tilewright.networks.compiled.layers import KernelLayer
 from tilewright.networks.compiled.packed_operators import (
     CONCAT,
@@ -105,6 +106,7 @@ class _RewrittenMain:
     ) -> None:  # fmt: skip
         self._in_bfloat16 = in_bfloat16
         self._beside = in_bfloat16.beside
+        self._shuffles = channel_shuffles(flat)
         self._builder = builder
         self._kernels = kernels
         self._flat = flat
@@ -173,6 +175,10 @@ class _RewrittenMain:
         if beside is not None and self._put_beside(binding, beside):
             return
         norm = self._flat.by_var.get(binding.value.tuple_value) if binding.op == ITEM else None
+        shuffle = self._shuffles.get(binding.var)
+        if shuffle is not None and (found := self.tensors.shuffled(shuffle)) is not None:
+            self.tensors.put(binding.var, packed=found[0], block=found[1])
+            return
         if (made := resized(self.tensors, binding)) is not None:
             image, block = made
             form: dict[str, Any] = {"packed": image, "block": block} if block else {"plain": image}

@@ -120,9 +120,9 @@ def _narrowed(
     Kernels of groups read single numbers, each of which would be widened by itself."""
     if not spec.bfloat16 or workload.operator != "conv2d" or workload.dequantises:
         return None
-    if workload.dtype == "int8" or 1 < workload.groups < workload.in_channels:
+    if workload.dtype != "bfloat16" and workload.groups < workload.in_channels:
         return None
-    if workload.groups == 1 and workload.dtype != "bfloat16":
+    if workload.dtype == "int8":
         return None
 
     def made(blocks: Mapping[int, int]) -> Any:

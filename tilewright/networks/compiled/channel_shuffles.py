@@ -1,0 +1,83 @@
+"""Finds shuffles of channels, and writes them on blocks of channels.
+
+A shuffle (Zhang et al., ShuffleNet, arXiv 1707.01083) is a change of shape, of axes, and of shape
+again: (n, g * k, h, w) → (n, g, k, h, w) → (n, k, g, h, w) → (n, g * k, h, w). TVM unpacks an image
+for it and packs it again. Here each block gathers its channels, by a table of their places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax, te
+
+from tilewright.networks.relax.bindings import Binding, FlatGraph
+
+RESHAPE, PERMUTE = "relax.reshape", "relax.permute_dims"
+_AXES = [0, 2, 1, 3, 4]
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelShuffle:
+    """Of the image `source`, whose channels lie in `groups`; `inside` are the operators before the
+    one that gives the result."""
+
+    source: Any
+    inside: tuple[Any, ...]
+    shape: tuple[int, ...]
+    groups: int
+
+    def places(self, block: int) -> NDArray[np.int32]:
+        """Where the channels of the result are read in an image of the source, a pixel's in blocks:
+        (c / block, block), in numbers."""
+        _, channels, height, width = self.shape
+        made = np.arange(channels).reshape(self.groups, -1).T.ravel()
+        return (
+            (made // block * height * width * block + made % block)
+            .astype(np.int32)
+            .reshape(-1, block)
+        )
+
+
+def channel_shuffles(flat: FlatGraph) -> dict[Any, ChannelShuffle]:
+    """All in a network, by the variable of the result, (n, c, h, w)."""
+    found = {}
+    for binding in flat.bindings:
+        if (made := _of(flat, binding)) is not None:
+            found[binding.var] = made
+    return found
+
+
+def _of(flat: FlatGraph, binding: Binding) -> ChannelShuffle | None:
+    chain = [binding]
+    for operator in (RESHAPE, PERMUTE, RESHAPE):
+        last = chain[-1]
+        if last.op != operator or not isinstance(last.args[0], relax.Var):
+            return None
+        before = flat.by_var.get(last.args[0])
+        if before is None:
+            return None
+        chain.append(before)
+    _, permute, split, source = chain
+    alone = all(len(flat.users.get(each.var, [])) == 1 for each in (permute, split))
+    shape, apart = source.shape or (), split.shape or ()
+    if not alone or len(shape) != 4 or binding.shape != shape or len(apart) != 5:
+        return None
+    axes = permute.value.attrs.axes
+    if axes is None or list(map(int, axes)) != _AXES or apart[3:] != shape[2:]:
+        return None
+    return ChannelShuffle(source.var, (split.var, permute.var), shape, apart[1])
+
+
+def shuffled(rows: Any, places: Any, size: tuple[int, int]) -> Any:
+    """The result (n, c / block, h, w, block) of images (n, c * h * w) in blocks; `places` are those
+    of `ChannelShuffle.places`, `size` is (h, w)."""
+    blocks, block = map(int, places.shape)
+
+    def value(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
+        return rows[n, places[c, i] + (y * size[1] + x) * block]
+
+    return te.compute((int(rows.shape[0]), blocks, *size, block), value, name="shuffled")
