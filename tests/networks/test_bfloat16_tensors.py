@@ -76,11 +76,11 @@ def test_images_between_layers_that_multiply_in_bfloat16_are_stored_in_it(tmp_pa
     model = net.model(residual(net))
     artifact = built(model, tmp_path)
     assert stored(artifact) == {
-        "stem": [3],  # data, weights, bias, the result
-        "wide": [0, 3],
-        "narrow": [0, 3, 4],  # also what is added
-        "each": [0, 3],
-        "last": [0, 3],
+        "stem": [[3, 32]],  # data, weights, bias, the result; blocks of so many channels
+        "wide": [[0, 32], [3, 32]],
+        "narrow": [[0, 32], [3, 32], [4, 16]],  # also what is added
+        "each": [[0, 16], [3, 32]],
+        "last": [[0, 32], [3, 16]],
         "fc": [],
     }
     assert not any(check.wrong for check in artifact.verify())
@@ -103,13 +103,52 @@ def test_a_concatenation_and_a_batch_norm_pass_it_on(tmp_path: Path) -> None:
     last.input[0] = "normed"
     model.graph.node.insert(len(model.graph.node) - 1, norm)
     artifact = built(model, tmp_path)
-    assert stored(artifact) == {"first": [3], "second": [0, 3], "last": [0]}
+    assert stored(artifact) == {
+        "first": [[3, 32]], "second": [[0, 32], [3, 32]], "last": [[0, 32]],
+    }  # fmt: skip
     image = normal(1, 3, 12, 12, seed=3)
     (ours,) = artifact.infer({"input": image}).values()
     theirs = reference(model, image)
     assert np.abs(ours - theirs).max() < 0.03 * np.abs(theirs).max()
     _, profile = artifact.run({"input": image}, layers=True)
     others = [name for name, _ in profile.others]
+    assert not [name for name in others if name.startswith(("widen", "narrow"))]
+
+
+@pytest.mark.slow(seconds=2)
+@pytest.mark.parametrize("pool", ["MaxPool", "AveragePool"])
+def test_pools_and_pixels_of_channels_pass_it_on(pool: str, tmp_path: Path) -> None:
+    """Up and down, as in a U-Net."""
+    tensors = {
+        "first": normal(32, 3, 3, 3), "up": normal(64, 32, 2, 2, seed=1),
+        "second": normal(64, 32, 1, 1, seed=2), "last": normal(16, 64, 3, 3, seed=3),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Conv", ["x", "first"], ["a"], name="first", pads=[1] * 4),
+        helper.make_node(pool, ["a"], ["p"], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4),
+        helper.make_node("Conv", ["p", "second"], ["b"], name="second"),
+        helper.make_node("ConvTranspose", ["b", "up"], ["u"], name="up", strides=[2, 2]),
+        helper.make_node("Concat", ["u", "a"], ["c"], axis=1),
+        helper.make_node("Conv", ["c", "last"], ["y"], name="last", pads=[1] * 4),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "up", [helper.make_tensor_value_info("x", 1, (1, 3, 12, 14))],
+        [helper.make_tensor_value_info("y", 1, (1, 16, 12, 14))],
+        [numpy_helper.from_array(array, name) for name, array in tensors.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    artifact = built(model, tmp_path)
+    assert stored(artifact) == {
+        "first": [[2, 32]], "second": [[0, 32], [2, 32]], "up": [[0, 32], [2, 32]],
+        "last": [[0, 32]],
+    }  # fmt: skip
+    assert not any(check.wrong for check in artifact.verify())
+    image = normal(1, 3, 12, 14, seed=3)
+    found, profile = artifact.run({"x": image}, layers=True)
+    theirs = reference(model, image)
+    assert np.abs(found["y"] - theirs).max() < 0.03 * np.abs(theirs).max()
+    others = [name for name, _ in profile.others]
+    assert sum("transpose" in name for name in others) == 2  # what is given, and the result
     assert not [name for name in others if name.startswith(("widen", "narrow"))]
 
 

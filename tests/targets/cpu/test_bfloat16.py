@@ -40,9 +40,10 @@ def products(draw: st.DrawFn) -> Workload:
         pad, size = draw(st.integers(0, 2)), draw(st.integers(13, 21))
         channels = draw(st.sampled_from([1, 3, 8, 16, 32, 40, 64, 96]))
         out = draw(st.sampled_from([1, 8, 16, 24, 40, 64]))
+        groups = draw(st.sampled_from([1, 1, 4])) if channels % 8 == out % 8 == 0 else 1
         text = (
             f"conv2d:n={draw(st.integers(1, 2))},c={channels},h={size},w={size + 2},o={out}"
-            f",k={kernel},s={stride},p={pad},d={dilation}"
+            f",k={kernel},s={stride},p={pad},d={dilation},g={groups}"
         )
     else:
         rows = draw(st.sampled_from([1, 2, 5, 17, 29, 33, 67]))

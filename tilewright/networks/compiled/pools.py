@@ -13,6 +13,7 @@ from functools import reduce
 from itertools import product
 from typing import Any
 
+import numpy as np
 from tvm import te, tirx
 
 from tilewright.networks.compiled.bfloat16_numbers import narrowed, widened
@@ -52,6 +53,7 @@ def pool(image: Any, window: Window, bfloat16: bool) -> Any:
     Either is float32, or uint16 that holds bfloat16, the result where `bfloat16` says so."""
     n, blocks, *size, block = map(int, image.shape)
     inside = window.is_inside(size)
+    lowest = tirx.const(-np.inf, "float32")
     read = widened if image.dtype == "uint16" else _same
 
     def value(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
@@ -65,8 +67,10 @@ def pool(image: Any, window: Window, bfloat16: bool) -> Any:
         for row, column in product(rows, columns):
             at = (row, column) if inside else _nearest((row, column), size)
             found = read(image[(n, c, *at, i)])
-            if window.mean and not inside:
+            if not inside and window.mean:
                 found = found * tirx.Cast("float32", _is_within((row, column), size))
+            elif not inside and max(window.dilation) > 1:  # the border may be no pixel of it
+                found = tirx.Select(_is_within((row, column), size), found, lowest)
             taps.append(found)
         made = reduce(_plus if window.mean else tirx.max, taps)
         if window.mean:

@@ -15,7 +15,7 @@ from pathlib import Path
 SYSTEM = Path("/sys/devices/system/cpu")
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 """The number of a system call on x86-64, what it is asked to do, and of which registers."""
-_LLVM_FEATURES = {
+LLVM_FEATURES = {
     "fma": "fma", "f16c": "f16c", "avx2": "avx2", "avx_vnni": "avxvnni",
     **{f"avx512{each}": f"avx512{each}" for each in ("f", "cd", "bw", "dq", "vl")},
     **{f"avx512_{each}": f"avx512{each}" for each in ("vnni", "bf16", "fp16")},
@@ -70,7 +70,7 @@ def corrections(known: Collection[str]) -> tuple[str, ...]:
         return ()
     return tuple(
         f"{'+' if flag in own else '-'}{name}"
-        for flag, name in _LLVM_FEATURES.items()
+        for flag, name in LLVM_FEATURES.items()
         if (flag in own) != (name in known)
     )
 
