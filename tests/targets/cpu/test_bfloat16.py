@@ -51,6 +51,7 @@ def products(draw: st.DrawFn) -> Workload:
         columns = draw(st.sampled_from([1, 7, 16, 20, 37, 100]))
         text = f"dense:n={rows},c={depth},o={columns}"
         if draw(st.booleans()):
+            rows, columns = max(rows, 16), max(columns, 16)
             text = f"batch_matmul:n={draw(st.integers(1, 3))},h={rows},c={depth},o={columns}"
     return parse_workload(text + ",dtype=bfloat16", draw(st.sampled_from(EPILOGUES)))
 
@@ -113,6 +114,12 @@ def test_a_xeon_gets_instructions_of_amx(text: str) -> None:
 def test_channels_that_fit_no_tile_have_no_kernel() -> None:
     with pytest.raises(WorkloadError, match="no kernel"):
         kernel_for(parse_workload("conv2d:n=1,c=33,h=8,w=8,o=12,k=3,dtype=bfloat16", ""), SPEC)
+
+
+@pytest.mark.parametrize("text", ["h=8,c=64,o=8", "h=15,c=64,o=128", "h=128,c=64,o=7"])
+def test_small_products_of_a_batch_are_multiplied_in_vectors(text: str) -> None:
+    with pytest.raises(WorkloadError, match="no kernel"):
+        kernel_for(parse_workload(f"batch_matmul:n=4,{text},dtype=bfloat16", ""), SPEC)
 
 
 def test_a_processor_is_written_as_before_there_were_precisions() -> None:

@@ -56,7 +56,9 @@ class ConvolutionTiles:
         w = workload
         if w.operator != "conv2d" or w.dtype not in ("bfloat16", "int8"):
             return False
-        if w.groups > (MOST_GROUPS if w.dtype == "bfloat16" else 1) or w.groups == w.in_channels:
+        if w.groups > (MOST_GROUPS if w.dtype == "bfloat16" else 1):
+            return False
+        if 1 < w.groups == w.in_channels:
             return False
         into, out = (channel_block(c, LANES) for c in (w.in_channels, w.out_channels))
         row = numbers_of(w).in_row

@@ -20,6 +20,7 @@ from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.padding import is_padded
 from tilewright.targets.cpu.kernels.shared import epilogue_inputs, with_epilogue
+from tilewright.targets.cpu.kernels.skipped_padding import skipping, skips
 from tilewright.targets.cpu.kernels.tiling import (
     CpuTiling,
     check_unrolled,
@@ -125,7 +126,8 @@ def schedule(function: Any, w: Workload, spec: CpuSpec, values: KnobValues) -> A
             sch.unroll(loop)
         sch.vectorize(lanes)
         _product(sch, part, values, tuple(reduced), (oi, yi, xi), b)
-    return sch.mod["main"]
+    made = sch.mod["main"]
+    return skipping(made, w, (t.tile[1], t.tile[2])) if skips(w) else made
 
 
 def pack(weights: NDArray[Any], w: Workload, spec: CpuSpec, values: KnobValues) -> NDArray[Any]:

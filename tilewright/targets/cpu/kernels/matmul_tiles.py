@@ -34,9 +34,11 @@ class MatmulTiles:
     and for `batch_matmul`, data (batch, rows, depth), weights (batch, depth, columns)."""
 
     def serves(self, workload: Workload) -> bool:
-        """Any sizes."""
+        """Dense layers of any size, and batches of products that fill a tile: operands of smaller
+        ones take longer to copy than to multiply in vectors."""
         if workload.operator == "batch_matmul":
-            return workload.dtype == "bfloat16"
+            rows = _sizes(workload)[1]
+            return workload.dtype == "bfloat16" and min(rows, workload.out_channels) >= TILE
         return workload.operator == "dense" and workload.dtype in ("bfloat16", "int8")
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
