@@ -17,11 +17,12 @@ from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
 from tilewright.networks import artifact
 from tilewright.networks.artifact import ArtifactError
+from tilewright.networks.artifact.errors import InaccurateError
 from tilewright.search import LocalRunner
 from tilewright.search.events import Event, Listener, ignore
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import CompilesKernels, capability
+from tilewright.targets.capabilities import CompilesKernels, capability, float_type_of, in_float32
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload
 from tilewright.tuning.build_artifact import BuiltArtifact, check, integer_network, link_artifact
@@ -95,11 +96,20 @@ def build_library(run: LocalRunner, options: BuildOptions, target: Target) -> Bu
 def compile_one(
     run: LocalRunner, options: BuildOptions, target: Target
 ) -> tuple[CompiledFiles, tuple[str, ...]]:
-    """The library of a network of static shapes, and words about what it lacks. Raises as
+    """The library of a network of static shapes, and words about what it lacks. Where the target
+    chose a type that is too short for the network, layers multiply float32. Raises as
     `build_library`."""
     network, layers = run(read_layers, options, target).value
     picks, warnings = run(choose_kernels, options, target, layers, run.emit).value
-    return run(compile_library, options, target, network, layers, picks).value, warnings
+    try:
+        return run(compile_library, options, target, network, layers, picks).value, warnings
+    except InaccurateError as error:
+        longer = in_float32(target) if options.schedules is None else None
+        if longer is None:
+            raise
+        said = f"its layers multiply float32, for in {float_type_of(target)} {error}"
+    made, warnings = compile_one(run, options, longer)
+    return made, (said.partition(";")[0], *warnings)
 
 
 def choose_schedules(

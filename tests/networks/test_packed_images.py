@@ -118,6 +118,24 @@ def test_a_shuffle_of_channels_is_onnxruntimes(channels: int, groups: int, tmp_p
 
 
 @pytest.mark.slow(seconds=2)
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("attributes", [
+    {"size": 5, "alpha": 0.3}, {"size": 4, "alpha": 2.0, "beta": 0.6, "bias": 2.5},
+    {"size": 1, "alpha": 1.0, "beta": 0.75},
+])  # fmt: skip
+def test_a_local_response_normalisation_is_onnxruntimes(
+    attributes: dict[str, float], pooled: bool, tmp_path: Path
+) -> None:
+    nodes = [
+        helper.make_node("LRN", ["c"], ["n" if pooled else "r"], **attributes),
+        helper.make_node("MaxPool", ["n"], ["r"], kernel_shape=[3, 3], strides=[2, 2]),
+    ]
+    names = checked(between_layers(nodes[: 1 + pooled], {}, 24, last=True), tmp_path)
+    assert "local_response" in names
+    assert not any("avg_pool3d" in name for name in names)
+
+
+@pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize("channels", [16, 32, 12])
 def test_channels_that_become_pixels_are_onnxruntimes(channels: int, tmp_path: Path) -> None:
     """Blocks of twelve are those of several pixels: they are unpacked, as before."""

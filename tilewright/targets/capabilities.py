@@ -379,6 +379,9 @@ class ComputesIn(Protocol):
     def float_type(self) -> DType:
         """In which layers of a float network are multiplied, where it has a kernel for that."""
 
+    def in_float32(self) -> Target | None:
+        """The same, but multiplying those in float32, where it chose another type itself."""
+
 
 def dtypes_of(target: Target) -> frozenset[DType]:
     """Those of a target; int8 where it does not say."""
@@ -390,6 +393,13 @@ def float_type_of(target: Target) -> DType:
     """In which a target multiplies layers of a float network."""
     offered = capability(target, ComputesIn)
     return "float32" if offered is None else offered.float_type
+
+
+def in_float32(target: Target) -> Target | None:
+    """A target that multiplies float32 in place of a type that it chose itself; None where it chose
+    none."""
+    offered = capability(target, ComputesIn)
+    return None if offered is None else offered.in_float32()
 
 
 @runtime_checkable

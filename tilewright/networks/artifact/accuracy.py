@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.files import Json, pack_arrays, unpack_arrays
-from tilewright.networks.artifact.errors import ArtifactError
+from tilewright.networks.artifact.errors import InaccurateError
 
 if TYPE_CHECKING:
     import onnx
@@ -138,10 +138,10 @@ def accuracy(
 
 
 def refuse(found: NetworkAccuracy, network: str) -> None:
-    """Raises `ArtifactError` for one beyond its tolerance."""
+    """Raises `InaccurateError` for one beyond its tolerance."""
     if not found.is_right:
         worst = max(found.outputs, key=lambda output: output.relative)
-        raise ArtifactError(
+        raise InaccurateError(
             f"output '{worst.name}' of {network} is off by {worst.relative:.2g} of its size on "
             f"{found.samples} samples, compared with {found.reference} on the source model, and "
             f"the bound is {found.tolerance:g}; calibrate with real samples (--calibration), keep "

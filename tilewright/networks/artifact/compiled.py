@@ -34,7 +34,7 @@ from tilewright.core.files import (
 )
 from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.artifact.compiled_profile import CallTime, LibraryProfile, profile_of
-from tilewright.networks.artifact.errors import ArtifactError
+from tilewright.networks.artifact.errors import ArtifactError, InaccurateError
 from tilewright.networks.artifact.folder import AGAIN, map_file, read_files, specification
 from tilewright.networks.artifact.run import Array, checked
 from tilewright.networks.artifact.weights_file import WEIGHTS, packed, unpacked
@@ -165,7 +165,7 @@ def compile_files(
             )
     error = artifact.output_error()
     if not error <= tolerance:
-        raise ArtifactError(
+        raise InaccurateError(
             f"an output of {name} is off by {error:.2g} of its largest value, compared with "
             f"{whole.reference_name} on the source model, and the bound is {tolerance:g}; raise "
             "--tolerance, or report the model"

@@ -15,6 +15,7 @@ from tvm import relax, te, tirx
 
 from tilewright.networks.compiled.bfloat16_numbers import narrowed, widened
 from tilewright.networks.compiled.channel_shuffles import ChannelShuffle, shuffled
+from tilewright.networks.compiled.local_response import LocalResponse, normalised
 from tilewright.networks.compiled.pixels_beside import PixelsBeside, put_beside
 from tilewright.networks.compiled.pools import Window, pool
 from tilewright.networks.compiled.resizes import along, linear_taps
@@ -146,6 +147,13 @@ class PackedTensors:
             primfunc_name_hint="shuffled", primfunc_attrs={"op_pattern": OPAQUE},
         )  # fmt: skip
         return made, block
+
+    def normalised(self, found: LocalResponse) -> Any:
+        """A local response normalisation (n, c, h, w)."""
+        return self._builder.emit_te(
+            lambda image: normalised(image, found), self.plain(found.source),
+            primfunc_name_hint="local_response", primfunc_attrs={"op_pattern": OPAQUE},
+        )  # fmt: skip
 
     def resized(self, var: Any, block: int, size: Sequence[int], mode: str) -> tuple[Any, int]:
         """A value (n, c, h, w) resized linearly to `size`, in blocks of so many channels, and the

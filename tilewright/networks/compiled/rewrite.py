@@ -13,6 +13,7 @@ from tvm.ir import IRModule
 from tilewright.networks.compiled.bfloat16_tensors import Bfloat16Tensors
 from tilewright.networks.compiled.channel_shuffles import channel_shuffles
 from tilewright.networks.compiled.layers import KernelLayer
+from tilewright.networks.compiled.local_response import local_responses
 from tilewright.networks.compiled.packed_operators import (
     CONCAT,
     EACH,
@@ -24,7 +25,7 @@ from tilewright.networks.compiled.packed_operators import (
     reduced,
     resized,
 )
-from tilewright.networks.compiled.packing import OPAQUE, PackedTensors
+from tilewright.networks.compiled.packing import FLOAT_BLOCK, OPAQUE, PackedTensors
 from tilewright.networks.compiled.pixels_beside import PixelsBeside
 from tilewright.networks.compiled.transposed_operands import (
     SHAPES,
@@ -107,6 +108,7 @@ class _RewrittenMain:
         self._in_bfloat16 = in_bfloat16
         self._beside = in_bfloat16.beside
         self._shuffles = channel_shuffles(flat)
+        self._responses = local_responses(flat)
         self._builder = builder
         self._kernels = kernels
         self._flat = flat
@@ -175,6 +177,12 @@ class _RewrittenMain:
         if beside is not None and self._put_beside(binding, beside):
             return
         norm = self._flat.by_var.get(binding.value.tuple_value) if binding.op == ITEM else None
+        if (response := self._responses.get(binding.var)) is not None:
+            block = min(self.tensors.block_of(response.source), FLOAT_BLOCK)
+            self.tensors.put(binding.var, plain=self.tensors.normalised(response))
+            if block:
+                self.tensors.packed(binding.var, block)  # those behind it find it so
+            return
         shuffle = self._shuffles.get(binding.var)
         if shuffle is not None and (found := self.tensors.shuffled(shuffle)) is not None:
             self.tensors.put(binding.var, packed=found[0], block=found[1])

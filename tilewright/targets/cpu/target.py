@@ -160,6 +160,12 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         """The same with that limit on a config's run."""
         return CpuTarget(self.spec, replace(self.timing, hang=seconds))
 
+    def in_float32(self) -> CpuTarget | None:
+        """See `ComputesIn`."""
+        if self.spec.precision != "auto" or not self.spec.bfloat16:
+            return None
+        return CpuTarget(replace(self.spec, bfloat16=""), self.timing)
+
     @property
     def specification(self) -> dict[str, Json]:
         """That of `CpuSpec`."""
