@@ -290,6 +290,10 @@ class TimesStreams(Protocol):
 class CompilesKernels(Protocol):
     """Runs kernels of TensorIR that can be compiled into a library with a whole network."""
 
+    @property
+    def registers(self) -> int:
+        """How many vectors of 16 float32 its registers hold."""
+
     def rule(self, workload: Workload) -> tuple[int, ...]:
         """The config that the kernel's own rule says, neither compiled nor measured. Raises
         `WorkloadError` where there is no kernel."""

@@ -108,7 +108,7 @@ def compile_files(
 
     compiles = compiles_kernels(target)
     kernels = {workload: compiles.kernel(workload, pick.config) for workload, pick in picks.items()}
-    made = rewritten(whole.flat, layers, kernels)
+    made = rewritten(whole.flat, layers, kernels, compiles.registers)
     attention = JoinedAttention(made, compiles)
     executable, weights = compiled(
         made.module, compiles.code_target(), compiles.code_pipeline(), whole.flat.module, attention

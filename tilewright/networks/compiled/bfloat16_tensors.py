@@ -33,6 +33,7 @@ class Bfloat16Tensors:
         kernels: Mapping[Workload, KernelCode],
     ) -> None:  # fmt: skip
         self._flat, self._kernels = flat, kernels
+        self.anchors = frozenset(layer.match.anchor.var for layer in layers)
         self._layers: dict[Any, KernelLayer] = {}
         for layer in layers:
             for binding in (layer.match.anchor, *(link.binding for link in layer.links)):
@@ -42,6 +43,7 @@ class Bfloat16Tensors:
         self._blocks: dict[Any, int] = {}
         self.beside = pixels_beside(flat)
         self._behind = {each.first: flat.by_var[var] for var, each in self.beside.items()}
+        self.used = any(workload.dtype == "bfloat16" for workload in kernels)
         self._any = any(code.narrowed is not None for code in kernels.values())
 
     def __contains__(self, var: Any) -> bool:

@@ -27,6 +27,12 @@ from tilewright.networks.compiled.packed_operators import (
 )
 from tilewright.networks.compiled.packing import FLOAT_BLOCK, OPAQUE, PackedTensors
 from tilewright.networks.compiled.pixels_beside import PixelsBeside
+from tilewright.networks.compiled.recurrence_function import (
+    packed_weights,
+    recurrence_function,
+    sums_of,
+)
+from tilewright.networks.compiled.recurrences import Recurrence, part_of, recurrences
 from tilewright.networks.compiled.transposed_operands import (
     SHAPES,
     MovedAxes,
@@ -66,9 +72,11 @@ class Rewritten:
 
 
 def rewritten(
-    flat: FlatGraph, layers: Sequence[KernelLayer], kernels: Mapping[Workload, KernelCode]
-) -> Rewritten:
-    """The module with a `main` of the same data and results. Raises `ImportFailedError` for a
+    flat: FlatGraph, layers: Sequence[KernelLayer], kernels: Mapping[Workload, KernelCode],
+    registers: int = 8,
+) -> Rewritten:  # fmt: skip
+    """The module with a `main` of the same data and results, for a processor that holds `registers`
+    vectors of 16 numbers. Raises `ImportFailedError` for a
     network with branches."""
     old = flat.module["main"]
     blocks = old.body.blocks
@@ -80,15 +88,19 @@ def rewritten(
     own = {var: f for var, f in flat.module.functions.items() if var.name_hint != "main"}
     builder = relax.BlockBuilder(IRModule(own))  # what TVM's importer writes in TIR
     params = [relax.Var(str(param.name), param.ty) for param in old.params]
-    made = _RewrittenMain(builder, kernels, flat, Bfloat16Tensors(flat, layers, kernels))
+    made = _RewrittenMain(builder, kernels, flat, Bfloat16Tensors(flat, layers, kernels), registers)
     for mine, theirs in zip(params, old.params, strict=True):
         made.tensors.put(theirs, plain=mine)
     by_result = {layer.result.var: layer for layer in layers}
-    inside = frozenset[Any]().union(*(layer.inside for layer in layers))
+    inside = frozenset[Any]().union(
+        *(layer.inside for layer in layers), *(each.inside for each in made.recurrences.values())
+    )
     with builder.function("main", params):
         with builder.dataflow():
             for binding in flat.bindings:
-                if binding.var in by_result:
+                if binding.var in made.recurrences:
+                    made.recurrence(made.recurrences[binding.var])
+                elif binding.var in by_result:
                     made.kernel(by_result[binding.var])
                 elif binding.var not in inside and binding.var not in made.done:
                     made.other(binding)
@@ -103,12 +115,20 @@ class _RewrittenMain:
 
     def __init__(
         self, builder: Any, kernels: Mapping[Workload, KernelCode], flat: FlatGraph,
-        in_bfloat16: Bfloat16Tensors,
+        in_bfloat16: Bfloat16Tensors, registers: int,
     ) -> None:  # fmt: skip
+        self._registers = registers
         self._in_bfloat16 = in_bfloat16
         self._beside = in_bfloat16.beside
         self._shuffles = channel_shuffles(flat)
         self._responses = local_responses(flat)
+        # Those of which no product is a layer of its own.
+        self.recurrences = {
+            found.product: found
+            for found in recurrences(flat)
+            if found.inside.isdisjoint(in_bfloat16.anchors)
+        }
+        self._rows: dict[Any, tuple[Any, int]] = {}  # of what a recurrence gave
         self._builder = builder
         self._kernels = kernels
         self._flat = flat
@@ -177,6 +197,17 @@ class _RewrittenMain:
         if beside is not None and self._put_beside(binding, beside):
             return
         norm = self._flat.by_var.get(binding.value.tuple_value) if binding.op == ITEM else None
+        if binding.op == CONCAT and self._joined_rows(binding):
+            return
+        if (
+            (row := part_of(self._flat, binding)) is not None
+            and row.axis == 0
+            and row.through is not None
+        ):
+            value = self.tensors.plain(row.source)
+            made = self.tensors.emit(_some_rows(value, row.begin, row.begin + row.length))
+            self.tensors.put(binding.var, plain=made)
+            return
         if (response := self._responses.get(binding.var)) is not None:
             block = min(self.tensors.block_of(response.source), FLOAT_BLOCK)
             self.tensors.put(binding.var, plain=self.tensors.normalised(response))
@@ -220,6 +251,52 @@ class _RewrittenMain:
             self.tensors.put(binding.var, plain=self.tensors.reshaped(value, binding.shape))
             return
         self.tensors.put(binding.var, plain=self.tensors.emit(_replaced(binding.value, known)))
+
+    def recurrence(self, found: Recurrence) -> None:
+        """Call a function that does all steps of a recurrence."""
+        given, *begin = (self.tensors.plain(var) for var in (found.given, *found.begin))
+        bfloat16 = self._in_bfloat16.used
+        width = sums_of(found.weights.shape[1], self._registers)
+        function = recurrence_function(found, shape_of(given) or (), width, bfloat16)
+        function = function.with_attrs({KERNEL: 1, "op_pattern": OPAQUE})
+        name = self._builder.add_func(function.without_attr("global_symbol"), "recurrence")
+        weights = packed_weights(found.weights, width, bfloat16)
+        arrays = [_constant(array) for array in (weights, *found.constants)]
+        steps = len(found.results)
+        made = self.tensors.emit(
+            relax.call_tir(
+                name, [given, arrays[0], *begin, *arrays[1:]],
+                relax.TensorType((steps, found.weights.shape[0]), "float32"),
+            )
+        )  # fmt: skip
+        for step, var in enumerate(found.results):
+            row = step if found.by == 1 else steps - 1 - step
+            self._rows[var] = made, row
+            self.tensors.put(var, plain=self.tensors.emit(_some_rows(made, row, row + 1)))
+
+    def _joined_rows(self, binding: Binding) -> bool:
+        """Whether a concatenation joined rows that lie behind one another as they do."""
+        (parts,), shape = binding.args, binding.shape or ()
+        axis = binding.value.attrs.axis
+        if len(shape) != 2 or axis is None or int(axis) or not isinstance(parts, relax.Tuple):
+            return False
+        if not any(field in self._rows for field in parts.fields):
+            return False
+        pieces: list[list[Any]] = []  # a tensor, its first row, the one behind its last
+        for field in parts.fields:
+            made, row = self._rows.get(field, (self.tensors.plain(field), -1))
+            if pieces and row > 0 and pieces[-1][0].same_as(made) and pieces[-1][2] == row:
+                pieces[-1][2] += 1
+            else:
+                pieces.append([made, row, row + 1])
+        joined = [
+            made if row < 0 or (row, end) == (0, (shape_of(made) or ())[0])
+            else self.tensors.emit(_some_rows(made, row, end))
+            for made, row, end in pieces
+        ]  # fmt: skip
+        whole = joined[0] if len(joined) == 1 else self.tensors.emit(relax.op.concat(joined, 0))
+        self.tensors.put(binding.var, plain=whole)
+        return True
 
     def _put_beside(self, binding: Binding, beside: PixelsBeside) -> bool:
         """Whether channels became pixels on blocks."""
@@ -328,6 +405,10 @@ def _in_blocks(shape: tuple[int, ...], block: int) -> tuple[int, ...]:
     """Of a packed tensor, in other blocks of channels."""
     n, count, height, width, each = shape
     return n, count * each // block, height, width, block
+
+
+def _some_rows(matrix: Any, begin: int, end: int) -> Any:
+    return relax.op.strided_slice(matrix, axes=[0], begin=[begin], end=[end])
 
 
 def _constant(array: Any) -> Any:

@@ -143,6 +143,29 @@ def _without(place: Any, axis: int) -> Any:
     return (*place[:axis], *place[axis + 1 :])
 
 
+def sigmoid_of(number: Any) -> Any:
+    """An expression of a float32, within 1e-7."""
+    return tirx.const(1.0, "float32") / (tirx.const(1.0, "float32") + _exp(-number))
+
+
+def tanh_of(number: Any) -> Any:
+    """An expression of a float32, within 2e-7."""
+    two = tirx.const(2.0, "float32")
+    return two * sigmoid_of(two * number) - tirx.const(1.0, "float32")
+
+
+def _exp(x: Any) -> Any:
+    """exp(x) of x that is cut at ±88, as `_exp_below_zero`."""
+    cut = tirx.max(tirx.min(x, tirx.const(88.0, "float32")), tirx.const(-88.0, "float32"))
+    n = tirx.floor(cut * log2(e) + 0.5)
+    rest = cut - n * log(2)
+    bits = tirx.reinterpret("int32", n + (1.5 * 2**23 + 127)) << 23
+    found = tirx.const(EXP[0], "float32")
+    for coefficient in EXP[1:]:
+        found = found * rest + coefficient
+    return found * tirx.reinterpret("float32", bits)
+
+
 def _exp_below_zero(x: Any) -> Any:
     """exp(x) of x <= 0 within 3e-7 of its value; 0 below -88, NaN of NaN.
 

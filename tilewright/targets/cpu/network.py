@@ -47,6 +47,11 @@ class NetworkKernels:
         """By the precision that was asked for."""
         return "bfloat16" if self.spec.bfloat16 else "float32"
 
+    @property
+    def registers(self) -> int:
+        """See `CompilesKernels`."""
+        return self.spec.registers * self.spec.lanes // 16
+
     def rule(self, workload: Workload) -> tuple[int, ...]:
         """By `Kernel.baseline_values`."""
         values = kernel_for(workload, self.spec).baseline_values(workload, self.spec)
