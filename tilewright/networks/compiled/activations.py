@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
 from tilewright.networks.compiled.layers import KernelLayer, kernel_layers
-from tilewright.networks.compiled.recurrences import recurrences
 from tilewright.networks.relax.bindings import Binding, FlatGraph, variables
 from tilewright.networks.relax.constants import value_of
 from tilewright.networks.relax.op_patterns import Link
@@ -69,16 +68,8 @@ def activated_layers(
     flat: FlatGraph, check: Callable[[Workload], object], dtype: DType = "float32"
 ) -> list[KernelLayer]:
     """The layers of `networks.compiled.layers.kernel_layers`, each with the activation that is all
-    that reads its result, but for products of recurrences that are one function; `check` raises
-    `WorkloadError` for a workload without a kernel."""
-    inside = frozenset[Any]().union(
-        *(each.inside for each in recurrences(flat) if each.is_worth_a_function(dtype))
-    )
-    return [
-        _with_activation(flat, layer, check)
-        for layer in kernel_layers(flat, check, dtype)
-        if layer.match.anchor.var not in inside
-    ]
+    that reads its result; `check` raises `WorkloadError` for a workload without a kernel."""
+    return [_with_activation(flat, layer, check) for layer in kernel_layers(flat, check, dtype)]
 
 
 def _with_activation(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
 from tilewright.networks import float32, quantised
+from tilewright.networks.compiled.recurrences import recurrences
 from tilewright.networks.extract import kernel_workload
 from tilewright.networks.float32 import obstacle
 from tilewright.networks.fused_calls import FusedCall
@@ -70,9 +71,16 @@ class KernelLayer:
 def kernel_layers(
     flat: FlatGraph, check: Callable[[Workload], object], dtype: DType = "float32"
 ) -> list[KernelLayer]:
-    """In execution order, multiplied in `dtype` where that has a kernel; `check` raises
-    `WorkloadError` for a workload without one."""
-    found = (_layer(flat, match, check, dtype) for match in matches(flat))
+    """In execution order, multiplied in `dtype` where that has a kernel, but for products of
+    recurrences that become one function; `check` raises `WorkloadError` for a workload without
+    one."""
+    loops = [each for each in recurrences(flat) if each.is_worth_a_function(dtype)]
+    inside = frozenset[Any]().union(*(each.inside for each in loops))
+    found = (
+        _layer(flat, match, check, dtype)
+        for match in matches(flat)
+        if match.anchor.var not in inside
+    )
     return [layer for layer in found if layer is not None]
 
 
