@@ -1,6 +1,6 @@
 """Finds local response normalisations, and writes each as one operator.
 
-x / (bias + alpha / size * (squares of `size` channels around it)) ** beta, Krizhevsky et al.,
+x / (bias + alpha / size * (squares of `size` channels around it)) ** beta. Krizhevsky et al.,
 ImageNet Classification with Deep Convolutional Neural Networks, 2012. TVM's importer writes eight
 operators for it, among them a pool of volumes and a power that is computed number by number.
 """

@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from tilewright.networks.compiled.packing import FLOAT_BLOCK, PackedTensors
-from tilewright.networks.compiled.pools import MOST_PIXELS, Window
+from tilewright.networks.compiled.pools import MOST_PIXELS, PoolWindow
 from tilewright.networks.compiled.resizes import MODES, is_vector
 from tilewright.networks.relax.bindings import Binding, shape_of
 from tilewright.networks.relax.op_patterns import (
@@ -200,7 +200,7 @@ def _pool(
     return made, block
 
 
-def _window(binding: Binding) -> Window | None:
+def _window(binding: Binding) -> PoolWindow | None:
     """Of a pool that is written out; None for others."""
     attrs, mean = binding.value.attrs, binding.op == AVERAGE_POOL
     out, pads = (binding.shape or ())[2:], [int(pad) for pad in attrs.padding]
@@ -209,7 +209,7 @@ def _window(binding: Binding) -> Window | None:
     )
     if kernel[0] * kernel[1] > MOST_PIXELS or (mean and attrs.ceil_mode):
         return None
-    return Window(
+    return PoolWindow(
         (out[0], out[1]), kernel, stride, (pads[0], pads[1]), dilation, mean,
         bool(attrs.count_include_pad),
     )  # fmt: skip

@@ -17,7 +17,7 @@ from tilewright.networks.compiled.bfloat16_numbers import narrowed, widened
 from tilewright.networks.compiled.channel_shuffles import ChannelShuffle, shuffled
 from tilewright.networks.compiled.local_response import LocalResponse, normalised
 from tilewright.networks.compiled.pixels_beside import PixelsBeside, put_beside
-from tilewright.networks.compiled.pools import Window, pool
+from tilewright.networks.compiled.pools import PoolWindow, pool
 from tilewright.networks.compiled.resizes import along, linear_taps
 from tilewright.networks.relax.bindings import shape_of
 
@@ -108,7 +108,7 @@ class PackedTensors:
             _copy_rows, rows, places, primfunc_name_hint="copy_rows", primfunc_attrs=whole
         )
 
-    def pooled(self, var: Any, block: int, window: Window, *, bfloat16: bool) -> Any:
+    def pooled(self, var: Any, block: int, window: PoolWindow, *, bfloat16: bool) -> Any:
         """A pool of a value, in blocks of so many channels, in `bfloat16` or in float32."""
         stored = self._known[var].bfloat16
         image = self.bfloat16(var, block) if stored else self.packed(var, block)

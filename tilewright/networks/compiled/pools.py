@@ -24,7 +24,7 @@ Place = tuple[Any, Any]
 
 
 @dataclass(frozen=True)
-class Window:
+class PoolWindow:
     """What a pool reads for a pixel of its result of `out` rows and columns: `kernel` pixels,
     `dilation` apart, from `stride` times its place less `before` on. Of a mean, `padded` says
     whether the padding counts, as zeros."""
@@ -48,7 +48,7 @@ class Window:
         return not any(self.before) and all(at < of for at, of in zip(last, size, strict=True))
 
 
-def pool(image: Any, window: Window, bfloat16: bool) -> Any:
+def pool(image: Any, window: PoolWindow, bfloat16: bool) -> Any:
     """The result (n, c / block, out h, out w, block) of an image (n, c / block, h, w, block).
     Either is float32, or uint16 that holds bfloat16, the result where `bfloat16` says so."""
     n, blocks, *size, block = map(int, image.shape)
@@ -100,7 +100,7 @@ def _is_within(place: Place, size: Sequence[int]) -> Any:
 
 
 def _share(
-    window: Window, taps: tuple[list[Any], list[Any]], size: Sequence[int], inside: bool
+    window: PoolWindow, taps: tuple[list[Any], list[Any]], size: Sequence[int], inside: bool
 ) -> Any:
     """What a value is multiplied by, for their mean."""
     if inside or window.padded:

@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Taps:
+class ResizeTaps:
     """Of an axis: the pixels that each of the result is between, `first` and `second`, and the
     share of the second, each of shape (length of the result,)."""
 
@@ -29,7 +29,7 @@ class Taps:
     share: Array
 
 
-def linear_taps(length: int, wanted: int, mode: str) -> Taps:
+def linear_taps(length: int, wanted: int, mode: str) -> ResizeTaps:
     """Of an axis of `length` that becomes `wanted` long, by ONNX's coordinate transformation modes
     `MODES`."""
     places = np.arange(wanted, dtype=np.float64)
@@ -43,12 +43,12 @@ def linear_taps(length: int, wanted: int, mode: str) -> Taps:
         at = (places + 0.5) * length / wanted - 0.5
     first = np.floor(at)
     one, other = (np.clip(each, 0, length - 1).astype(np.int32) for each in (first, first + 1))
-    return Taps(one, other, (at - first).astype(np.float32))
+    return ResizeTaps(one, other, (at - first).astype(np.float32))
 
 
 def along(axis: int) -> Callable[..., Any]:
     """Writes the pass along an axis of an image (n, c, h, w), or of one in blocks of channels
-    (n, c / block, h, w, block); `Taps` are tensors."""
+    (n, c / block, h, w, block); `ResizeTaps` are tensors."""
 
     def computed(image: Any, first: Any, second: Any, share: Any) -> Any:
         def value(*place: Any) -> Any:
