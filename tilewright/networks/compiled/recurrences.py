@@ -1,8 +1,8 @@
 """Finds the steps of a recurrence, and writes all of them as one function.
 
 `networks.recurrent` writes a recurrent operator step by step. Each is a product of the state by the
-same weights, and operators on its numbers. As calls of their own these cost about as much as they compute, so a loop
-does them. Shapes are (steps, gates) of what is given, (state, gates) of the weights and (1, state)
+same weights, and operators on its numbers. As calls of their own these cost about as much as they
+compute, so a loop does them. Shapes are (steps, gates) of what is given, (state, gates) of the weights and (1, state)
 of a state.
 """
 

@@ -1,8 +1,8 @@
 """Leaves out what a scheduled convolution would multiply by zeros of its padding.
 
 A kernel whose taps are far apart reads little but padding near the border. With a dilation of 18,
-on 32 × 32 pixels, that is three fifths of all products. A register tile leaves out a tap that stands wholly
-in the padding.
+on 32 × 32 pixels, that is three fifths of all products. A register tile leaves out a tap that
+stands wholly in the padding.
 """
 
 from __future__ import annotations
