@@ -172,9 +172,19 @@ def every_round(network: str, made: Benchmark) -> list[dict[str, Any]]:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Markdown: a line a network, of its quiet rounds, or of all where fewer than `FEWEST` are
-    quiet; then geometric means, whose intervals resample networks and rounds."""
-    rows = rows[rows["threads"] == rows["threads"].min()]
+    """Markdown, a table a number of threads."""
+    counts = sorted(rows["threads"].unique())
+    tables = [_table(rows[rows["threads"] == count], count == 1) for count in counts]
+    if len(counts) == 1:
+        return tables[0]
+    titled = zip(counts, tables, strict=True)
+    return "\n\n".join(f"Threads: {count}\n\n{made}" for count, made in titled)
+
+
+def _table(rows: pd.DataFrame, processor_time: bool) -> str:
+    """A line a network, of its quiet rounds, or of all where fewer than `FEWEST` are quiet; then
+    geometric means, whose intervals resample networks and rounds. Ratios are of `processor_time` or
+    of wall-clock time."""
     lines = [
         "| network | onnxruntime, ms | OpenVINO, ms | Tilewright, ms | to onnxruntime "
         "| to OpenVINO | quiet rounds | peak MB, in the same order |",
@@ -184,14 +194,15 @@ def table(rows: pd.DataFrame) -> str:
     for network, each in rows.groupby("network"):
         quiet = each[each["quiet"]]
         counted = quiet if quiet["round"].nunique() >= FEWEST else each
-        cpu = {name: of["cpu"].to_numpy() for name, of in counted.groupby("engine")}
+        kind = "cpu" if processor_time else "wall"
+        taken = {name: of[kind].to_numpy() for name, of in counted.groupby("engine")}
         wall = counted.groupby("engine")["wall"].median() * 1e3
-        ratios = " | ".join(f"{float(np.median(cpu[OWN] / cpu[name])):.2f}" for name in RIVALS)
+        ratios = " | ".join(f"{float(np.median(taken[OWN] / taken[name])):.2f}" for name in RIVALS)
         shown = " | ".join(f"{wall[name]:.3g}" for name in (*RIVALS, OWN))
         peaks = counted.groupby("engine")["peak_mb"].max()
         held = " / ".join(f"{peaks[name]:.0f}" for name in (*RIVALS, OWN))
         lines.append(f"| {network} | {shown} | {ratios} | {quiet['round'].nunique()} | {held} |")
-        for name, seconds in cpu.items():
+        for name, seconds in taken.items():
             times[str(name)].append(seconds)
     fewest = min(len(seconds) for seconds in times[OWN])
     whole = {name: np.array([s[:fewest] for s in listed]) for name, listed in times.items()}
@@ -199,7 +210,7 @@ def table(rows: pd.DataFrame) -> str:
         found = hierarchical(ratio_of_medians, whole[OWN], whole[name], paired=True)
         lines.append(
             f"\nOver {len(whole[OWN])} networks: {found.value:.3f} ({found.low:.3f}–"
-            f"{found.high:.3f}) of {name}'s processor time."
+            f"{found.high:.3f}) of {name}'s {'processor' if processor_time else 'wall-clock'} time."
         )
     return "\n".join(lines)
 

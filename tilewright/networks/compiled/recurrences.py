@@ -2,8 +2,8 @@
 
 `networks.recurrent` writes a recurrent operator step by step. Each is a product of the state by the
 same weights, and operators on its numbers. As calls of their own these cost about as much as they
-compute, so a loop does them. Shapes are (steps, gates) of what is given, (state, gates) of the weights and (1, state)
-of a state.
+compute, so a loop does them. Shapes are (steps, gates) of what is given, (state, gates) of the
+weights and (1, state) of a state.
 """
 
 from __future__ import annotations
