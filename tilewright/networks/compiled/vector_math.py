@@ -155,28 +155,27 @@ def tanh_of(number: Any) -> Any:
 
 
 def _exp(x: Any) -> Any:
-    """exp(x) of x that is cut at ±88, as `_exp_below_zero`."""
+    """exp(x) of x that is cut at ±88."""
     cut = tirx.max(tirx.min(x, tirx.const(88.0, "float32")), tirx.const(-88.0, "float32"))
-    n = tirx.floor(cut * log2(e) + 0.5)
-    rest = cut - n * log(2)
-    bits = tirx.reinterpret("int32", n + (1.5 * 2**23 + 127)) << 23
-    found = tirx.const(EXP[0], "float32")
-    for coefficient in EXP[1:]:
-        found = found * rest + coefficient
-    return found * tirx.reinterpret("float32", bits)
+    return _exp_within(cut)
 
 
 def _exp_below_zero(x: Any) -> Any:
-    """exp(x) of x <= 0 within 3e-7 of its value; 0 below -88, NaN of NaN.
+    """exp(x) of x <= 0 within 3e-7 of its value; 0 below -88, NaN of NaN."""
+    found = _exp_within(tirx.max(x, tirx.const(-88.0, "float32")))
+    return tirx.max(found, x)  # TVM's maximum with NaN behind it is NaN
 
-    exp(x) = 2^n exp(f), where f = x - n log 2 is at most half of log 2. Added to 1.5 * 2^23, n is
-    in the lowest bits of the sum, here with the 127 that a power of two has in its exponent.
-    """
-    cut = tirx.max(x, tirx.const(-88.0, "float32"))
-    n = tirx.nearbyint(cut * log2(e))
-    rest = cut - n * log(2)
+
+def _exp_within(x: Any) -> Any:
+    """exp(x) = 2^n exp(f), where f = x - n log 2 is at most half of log 2. Added to 1.5 * 2^23, n
+    is in the lowest bits of the sum, here with the 127 that a power of two has in its exponent.
+
+    TVM would compute `nearbyint` number by number. LLVM makes vectors of that again, but of half
+    the width that AVX-512 has."""
+    n = tirx.floor(x * log2(e) + 0.5)
+    rest = x - n * log(2)
     power = tirx.reinterpret("float32", tirx.reinterpret("int32", n + (1.5 * 2**23 + 127)) << 23)
     found = tirx.const(EXP[0], "float32")
     for coefficient in EXP[1:]:
         found = found * rest + coefficient
-    return tirx.max(found * power, x)  # TVM's maximum with NaN behind it is NaN
+    return found * power
