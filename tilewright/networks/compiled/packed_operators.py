@@ -13,7 +13,8 @@ from tvm.ir import GenericConst
 from tilewright.networks.compiled.packing import FLOAT_BLOCK, PackedTensors
 from tilewright.networks.compiled.pools import MOST_PIXELS, PoolWindow
 from tilewright.networks.compiled.resizes import MODES, is_vector
-from tilewright.networks.relax.bindings import Binding, shape_of
+from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of
+from tilewright.networks.relax.constants import value_of
 from tilewright.networks.relax.op_patterns import (
     ADAPTIVE_POOL,
     ADD,
@@ -116,17 +117,18 @@ def packed_concat(
 
 
 def packed_norm(
-    tensors: PackedTensors, norm: Binding, *, wide: bool = False
+    tensors: PackedTensors, norm: Binding, flat: FlatGraph, *, wide: bool = False
 ) -> tuple[Any, int] | None:
     """The same of a BatchNorm that no layer took in, (n, c, h, w): one multiplication and one
-    addition a value. None where its numbers are not known."""
-    data, *given = norm.args
+    addition a value. None where its numbers are not known, as they stand or dequantised."""
+    data, *arguments = norm.args
+    given = [value_of(flat, argument) for argument in arguments]
     block, shape = _block(tensors.block_of(data), wide), shape_of(data) or ()
     attrs = norm.value.attrs
-    known = all(isinstance(arg, GenericConst) for arg in given)
-    if not block or len(shape) != 4 or attrs.training or int(attrs.axis) != 1 or not known:
+    known = [np.asarray(values, np.float64) for values in given if values is not None]
+    if not block or len(shape) != 4 or attrs.training or int(attrs.axis) != 1 or len(known) != 4:
         return None
-    gamma, beta, mean, variance = (arg.value.numpy().astype(np.float64) for arg in given)
+    gamma, beta, mean, variance = known
     factor = gamma / np.sqrt(variance + float(attrs.epsilon))
 
     def by_block(values: Any) -> Any:

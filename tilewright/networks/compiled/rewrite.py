@@ -226,7 +226,7 @@ class _RewrittenMain:
         narrow = binding.var in self._in_bfloat16
         wide = narrow or self._in_bfloat16.block(binding.var) > 0
         if norm is not None and norm.op == NORM and binding.value.index == 0:
-            found = packed_norm(self.tensors, norm, wide=wide)
+            found = packed_norm(self.tensors, norm, self._flat, wide=wide)
         elif binding.op == CONCAT:
             found = packed_concat(self.tensors, binding, bfloat16=narrow)
         else:

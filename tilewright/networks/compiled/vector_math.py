@@ -17,6 +17,8 @@ from tvm import te, tirx, topi
 
 Legalization = Callable[[Any, Any], Any]
 
+ROUNDS = 1.5 * 2**23
+"""A number that is added to it loses what is behind its point."""
 EXP = (
     0.0013814540579915047, 0.00836874544620514, 0.04166838899254799, 0.1666652113199234,
     0.4999999403953552, 1.0, 1.0,
@@ -74,8 +76,12 @@ def _quantise(builder: Any, call: Any) -> Any:
         def value(*place: Any) -> Any:
             at = () if scale.ndim == 0 else (place[axis],)
             zero_at = () if zero.ndim == 0 else (place[axis],)
-            steps = tirx.nearbyint(x[place] / scale[at]) + tirx.Cast("float32", zero[zero_at])
-            return tirx.Cast(dtype, tirx.max(tirx.min(steps, most), least))
+            begin = tirx.Cast("float32", zero[zero_at])
+            steps = tirx.max(tirx.min(x[place] / scale[at], most - begin), least - begin)
+            # The lowest bits of the sum are the nearest integer, the even one of two.
+            nearest = tirx.reinterpret("int32", steps + tirx.const(ROUNDS, "float32"))
+            integer = nearest - int(np.float32(ROUNDS).view(np.int32))
+            return tirx.Cast(dtype, integer + tirx.Cast("int32", zero[zero_at]))
 
         return te.compute(x.shape, value, name="quantize")
 
