@@ -85,6 +85,37 @@ def test_a_gate_before_the_product_is_onnxruntimes(tmp_path: Path) -> None:
     np.testing.assert_allclose(given["y"], reference(model, x), atol=2e-6)
 
 
+@pytest.mark.slow(seconds=2)
+@pytest.mark.parametrize("strides", [False, True])
+def test_parts_of_a_matrix_are_onnxruntimes(strides: bool, tmp_path: Path) -> None:
+    """Rows and columns that no recurrence reads; a slice may name no strides, or go backwards."""
+    tensors: dict[str, Any] = {
+        "w": normal(8, 16), "begin": np.array([1, -9]), "end": np.array([5, -1]),
+        "axes": np.array([0, 1]), "one": np.array([3]), "two": np.array([0]), "last": np.array([0]),
+        "back": np.array([-1]), "ways": np.array([1, 2]),
+    }  # fmt: skip
+    more = ["ways"] if strides else []
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Slice", ["m", "begin", "end", "axes", *more], ["a"]),
+        helper.make_node("Split", ["m"], ["s", "t"], axis=0, num_outputs=2),
+        helper.make_node("Slice", ["t", "one", "two", "last", "back"], ["r"]),
+        helper.make_node("Concat", ["s", "r"], ["c"], axis=0),
+        helper.make_node("ReduceSum", ["a"], ["u"], keepdims=1),
+        helper.make_node("Add", ["c", "u"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "parts", [helper.make_tensor_value_info("x", TensorProto.FLOAT, (8, 8))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in tensors.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    model = onnx.shape_inference.infer_shapes(model)
+    x = normal(8, 8, seed=7)
+    given, _ = built(model, tmp_path).run({"x": x})
+    np.testing.assert_allclose(given["y"], reference(model, x), atol=2e-5)
+
+
 def test_large_weights_are_left_to_tiles_of_bfloat16(tmp_path: Path) -> None:
     for size, worth in ((32, True), (256, False)):
         path = tmp_path / f"{size}.onnx"

@@ -266,10 +266,20 @@ def part_of(flat: FlatGraph, binding: Binding) -> Part | None:
         return Part(split.args[0], axis, begin, binding.shape[axis], split.var)
     if binding.op != "relax.strided_slice" or binding.shape is None:
         return None
-    axes, begins, _, strides = (
-        [int(each.value) for each in argument.fields]
-        for argument in (*binding.args[1:4], binding.args[4])
-    )
-    if len(axes) != 1 or strides != [1]:
+    source, *given = binding.args
+    numbers = [_integers(argument) for argument in given]  # strides may be left out
+    if len(numbers) not in (3, 4) or any(each is None or len(each) != 1 for each in numbers):
         return None
-    return Part(binding.args[0], axes[0], begins[0], binding.shape[axes[0]])
+    (axis,), (begin,), _, *strides = (each or [] for each in numbers)
+    whole = shape_of(source) or ()
+    length = binding.shape[axis] if 0 <= axis < len(binding.shape) else 0
+    inside = 0 <= axis < len(whole) and begin >= 0 and begin + length <= whole[axis]
+    return Part(source, axis, begin, length) if inside and strides in ([], [[1]]) else None
+
+
+def _integers(argument: Any) -> list[int] | None:
+    """Of an argument that is a tuple of known numbers."""
+    fields = getattr(argument, "fields", None)
+    if fields is None or not all(isinstance(getattr(each, "value", None), int) for each in fields):
+        return None
+    return [int(each.value) for each in fields]
