@@ -199,6 +199,7 @@ def test_the_space_is_finite_and_the_baseline_config_lies_in_it(text: str) -> No
     tiling = CpuTiling.of(workload, narrow, values, size)
     held = tiling.accumulators + tiling.tile[0] + 1  # sums, weights and a number
     assert held <= 16, "a register tile of AVX2 is spilled"
+    assert 8 <= tiling.accumulators <= 14
 
 
 @pytest.mark.parametrize("channels", [16, 24, 32, 40, 48, 64, 80, 120, 200, 320])

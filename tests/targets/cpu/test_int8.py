@@ -42,6 +42,8 @@ SPECS = [
 ]
 SPECS += [bare for spec in SPECS if spec.dots and computes_int8(bare := replace(spec, dots=""))]
 """Vectors of each width, with each instruction for dot products that this processor has."""
+RULED = [spec for spec in SPECS if spec.dots or spec.lanes == 8]
+"""Pairs in other vectors than AVX2's are of no processor that the rule was measured on."""
 REQUANTISE = ">> 8, min 127, max -128"
 EPILOGUES = (
     f"bias, {REQUANTISE}",
@@ -221,8 +223,9 @@ def test_a_folder_that_needs_other_instructions_is_refused() -> None:
 
 @needs_dots
 @pytest.mark.parametrize("text", LAYERS)
-def test_the_space_is_finite_and_every_config_has_an_estimate(text: str) -> None:
-    w, spec = parse_workload(text, EPILOGUES[0]), SPECS[-1]
+@pytest.mark.parametrize("spec", RULED, ids=lambda spec: f"{spec.lanes}{spec.dots}")
+def test_the_space_is_finite_and_every_config_has_an_estimate(text: str, spec: CpuSpec) -> None:
+    w = parse_workload(text, EPILOGUES[0])
     space, baseline = CpuTarget(spec).space(w), kernel_for(w, spec).baseline_values(w, spec)
     assert 1e4 <= space.size <= 1e8
     assert [baseline[knob.name] in knob.values for knob in space.knobs] == [True] * len(space.knobs)
@@ -236,8 +239,7 @@ def test_the_space_is_finite_and_every_config_has_an_estimate(text: str) -> None
     assert np.isfinite(found.matrix).all()
     each = 4 if spec.dots else 2  # numbers that a step multiplies
     assert (seconds >= 2 * w.macs / (each * peak)).all()
-    # The rule's is one of the better ones; with pairs in vectors of 512 bits, one in the middle.
-    assert seconds[-1] < 1.01 * np.median(seconds)
+    assert seconds[-1] < np.median(seconds)  # the baseline is one of the better ones
 
 
 @needs_dots

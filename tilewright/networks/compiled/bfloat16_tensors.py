@@ -33,7 +33,6 @@ class Bfloat16Tensors:
         kernels: Mapping[Workload, KernelCode],
     ) -> None:  # fmt: skip
         self._flat, self._kernels = flat, kernels
-        self.anchors = frozenset(layer.match.anchor.var for layer in layers)
         self._layers: dict[Any, KernelLayer] = {}
         for layer in layers:
             for binding in (layer.match.anchor, *(link.binding for link in layer.links)):

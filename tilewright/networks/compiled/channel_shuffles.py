@@ -12,21 +12,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tvm import relax, te
+from tvm import te
 
+from tilewright.networks.compiled.moved_axes import moved_image
 from tilewright.networks.relax.bindings import Binding, FlatGraph
 
-RESHAPE, PERMUTE = "relax.reshape", "relax.permute_dims"
-_AXES = [0, 2, 1, 3, 4]
+_AXES = (0, 2, 1, 3, 4)
 
 
 @dataclass(frozen=True, eq=False)
 class ChannelShuffle:
-    """Of the image `source`, whose channels lie in `groups`; `inside` are the operators before the
-    one that gives the result."""
+    """Of the image `source` of `shape` (n, c, h, w), whose channels lie in `groups`."""
 
     source: Any
-    inside: tuple[Any, ...]
     shape: tuple[int, ...]
     groups: int
 
@@ -52,24 +50,13 @@ def channel_shuffles(flat: FlatGraph) -> dict[Any, ChannelShuffle]:
 
 
 def _of(flat: FlatGraph, binding: Binding) -> ChannelShuffle | None:
-    chain = [binding]
-    for operator in (RESHAPE, PERMUTE, RESHAPE):
-        last = chain[-1]
-        if last.op != operator or not isinstance(last.args[0], relax.Var):
-            return None
-        before = flat.by_var.get(last.args[0])
-        if before is None:
-            return None
-        chain.append(before)
-    _, permute, split, source = chain
-    alone = all(len(flat.users.get(each.var, [])) == 1 for each in (permute, split))
-    shape, apart = source.shape or (), split.shape or ()
-    if not alone or len(shape) != 4 or binding.shape != shape or len(apart) != 5:
+    moved = moved_image(flat, binding)
+    if moved is None or moved.axes != _AXES:
         return None
-    axes = permute.value.attrs.axes
-    if axes is None or list(map(int, axes)) != _AXES or apart[3:] != shape[2:]:
+    shape, apart = moved.source.shape or (), moved.split.shape or ()
+    if binding.shape != shape or apart[3:] != shape[2:]:
         return None
-    return ChannelShuffle(source.var, (split.var, permute.var), shape, apart[1])
+    return ChannelShuffle(moved.source.var, shape, apart[1])
 
 
 def shuffled(rows: Any, places: Any, size: tuple[int, int]) -> Any:

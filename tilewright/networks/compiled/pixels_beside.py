@@ -10,22 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import relax, te, tirx
+from tvm import te, tirx
 
+from tilewright.networks.compiled.moved_axes import moved_image
 from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of
 
-RESHAPE, PERMUTE = "relax.reshape", "relax.permute_dims"
-_AXES = [0, 3, 4, 1, 5, 2]
+_AXES = (0, 3, 4, 1, 5, 2)
 
 
 @dataclass(frozen=True, eq=False)
 class PixelsBeside:
-    """`rows` × `columns` pixels of `channels` each that come from one pixel of `source`; `inside`
-    are the operators before the one that gives them, `first` reads the source."""
+    """`rows` × `columns` pixels of `channels` each that come from one pixel of `source`; `first` is
+    the variable of the operator that reads it."""
 
     source: Any
     first: Any
-    inside: tuple[Any, ...]
     rows: int
     columns: int
     channels: int
@@ -41,27 +40,15 @@ def pixels_beside(flat: FlatGraph) -> dict[Any, PixelsBeside]:
 
 
 def _of(flat: FlatGraph, binding: Binding) -> PixelsBeside | None:
-    chain = [binding]
-    for operator in (RESHAPE, PERMUTE, RESHAPE):
-        last = chain[-1]
-        if last.op != operator or not isinstance(last.args[0], relax.Var):
-            return None
-        before = flat.by_var.get(last.args[0])
-        if before is None:
-            return None
-        chain.append(before)
-    _, permute, split, source = chain
-    alone = all(len(flat.users.get(each.var, [])) == 1 for each in (permute, split))
-    shapes = [each.shape or () for each in (source, split, binding)]
-    if not alone or tuple(map(len, shapes)) != (4, 6, 4):
+    moved = moved_image(flat, binding)
+    if moved is None or moved.axes != _AXES:
         return None
-    axes = permute.value.attrs.axes
-    (n, _, h, w), (batch, rows, columns, channels, *size), after = shapes
-    fits = (batch, *size) == (n, h, w) and after == (n, channels, h * rows, w * columns)
-    if axes is None or list(map(int, axes)) != _AXES or not fits:
+    (n, _, h, w), apart = moved.source.shape or (), moved.split.shape or ()
+    batch, rows, columns, channels, *size = apart
+    fits = (batch, *size) == (n, h, w)
+    if not fits or binding.shape != (n, channels, h * rows, w * columns):
         return None
-    inside = split.var, permute.var
-    return PixelsBeside(source.var, split.var, inside, rows, columns, channels)
+    return PixelsBeside(moved.source.var, moved.split.var, rows, columns, channels)
 
 
 def put_beside(packed: Any, beside: PixelsBeside) -> Any:

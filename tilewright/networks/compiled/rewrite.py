@@ -73,11 +73,10 @@ class Rewritten:
 
 def rewritten(
     flat: FlatGraph, layers: Sequence[KernelLayer], kernels: Mapping[Workload, KernelCode],
-    registers: int = 8,
+    registers: int,
 ) -> Rewritten:  # fmt: skip
     """The module with a `main` of the same data and results, for a processor that holds `registers`
-    vectors of 16 numbers. Raises `ImportFailedError` for a
-    network with branches."""
+    vectors of 16 numbers. Raises `ImportFailedError` for a network with branches."""
     old = flat.module["main"]
     blocks = old.body.blocks
     if len(blocks) != 1 or not isinstance(blocks[0], relax.DataflowBlock):
@@ -92,14 +91,16 @@ def rewritten(
     for mine, theirs in zip(params, old.params, strict=True):
         made.tensors.put(theirs, plain=mine)
     by_result = {layer.result.var: layer for layer in layers}
+    anchors = frozenset(layer.match.anchor.var for layer in layers)
+    loops = {each.product: each for each in recurrences(flat) if anchors.isdisjoint(each.inside)}
     inside = frozenset[Any]().union(
-        *(layer.inside for layer in layers), *(each.inside for each in made.recurrences.values())
+        *(layer.inside for layer in layers), *(each.inside for each in loops.values())
     )
     with builder.function("main", params):
         with builder.dataflow():
             for binding in flat.bindings:
-                if binding.var in made.recurrences:
-                    made.recurrence(made.recurrences[binding.var])
+                if binding.var in loops:
+                    made.recurrence(loops[binding.var])
                 elif binding.var in by_result:
                     made.kernel(by_result[binding.var])
                 elif binding.var not in inside and binding.var not in made.done:
@@ -122,12 +123,6 @@ class _RewrittenMain:
         self._beside = in_bfloat16.beside
         self._shuffles = channel_shuffles(flat)
         self._responses = local_responses(flat)
-        # Those of which no product is a layer of its own.
-        self.recurrences = {
-            found.product: found
-            for found in recurrences(flat)
-            if found.inside.isdisjoint(in_bfloat16.anchors)
-        }
         self._rows: dict[Any, tuple[Any, int]] = {}  # of what a recurrence gave
         self._builder = builder
         self._kernels = kernels
@@ -199,13 +194,11 @@ class _RewrittenMain:
         norm = self._flat.by_var.get(binding.value.tuple_value) if binding.op == ITEM else None
         if binding.op == CONCAT and self._joined_rows(binding):
             return
-        if (
-            (row := part_of(self._flat, binding)) is not None
-            and row.axis == 0
-            and row.through is not None
-        ):
-            value = self.tensors.plain(row.source)
-            made = self.tensors.emit(_some_rows(value, row.begin, row.begin + row.length))
+        # A split would copy all its parts, also those that only a recurrence reads.
+        part = part_of(self._flat, binding)
+        if part is not None and part.axis == 0 and part.through is not None:
+            value = self.tensors.plain(part.source)
+            made = self.tensors.emit(_some_rows(value, part.begin, part.begin + part.length))
             self.tensors.put(binding.var, plain=made)
             return
         if (response := self._responses.get(binding.var)) is not None:

@@ -53,7 +53,7 @@ def skipping(function: Any, w: Workload, tile: tuple[int, int]) -> Any:
 
 def _place_of_tile(loop: Any) -> tuple[Any, Any, Any, Any] | None:
     """Of the products within a loop over kernel columns: the first row and column of the tile, the
-    row and column of the kernel; None where there is none."""
+    row and column of the kernel; None for a loop without products."""
     inner, node = list[Any](), loop.body
     while isinstance(node, tirx.For):
         inner.append(node.loop_var)
