@@ -294,6 +294,10 @@ class CompilesKernels(Protocol):
     def registers(self) -> int:
         """How many vectors of 16 float32 its registers hold."""
 
+    @property
+    def threads(self) -> int:
+        """How many threads its kernels are written for."""
+
     def rule(self, workload: Workload) -> tuple[int, ...]:
         """The config that the kernel's own rule says, neither compiled nor measured. Raises
         `WorkloadError` where there is no kernel."""

@@ -151,12 +151,13 @@ class _Calls:
         return None
 
     def _product(self, var: Any) -> AttentionProduct | None:
-        """A batched product in float32 without an epilogue."""
+        """A batched product without an epilogue."""
         value = self._values[var]
         if not self._is_kernel(value):
             return None
         workload, moved = self._about[str(value.args[0].name_hint)]
-        if workload.operator != "batch_matmul" or workload.dtype != "float32" or workload.epilogue:
+        known = workload.operator == "batch_matmul" and workload.dtype in ("float32", "bfloat16")
+        if not known or workload.epilogue:
             return None
         return AttentionProduct(workload, list(self._module[value.args[0]].params), moved)
 
@@ -166,8 +167,8 @@ def _fit(scores: AttentionProduct, values: AttentionProduct) -> bool:
     one, other = scores.workload, values.workload
     made = one.batch, one.height, one.out_channels
     unmoved = OUT not in scores.moved and DATA not in values.moved
-    large = 4 * one.batch * one.height * one.out_channels > WORTH
-    return made == (other.batch, other.height, other.in_channels) and unmoved and large
+    large = one.dtype == "bfloat16" or 4 * one.batch * one.height * one.out_channels > WORTH
+    return one.dtype == other.dtype and made == (other.batch, other.height, other.in_channels) and unmoved and large
 
 
 def _replaced(module: IRModule, new: dict[Any, Any]) -> IRModule:

@@ -6,6 +6,12 @@
       product with the values    the second one, out of another buffer of the task
 
 The products are the kernels that the processor has for so many rows, with their rule's schedule.
+Those that multiply by tiles copy both operands first. Their tasks are heads, or parts of them:
+
+    parallel (heads, parts of their rows)
+      keys and values, copied
+      shares of the rows
+        scores, softmax, product with the values
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
+from tvm.ir import TensorLoad
 
 from tilewright.core.errors import WorkloadError
 from tilewright.networks.compiled.default_schedules import rows_of_task
@@ -25,6 +32,8 @@ from tilewright.targets.workload import Workload
 
 SCORES = 1 << 19
 """Bytes of the scores of a task: as much as a usual second-level cache."""
+SCORES_OF_TILES = 1 << 17
+"""The same by tiles. Beside them are copies of the keys, the values and the softmax."""
 FEWEST_ROWS = 16
 """Of a task, so that register tiles have work enough for each key that they read."""
 DATA, WEIGHTS, OUT = range(3)
@@ -54,8 +63,11 @@ def joined_function(
 ) -> Any:  # fmt: skip
     """The function of the parameters of all three, but for the scores; None where they cannot be
     cut into the same tasks."""
-    for rows in _shares(scores.workload):
-        found = _Tasks(scores.workload, rows, compiles).joined(scores, between, values, lanes)
+    w = scores.workload
+    if w.dtype != "float32":
+        return _Heads(w, compiles).joined(scores, between, values, lanes)
+    for rows in _shares(w):
+        found = _Tasks(w, rows, compiles).joined(scores, between, values, lanes)
         if found is not None:
             return found
     return None
@@ -69,58 +81,51 @@ def _shares(w: Workload) -> Iterator[int]:
     yield w.height
 
 
-class _Tasks:
-    """Tasks of so many `rows` of a head each."""
+class _Rows:
+    """Shares of so many `rows` of a head, the one at hand from row `_first` of head `_head` on."""
+
+    _head: Any
+    _first: Any
 
     def __init__(self, scores: Workload, rows: int, compiles: CompilesKernels) -> None:
         self._rows, self._columns, self._compiles = rows, scores.out_channels, compiles
-        self._shares = scores.height // rows
-        self._count = scores.batch * self._shares
-        self._task = tirx.Var("task", "int32")
+        self._heads, self._height = scores.batch, scores.height
         size = (rows * self._columns,)
         self._scores, self._softmax = (
             tirx.decl_buffer(size, "float32", name) for name in ("scores", "softmax")
         )
 
-    def joined(
-        self, scores: AttentionProduct, between: RowsBetween, values: AttentionProduct, lanes: int
-    ) -> Any:
-        """The function, None where a part has other tasks."""
-        first = self._product(scores, {OUT: (self._scores, self._own)})
-        second = self._product(values, {DATA: (self._softmax, self._own)})
-        rows = rows_of_task(
-            between.function, lanes, self._rows, (self._count * self._rows, self._columns),
-            between.scores,
-        )  # fmt: skip
-        if first is None or second is None or rows is None:
-            return None
-        *others, softmax, number = rows.params
-        read = others.pop(between.scores)
-        middle = _with_variable(rows.body, number, tirx.Cast("int64", self._task))
-        for old, new in ((read, self._scores), (softmax, self._softmax)):
-            middle = elsewhere(middle, old, new, self._along(old))
-        buffers = [tirx.AllocBuffer(self._scores), tirx.AllocBuffer(self._softmax)]
-        loop = tirx.For(
-            self._task, 0, self._count, tirx.ForKind.PARALLEL,
-            tirx.SeqStmt([*buffers, first, middle, second]),
-        )  # fmt: skip
-        params = [*scores.params[:OUT], *others, *values.params[WEIGHTS:]]
-        return tirx.PrimFunc(params, loop).with_attr("s_tir", True)
+    def _parameters(
+        self, scores: AttentionProduct, middle: Any, between: RowsBetween, values: AttentionProduct
+    ) -> list[Any]:
+        others = list(middle.params[:-2])
+        del others[between.scores]
+        return [*scores.params[:OUT], *others, *values.params[WEIGHTS:]]
 
-    def _product(self, product: AttentionProduct, own: Mapping[int, tuple[Any, Place]]) -> Any:
-        """What a task does of a product, whose parameters `own` are buffers of the task; None where
-        the kernel has other tasks."""
-        w = replace(product.workload, batch=self._count, height=self._rows)
-        try:
-            function = self._compiles.kernel(w, self._compiles.rule(w)).function
-        except WorkloadError:
-            return None
-        loop = function.body
-        parallel = isinstance(loop, tirx.For) and loop.kind == tirx.ForKind.PARALLEL
-        if not parallel or int(loop.extent) != self._count:
-            return None
-        body = _with_variable(loop.body, loop.loop_var, self._task)
-        for number, old in enumerate(function.params):
+    def _middle(self, between: RowsBetween, lanes: int) -> Any:
+        """What is done to a share's rows between the products, a function; None where it is not by
+        rows."""
+        whole = self._heads * self._height, self._columns
+        return rows_of_task(between.function, lanes, self._rows, whole, between.scores)
+
+    def _between(self, middle: Any, between: RowsBetween) -> Any:
+        """The same from buffer to buffer of a task."""
+        *others, softmax, first = middle.params
+        body = _with_variable(middle.body, first, self._row())
+        for old, new in ((others[between.scores], self._scores), (softmax, self._softmax)):
+            body = elsewhere(body, old, new, self._along(old))
+        return body
+
+    def _row(self) -> Any:
+        """The first row of the share at hand among those of all heads."""
+        return tirx.Cast("int64", self._head * self._height + self._first)
+
+    def _placed(
+        self, product: AttentionProduct, params: Sequence[Any], body: Any,
+        own: Mapping[int, tuple[Any, Place]],
+    ) -> Any:  # fmt: skip
+        """What a share does of a product whose parameters `own` are buffers of the task."""
+        for number, old in enumerate(params):
             given = product.params[number], self._place(number, product.moved.get(number))
             new, place = own.get(number, given)
             body = elsewhere(body, old, new, place)
@@ -131,19 +136,18 @@ class _Tasks:
         return [indices[1] * self._columns + indices[2]]
 
     def _place(self, number: int, axes: MovedAxes | None) -> Place:
-        """Of a number of a task's kernel in the parameter of all heads."""
+        """Of a number of a share's kernel in the parameter of all heads."""
 
         def found(indices: Sequence[Any]) -> Sequence[Any]:
-            task, row, column = indices
-            head, part = tirx.indexdiv(task, self._shares), tirx.indexmod(task, self._shares)
-            known = [head, row if number == WEIGHTS else part * self._rows + row, column]
+            _, row, column = indices
+            known = [self._head, row if number == WEIGHTS else self._first + row, column]
             return known if axes is None else axes.place(known)
 
         return found
 
     def _along(self, whole: Any) -> Place:
         """Of a number of all rows in a buffer of the task."""
-        begin = tirx.Cast("int64", self._task) * (self._rows * self._columns)
+        begin = self._row() * self._columns
 
         def found(indices: Sequence[Any]) -> Sequence[Any]:
             place: Any = tirx.const(0, "int64")
@@ -152,6 +156,142 @@ class _Tasks:
             return [place - begin]
 
         return found
+
+
+class _Tasks(_Rows):
+    """A share is a task, by kernels that read their operands where they lie."""
+
+    def joined(
+        self, scores: AttentionProduct, between: RowsBetween, values: AttentionProduct, lanes: int
+    ) -> Any:
+        """The function, None where a part has other tasks."""
+        task = tirx.Var("task", "int32")
+        shares = self._height // self._rows
+        self._head = tirx.indexdiv(task, shares)
+        self._first = tirx.indexmod(task, shares) * self._rows
+        one = self._product(scores, task, {OUT: (self._scores, self._own)})
+        other = self._product(values, task, {DATA: (self._softmax, self._own)})
+        middle = self._middle(between, lanes)
+        if one is None or other is None or middle is None:
+            return None
+        buffers = [tirx.AllocBuffer(self._scores), tirx.AllocBuffer(self._softmax)]
+        loop = tirx.For(
+            task, 0, self._heads * shares, tirx.ForKind.PARALLEL,
+            tirx.SeqStmt([*buffers, one, self._between(middle, between), other]),
+        )  # fmt: skip
+        params = self._parameters(scores, middle, between, values)
+        return tirx.PrimFunc(params, loop).with_attr("s_tir", True)
+
+    def _product(
+        self, product: AttentionProduct, task: Any, own: Mapping[int, tuple[Any, Place]]
+    ) -> Any:
+        """What a task does of a product; None where the kernel has other tasks."""
+        count = self._heads * self._height // self._rows
+        w = replace(product.workload, batch=count, height=self._rows)
+        try:
+            function = self._compiles.kernel(w, self._compiles.rule(w)).function
+        except WorkloadError:
+            return None
+        loop = function.body
+        parallel = isinstance(loop, tirx.For) and loop.kind == tirx.ForKind.PARALLEL
+        if not parallel or int(loop.extent) != count:
+            return None
+        body = _with_variable(loop.body, loop.loop_var, task)
+        return self._placed(product, function.params, body, own)
+
+
+class _Heads(_Rows):
+    """A part of a head is a task, by kernels that copy both operands before they multiply. The last
+    share overlaps the one before where they are uneven.
+
+    A task has two shares at least. In a loop all buffers stay alive: TVM would give the memory of
+    one to another of its own type, which instructions of tiles cannot take.
+    """
+
+    def __init__(self, scores: Workload, compiles: CompilesKernels) -> None:
+        wanted = -(-4 * scores.height * scores.out_channels // SCORES_OF_TILES)
+        self._parts = min(-(-compiles.threads // scores.batch), max(1, scores.height // 2 * FEWEST_ROWS))
+        self._each = max(2, -(-wanted // self._parts))
+        super().__init__(scores, -(-scores.height // (self._parts * self._each)), compiles)
+
+    def joined(
+        self, scores: AttentionProduct, between: RowsBetween, values: AttentionProduct, lanes: int
+    ) -> Any:
+        """The function, None where a part is written otherwise."""
+        task, share = tirx.Var("task", "int32"), tirx.Var("share", "int32")
+        self._head = tirx.indexdiv(task, self._parts)
+        first = (tirx.indexmod(task, self._parts) * self._each + share) * self._rows
+        self._first = tirx.min(first, self._height - self._rows)
+        one = self._product(scores, {OUT: (self._scores, self._own)})
+        other = self._product(values, {DATA: (self._softmax, self._own)})
+        middle = self._middle(between, lanes)
+        if one is None or other is None or middle is None:
+            return None
+        buffers = [self._scores, self._softmax, *one.buffers, *other.buffers]
+        rows = tirx.For(
+            share, 0, self._each, tirx.ForKind.SERIAL,
+            tirx.SeqStmt([*one.rows, self._between(middle, between), *other.rows]),
+        )  # fmt: skip
+        loop = tirx.For(
+            task, 0, self._heads * self._parts, tirx.ForKind.PARALLEL,
+            tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), *one.keys, *other.keys, rows]),
+        )  # fmt: skip
+        params = self._parameters(scores, middle, between, values)
+        return tirx.PrimFunc(params, loop).with_attr("s_tir", True)
+
+    def _product(
+        self, product: AttentionProduct, own: Mapping[int, tuple[Any, Place]]
+    ) -> _CopyingProduct | None:
+        """The statements of a product; None where its kernel is written otherwise."""
+        w = replace(product.workload, batch=1, height=self._rows)
+        try:
+            function = self._compiles.kernel(w, self._compiles.rule(w)).function
+        except WorkloadError:
+            return None
+        body = function.body
+        parts = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+        allocated = [part for part in parts if isinstance(part, tirx.AllocBuffer)]
+        loops = [part for part in parts if isinstance(part, tirx.For)]
+        if len(allocated) + len(loops) != len(parts):
+            return None
+        keys = [loop for loop in loops if _reads(loop, function.params[WEIGHTS])]
+        rows = [loop for loop in loops if not any(loop.same_as(key) for key in keys)]
+        if not keys or any(_reads(loop, function.params[DATA]) for loop in keys):
+            return None
+
+        def placed(loops: Sequence[Any]) -> list[Any]:
+            return [self._placed(product, function.params, _serial(loop), own) for loop in loops]
+
+        return _CopyingProduct([each.buffer for each in allocated], placed(keys), placed(rows))
+
+
+@dataclass(frozen=True, eq=False)
+class _CopyingProduct:
+    """The buffers that a product copies its operands to, the loops that copy its weights, which a
+    head has once, and those of each share of the rows."""
+
+    buffers: Sequence[Any]
+    keys: Sequence[Any]
+    rows: Sequence[Any]
+
+
+def _reads(body: Any, buffer: Any) -> bool:
+    found: list[bool] = []
+    tvm_ffi.structural_walk(
+        body, (TensorLoad, lambda load: found.append(load.source.same_as(buffer)))
+    )
+    return any(found)
+
+
+def _serial(body: Any) -> Any:
+    """The same on the thread that runs it."""
+
+    def one(loop: Any) -> Any:
+        if loop.kind != tirx.ForKind.PARALLEL:
+            return loop
+        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
+
+    return tvm_ffi.structural_map(body, (tirx.For, one))
 
 
 def _with_variable(body: Any, old: Any, new: Any) -> Any:

@@ -101,8 +101,8 @@ def by_rows(function: Any, blocks: Sequence[Any], lanes: int, worth_threads: int
 def by_task(
     function: Any, blocks: Sequence[Any], lanes: int, rows: int, whole: tuple[int, int], read: int
 ) -> Any:
-    """The same for the rows of one task, so many of a `whole` (rows, numbers of a row): its number
-    is the last parameter. Of the parameter number `read`, a row reads itself alone. Raises
+    """The same for the rows of one task, so many of a `whole` (rows, numbers of a row): the first is
+    the last parameter. Of the parameter number `read`, a row reads itself alone. Raises
     `NoRows`."""
     return _writer(function, blocks, lanes).written_for_task(rows, whole, read)
 
@@ -300,8 +300,8 @@ class _Writer:
             T.func_name("main")
             for parameter in self._given:
                 T.arg(str(parameter.name), parameter)
-            task = T.arg("task", tirx.Var("task", "int64"))
-            self._write_rows(task * rows, (task + 1) * rows)
+            first = T.arg("first", tirx.Var("first", "int64"))
+            self._write_rows(first, first + rows)
         return builder.get()
 
     def _write_rows(self, begin: Any, end: Any) -> None:

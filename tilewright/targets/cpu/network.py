@@ -52,6 +52,11 @@ class NetworkKernels:
         """See `CompilesKernels`."""
         return self.spec.registers * self.spec.lanes // 16
 
+    @property
+    def threads(self) -> int:
+        """See `CompilesKernels`."""
+        return self.spec.threads
+
     def rule(self, workload: Workload) -> tuple[int, ...]:
         """By `Kernel.baseline_values`."""
         values = kernel_for(workload, self.spec).baseline_values(workload, self.spec)
