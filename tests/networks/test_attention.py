@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_graphs import normal, reference
 
+from tests.networks.test_bfloat16_tensors import SPEC
+from tests.networks.test_bfloat16_tensors import built as built_in_bfloat16
 from tests.networks.test_compiled_libraries import built, close
+from tilewright.networks.artifact.compiled import OF_BFLOAT16
 from tilewright.networks.compiled import attention as joining
 from tilewright.networks.compiled import attention_function
 from tilewright.networks.compiled.attention_function import FEWEST_ROWS
@@ -98,6 +102,25 @@ def product(softmax: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
         helper.make_node("MatMul", ["q", "k"], ["scores"], name="scores"), *softmax,
         helper.make_node("MatMul", ["chances", "v"], ["out"], name="out"),
     ]  # fmt: skip
+
+
+@pytest.mark.slow(seconds=5)
+@pytest.mark.parametrize(
+    ("rows", "width", "heads", "threads"),
+    [(64, 96, 3, 1), (37, 64, 2, 1), (75, 32, 1, 2), (100, 160, 2, 5)],
+)
+def test_attentions_in_bfloat16_are_joined(
+    rows: int, width: int, heads: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shares of rows that overlap, and more threads than heads."""
+    monkeypatch.setattr(attention_function, "SCORES_OF_TILES", 1 << 13)
+    model = two_layers(rows, width, heads)
+    artifact = built_in_bfloat16(model, tmp_path, replace(SPEC, threads=threads))
+    assert sum("attention" in row for row in artifact.rows) == 2
+    x = normal(1, rows, width, seed=4)
+    (ours,) = artifact.infer({"input": x}).values()
+    theirs = reference(model, x)
+    assert np.abs(ours - theirs).max() < OF_BFLOAT16 * np.abs(theirs).max()
 
 
 SHAPES = {"q": (2, 32, 8), "k": (2, 8, 32), "v": (2, 32, 8)}

@@ -28,18 +28,18 @@ from tilewright.networks.compiled.activations import activated_layers
 from tilewright.networks.compiled.packing import PackedTensors
 from tilewright.networks.zoo.builder import Builder
 from tilewright.targets.cpu.pipeline import lowering
-from tilewright.targets.cpu.spec import PLAIN_TILES, this_machine
+from tilewright.targets.cpu.spec import PLAIN_TILES, CpuSpec, this_machine
 from tilewright.targets.cpu.target import CpuTarget
 
 SPEC = replace(this_machine(), lanes=16, precision="bf16", bfloat16=PLAIN_TILES)
 """Its tiles are multiplied by plain arithmetic."""
 
 
-def built(model: onnx.ModelProto, folder: Path) -> CompiledArtifact:
+def built(model: onnx.ModelProto, folder: Path, spec: CpuSpec = SPEC) -> CompiledArtifact:
     """The model's artifact by the kernels' rules."""
     path = folder / "model.onnx"
     path.write_bytes(model.SerializeToString())
-    target, whole = CpuTarget(SPEC), networks.load(str(path)).whole
+    target, whole = CpuTarget(spec), networks.load(str(path)).whole
     layers = activated_layers(whole.flat, target.space, "bfloat16")
     picks = {layer.workload: by_rule(target, layer.workload) for layer in layers}
     made = compile_files(

@@ -19,6 +19,7 @@ from tilewright.targets.base import Space
 from tilewright.targets.cpu import machine
 from tilewright.targets.cpu.compile import assembly_of, llvm_target, scheduled
 from tilewright.targets.cpu.estimates import CpuMachine, estimate
+from tilewright.targets.cpu.kernels import tile_product
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.spec import AMX, CpuSpec, this_machine
@@ -84,6 +85,35 @@ def test_the_rule_computes_the_product(text: str) -> None:
     space = Space("kernels", kernel.knobs(workload, SPEC))
     tensors = SampleTensors(workload, SPEC, space)
     assert called(scheduled(workload, SPEC, values), tensors, values) < TOLERANCE
+
+
+@pytest.mark.slow(seconds=10)
+@given(products(), st.integers(0, 2**32 - 1))
+@settings(max_examples=20, derandomize=True)
+def test_a_depth_in_pieces_gives_the_same_product(workload: Workload, seed: int) -> None:
+    """However few weights the first cache holds, and however few rows share them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tile_product, "NEAR", 64 * (1 + seed % 64))
+        patch.setattr(tile_product, "FEWEST_BLOCKS", 1)
+        test_every_schedule_computes_the_product.hypothesis.inner_test(workload, seed)
+
+
+def test_weights_beyond_the_first_cache_are_multiplied_in_pieces() -> None:
+    """Sums are read again: more loads of tiles than a block's four operands."""
+    loads = []
+    for depth in (256, 1024):
+        workload = parse_workload(f"dense:n=256,c={depth},o=512,dtype=bfloat16")
+        values = kernel_for(workload, XEON).baseline_values(workload, XEON)
+        assert values["rows_inside"]
+        loads.append(scheduled(workload, XEON, values).script().count("tileloadd64"))
+    assert loads == [4, 8]
+
+
+@pytest.mark.parametrize(("rows", "shares"), [(256, 1), (512, 3), (384, 2)])
+def test_rows_that_are_read_again_stay_in_the_second_cache(rows: int, shares: int) -> None:
+    workload = parse_workload(f"dense:n={rows},c=3072,o=768,dtype=bfloat16")
+    spec = replace(XEON, threads=1)
+    assert kernel_for(workload, spec).baseline_values(workload, spec)["row_shares"] == shares
 
 
 @given(

@@ -209,9 +209,10 @@ class _Heads(_Rows):
     """
 
     def __init__(self, scores: Workload, compiles: CompilesKernels) -> None:
-        wanted = -(-4 * scores.height * scores.out_channels // SCORES_OF_TILES)
-        self._parts = min(-(-compiles.threads // scores.batch), max(1, scores.height // 2 * FEWEST_ROWS))
-        self._each = max(2, -(-wanted // self._parts))
+        shares = -(-4 * scores.height * scores.out_channels // SCORES_OF_TILES)
+        most = max(1, scores.height // (2 * FEWEST_ROWS))
+        self._parts = min(-(-compiles.threads // scores.batch), most)
+        self._each = max(2, -(-shares // self._parts))
         super().__init__(scores, -(-scores.height // (self._parts * self._each)), compiles)
 
     def joined(

@@ -101,9 +101,8 @@ def by_rows(function: Any, blocks: Sequence[Any], lanes: int, worth_threads: int
 def by_task(
     function: Any, blocks: Sequence[Any], lanes: int, rows: int, whole: tuple[int, int], read: int
 ) -> Any:
-    """The same for the rows of one task, so many of a `whole` (rows, numbers of a row): the first is
-    the last parameter. Of the parameter number `read`, a row reads itself alone. Raises
-    `NoRows`."""
+    """The same for some rows of the `whole` (rows, numbers of a row), the last parameter first. Of
+    the parameter number `read`, a row reads itself alone. Raises `NoRows`."""
     return _writer(function, blocks, lanes).written_for_task(rows, whole, read)
 
 

@@ -24,7 +24,7 @@ from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import tile_product
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Arguments, split_index, tiles
-from tilewright.targets.cpu.kernels.matrix_tiles import TILE, TileNumbers, numbers_of
+from tilewright.targets.cpu.kernels.matrix_tiles import TILE, WORD, TileNumbers, numbers_of
 from tilewright.targets.cpu.kernels.tile_product import (
     TileBlocks,
     blocks_of,
@@ -75,9 +75,9 @@ class ConvolutionTiles:
         space = self.knobs(workload, spec)
         b, _ = product_of(workload)
         layout = CopyLayout.of(workload)
-        depth = layout.numbers.each * layout.words * layout.steps
-        data = layout.count // workload.batch
-        return tile_product.baseline_values(space, b, spec, (data, depth * b.columns))
+        data = layout.count // workload.batch * WORD // layout.numbers.each
+        weights = layout.steps * layout.words * WORD * b.columns
+        return tile_product.baseline_values(space, b, spec, (data, weights))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         return packed_shape(workload, spec)

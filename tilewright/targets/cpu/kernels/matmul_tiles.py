@@ -13,7 +13,7 @@ from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import tile_product
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Arguments, split_index, tiles
-from tilewright.targets.cpu.kernels.matrix_tiles import TILE, numbers_of, paired
+from tilewright.targets.cpu.kernels.matrix_tiles import TILE, WORD, numbers_of, paired
 from tilewright.targets.cpu.kernels.tile_product import (
     TileBlocks,
     blocks_of,
@@ -50,7 +50,8 @@ class MatmulTiles:
         """A good config without any measurement."""
         space = self.knobs(workload, spec)
         b, _ = product_of(workload)
-        sizes = b.rows * workload.in_channels, workload.in_channels * b.columns
+        column = b.steps * b.words * WORD
+        sizes = b.rows * column, column * b.columns
         return tile_product.baseline_values(space, b, spec, sizes)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:

@@ -26,8 +26,9 @@ TILE = 16
 """Rows of a tile, and words in one of its rows."""
 TILES = 8
 """Tile registers of a core."""
-_WORD_BYTES = 4
-_ROW_BYTES = TILE * _WORD_BYTES
+WORD = 4
+"""Bytes of a word."""
+_ROW_BYTES = TILE * WORD
 CONVERTED = (8, 16)
 """Lanes of the vectors of float32 that an instruction rounds to bfloat16."""
 
@@ -116,7 +117,7 @@ class AmxTiles:
         """Says which sizes the tiles have. The operating system must have allowed AMX before."""
         sums = self.down * self.across
         rows = [self.rows] * (sums + self.down) + [self.words] * (TILES - sums - self.down)
-        row_bytes = [_ROW_BYTES] * sums + [self.words * _WORD_BYTES] * self.down
+        row_bytes = [_ROW_BYTES] * sums + [self.words * WORD] * self.down
         row_bytes += [_ROW_BYTES] * (TILES - len(row_bytes))
         layout = bytes([1, 0, *[0] * 14])  # palette 1
         layout += b"".join(size.to_bytes(2, "little") for size in [*row_bytes, *[0] * 8])
@@ -144,7 +145,7 @@ class AmxTiles:
         apart, by tiles of `weights` (int32) behind one another from `at` on."""
         first = self.down * self.across
         second = first + self.down
-        held, stride = TILES - second, _stride(_WORD_BYTES // self.numbers.each * row)
+        held, stride = TILES - second, _stride(WORD // self.numbers.each * row)
         for i, place in enumerate(places):
             pointer = data.access_ptr("r", offset=place)
             _call("tileloadd64", _tile(first + i), pointer, stride)
@@ -162,18 +163,25 @@ class AmxTiles:
 
     def sums(self) -> Any:
         """A buffer (rows, columns) of all sums."""
+        self.keep(self._scratch, 0)
+        return self._scratch
+
+    def keep(self, buffer: Any, at: Any) -> None:
+        """Writes all sums, rows of all columns, to a buffer from place `at` on."""
+        self._move("tilestored64", buffer, "w", at)
+
+    def resume(self, buffer: Any, at: Any) -> None:
+        """Reads all sums from where they were kept."""
+        self._move("tileloadd64", buffer, "r", at)
+
+    def _move(self, instruction: str, buffer: Any, access: str, at: Any) -> None:
         width = self.across * TILE
         for i in range(self.down):
             for j in range(self.across):
-                place = i * self.rows * width + j * TILE
-                pointer = self._scratch.access_ptr("w", offset=place)
-                _call(
-                    "tilestored64",
-                    _tile(i * self.across + j),
-                    pointer,
-                    _stride(_WORD_BYTES * width),
-                )
-        return self._scratch
+                place = at + i * self.rows * width + j * TILE
+                pointer = buffer.access_ptr(access, offset=place)
+                tile = _tile(i * self.across + j)
+                _call(instruction, tile, pointer, _stride(WORD * width))
 
 
 class PlainTiles:
@@ -209,6 +217,18 @@ class PlainTiles:
                         for each in range(self.numbers.each):
                             found += self._data(data[start + each]) * self._weight(word, each)
                         T.buffer_store(self._sums, found, at_sum)
+
+    def keep(self, buffer: Any, at: Any) -> None:
+        """See `AmxTiles.keep`."""
+        width = self.across * TILE
+        with T.serial(0, self.down * self.rows) as r, T.vectorized(0, width) as c:
+            T.buffer_store(buffer, self._sums[r, c], [at + r * width + c])
+
+    def resume(self, buffer: Any, at: Any) -> None:
+        """See `AmxTiles.resume`."""
+        width = self.across * TILE
+        with T.serial(0, self.down * self.rows) as r, T.vectorized(0, width) as c:
+            T.buffer_store(self._sums, buffer[at + r * width + c], [r, c])
 
     def _data(self, number: Any) -> Any:
         if self.numbers is BFLOAT16:

@@ -7,11 +7,18 @@
           tiles down × across
         bias, residual, clip          of the block, while it is in the first cache
 
+Where a block of columns has more weights than the first cache, many blocks of rows multiply a piece
+of the depth before the next:
+
+      blocks of columns, pieces of the depth, blocks of rows
+        sums so far, steps of the piece, sums or what comes of them
+
 Blocks overlap at the end, see `targets.cpu.kernels.loops`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,6 +40,12 @@ ir_builder = lazy_module("tvm.script.ir_builder")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+NEAR = 3 << 13
+"""Bytes of the weights of a block of columns that stay in the first cache: half of 48 KB."""
+SECOND, RESIDENT = 1 << 21, 5 << 18
+"""Bytes of the second cache of processors with tiles, and of the rows that stay there."""
+FEWEST_BLOCKS = 4
+"""Of rows that read the same weights, for which sums are worth keeping."""
 SUMS = 4
 """Tiles of sums at most: those of the operands are held beside."""
 
@@ -118,28 +131,35 @@ def baseline_values(
     space: tuple[Knob, ...], b: TileBlocks, spec: CpuSpec, bytes_of: tuple[int, int]
 ) -> dict[str, int]:
     """A good config without any measurement, two tiles by two: the larger operand, of `bytes_of`
-    (data, weights) of a matrix, is read once and shared between the threads."""
+    (data, weights) of a matrix, is read once and shared between the threads. Rows that are read
+    for every block of columns stay in the second cache, a share of them at a time."""
     choices = {knob.name: knob.values for knob in space}
     data, weights = bytes_of
     by_columns = weights > data
-    wanted = -(-spec.threads // b.matrices)
-    counts = b.row_blocks, b.column_blocks
+    threads = tiles(spec.threads, b.matrices)
 
-    def near(name: str, count: int) -> int:
-        return max(value for value in choices[name] if value <= max(1, min(wanted, count)))
+    def by_rows(wanted: int) -> int:
+        return _nearest(choices["row_shares"], min(wanted, b.row_blocks))
 
-    shares = near("row_shares", counts[0]), near("column_shares", counts[1])
+    shares = by_rows(threads), _nearest(choices["column_shares"], min(threads, b.column_blocks))
     if by_columns and shares[1] >= shares[0]:
         shares = 1, shares[1]
     elif shares[0] >= shares[1]:
         shares = shares[0], 1
     else:
         shares = 1, shares[1]
+    if by_columns and data > SECOND:
+        shares = by_rows(max(shares[0], tiles(data, RESIDENT))), shares[1]
     values = {name: found[0] for name, found in choices.items()}
     return values | {
         "tiles_down": 2, "tiles_across": 2, "row_shares": shares[0], "column_shares": shares[1],
         "rows_inside": int(by_columns),
     }  # fmt: skip
+
+
+def _nearest(choices: Sequence[int], wanted: int) -> int:
+    """The largest that is no larger than `wanted`, at least 1."""
+    return max(value for value in choices if value <= max(1, wanted))
 
 
 class TileOperands(Protocol):
@@ -190,20 +210,58 @@ def _write(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOperands) 
         rows = share(row, by_rows, b.row_blocks)
         columns = share(column, by_columns, b.column_blocks)
         unit.begin()
-        loops = [T.serial(*rows), T.serial(*columns)]
-        order = loops[::-1] if v["rows_inside"] else loops
-        with order[0] as outer, order[1] as inner:
-            down, across = (inner, outer) if v["rows_inside"] else (outer, inner)
-            _block(b, operands, unit, (matrix, down, across))
+        pieces = _pieces(b, b.row_blocks // by_rows) if v["rows_inside"] else 1
+        if pieces > 1:
+            _by_pieces(b, operands, unit, (matrix, rows, columns), (pieces, by_rows))
+        else:
+            loops = [T.serial(*rows), T.serial(*columns)]
+            order = loops[::-1] if v["rows_inside"] else loops
+            with order[0] as outer, order[1] as inner:
+                down, across = (inner, outer) if v["rows_inside"] else (outer, inner)
+                at = matrix, b.row_block(down), across
+                unit.clear()
+                _steps(b, operands, unit, at, (0, b.steps))
+                operands.finish(unit.sums(), *at)
         unit.end()
 
 
-def _block(b: TileBlocks, operands: TileOperands, unit: Any, at: tuple[Any, Any, Any]) -> None:
-    matrix, down, across = at
-    place = b.row_block(down)
-    unit.clear()
+def _pieces(b: TileBlocks, blocks: int) -> int:
+    """How many the depth is cut into for so many blocks of rows."""
+    weights = 4 * b.steps * b.words * b.block_columns
+    return min(tiles(weights, NEAR), b.steps) if blocks >= FEWEST_BLOCKS else 1
+
+
+def _by_pieces(
+    b: TileBlocks, operands: TileOperands, unit: Any, at: tuple[Any, Any, Any],
+    cuts: tuple[int, int],
+) -> None:  # fmt: skip
+    """The loops of a task whose depth is cut into pieces, its rows one of so many shares."""
+    (matrix, rows, columns), (pieces, by_rows) = at, cuts
+    each = b.block_rows * b.block_columns
+    kept = T.alloc_buffer((tiles(b.row_blocks, by_rows) * each,), operands.numbers.sums)
+    with T.serial(*columns) as across, T.serial(0, pieces) as piece, T.serial(*rows) as down:
+        place = (down - rows[0]) * each
+        where = matrix, b.row_block(down), across
+        with T.If(piece == 0):
+            with T.Then():
+                unit.clear()
+            with T.Else():
+                unit.resume(kept, place)
+        _steps(b, operands, unit, where, share(piece, pieces, b.steps))
+        with T.If(piece < pieces - 1):
+            with T.Then():
+                unit.keep(kept, place)
+            with T.Else():
+                operands.finish(unit.sums(), *where)
+
+
+def _steps(
+    b: TileBlocks, operands: TileOperands, unit: Any, at: tuple[Any, Any, Any], steps: Any
+) -> None:
+    """Products of a block, of `steps` (begin, end)."""
+    matrix, place, across = at
     tile = b.words * TILE * b.across
-    with T.serial(0, b.steps) as step:
+    with T.serial(*steps) as step:
         data = operands.step(matrix, place, step)
         places = [data + i * b.height * operands.row for i in range(b.down)]
         weights = (
@@ -211,7 +269,6 @@ def _block(b: TileBlocks, operands: TileOperands, unit: Any, at: tuple[Any, Any,
         ) * b.steps + step
         start = first_word(b, operands.numbers) + weights * tile
         unit.step(operands.data, places, operands.row, operands.weights, start)
-    operands.finish(unit.sums(), matrix, place, across)
 
 
 def first_word(b: TileBlocks, numbers: TileNumbers) -> int:
