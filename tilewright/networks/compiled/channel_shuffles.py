@@ -2,7 +2,8 @@
 
 A shuffle (Zhang et al., ShuffleNet, arXiv 1707.01083) is a change of shape, of axes, and of shape
 again: (n, g * k, h, w) → (n, g, k, h, w) → (n, k, g, h, w) → (n, g * k, h, w). TVM unpacks an image
-for it and packs it again. Here each block gathers its channels, by a table of their places.
+for it and packs it again. Here each block of channels is put together from those that have them,
+vector by vector.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tvm import te
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
 
 from tilewright.networks.compiled.moved_axes import moved_image
 from tilewright.networks.relax.bindings import Binding, FlatGraph
 
 _AXES = (0, 2, 1, 3, 4)
+WORTH_THREADS = 1 << 14
+"""Numbers of an image whose copy takes longer than waking threads."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,16 +33,10 @@ class ChannelShuffle:
     shape: tuple[int, ...]
     groups: int
 
-    def places(self, block: int) -> NDArray[np.int32]:
-        """Where the channels of the result are read in an image of the source, a pixel's in blocks:
-        (c / block, block), in numbers."""
-        _, channels, height, width = self.shape
-        made = np.arange(channels).reshape(self.groups, -1).T.ravel()
-        return (
-            (made // block * height * width * block + made % block)
-            .astype(np.int32)
-            .reshape(-1, block)
-        )
+    @property
+    def channels(self) -> NDArray[np.int64]:
+        """The channel of the source that each of the result is, (c,)."""
+        return np.arange(self.shape[1], dtype=np.int64).reshape(self.groups, -1).T.ravel()
 
 
 def channel_shuffles(flat: FlatGraph) -> dict[Any, ChannelShuffle]:
@@ -59,12 +58,33 @@ def _of(flat: FlatGraph, binding: Binding) -> ChannelShuffle | None:
     return ChannelShuffle(moved.source.var, shape, apart[1])
 
 
-def shuffled(rows: Any, places: Any, size: tuple[int, int]) -> Any:
-    """The result (n, c / block, h, w, block) of images (n, c * h * w) in blocks; `places` are those
-    of `ChannelShuffle.places`, `size` is (h, w)."""
-    blocks, block = map(int, places.shape)
+def shuffle_function(found: ChannelShuffle, block: int) -> Any:
+    """A function of TensorIR of an image and the result, (n, c / block, h, w, block), float32."""
+    n, channels, height, width = found.shape
+    shape = n, channels // block, height, width, block
+    sources = found.channels.reshape(-1, block)
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("main")
+        image, result = (T.arg(name, T.buffer(shape, "float32")) for name in ("image", "result"))
+        large = n * channels * height * width >= WORTH_THREADS
+        lines = (T.parallel if large else T.serial)(0, n * height)
+        with T.sblock("root"), lines as line:  # without a block, TVM cannot tell it from a reshape
+            for number, places in enumerate(sources):
+                with T.serial(0, width) as x:
+                    _put_together(
+                        (image, result), (tirx.indexdiv(line, height), number),
+                        (tirx.indexmod(line, height), x), places,
+                    )  # fmt: skip
+    return builder.get()
 
-    def value(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
-        return rows[n, places[c, i] + (y * size[1] + x) * block]
 
-    return te.compute((int(rows.shape[0]), blocks, *size, block), value, name="shuffled")
+def _put_together(
+    images: tuple[Any, Any], at: tuple[Any, int], pixel: tuple[Any, Any], places: NDArray[np.int64]
+) -> None:
+    """Writes block `at` (image, block) of a pixel, whose channels are these of the source."""
+    (image, result), block = images, len(places)
+    channels = tirx.Ramp(0, 1, block)
+    needed, vector = np.unique(places // block, return_inverse=True)
+    loaded = [tirx.BufferLoad(image, [at[0], int(each), *pixel, channels]) for each in needed]
+    chosen = tirx.Shuffle(loaded, [int(i) for i in vector * block + places % block])
+    T.buffer_store(result, chosen, [*at, *pixel, channels])

@@ -14,7 +14,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from tilewright.networks.compiled.bfloat16_numbers import narrowed, widened
-from tilewright.networks.compiled.channel_shuffles import ChannelShuffle, shuffled
+from tilewright.networks.compiled.channel_shuffles import ChannelShuffle, shuffle_function
 from tilewright.networks.compiled.local_response import LocalResponse, normalised
 from tilewright.networks.compiled.pixels_beside import PixelsBeside, put_beside
 from tilewright.networks.compiled.pools import PoolWindow, pool
@@ -139,13 +139,12 @@ class PackedTensors:
         block = min(self.block_of(found.source), FLOAT_BLOCK)
         if block < 4:
             return None
-        n, channels, height, width = found.shape
+        function = shuffle_function(found, block).with_attr("op_pattern", OPAQUE)
+        name = self._builder.add_func(function.without_attr("global_symbol"), "shuffled")
         image = self.packed(found.source, block)
-        rows = self.reshaped(image, (n, channels * height * width))
-        made = self._builder.emit_te(
-            shuffled, rows, relax.const(found.places(block), "int32"), (height, width),
-            primfunc_name_hint="shuffled", primfunc_attrs={"op_pattern": OPAQUE},
-        )  # fmt: skip
+        made = self.emit(
+            relax.call_tir(name, [image], relax.TensorType(shape_of(image), "float32"))
+        )
         return made, block
 
     def normalised(self, found: LocalResponse) -> Any:
