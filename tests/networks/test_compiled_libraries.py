@@ -43,7 +43,7 @@ from tilewright.targets.cpu.kernels.int8_dot_product import computes_int8
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.spec import this_machine
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.kernels import KernelCode
+from tilewright.targets.kernels import KernelCode, aligned_empty
 from tilewright.targets.workload import Workload
 from tilewright.tuning.build_options import BuildOptions
 
@@ -262,6 +262,35 @@ def test_a_resize_between_layers_reads_blocks_of_channels(
     names, found = _run(built(model, tmp_path), x := normal(1, 8, 9, 7))
     np.testing.assert_allclose(found, reference(model, x), rtol=1e-3, atol=1e-3)
     assert not any("resize" in name and "transpose" in name for name in names)
+
+
+@pytest.mark.parametrize("size", [4, 100])  # a small input is copied, a large one read in place
+def test_what_an_inference_gave_stays_as_it_was(size: int, tmp_path: Path) -> None:
+    """One output is the input in another shape."""
+    shape = [1, 3, size, size]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["made"]),
+            helper.make_node("Reshape", ["x", "flat"], ["same"]),
+        ],
+        "passing",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("made", "same")],
+        [numpy_helper.from_array(normal(8, 3, 3, 3), "w"),
+         numpy_helper.from_array(np.array([1, -1]), "flat")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    artifact = built(onnx.shape_inference.infer_shapes(model), tmp_path)
+    drawn = [aligned_empty(shape, np.dtype(np.float32)) for _ in range(3)]
+    for seed, x in enumerate(drawn):
+        x[...] = normal(*shape, seed=seed)
+    made = [artifact.infer({"x": x}) for x in drawn]
+    wanted = [(x.reshape(1, -1).copy(), reference(model, x)) for x in drawn]
+    for x in drawn:
+        x[...] = 0  # as a caller does who reads the next image into the same array
+    for (same, result), outputs in zip(wanted, made, strict=True):
+        assert close(outputs["same"], same)
+        assert close(outputs["made"], result)
 
 
 def test_a_layers_time_is_that_of_its_own_kernel() -> None:

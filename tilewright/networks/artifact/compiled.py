@@ -221,10 +221,11 @@ class CompiledArtifact:
         """One inference: arrays of the shape of each of `inputs`, by name, in; of each of
         `outputs` out. Raises `InputError` for inputs that do not fit."""
         arrays = checked(self.inputs, inputs)
-        made = self._ready(self._of_head(arrays))
-        known = {**arrays, **dict(zip(self._gives, made, strict=True))}
-        if self._tail_model is not None:
-            known |= self._run_tail(known)
+        made = dict(zip(self._gives, self._ready(self._of_head(arrays)), strict=True))
+        if self._tail_model is None:
+            return made
+        known = {**arrays, **made}
+        known |= self._run_tail(known)
         return {value.name: known[value.name] for value in self.outputs}
 
     def run(

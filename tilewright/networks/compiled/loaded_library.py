@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ Moved = tuple[int, Sequence[int], Sequence[int]]
 has its axes; see `networks.compiled.transposed_operands`."""
 Stored = tuple[int, int]
 """A kernel's argument in bfloat16, and the channels of its blocks in memory."""
+SMALL = 1 << 14
+"""Bytes of an input that is copied in any case."""
 CPU, POOLED = 1, 2
 """TVM's numbers of a processor, and of an allocator that keeps what was freed."""
 
@@ -47,12 +50,14 @@ class LoadedLibrary:
         self._caller = threading.local()
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        """The network's outputs, shapes as it has them. Inputs at an address that is a multiple of
-        `ALIGNMENT` are read in place; no output is copied."""
-        result = self._main(*map(_tensor, arrays), *self._weights)
-        if isinstance(result, tvm_ffi.Tensor):
-            return [_array(result)]
-        return [_array(each) for each in result]
+        """The network's outputs, shapes as it has them. Large inputs at an address that is a
+        multiple of `ALIGNMENT` are read in place. Only an output that is an input in another shape
+        is copied."""
+        main, own = self._main, self._caller.tensors
+        given = list(map(own.input, count(), arrays))
+        result = main(*given, *self._weights)
+        results = [result] if isinstance(result, tvm_ffi.Tensor) else result
+        return own.outputs(given, list(map(_array, results)))
 
     @property
     def _machine(self) -> Any:
@@ -61,6 +66,7 @@ class LoadedLibrary:
         if machine is None:
             machine = self._caller.machine = self._module["vm_load_executable"]()
             machine["vm_initialization"](CPU, 0, POOLED)
+            self._caller.tensors = _Tensors()
             self._caller.main = machine[MAIN]
         return machine
 
@@ -113,6 +119,40 @@ class LoadedLibrary:
         finally:
             self._machine["set_instrument"](lambda *_: 0)
         return calls
+
+
+class _Tensors:
+    """What a thread passes to its machine. Small inputs are copied to tensors that are kept: that
+    takes less time than to find out where an array lies and to describe it to TVM."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[Array, Any]] = {}
+        self._passed: Sequence[int] | None = None
+
+    def input(self, number: int, array: Array) -> Any:
+        """The tensor of this number, of the same shape and type at each call."""
+        if array.nbytes > SMALL:
+            return _tensor(array)
+        kept = self._kept.get(number)
+        if kept is None:
+            own = aligned_empty(array.shape, array.dtype)
+            kept = self._kept[number] = own, tvm_ffi.from_dlpack(own)
+        kept[0][...] = array
+        return kept[1]
+
+    def outputs(self, given: Sequence[Any], made: list[Array]) -> list[Array]:
+        """The same outputs, in memory that is no input's: which lie in one is the same at each
+        call."""
+        if self._passed is None:
+            inputs = list(map(_array, given))
+            self._passed = [
+                number
+                for number, array in enumerate(made)
+                if any(np.may_share_memory(array, each) for each in inputs)
+            ]
+        for number in self._passed:
+            made[number] = made[number].copy()
+        return made
 
 
 @cache
