@@ -122,9 +122,10 @@ def compile_files(
         _row(layer, function, picks[layer.workload], target)
         | ({"moved": [_moved(*each) for each in moved]} if moved else {})
         | ({"bfloat16": [list(each) for each in stored]} if stored else {})
+        | ({"frames": True} if frames else {})
         | _attention(number, attention)
-        for number, (layer, function, moved, stored) in enumerate(
-            zip(made.layers, made.called, made.moved, made.bfloat16, strict=True)
+        for number, (layer, function, moved, stored, frames) in enumerate(
+            zip(made.layers, made.called, made.moved, made.bfloat16, made.frames, strict=True)
         )
     ]
     manifest: dict[str, Json] = {
@@ -247,12 +248,12 @@ class CompiledArtifact:
 
     def verify(self) -> Iterator[KernelError]:
         """Every layer's kernel, as it stands in the library, on seeded tensors; one that several
-        layers call is run once. Kernels that are part of an attention's function do not stand there
-        alone: `output_error` has them."""
+        layers call is run once. Kernels that are part of an attention's function, or read frames
+        that overlap, do not stand there alone: `output_error` has them."""
         known: dict[str, float] = {}
         for number, row in enumerate(self.rows):
             name = as_text(row["function"])
-            if not {"attention", "part_of"}.isdisjoint(row):  # no function of its own
+            if not {"attention", "part_of", "frames"}.isdisjoint(row):  # no function of its own
                 continue
             if name not in known:
                 workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))

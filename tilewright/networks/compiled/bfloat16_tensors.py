@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tilewright.networks.compiled.frame_taps import FrameTaps
 from tilewright.networks.compiled.layers import KernelLayer
 from tilewright.networks.compiled.packed_operators import CONCAT, EACH, PAIRS, POOLS
 from tilewright.networks.compiled.pixels_beside import pixels_beside
@@ -30,9 +31,9 @@ class Bfloat16Tensors:
 
     def __init__(
         self, flat: FlatGraph, layers: Sequence[KernelLayer],
-        kernels: Mapping[Workload, KernelCode],
+        kernels: Mapping[Workload, KernelCode], taps: Mapping[Any, FrameTaps],
     ) -> None:  # fmt: skip
-        self._flat, self._kernels = flat, kernels
+        self._flat, self._kernels, self._taps = flat, kernels, taps
         self._layers: dict[Any, KernelLayer] = {}
         for layer in layers:
             for binding in (layer.match.anchor, *(link.binding for link in layer.links)):
@@ -42,6 +43,9 @@ class Bfloat16Tensors:
         self._blocks: dict[Any, int] = {}
         self.beside = pixels_beside(flat)
         self._behind = {each.first: flat.by_var[var] for var, each in self.beside.items()}
+        for layer in layers:
+            if (read := taps.get(layer.data)) is not None:
+                self._behind[read.inside[-1]] = layer.match.anchor
         self.used = any(workload.dtype == "bfloat16" for workload in kernels)
         self._any = any(code.narrowed is not None for code in kernels.values())
 
@@ -72,7 +76,7 @@ class Bfloat16Tensors:
         wanted, together = [0], [var]
         for user in self._users(var):
             layer = self._layers.get(user.var)
-            if layer is not None and layer.data.same_as(var):
+            if layer is not None and self._data(layer).same_as(var):
                 wanted.append(self._kernels[layer.workload].stored_block)
             elif user.op in PASSING or user.var in self.beside:
                 wanted.append(self.block(user.var))
@@ -84,6 +88,11 @@ class Bfloat16Tensors:
         fits = all(len(shape) == 4 and shape[1] % max(1, *wanted) == 0 for shape in shapes)
         return max(wanted) if max(wanted) and fits else 0
 
+    def _data(self, layer: KernelLayer) -> Any:
+        """What its kernel reads."""
+        taps = self._taps.get(layer.data)
+        return layer.data if taps is None else taps.source
+
     def _is_image(self, var: Any) -> bool:
         binding = self._flat.by_var.get(var)
         return binding is not None and binding.shape is not None and len(binding.shape) == 4
@@ -92,7 +101,7 @@ class Bfloat16Tensors:
         """Whether an operator can read a value so."""
         layer = self._layers.get(user.var)
         if layer is not None:
-            given = (layer.data, *layer.added)
+            given = (self._data(layer), *layer.added)
             narrowed = self._kernels[layer.workload].narrowed
             return narrowed is not None and any(each.same_as(var) for each in given)
         return user.op in WIDENED or (self._only_moves(user) and user.var in self)
@@ -109,5 +118,6 @@ class Bfloat16Tensors:
         return bool(binding.op == CONCAT) or binding.var in self.beside
 
     def _users(self, var: Any) -> list[Binding]:
-        """The operators that read a variable; those that make pixels of its channels as one."""
+        """The operators that read a variable; those that make pixels of its channels as one, and a
+        layer in place of those that put its frames side by side."""
         return [self._behind.get(user.var, user) for user in self._flat.users.get(var, [])]

@@ -57,7 +57,8 @@ class LoadedLibrary:
         given = list(map(own.input, count(), arrays))
         result = main(*given, *self._weights)
         results = [result] if isinstance(result, tvm_ffi.Tensor) else result
-        return own.outputs(given, list(map(_array, results)))
+        made: list[Array] = own.outputs(given, list(map(_array, results)))
+        return made
 
     @property
     def _machine(self) -> Any:

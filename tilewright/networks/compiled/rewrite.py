@@ -12,6 +12,7 @@ from tvm.ir import IRModule
 
 from tilewright.networks.compiled.bfloat16_tensors import Bfloat16Tensors
 from tilewright.networks.compiled.channel_shuffles import channel_shuffles
+from tilewright.networks.compiled.frame_taps import FrameTaps, frame_taps, reading_frames
 from tilewright.networks.compiled.layers import KernelLayer
 from tilewright.networks.compiled.local_response import local_responses
 from tilewright.networks.compiled.packed_operators import (
@@ -62,13 +63,14 @@ NARROWED = frozenset((*EACH, *PAIRS, *POOLS, ITEM))
 class Rewritten:
     """`module` calls the functions `called`, one a layer, in the order in which they run; each
     has the parameters `moved` with other axes than its kernel alone, and those of `bfloat16` in
-    that type."""
+    that type. `frames` says of each whether it reads frames where they lie (`frame_taps`)."""
 
     module: IRModule
     layers: Sequence[KernelLayer]
     called: Sequence[str]
     moved: Sequence[Moved]
     bfloat16: Sequence[Stored]
+    frames: Sequence[bool]
 
 
 def rewritten(
@@ -87,14 +89,18 @@ def rewritten(
     own = {var: f for var, f in flat.module.functions.items() if var.name_hint != "main"}
     builder = relax.BlockBuilder(IRModule(own))  # what TVM's importer writes in TIR
     params = [relax.Var(str(param.name), param.ty) for param in old.params]
-    made = _RewrittenMain(builder, kernels, flat, Bfloat16Tensors(flat, layers, kernels), registers)
+    taps = frame_taps(flat, layers, kernels)
+    in_bfloat16 = Bfloat16Tensors(flat, layers, kernels, taps)
+    made = _RewrittenMain(builder, kernels, flat, in_bfloat16, taps, registers)
     for mine, theirs in zip(params, old.params, strict=True):
         made.tensors.put(theirs, plain=mine)
     by_result = {layer.result.var: layer for layer in layers}
     anchors = frozenset(layer.match.anchor.var for layer in layers)
     loops = {each.product: each for each in recurrences(flat) if anchors.isdisjoint(each.inside)}
     inside = frozenset[Any]().union(
-        *(layer.inside for layer in layers), *(each.inside for each in loops.values())
+        *(layer.inside for layer in layers),
+        *(each.inside for each in loops.values()),
+        *(each.inside for each in taps.values()),
     )
     with builder.function("main", params):
         with builder.dataflow():
@@ -108,7 +114,7 @@ def rewritten(
             result = builder.emit_output(made.result(old.body.body))
         builder.emit_func_output(result)
     module = relax.transform.DeadCodeElimination()(builder.finalize())
-    return Rewritten(module, made.layers, made.called, made.moved, made.bfloat16)
+    return Rewritten(module, made.layers, made.called, made.moved, made.bfloat16, made.frames)
 
 
 class _RewrittenMain:
@@ -116,9 +122,10 @@ class _RewrittenMain:
 
     def __init__(
         self, builder: Any, kernels: Mapping[Workload, KernelCode], flat: FlatGraph,
-        in_bfloat16: Bfloat16Tensors, registers: int,
+        in_bfloat16: Bfloat16Tensors, taps: Mapping[Any, FrameTaps], registers: int,
     ) -> None:  # fmt: skip
         self._registers = registers
+        self._taps = taps
         self._in_bfloat16 = in_bfloat16
         self._beside = in_bfloat16.beside
         self._shuffles = channel_shuffles(flat)
@@ -127,13 +134,14 @@ class _RewrittenMain:
         self._builder = builder
         self._kernels = kernels
         self._flat = flat
-        self._functions: dict[tuple[Workload, Moved, Stored], Any] = {}
+        self._functions: dict[tuple[Workload, Moved, Stored, FrameTaps | None], Any] = {}
         self.tensors = PackedTensors(builder)
         self.done: set[Any] = set()  # what a kernel does that no layer names
         self.layers: list[KernelLayer] = []
         self.called: list[str] = []
         self.moved: list[Moved] = []
         self.bfloat16: list[Stored] = []
+        self.frames: list[bool] = []
 
     def kernel(self, layer: KernelLayer) -> None:
         """Call a layer's kernel on packed tensors."""
@@ -141,11 +149,16 @@ class _RewrittenMain:
         wanted = [shape_of_parameter(parameter) for parameter in code.function.params]
         moved: list[tuple[int, MovedAxes]] = []
         narrowed: dict[int, int] = {}
+        taps = self._taps.get(layer.data)
         if layer.weight is None:
             operands = layer.data, layer.match.anchor.args[1]
             arguments = [self._operand(i, var, wanted, moved) for i, var in enumerate(operands)]
         else:
             data = self._image(layer.data, layer.match.anchor.args[0], code.data_block)
+            if taps is not None:
+                data, (frames, channels, *size) = taps.source, taps.shape
+                block = code.data_block
+                wanted[0] = frames, channels // block, *size, block
             arguments = [self._read_narrowed(data, code, code.data_block, narrowed, 0)]
             arguments.append(_constant(code.pack_weights(layer.weight)))
         constants = [
@@ -177,7 +190,7 @@ class _RewrittenMain:
             for arg, shape in zip(arguments, wanted[:-1], strict=True)
         ]
         stored = tuple(sorted(narrowed.items()))
-        function = self._function(layer.workload, code, tuple(moved), stored)
+        function = self._function(layer.workload, code, tuple(moved), stored, taps)
         out = relax.TensorType(wanted[-1], BFLOAT16 if narrow else layer.workload.out_dtype)
         written = self.tensors.emit(relax.call_tir(function, fitting, out))
         self._put(result, written, narrowed.get(len(wanted) - 1, code.out_block), narrow)
@@ -185,6 +198,7 @@ class _RewrittenMain:
         self.called.append(str(function.name_hint))
         self.moved.append(tuple(moved))
         self.bfloat16.append(stored)
+        self.frames.append(taps is not None)
 
     def other(self, binding: Binding) -> None:
         """What TVM compiles, on packed tensors where it can be done on them."""
@@ -367,14 +381,17 @@ class _RewrittenMain:
             self.tensors.put(result.var, packed=packed, block=block)
 
     def _function(
-        self, workload: Workload, code: KernelCode, moved: Moved, narrowed: Stored
-    ) -> Any:
-        key = workload, moved, narrowed
+        self, workload: Workload, code: KernelCode, moved: Moved, narrowed: Stored,
+        taps: FrameTaps | None,
+    ) -> Any:  # fmt: skip
+        key = workload, moved, narrowed, taps
         if key not in self._functions:
             name = f"{workload.operator}_{workload.id}"
             function = on_moved(code.function, moved) if moved else code.function
             if narrowed and code.narrowed is not None:
                 function = code.narrowed(dict(narrowed))
+            if taps is not None:
+                function = reading_frames(function, taps)
             function = function.with_attrs({KERNEL: 1, "op_pattern": OPAQUE})
             function = function.without_attr("global_symbol")
             self._functions[key] = self._builder.add_func(function, name)

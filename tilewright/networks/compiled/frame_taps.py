@@ -1,0 +1,159 @@
+"""Lets a convolution of volumes read its frames where they lie.
+
+`networks.onnx_volumes` makes one image of the frames that a window along depth reads. Each frame is
+then copied once a tap. A kernel that copies its data between their padding anyway can take each
+block of channels from the frame that has it. Frames of the padding are zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from numpy.typing import NDArray
+from tvm import s_tir, tirx
+from tvm.ir import IRModule, TensorLoad
+from tvm.ir.transform import Sequential
+
+from tilewright.networks.compiled.layers import KernelLayer
+from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, variables
+from tilewright.networks.relax.constants import value_of
+from tilewright.targets.kernels import KernelCode
+from tilewright.targets.workload import Workload
+
+TAKE, WHERE, RESHAPE = "relax.take", "relax.where", "relax.reshape"
+
+
+@dataclass(frozen=True, eq=False)
+class FrameTaps:
+    """Images of taps * c channels, made of the frames `source` (frames, c, h, w): tap t of image n
+    is frame `first` + `step` * n + `apart` * t, or zeros. `inside` are what makes them."""
+
+    source: Any
+    shape: tuple[int, ...]
+    first: int
+    step: int
+    apart: int
+    inside: Sequence[Any]
+
+
+def frame_taps(
+    flat: FlatGraph, layers: Sequence[KernelLayer], kernels: Mapping[Workload, KernelCode]
+) -> dict[Any, FrameTaps]:
+    """Those that a layer's kernel reads where they lie, by the variable of its data."""
+    found = {}
+    for layer in layers:
+        code = kernels[layer.workload]
+        if layer.workload.pad_top or layer.workload.pad_left:  # others copy nothing
+            made = _taps(flat, layer.data)
+            if made is not None and code.data_block and made.shape[1] % code.data_block == 0:
+                found[layer.data] = made
+    return found
+
+
+def _taps(flat: FlatGraph, data: Any) -> FrameTaps | None:
+    chain, mask, var, made = [], None, data, shape_of(data)
+    if (beside := _alone(flat, var, RESHAPE)) is not None:
+        var = beside.args[0]
+        chain.append(beside)
+    if (chosen := _alone(flat, var, WHERE)) is not None:
+        which, var, other = chosen.args
+        mask, zero = value_of(flat, which), value_of(flat, other)
+        if mask is None or zero is None or zero.any():
+            return None
+        chain.append(chosen)
+    places = None
+    if (taken := _alone(flat, var, TAKE)) is not None:
+        places = value_of(flat, taken.args[1])
+        if places is None or taken.value.attrs.axis != 0 or places.ndim != 1:
+            return None
+        var = taken.args[0]
+        chain.append(taken)
+    source = shape_of(var)
+    if mask is None and places is None:
+        return None
+    if source is None or made is None or len(source) != 4 or len(made) != 4:
+        return None
+    if made[1] % source[1] or made[2:] != source[2:]:
+        return None
+    count = made[0], made[1] // source[1]
+    frames = np.arange(source[0]) if places is None else places
+    if frames.size != count[0] * count[1]:
+        return None
+    known = np.ones(frames.size, bool) if mask is None else mask.ravel()
+    line = _line(np.where(known, frames, -1).reshape(count), source[0])
+    return None if line is None else FrameTaps(var, source, *line, [each.var for each in chain])
+
+
+def _alone(flat: FlatGraph, var: Any, operator: str) -> Binding | None:
+    """The operator of this name that gives a variable to one reader."""
+    binding = flat.by_var.get(var)
+    results = variables(flat.module["main"].body.body)
+    if binding is None or binding.op != operator or any(map(var.same_as, results)):
+        return None
+    return None if flat.sole_user(var) is None else binding
+
+
+def _line(places: NDArray[np.int64], frames: int) -> tuple[int, int, int] | None:
+    """`first`, `step` and `apart` of frames (images, taps), -1 where there is none; None where they
+    lie otherwise."""
+    step, apart = (_difference(places, axis) for axis in (0, 1))
+    if step is None or apart is None:
+        return None
+    images, taps = np.indices(places.shape)
+    firsts = (places - step * images - apart * taps)[places >= 0]
+    made = firsts[0] + step * images + apart * taps
+    made = np.where((made >= 0) & (made < frames), made, -1)
+    return (int(firsts[0]), step, apart) if np.array_equal(made, places) else None
+
+
+def _difference(places: NDArray[np.int64], axis: int) -> int | None:
+    """Between neighbours along an axis of which both are there; None where none are."""
+    if places.shape[axis] == 1:
+        return 0
+    before, behind = (places.take(range(*ends), axis) for ends in _pairs(places.shape[axis]))
+    known = (behind - before)[(before >= 0) & (behind >= 0)]
+    return int(known[0]) if known.size else None
+
+
+def _pairs(size: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (0, size - 1), (1, size)
+
+
+def reading_frames(function: Any, taps: FrameTaps) -> Any:
+    """A kernel's function whose data are the frames, (frames, c / block, h, w, block)."""
+    function = _in_loops(function)
+    old, *others = function.params
+    block = int(old.shape[4])
+    frames, channels, height, width = taps.shape
+    new = tirx.decl_buffer(
+        (frames, channels // block, height, width, block), old.dtype, name=str(old.name)
+    )
+
+    def load(found: Any) -> Any:
+        if not found.source.same_as(old):
+            return found
+        n, c, *pixel = found.indices
+        tap = tirx.indexdiv(c, channels // block)
+        frame = n * taps.step + tap * taps.apart + taps.first
+        place = [tirx.max(tirx.min(frame, frames - 1), 0), tirx.indexmod(c, channels // block)]
+        number = tirx.BufferLoad(new, [*place, *pixel])
+        inside = tirx.all(frame >= 0, frame < frames)
+        return tirx.Select(inside, number, tirx.const(0, old.dtype))
+
+    body = tvm_ffi.structural_map(function.body, (TensorLoad, load))
+    return tirx.PrimFunc([new, *others], body, function.ret_type).with_attrs(function.attrs)
+
+
+def _in_loops(function: Any) -> Any:
+    """The function without blocks: TVM keeps what a block reads beside what it does."""
+    passes = [
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(), s_tir.transform.CompactBufferAllocation(),
+        s_tir.transform.LowerMatchBuffer(), s_tir.transform.LowerOpaqueBlock(),
+    ]  # fmt: skip
+    return Sequential(passes)(IRModule({"main": function}))["main"]
