@@ -2,12 +2,14 @@
 
     python -m benchmarks.cpu_peak --out built/cpu-peak.parquet --networks resnet18   # a minute
     python -m benchmarks.cpu_peak --out FILE                                         # minutes
+    python -m benchmarks.cpu_peak --out FILE --precision bf16    # tiles of AMX
     python -m benchmarks.cpu_peak --redraw benchmarks/rows/cpu-peak.parquet
 
 A layer is run alone on one thread, with other large weights at each call, as in a network. Its rate
 counts the multiplications of the layer's definition, so Winograd's algorithm may pass 100 %. The
 peak is the most that the reference kernel reached in the whole run; it is measured again beside
-every layer. Where a layer is slow, the table says how much of its time its bytes from memory take
+every layer. That of tiles is 16 times as high: 512 multiplications of bfloat16 a cycle, 32 of
+float32. Where a layer is slow, the table says how much of its time its bytes from memory take
 at the measured bandwidth, and what the estimate says of the schedule: copies, idle multipliers.
 """
 
@@ -41,6 +43,8 @@ LARGE = 50e6
 LOW = 0.7
 """Of the peak; below, the table says why."""
 TURNS = 3
+OF_TILES = 16
+"""Times what vectors multiply in a cycle."""
 
 
 def main() -> None:
@@ -48,13 +52,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("built/cpu-peak.parquet"))
     parser.add_argument("--redraw", type=Path, help="print the table of the rows of a run")
+    parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
     parser.add_argument("--networks", default=",".join(NETWORKS), help="separated by commas")
     options = parser.parse_args()
     if options.redraw:
         print(table(pd.read_parquet(options.redraw)))
         return
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    target = make_target("cpu:threads=1")
+    target = make_target(f"cpu:threads=1,precision={options.precision}")
     assert isinstance(target, CpuTarget)
     rows = list(measured(target, options.networks.split(",")))
     pd.DataFrame(rows).to_parquet(options.out, index=False)
@@ -65,6 +70,7 @@ def measured(target: CpuTarget, names: list[str]) -> Iterator[dict[str, Any]]:
     """A row a distinct large layer, in the first network that has it."""
     seen: set[Workload] = set()
     bandwidth = target.hardware_features()["memory_gbytes_per_second"] * 1e9
+    faster = OF_TILES if target.float_type == "bfloat16" else 1
     for name in names:
         for workload in _workloads(name, target):
             if workload in seen or workload.macs < LARGE:
@@ -83,7 +89,8 @@ def measured(target: CpuTarget, names: list[str]) -> Iterator[dict[str, Any]]:
             yield {
                 "network": name, "layer": str(workload), "macs": workload.macs,
                 "winograd": values.get("algorithm", 0) > 0, "seconds": seconds,
-                "peak_gflops": peak / 1e9, "bandwidth": bandwidth,
+                "peak_gflops": peak * faster / 1e9, "bandwidth": bandwidth,
+                "a_cycle": 2 * target.spec.lanes * faster,
                 **columns,
             }  # fmt: skip
 
@@ -93,7 +100,8 @@ def _workloads(name: str, target: CpuTarget) -> list[Workload]:
         path = Path(folder) / f"{name}.onnx"
         onnx.save(zoo.build(name) if name in zoo.FAMILIES else cpu_models.drawn(name), path)
         whole = networks.load(str(path)).whole
-    return [each.workload for each in activated_layers(whole.flat, target.space, "float32")]
+    layers = activated_layers(whole.flat, target.space, target.float_type)
+    return [each.workload for each in layers]
 
 
 def table(rows: pd.DataFrame) -> str:
@@ -122,7 +130,7 @@ def _between(row: Any) -> str:
     if row.share >= LOW:
         return ""
     clock = row.estimate_multiply_cycles + row.estimate_other_cycles
-    ideal = row.macs / 16  # two vectors of eight a cycle
+    ideal = row.macs / row.get("a_cycle", 16)  # rows of before are of AVX2
     memory = row.estimate_far_bytes / row.bandwidth / row.seconds
     return (
         f"memory {memory:.0%} of the time ({row.estimate_far_bytes / 1e6:.1f} MB); of the cycles, "
