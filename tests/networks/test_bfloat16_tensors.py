@@ -27,12 +27,19 @@ from tilewright.networks.artifact.compiled import OF_BFLOAT16, compile_files
 from tilewright.networks.compiled.activations import activated_layers
 from tilewright.networks.compiled.packing import PackedTensors
 from tilewright.networks.zoo.builder import Builder
+from tilewright.targets.cpu import machine
 from tilewright.targets.cpu.pipeline import lowering
-from tilewright.targets.cpu.spec import PLAIN_TILES, CpuSpec, this_machine
+from tilewright.targets.cpu.spec import DOTS_BFLOAT16, PLAIN_TILES, CpuSpec, this_machine
 from tilewright.targets.cpu.target import CpuTarget
 
 SPEC = replace(this_machine(), lanes=16, precision="bf16", bfloat16=PLAIN_TILES)
 """Its tiles are multiplied by plain arithmetic."""
+SPECS = pytest.mark.parametrize("spec", [
+    pytest.param(SPEC, id="plain"),
+    pytest.param(replace(SPEC, bfloat16=DOTS_BFLOAT16), id="dots", marks=pytest.mark.skipif(
+        not machine.multiplies_bfloat16(), reason="this processor has no AVX512-BF16",
+    )),
+])  # fmt: skip
 
 
 def built(model: onnx.ModelProto, folder: Path, spec: CpuSpec = SPEC) -> CompiledArtifact:
@@ -70,11 +77,14 @@ def dense_block(net: Builder) -> str:
     return net.conv(net.concat([x, y], "concat"), "last", 16, kernel=3, pad=1, bias=True)
 
 
-@pytest.mark.slow(seconds=2)
-def test_images_between_layers_that_multiply_in_bfloat16_are_stored_in_it(tmp_path: Path) -> None:
+@pytest.mark.slow(seconds=4)
+@SPECS
+def test_images_between_layers_that_multiply_in_bfloat16_are_stored_in_it(
+    spec: CpuSpec, tmp_path: Path
+) -> None:
     net = Builder("small", (1, 3, 20, 20), seed=1, weights=True)
     model = net.model(residual(net))
-    artifact = built(model, tmp_path)
+    artifact = built(model, tmp_path, spec)
     assert stored(artifact) == {
         "stem": [[3, 32]],  # data, weights, bias, the result; blocks of so many channels
         "wide": [[0, 32], [3, 32]],

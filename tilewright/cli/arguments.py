@@ -29,8 +29,8 @@ Precision = Annotated[
     typer.Option(
         metavar="f32|bf16|int8|auto",
         help="Numbers that a cpu multiplies: all layers in float32, those of a float network in "
-        "bfloat16 by AMX, quantised ones in int8, or each in the fastest.  [default: as the model "
-        "says]",
+        "bfloat16 by AMX or AVX512-BF16, quantised ones in int8, or each by AMX where there is "
+        "such.  [default: as the model says]",
     ),
 ]
 Tuner = Annotated[str, typer.Option(help="The search strategy; 'tilewright tuners' lists them.")]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -22,12 +22,19 @@ from tilewright.targets.cpu.estimates import CpuMachine, estimate
 from tilewright.targets.cpu.kernels import tile_product
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
-from tilewright.targets.cpu.spec import AMX, CpuSpec, this_machine
+from tilewright.targets.cpu.spec import AMX, DOTS_BFLOAT16, CpuSpec, this_machine
 from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.workload import Workload, parse_workload
 
 SPEC = replace(this_machine(), lanes=16)
 """Its tiles are multiplied in float32: the loops around them are those of AMX."""
+BY_DOTS = replace(SPEC, bfloat16=DOTS_BFLOAT16)
+UNITS = pytest.mark.parametrize("spec", [
+    pytest.param(SPEC, id="plain"),
+    pytest.param(BY_DOTS, id="dots", marks=pytest.mark.skipif(
+        not machine.multiplies_bfloat16(), reason="this processor has no AVX512-BF16",
+    )),
+])  # fmt: skip
 XEON = CpuSpec(2, 16, "sapphirerapids", "a Xeon", "avx512vnni", "bf16", AMX)
 EPILOGUES = ("", "bias", "bias, relu", "bias, residual 0, relu, min 6")
 
@@ -57,45 +64,56 @@ def products(draw: st.DrawFn) -> Workload:
     return parse_workload(text + ",dtype=bfloat16", draw(st.sampled_from(EPILOGUES)))
 
 
-@pytest.mark.slow(seconds=20)
-@given(products(), st.integers(0, 2**32 - 1))
-@settings(max_examples=40, derandomize=True)
-def test_every_schedule_computes_the_product(workload: Workload, seed: int) -> None:
-    kernel = kernel_for(workload, SPEC)
-    space = Space("kernels", kernel.knobs(workload, SPEC))
-    tensors = SampleTensors(workload, SPEC, space)
+def check_a_schedule(workload: Workload, spec: CpuSpec, seed: int) -> None:
+    """Any one, if it applies."""
+    assume(spec is SPEC or workload.groups == 1)
+    kernel = kernel_for(workload, spec)
+    space = Space("kernels", kernel.knobs(workload, spec))
+    tensors = SampleTensors(workload, spec, space)
     flat = np.random.default_rng(seed).integers(0, space.size, 1)
     values = space.describe(space.unravel(flat)[0])
     try:
-        function = scheduled(workload, SPEC, values)
+        function = scheduled(workload, spec, values)
     except DoesNotApply:
         return
     assert called(function, tensors, values) < TOLERANCE
 
 
+@pytest.mark.slow(seconds=30)
+@UNITS
+@given(workload=products(), seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=40, derandomize=True)
+def test_every_schedule_computes_the_product(spec: CpuSpec, workload: Workload, seed: int) -> None:
+    check_a_schedule(workload, spec, seed)
+
+
+@UNITS
 @pytest.mark.parametrize(
     "text",
     ["conv2d:n=1,c=3,h=18,w=18,o=24,k=7,s=2,p=3", "conv2d:n=1,c=64,h=7,w=7,o=40,k=3,p=1",
      "dense:n=5,c=70,o=33", "batch_matmul:n=2,h=19,c=33,o=18"],
 )  # fmt: skip
-def test_the_rule_computes_the_product(text: str) -> None:
+def test_the_rule_computes_the_product(text: str, spec: CpuSpec) -> None:
     workload = parse_workload(text + ",dtype=bfloat16", "bias")
-    kernel = kernel_for(workload, SPEC)
-    values = kernel.baseline_values(workload, SPEC)
-    space = Space("kernels", kernel.knobs(workload, SPEC))
-    tensors = SampleTensors(workload, SPEC, space)
-    assert called(scheduled(workload, SPEC, values), tensors, values) < TOLERANCE
+    kernel = kernel_for(workload, spec)
+    values = kernel.baseline_values(workload, spec)
+    space = Space("kernels", kernel.knobs(workload, spec))
+    tensors = SampleTensors(workload, spec, space)
+    assert called(scheduled(workload, spec, values), tensors, values) < TOLERANCE
 
 
-@pytest.mark.slow(seconds=10)
-@given(products(), st.integers(0, 2**32 - 1))
+@pytest.mark.slow(seconds=15)
+@UNITS
+@given(workload=products(), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=20, derandomize=True)
-def test_a_depth_in_pieces_gives_the_same_product(workload: Workload, seed: int) -> None:
+def test_a_depth_in_pieces_gives_the_same_product(
+    spec: CpuSpec, workload: Workload, seed: int
+) -> None:
     """However few weights the first cache holds, and however few rows share them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tile_product, "NEAR", 64 * (1 + seed % 64))
         patch.setattr(tile_product, "FEWEST_BLOCKS", 1)
-        test_every_schedule_computes_the_product.hypothesis.inner_test(workload, seed)
+        check_a_schedule(workload, spec, seed)
 
 
 def test_weights_beyond_the_first_cache_are_multiplied_in_pieces() -> None:
@@ -168,9 +186,10 @@ def test_a_precision_is_part_of_the_name() -> None:
         CpuSpec.parse("precision=fp8")
 
 
-@pytest.mark.skipif(machine.allows_amx(), reason="this processor has AMX")
-def test_bfloat16_is_refused_without_amx() -> None:
-    with pytest.raises(SpecError, match="AMX"):
+def test_bfloat16_is_refused_without_its_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "allows_amx", lambda: False)
+    monkeypatch.setattr(machine, "multiplies_bfloat16", lambda: False)
+    with pytest.raises(SpecError, match="AVX512-BF16, or with AMX"):
         CpuSpec.parse("precision=bf16")
     assert not CpuSpec.parse("precision=auto").bfloat16
 

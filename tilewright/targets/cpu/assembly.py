@@ -100,7 +100,9 @@ def _count_x86(body: str, counts: dict[str, int]) -> None:
         elif "mm" in operands:
             counts["vectors"] += 1
             counts["wide"] += widest in operands
-            counts["fused"] += "fmadd" in name or "fnmadd" in name or name.startswith("vpdp")
+            counts["fused"] += (
+                "fmadd" in name or "fnmadd" in name or name.startswith(("vpdp", "vdpbf16"))
+            )
             counts["broadcasts"] += "broadcast" in name or "{1to" in operands
             if "mov" in name:
                 stack = "(%rsp" in operands or "(%rbp" in operands

@@ -15,7 +15,7 @@ from tilewright.targets.cpu.hidden import hidden_features
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.pipeline import lowering
-from tilewright.targets.cpu.spec import ARM_DOTS, CpuSpec
+from tilewright.targets.cpu.spec import ARM_DOTS, DOTS_BFLOAT16, CpuSpec
 from tilewright.targets.workload import Workload
 
 s_tir = lazy_module("tvm.s_tir")
@@ -50,6 +50,8 @@ def llvm_target(spec: CpuSpec) -> Any:
     # Not every processor of that family has them, and LLVM knows not every AArch64 by name.
     if spec.dots and (spec.mcpu or spec.dots == ARM_DOTS):
         features.append(f"+{spec.dots}")
+    if spec.bfloat16 == DOTS_BFLOAT16:
+        features.append(f"+{DOTS_BFLOAT16}")
     if spec.tiles:
         features += [f"+{name}" for name in ("amx-tile", *spec.tiles)]
     return tvm.target.Target(about | {"mattr": features} if features else about)

@@ -9,7 +9,14 @@ from tilewright.core.files import Json
 from tilewright.targets.base import Target
 from tilewright.targets.cpu import machine
 from tilewright.targets.cpu.assembly import c_compiler
-from tilewright.targets.cpu.spec import LANES, CpuSpec, dots_of, this_machine
+from tilewright.targets.cpu.spec import (
+    DOTS_BFLOAT16,
+    LANES,
+    CpuSpec,
+    bfloat16_of,
+    dots_of,
+    this_machine,
+)
 from tilewright.targets.registry import Property, TargetKind
 
 BUSY = 0.5
@@ -54,6 +61,11 @@ def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
         raise SpecError(
             "this needs AMX, which this machine or its operating system does not offer; build anew "
             "without --precision"
+        )
+    if spec.bfloat16 == DOTS_BFLOAT16 and not machine.multiplies_bfloat16():
+        raise SpecError(
+            "this needs AVX512-BF16, which this machine does not offer; build anew without "
+            "--precision"
         )
     return _target(spec)
 
@@ -100,6 +112,13 @@ def _properties(text: str) -> Sequence[Property]:
         Property("processor", "lanes", spec.lanes, "float32", "numbers in a vector"),
         Property("processor", "registers", spec.registers, "", "vector registers"),
         Property("processor", "int8", _int8_of(spec), "", "what multiplies int8, by LLVM's name"),
+        Property(
+            "processor",
+            "bfloat16",
+            bfloat16_of(spec.lanes) or "none",
+            "",
+            "what multiplies bfloat16",
+        ),
         Property("processor", "amx", "yes" if machine.allows_amx() else "no", "", "for tiles"),
         Property(
             "processor", "mcpu", spec.mcpu or machine.llvm_name(), "", "what LLVM compiles for"

@@ -49,6 +49,11 @@ def cache_bytes(level: int) -> int:
     return 0
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether it has `vdpbf16ps` and rounds to bfloat16, in vectors of 512 bits and of 256."""
+    return platform.machine() == "x86_64" and {"avx512_bf16", "avx512vl"} <= set(flags())
+
+
 @cache
 def allows_amx() -> bool:
     """Whether this process may use tiles of AMX; asks the kernel for it, as each process has to

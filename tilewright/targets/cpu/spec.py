@@ -21,11 +21,14 @@ DOTS = {16: "avx512vnni", 8: "avxvnni", 4: ARM_DOTS}
 """By lanes of a vector, what LLVM calls the instructions for dot products of int8."""
 PRECISIONS = ("", "f32", "bf16", "int8", "auto")
 """Of layers: as the model says, all in float32, float ones in bfloat16, quantised ones in int8, or
-each in the fastest that the processor has."""
+each by tiles where the processor has them, else in float32 or by dot products of int8."""
 AMX = "amx-bf16"
 """What LLVM calls the instructions for tiles of bfloat16."""
+DOTS_BFLOAT16 = "avx512bf16"
+"""What it calls those for dot products of bfloat16 in vectors. `auto` leaves them out: they may be
+slower than multiplications of float32."""
 AMX_INT8 = "amx-int8"
-"""What it calls those of int8."""
+"""What it calls those for tiles of int8."""
 PLAIN_TILES = "plain"
 """Says that tiles of int8 are multiplied by plain arithmetic, which any processor has: slow, to try
 the loops around them."""
@@ -38,10 +41,11 @@ class CpuSpec:
     """`threads` run a kernel, vectors hold `lanes` float32 numbers, code is for LLVM's processor
     `mcpu` ("" for the one of this machine). `model` is what the operating system calls it. `dots`
     is LLVM's name of the instructions for dot products of int8; "" where there are none.
-    `precision` is that of layers, of `PRECISIONS`, `bfloat16` LLVM's name of the instructions for
-    tiles that layers of a float network use; "" where those are in float32. `int8_tiles` names
-    those that quantised layers use; "" where they use dot products. `triple` is LLVM's name of the
-    other kind of machine that code is for (`aarch64-linux-gnu`); "" for this one's."""
+    `precision` is that of layers, of `PRECISIONS`, `bfloat16` LLVM's name of the instructions that
+    multiply bfloat16 in layers of a float network; "" where those are in float32. `int8_tiles`
+    names those for tiles that quantised layers use; "" where they use dot products. `triple` is
+    LLVM's name of the other kind of machine that code is for (`aarch64-linux-gnu`); "" for this
+    one's."""
 
     threads: int
     lanes: int
@@ -104,7 +108,7 @@ class CpuSpec:
         except (KeyError, ValueError) as error:
             raise SpecError(f"this describes no processor ({error}); tune or build again") from None
         names = re.fullmatch(r"[\w.-]*", spec.mcpu) and spec.dots in ("", *DOTS.values())
-        names = names and spec.precision in PRECISIONS and spec.bfloat16 in ("", AMX)
+        names = names and spec.precision in PRECISIONS and spec.bfloat16 in ("", AMX, DOTS_BFLOAT16)
         names = names and spec.int8_tiles in ("", AMX_INT8)
         names = names and bool(re.fullmatch(r"[\w.-]*", spec.triple))
         if spec.threads < 1 or spec.lanes not in LANES or not names:
@@ -138,7 +142,7 @@ class CpuSpec:
         mcpu = own.mcpu if lanes == own.lanes else narrow.get(lanes, "")
         precision = given.get("precision", "")
         return CpuSpec(
-            threads, lanes, mcpu, own.model, dots_of(lanes), precision, _tiles(precision, lanes),
+            threads, lanes, mcpu, own.model, dots_of(lanes), precision, _bfloat16(precision, lanes),
             _int8_tiles(precision, lanes),
         )  # fmt: skip
 
@@ -153,23 +157,32 @@ def this_machine() -> CpuSpec:
     )
 
 
-def _tiles(precision: str, lanes: int) -> str:
-    """The instructions for tiles that float layers of a `precision` use. Raises `SpecError` for one
-    that nobody knows or this machine does not have."""
+def _bfloat16(precision: str, lanes: int) -> str:
+    """The instructions for bfloat16 that float layers of a `precision` use, "" for none. Raises
+    `SpecError` for one that nobody knows or this machine does not have."""
     if precision not in PRECISIONS:
         known = ", ".join(filter(None, PRECISIONS))
         raise SpecError(f"cpu:precision={precision}: no such precision; known: {known}")
     if precision not in ("bf16", "auto"):
         return ""
-    if lanes == 16 and machine.allows_amx():
-        return AMX
+    found = bfloat16_of(lanes)
     if precision == "auto":
-        return ""
+        return found if found == AMX else ""
+    if found:
+        return found
     raise SpecError(
-        "cpu:precision=bf16 needs a processor with AMX, vectors of 16 and an operating system that "
-        f"allows it, and {machine.model() or 'this processor'} has none; write precision=auto, "
-        "which computes in float32 then"
+        "cpu:precision=bf16 needs vectors of 16 and a processor with AVX512-BF16, or with AMX that "
+        f"the operating system allows, and {machine.model() or 'this processor'} has neither; "
+        "write precision=auto, which computes in float32 then"
     )
+
+
+def bfloat16_of(lanes: int) -> str:
+    """This machine's instructions that multiply bfloat16, by vectors of so many lanes; "" where
+    there are none."""
+    if lanes < 16:
+        return ""
+    return AMX if machine.allows_amx() else DOTS_BFLOAT16 if machine.multiplies_bfloat16() else ""
 
 
 def _int8_tiles(precision: str, lanes: int) -> str:

@@ -42,7 +42,7 @@ from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.kernels.matrix_tiles import TILE
 from tilewright.targets.cpu.network import NetworkKernels
 from tilewright.targets.cpu.runner import Runner, quiet_machine
-from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.cpu.spec import DOTS_BFLOAT16, CpuSpec
 from tilewright.targets.cpu.timing import Timing
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
@@ -126,11 +126,12 @@ class CpuTarget(NetworkKernels, RooflineAlone):
     def roofline(self, workload: Workload) -> Latency:
         """The larger of the least arithmetic at the measured peak, and each byte once at the
         measured bandwidth of a piece of memory of at most that size: tuning keeps data in caches.
-        That peak is of float32; int8 multiplies it by the numbers of a dot product, tiles of
-        bfloat16 by 16, those of int8 by 32."""
+        That peak is of float32; int8 multiplies it by the numbers of a dot product, bfloat16
+        by 2, tiles of bfloat16 by 16, those of int8 by 32."""
         size = bytes_of(workload)
         integers = 2 * TILE if self.spec.int8_tiles else dot_product(self.spec).numbers
-        faster = {"int8": integers, "bfloat16": TILE}.get(workload.dtype, 1)
+        narrow = 2 if self.spec.bfloat16 == DOTS_BFLOAT16 else TILE
+        faster = {"int8": integers, "bfloat16": narrow}.get(workload.dtype, 1)
         arithmetic = least_operations(workload) / (self._peak() * faster)
         moving = size / self._bandwidth(1 << max(size, 1 << 16).bit_length() - 1)
         return Latency(max(arithmetic, moving))

@@ -17,7 +17,7 @@ from tilewright.targets.cpu.kernels.kernel import Kernel
 from tilewright.targets.cpu.kernels.matmul_tiles import MatmulTiles
 from tilewright.targets.cpu.kernels.shared import computes
 from tilewright.targets.cpu.kernels.tile_product import TileBlocks
-from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.cpu.spec import DOTS_BFLOAT16, CpuSpec
 from tilewright.targets.workload import Workload
 
 KERNELS: tuple[Kernel, ...] = (
@@ -42,6 +42,8 @@ def kernel_for(workload: Workload, spec: CpuSpec) -> Kernel:
     kernels = KERNELS
     if workload.dtype == "bfloat16":
         kernels = BY_TILES  # the others multiply float32, and would say nothing of it
+        if spec.bfloat16 == DOTS_BFLOAT16 and workload.groups > 1:
+            kernels = ()  # zeros between groups cost more than what they save
     elif workload.dtype == "int8" and spec.int8_tiles:
         kernels = (*BY_TILES, *KERNELS)
     for kernel in kernels:

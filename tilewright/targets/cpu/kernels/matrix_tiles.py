@@ -1,5 +1,6 @@
-"""Multiplies tiles of bfloat16 or int8, by AMX or, for trying the loops around them anywhere, by
-plain arithmetic.
+"""Multiplies tiles of bfloat16 or int8 by AMX, those of bfloat16 also by dot products of vectors.
+
+To try the loops around them anywhere, plain arithmetic does, too.
 
 A tile has up to 16 rows of 64 bytes, in words of two bfloat16 or four bytes. `C += A B` takes rows
 of A as they are. A word of B holds the next two or four numbers of a column. See Intel's manual of
@@ -16,7 +17,9 @@ from numpy.typing import NDArray
 
 from tilewright.core.bfloat16 import BELOW_HALF, NAN, rounded_array
 from tilewright.core.lazy_module import lazy_module
-from tilewright.targets.cpu.spec import AMX, AMX_INT8, CpuSpec
+from tilewright.targets.cpu.kernels import bfloat16_dot_product
+from tilewright.targets.cpu.kernels.shared import even_parts
+from tilewright.targets.cpu.spec import AMX, AMX_INT8, DOTS_BFLOAT16, CpuSpec
 from tilewright.targets.workload import Workload
 
 tirx = lazy_module("tvm.tirx")
@@ -87,7 +90,7 @@ def bfloat16_of(number: Any, lanes: int, spec: CpuSpec) -> Any:
     """A float32 expression as the uint16 of the nearest bfloat16, halves to even, in a loop that is
     vectorised to `lanes`. An instruction, VCVTNEPS2BF16, takes numbers below the smallest normal
     one for zero."""
-    if spec.bfloat16 == AMX and lanes in CONVERTED:
+    if spec.bfloat16 in (AMX, DOTS_BFLOAT16) and lanes in CONVERTED:
         name = f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * lanes}"
         # By way of int16: LLVM has a type of its own for what the instruction gives.
         found = tirx.call_llvm_pure_intrin("uint16", name, number)
@@ -184,8 +187,8 @@ class AmxTiles:
                 _call(instruction, tile, pointer, _stride(WORD * width))
 
 
-class PlainTiles:
-    """Does what `AmxTiles` does, in plain loops: slow, for any processor."""
+class _StoredSums:
+    """Has what units share whose sums lie in memory."""
 
     def __init__(self, numbers: TileNumbers, down: int, across: int, rows: int, words: int) -> None:
         self.numbers = numbers
@@ -204,6 +207,47 @@ class PlainTiles:
         with T.serial(0, self.down * self.rows) as r, T.vectorized(0, self.across * TILE) as c:
             T.buffer_store(self._sums, tirx.const(0, self.numbers.sums), [r, c])
 
+    def keep(self, buffer: Any, at: Any) -> None:
+        """See `AmxTiles.keep`."""
+        width = self.across * TILE
+        with T.serial(0, self.down * self.rows) as r, T.vectorized(0, width) as c:
+            T.buffer_store(buffer, self._sums[r, c], [at + r * width + c])
+
+    def resume(self, buffer: Any, at: Any) -> None:
+        """See `AmxTiles.resume`."""
+        width = self.across * TILE
+        with T.serial(0, self.down * self.rows) as r, T.vectorized(0, width) as c:
+            T.buffer_store(self._sums, buffer[at + r * width + c], [r, c])
+
+    def sums(self) -> Any:
+        """A buffer (rows, columns) of all sums."""
+        return self._sums
+
+
+class DotTiles(_StoredSums):
+    """Does what `AmxTiles` does for bfloat16, by dot products of vectors: `vdpbf16ps`. As many rows
+    at once as have their sums in registers."""
+
+    def begin(self) -> None:
+        """Makes room for the sums."""
+        super().begin()
+        self._held = bfloat16_dot_product.registers()
+
+    def step(self, data: Any, places: list[Any], row: int, weights: Any, at: Any) -> None:
+        """See `AmxTiles.step`."""
+        starts = [place + r * row for place in places for r in range(self.rows)]
+        tiles = [at + j * self.words * TILE for j in range(self.across)]
+        each = even_parts(len(starts), bfloat16_dot_product.SUMS // self.across)
+        for first in range(0, len(starts), each):
+            some = data, starts[first : first + each]
+            bfloat16_dot_product.add_words(
+                self._held, self._sums, first, some, (weights, tiles), self.words
+            )
+
+
+class PlainTiles(_StoredSums):
+    """Does what `AmxTiles` does, in plain loops: slow, for any processor."""
+
     def step(self, data: Any, places: list[Any], row: int, weights: Any, at: Any) -> None:
         """See `AmxTiles.step`."""
         for i, place in enumerate(places):
@@ -217,18 +261,6 @@ class PlainTiles:
                         for each in range(self.numbers.each):
                             found += self._data(data[start + each]) * self._weight(word, each)
                         T.buffer_store(self._sums, found, at_sum)
-
-    def keep(self, buffer: Any, at: Any) -> None:
-        """See `AmxTiles.keep`."""
-        width = self.across * TILE
-        with T.serial(0, self.down * self.rows) as r, T.vectorized(0, width) as c:
-            T.buffer_store(buffer, self._sums[r, c], [at + r * width + c])
-
-    def resume(self, buffer: Any, at: Any) -> None:
-        """See `AmxTiles.resume`."""
-        width = self.across * TILE
-        with T.serial(0, self.down * self.rows) as r, T.vectorized(0, width) as c:
-            T.buffer_store(self._sums, buffer[at + r * width + c], [r, c])
 
     def _data(self, number: Any) -> Any:
         if self.numbers is BFLOAT16:
@@ -244,14 +276,14 @@ class PlainTiles:
         first = tirx.shift_left(word, tirx.const(24 - 8 * place, "int32"))
         return tirx.shift_right(first, tirx.const(24, "int32"))
 
-    def sums(self) -> Any:
-        """A buffer (rows, columns) of all sums."""
-        return self._sums
 
-
-def tile_unit(numbers: TileNumbers, spec: CpuSpec) -> type[AmxTiles] | type[PlainTiles]:
+def tile_unit(
+    numbers: TileNumbers, spec: CpuSpec
+) -> type[AmxTiles] | type[DotTiles] | type[PlainTiles]:
     """By the instructions of the processor."""
     name = spec.bfloat16 if numbers is BFLOAT16 else spec.int8_tiles
+    if name == DOTS_BFLOAT16:
+        return DotTiles
     return AmxTiles if name in (AMX, AMX_INT8) else PlainTiles
 
 
