@@ -67,7 +67,7 @@ class LoadedLibrary:
         if machine is None:
             machine = self._caller.machine = self._module["vm_load_executable"]()
             machine["vm_initialization"](CPU, 0, POOLED)
-            self._caller.tensors = _Tensors()
+            self._caller.tensors = _TensorsOfThread()
             self._caller.main = machine[MAIN]
         return machine
 
@@ -122,7 +122,7 @@ class LoadedLibrary:
         return calls
 
 
-class _Tensors:
+class _TensorsOfThread:
     """What a thread passes to its machine. Small inputs are copied to tensors that are kept: that
     takes less time than to find out where an array lies and to describe it to TVM."""
 
