@@ -21,6 +21,7 @@ from tilewright.networks.compiled import attention_function
 from tilewright.networks.compiled.attention_function import FEWEST_ROWS
 from tilewright.networks.zoo.builder import Builder
 from tilewright.networks.zoo.transformer import attention
+from tilewright.targets.workload import parse_workload
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +122,15 @@ def test_attentions_in_bfloat16_are_joined(
     (ours,) = artifact.infer({"input": x}).values()
     theirs = reference(model, x)
     assert np.abs(ours - theirs).max() < OF_BFLOAT16 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize(
+    ("heads", "rows", "threads", "parts"),
+    [(12, 128, 2, 1), (3, 197, 2, 2), (1, 197, 4, 4), (17, 64, 2, 1), (1, 40, 4, 1)],
+)
+def test_threads_share_heads_evenly(heads: int, rows: int, threads: int, parts: int) -> None:
+    workload = parse_workload(f"batch_matmul:n={heads},h={rows},c=64,o={rows},dtype=bfloat16")
+    assert attention_function._parts(workload, threads) == parts
 
 
 SHAPES = {"q": (2, 32, 8), "k": (2, 8, 32), "v": (2, 32, 8)}

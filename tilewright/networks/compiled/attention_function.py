@@ -36,6 +36,8 @@ SCORES_OF_TILES = 1 << 17
 """The same by tiles. Beside them are copies of the keys, the values and the softmax."""
 FEWEST_ROWS = 16
 """Of a task, so that register tiles have work enough for each key that they read."""
+MANY = 8
+"""Tasks of a thread, of which one more or less hardly counts."""
 DATA, WEIGHTS, OUT = range(3)
 
 
@@ -210,8 +212,7 @@ class _Heads(_Rows):
 
     def __init__(self, scores: Workload, compiles: CompilesKernels) -> None:
         shares = -(-4 * scores.height * scores.out_channels // SCORES_OF_TILES)
-        most = max(1, scores.height // (2 * FEWEST_ROWS))
-        self._parts = min(-(-compiles.threads // scores.batch), most)
+        self._parts = _parts(scores, compiles.threads)
         self._each = max(2, -(-shares // self._parts))
         super().__init__(scores, -(-scores.height // (self._parts * self._each)), compiles)
 
@@ -264,6 +265,18 @@ class _Heads(_Rows):
             return [self._placed(product, function.params, _serial(loop), own) for loop in loops]
 
         return _CopyingProduct([each.buffer for each in allocated], placed(keys), placed(rows))
+
+
+def _parts(scores: Workload, threads: int) -> int:
+    """Of a head, each of which copies all keys: few, but so that threads have equally much to do,
+    or many tasks each."""
+    heads, most = scores.batch, max(1, scores.height // (2 * FEWEST_ROWS))
+    even = (
+        parts
+        for parts in range(1, most + 1)
+        if heads * parts % threads == 0 or heads * parts >= MANY * threads
+    )
+    return next(even, most)
 
 
 @dataclass(frozen=True, eq=False)
