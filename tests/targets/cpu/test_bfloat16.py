@@ -23,6 +23,7 @@ from tilewright.targets.cpu.kernels import tile_product
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.spec import AMX, DOTS_BFLOAT16, CpuSpec, this_machine
+from tilewright.targets.cpu.store_features import STORE_COLUMNS, store_features
 from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.workload import Workload, parse_workload
 
@@ -125,6 +126,17 @@ def test_weights_beyond_the_first_cache_are_multiplied_in_pieces() -> None:
         assert values["rows_inside"]
         loads.append(scheduled(workload, XEON, values).script().count("tileloadd64"))
     assert loads == [4, 8]
+
+
+def test_shares_of_a_single_block_have_features() -> None:
+    """Two shares of two blocks of columns: a loop of one turn each."""
+    workload = parse_workload("conv2d:n=1,c=64,h=14,w=14,o=64,k=3,p=1,dtype=bfloat16")
+    spec = replace(SPEC, threads=2)
+    values = kernel_for(workload, spec).baseline_values(workload, spec)
+    assert (values["tiles_across"], values["column_shares"]) == (2, 2)
+    found = store_features(scheduled(workload, spec, values), llvm_target(spec))
+    assert len(found) == len(STORE_COLUMNS)
+    assert all(np.isfinite(found))
 
 
 @pytest.mark.parametrize(("rows", "shares"), [(256, 1), (512, 3), (384, 2)])

@@ -7,8 +7,8 @@ Neither can be said by splitting loops of a whole tensor, as `Schedule` does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tilewright.core.lazy_module import lazy_module
@@ -60,6 +60,19 @@ def share(index: Any, parts: int, whole: int) -> tuple[Any, Any]:
     if whole % parts == 0:
         return index * (whole // parts), (index + 1) * (whole // parts)
     return tirx.indexdiv(index * whole, parts), tirx.indexdiv((index + 1) * whole, parts)
+
+
+@contextmanager
+def within(index: Any, parts: int, whole: int) -> Iterator[Any]:
+    """A loop over a `share`. It begins at 0 where all parts have equally many: TVM cannot bound one
+    of a single turn that begins elsewhere."""
+    begin, end = share(index, parts, whole)
+    if whole % parts:
+        with T.serial(begin, end) as found:
+            yield found
+    else:
+        with T.serial(0, whole // parts) as found:
+            yield begin + found
 
 
 def split_index(index: Any, *sizes: int) -> list[Any]:

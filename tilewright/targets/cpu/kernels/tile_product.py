@@ -30,7 +30,7 @@ from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.dense import tile_starts
 from tilewright.targets.cpu.kernels.int8_dot_product import wrapping_sum
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
-from tilewright.targets.cpu.kernels.loops import share, split_index, tile_start, tiles
+from tilewright.targets.cpu.kernels.loops import share, split_index, tile_start, tiles, within
 from tilewright.targets.cpu.kernels.matrix_tiles import BFLOAT16, TILE, TileNumbers, tile_unit
 from tilewright.targets.cpu.kernels.shared import even_parts
 from tilewright.targets.cpu.spec import CpuSpec
@@ -207,14 +207,14 @@ def _write(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOperands) 
     unit = tile_unit(operands.numbers, spec)(operands.numbers, b.down, b.across, b.height, b.words)
     with T.parallel(0, b.matrices * by_rows * by_columns) as chunk:
         matrix, row, column = split_index(chunk, b.matrices, by_rows, by_columns)
-        rows = share(row, by_rows, b.row_blocks)
-        columns = share(column, by_columns, b.column_blocks)
+        rows = row, by_rows, b.row_blocks
+        columns = column, by_columns, b.column_blocks
         unit.begin()
         pieces = _pieces(b, b.row_blocks // by_rows) if v["rows_inside"] else 1
         if pieces > 1:
-            _by_pieces(b, operands, unit, (matrix, rows, columns), (pieces, by_rows))
+            _by_pieces(b, operands, unit, (matrix, rows, columns), pieces)
         else:
-            loops = [T.serial(*rows), T.serial(*columns)]
+            loops = [within(*rows), within(*columns)]
             order = loops[::-1] if v["rows_inside"] else loops
             with order[0] as outer, order[1] as inner:
                 down, across = (inner, outer) if v["rows_inside"] else (outer, inner)
@@ -232,15 +232,15 @@ def _pieces(b: TileBlocks, blocks: int) -> int:
 
 
 def _by_pieces(
-    b: TileBlocks, operands: TileOperands, unit: Any, at: tuple[Any, Any, Any],
-    cuts: tuple[int, int],
-) -> None:  # fmt: skip
-    """The loops of a task whose depth is cut into pieces, its rows one of so many shares."""
-    (matrix, rows, columns), (pieces, by_rows) = at, cuts
+    b: TileBlocks, operands: TileOperands, unit: Any, at: tuple[Any, Any, Any], pieces: int
+) -> None:
+    """The loops of a task (matrix, share of the rows, share of the columns) whose depth is cut into
+    pieces."""
+    matrix, rows, columns = at
     each = b.block_rows * b.block_columns
-    kept = T.alloc_buffer((tiles(b.row_blocks, by_rows) * each,), operands.numbers.sums)
-    with T.serial(*columns) as across, T.serial(0, pieces) as piece, T.serial(*rows) as down:
-        place = (down - rows[0]) * each
+    kept = T.alloc_buffer((tiles(b.row_blocks, rows[1]) * each,), operands.numbers.sums)
+    with within(*columns) as across, T.serial(0, pieces) as piece, within(*rows) as down:
+        place = (down - share(*rows)[0]) * each
         where = matrix, b.row_block(down), across
         with T.If(piece == 0):
             with T.Then():
