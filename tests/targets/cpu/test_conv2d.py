@@ -5,6 +5,7 @@ What is not compiled says why.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -264,3 +265,15 @@ def test_packing_channels_is_undone(channels: int, lanes: int) -> None:
     tensor = np.arange(channels * 6, dtype=np.float32).reshape(1, channels, 2, 3)
     packed = pack_channels(tensor, channel_block(channels, lanes))
     np.testing.assert_array_equal(unpack_channels(packed), tensor)
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+@pytest.mark.parametrize("size", ["w=1001,o=128,k=1x3,s=1", "w=4001,o=64,k=1x3,s=1x4"])
+def test_the_rule_leaves_no_thread_without_tiles(size: str, threads: int) -> None:
+    """167 tiles along a row have no divisor near an eighth."""
+    workload = parse_workload(f"conv2d:n=1,c=64,h=1,{size},p=0x1,dtype=float32", "bias")
+    spec = replace(this_machine(), threads=threads)
+    values = KERNEL.baseline_values(workload, spec)
+    t = CpuTiling.of(workload, spec, values, pixels(workload))
+    chunks = np.prod([count // each for count, each in zip(t.tiles, t.chunk, strict=True)])
+    assert chunks >= 2 * threads

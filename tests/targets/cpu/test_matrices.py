@@ -123,3 +123,18 @@ def test_the_rule_packs_columns_that_lie_far_apart(rows: int, columns: int, pack
     w = parse_workload(f"batch_matmul:n=2,h={rows},c=64,o={columns},dtype=float32")
     spec = CpuSpec.parse("threads=1,lanes=8")
     assert kernel_for(w, spec).baseline_values(w, spec)["pack_weights"] == packs
+
+
+@pytest.mark.parametrize(
+    ("text", "shares"),
+    [
+        ("dense:n=256,c=768,o=768", (1, 2)),  # 2 MB of weights, which each thread would read
+        ("dense:n=197,c=192,o=768", (2, 1)),  # few weights
+        ("dense:n=1024,c=768,o=768", (2, 1)),  # more data than weights
+        ("dense:n=1,c=768,o=768", (1, 2)),
+    ],
+)
+def test_the_rule_shares_many_weights_between_threads(text: str, shares: tuple[int, int]) -> None:
+    workload, spec = parse_workload(text), replace(this_machine(), threads=2, lanes=16)
+    values = kernel_for(workload, spec).baseline_values(workload, spec)
+    assert (values["row_shares"], values["column_shares"]) == shares

@@ -17,6 +17,8 @@ TILE_VECTORS = (1, 2, 3, 4, 6, 8)
 TILE_DEPTH = (32, 64, 128, 256, 512)
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
+FAR = 1 << 20
+"""Bytes of weights that no second-level cache keeps beside data."""
 FAR_APART, OFTEN = 512, 8
 """Columns, and tiles of rows: with fewer of either, packing gains nothing (measured)."""
 
@@ -65,7 +67,8 @@ class GemmShape:
 
     def baseline_values(self, spec: CpuSpec, packed: bool, products: int = 0) -> dict[str, int]:
         """A schedule that is good without having been tuned: of the tiles that fit the registers
-        the one that computes least twice and loads least, a share a thread. `products` are the
+        the one that computes least twice and loads least, a share a thread. Many weights,
+        more than the data, are shared: each thread would read all from memory. `products` are the
         registers that hold products before they are added."""
         knobs = {knob.name: knob.values for knob in self.knobs(packed)}
 
@@ -91,8 +94,12 @@ class GemmShape:
         def near(name: str, wanted: int) -> int:
             return max(v for v in knobs[name] if v <= max(wanted, 1))
 
-        by_rows = near("row_shares", shares)
-        by_columns = near("column_shares", shares if by_rows == 1 else 1)
+        by_rows, by_columns = near("row_shares", shares), near("column_shares", shares)
+        far = packed and 4 * self.depth * self.columns > FAR and self.columns > self.rows
+        if far and self._is_even(rows, vectors, by_columns):
+            by_rows = near("row_shares", shares if by_columns == 1 else 1)
+        else:
+            by_columns = near("column_shares", shares if by_rows == 1 else 1)
         return {
             "tile_rows": rows, "tile_vectors": vectors, "row_shares": by_rows,
             "column_shares": by_columns, "columns_first": 0, "rows_inside": 1,
@@ -100,6 +107,12 @@ class GemmShape:
             "chains": near("chains", 8 // (rows * vectors)), "pack_data": 0,
             "pack_weights": max(knobs["pack_weights"]) if self._far_apart(rows) else 0,
         }  # fmt: skip
+
+    def _is_even(self, rows: int, vectors: int, shares: int) -> bool:
+        """Whether so many shares of the columns are as even as those of the rows."""
+        counts = tiles(self.columns, vectors * self.lanes), tiles(self.rows, rows)
+        by_columns, by_rows = (tiles(count, shares) / count for count in counts)
+        return by_columns <= by_rows
 
     def _far_apart(self, tile_rows: int) -> bool:
         """Whether the rows of a tile's columns lie so far apart that a cache holds few of them, and

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import winograd
 from tilewright.targets.cpu.kernels.int8_dot_product import TWOS, dot_product
 from tilewright.targets.cpu.kernels.padding import is_padded
 from tilewright.targets.cpu.kernels.shared import even_parts
-from tilewright.targets.cpu.kernels.tiling import pixels
+from tilewright.targets.cpu.kernels.tiling import CpuTiling, pixels
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
@@ -77,7 +78,31 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
         wanted["parts_oh"] = min(rows, pieces)
         wanted["parts_ow"] = -(-pieces // wanted["parts_oh"])
         wanted["parts_oc"] = weights // CACHE
-    return {knob.name: _nearest(knob, wanted.get(knob.name, 0)) for knob in knobs}
+    values = {knob.name: _nearest(knob, wanted.get(knob.name, 0)) for knob in knobs}
+    return _cut(w, spec, values, knobs, (rows, columns)) if spec.threads > 1 else values
+
+
+def _cut(
+    w: Workload, spec: CpuSpec, values: dict[str, int], knobs: tuple[Knob, ...],
+    size: tuple[int, int],
+) -> dict[str, int]:  # fmt: skip
+    """With more parts of the pixels where threads would have nothing to do: parts are whole tiles,
+    as many each, and 167 tiles in eight parts are one."""
+
+    def chunks(values: dict[str, int]) -> int:
+        t = CpuTiling.of(w, spec, values, size)
+        return w.batch * prod(tiles // chunk for tiles, chunk in zip(t.tiles, t.chunk, strict=True))
+
+    if chunks(values) >= 2 * spec.threads:
+        return values
+    parts = {knob.name: knob.values for knob in knobs if knob.name in ("parts_oh", "parts_ow")}
+    finer = [
+        values | {"parts_oh": high, "parts_ow": wide}
+        for high, wide in product(parts["parts_oh"], parts["parts_ow"])
+        if high >= values["parts_oh"] and wide >= values["parts_ow"]
+    ]
+    finer.sort(key=lambda each: each["parts_oh"] * each["parts_ow"])
+    return next((each for each in finer if chunks(each) >= 2 * spec.threads), values)
 
 
 def _algorithm(w: Workload, spec: CpuSpec) -> int:
