@@ -135,6 +135,7 @@ def test_the_rule_packs_columns_that_lie_far_apart(rows: int, columns: int, pack
     ],
 )
 def test_the_rule_shares_many_weights_between_threads(text: str, shares: tuple[int, int]) -> None:
-    workload, spec = parse_workload(text), replace(this_machine(), threads=2, lanes=16)
+    workload = parse_workload(f"{text},dtype=float32")
+    spec = replace(this_machine(), threads=2, lanes=16)
     values = kernel_for(workload, spec).baseline_values(workload, spec)
     assert (values["row_shares"], values["column_shares"]) == shares
