@@ -127,6 +127,7 @@ def test_targets_have_a_head_and_the_figures_that_matter() -> None:
     (pynq,) = [line for line in lines if line.startswith("vta-pynq ")]
     assert all(part in pynq for part in ("1×16×16", "8/32/256/128", "64 bit", "100 MHz"))
     assert all(f"{name}: {kind.summary}" in lines for name, kind in target_kinds().items())
+    assert all(name == kind.name for name, kind in target_kinds().items())
 
 
 @pytest.mark.parametrize("name", target_kinds()["vta"].presets())

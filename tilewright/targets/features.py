@@ -8,13 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
 from tilewright.core.files import Json
+from tilewright.core.lazy_module import lazy_module
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+pydantic = lazy_module("pydantic")  # 4 MB that a process which only runs libraries does not need
 
 Meaning = Literal[
     "",
@@ -130,4 +135,5 @@ def read_columns(value: Json) -> tuple[Feature, ...]:
 
 @cache
 def _columns() -> TypeAdapter[tuple[Feature, ...]]:
-    return TypeAdapter(tuple[Feature, ...])
+    found: TypeAdapter[tuple[Feature, ...]] = pydantic.TypeAdapter(tuple[Feature, ...])
+    return found

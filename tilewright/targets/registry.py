@@ -22,13 +22,14 @@ from tilewright.core.errors import TilewrightError, UnknownName
 from tilewright.core.files import Json
 from tilewright.targets.base import Target
 
-BUILT_IN = (
-    "tilewright.targets.vta.factory:KIND",
-    "tilewright.targets.vta.replay_kind:KIND",
-    "tilewright.targets.gemmini.factory:KIND",
-    "tilewright.targets.cpu.factory:KIND",
-    "tilewright.targets.board.factory:KIND",
-)
+BUILT_IN = {
+    "vta": "tilewright.targets.vta.factory:KIND",
+    "replay": "tilewright.targets.vta.replay_kind:KIND",
+    "gemmini": "tilewright.targets.gemmini.factory:KIND",
+    "cpu": "tilewright.targets.cpu.factory:KIND",
+    "board": "tilewright.targets.board.factory:KIND",
+}
+"""Where each kind of this package is, by its name."""
 ENTRY_POINTS = "tilewright.targets"
 
 
@@ -95,11 +96,7 @@ class TargetKind:
 def target_kinds() -> dict[str, TargetKind]:
     """All kinds by name, built-in ones first. Raises `TargetError` for an entry point that cannot
     be loaded or takes a name that is taken."""
-    kinds: dict[str, TargetKind] = {}
-    for place in BUILT_IN:
-        module, _, name = place.partition(":")
-        kind: TargetKind = getattr(importlib.import_module(module), name)
-        kinds[kind.name] = kind
+    kinds = {name: _built_in(name) for name in BUILT_IN}
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
         try:
             found = entry.load()
@@ -115,6 +112,12 @@ def target_kinds() -> dict[str, TargetKind]:
             )
         kinds[found.name] = found
     return kinds
+
+
+def _built_in(name: str) -> TargetKind:
+    module, _, attribute = BUILT_IN[name].partition(":")
+    kind: TargetKind = getattr(importlib.import_module(module), attribute)
+    return kind
 
 
 def kind_of(text: str) -> tuple[TargetKind, str]:
@@ -158,8 +161,10 @@ def target_remarks(text: str) -> Sequence[str]:
 
 
 def rebuild(kind: str, specification: Mapping[str, Json], space: str) -> Target:
-    """A target from what a run wrote down about it. Raises `UnknownName`, `TargetError`, or an
-    error of its kind."""
+    """A target from what a run wrote down about it, without loading other kinds than its own.
+    Raises `UnknownName`, `TargetError`, or an error of its kind."""
+    if kind in BUILT_IN:
+        return _built_in(kind).rebuild(specification, space)
     kinds = target_kinds()
     if kind not in kinds:
         raise UnknownName("kind of target", kind, list(kinds))
