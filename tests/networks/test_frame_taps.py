@@ -83,6 +83,31 @@ def test_frames_in_bfloat16_are_read_where_they_lie(channels: int, tmp_path: Pat
     assert np.abs(ours - theirs).max() < OF_BFLOAT16 * np.abs(theirs).max()
 
 
+@pytest.mark.slow(seconds=3)
+@pytest.mark.parametrize("pixels", [False, True])
+def test_somebodys_own_choice_of_images_is_not_taken_for_frames(
+    pixels: bool, tmp_path: Path
+) -> None:
+    """Images counted from the end, and a mask of pixels."""
+    chosen = helper.make_node("Gather", ["x", "places"], ["g"], axis=0)
+    masked = helper.make_node("Where", ["mask", "x", "zero"], ["g"])
+    nodes = [
+        masked if pixels else chosen,
+        helper.make_node("Conv", ["g", "w"], ["y"], pads=[1] * 4),
+    ]
+    tensors = {
+        "places": np.array([-1, 0, 1]), "zero": np.float32(0).reshape(()),
+        "mask": np.arange(63).reshape(1, 1, 9, 7) % 2 == 0, "w": normal(16, 16, 3, 3),
+    }  # fmt: skip
+    used = {name for node in nodes for name in node.input}
+    drawn = model(nodes, {n: t for n, t in tensors.items() if n in used}, (3, 16, 9, 7), "y")
+    artifact = built(drawn, tmp_path)
+    assert not any(row.get("frames") for row in artifact.rows)
+    x = normal(3, 16, 9, 7, seed=3)
+    (ours,) = artifact.infer({"x": x}).values()
+    assert close(ours, reference(drawn, x))
+
+
 @given(
     st.tuples(st.integers(2, 6), st.integers(2, 4)), st.integers(-3, 3), st.integers(1, 3),
     st.integers(1, 2), st.integers(3, 9),

@@ -81,9 +81,12 @@ def _taps(flat: FlatGraph, data: Any) -> FrameTaps | None:
         return None
     count = made[0], made[1] // source[1]
     frames = np.arange(source[0]) if places is None else places
-    if frames.size != count[0] * count[1]:
+    # Somebody's own operators may count from the end, or choose pixel by pixel.
+    mask_fits = mask is None or mask.shape == (frames.size, 1, 1, 1)
+    whole = frames.size == count[0] * count[1] and mask_fits
+    if not whole or frames.min() < 0:
         return None
-    known = np.ones(frames.size, bool) if mask is None else mask.ravel()
+    known = np.ones(frames.size, bool) if mask is None else mask.astype(bool).ravel()
     line = _line(np.where(known, frames, -1).reshape(count), source[0])
     return None if line is None else FrameTaps(var, source, *line, [each.var for each in chain])
 
@@ -98,10 +101,10 @@ def _alone(flat: FlatGraph, var: Any, operator: str) -> Binding | None:
 
 
 def _line(places: NDArray[np.int64], frames: int) -> tuple[int, int, int] | None:
-    """`first`, `step` and `apart` of frames (images, taps), -1 where there is none; None where they
-    lie otherwise."""
+    """`first`, `step` and `apart` of frames (images, taps), which are -1 in the padding; None for
+    others."""
     step, apart = (_difference(places, axis) for axis in (0, 1))
-    if step is None or apart is None:
+    if step is None or apart is None or (places < 0).all():
         return None
     images, taps = np.indices(places.shape)
     firsts = (places - step * images - apart * taps)[places >= 0]
