@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 
 from tests import warm
 from tests.cli.conftest import Place
-from tests.hardware_search.runs import BOUNDS, TRIALS, options, run, words
+from tests.hardware_search.runs import BOUNDS, TRIALS, options, run
 from tilewright.core.errors import TilewrightError
 from tilewright.core.safe_files import UnsafeFile
 from tilewright.hardware_search import folder
@@ -120,27 +119,45 @@ def test_a_longer_run_goes_on_with_a_shorter_one(
     ]
 
 
+DIES_AT_WORK = """
+import os, signal
+
+from tests.hardware_search.runs import options, run
+from tilewright.search.ledger import Ledger
+
+append = Ledger.append
+
+
+def dies(ledger, records):
+    append(ledger, records)
+    if len(ledger.frame()) > 20:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+Ledger.append = dies
+run(options("killed"))
+"""
+"""A run that is killed by what it records, however fast it is."""
+
+
 @pytest.mark.slow(seconds=4)
 def test_a_run_that_is_killed_goes_on_to_the_same_front(
     finished: tuple[Path, CodesignOutcome], place: Place
 ) -> None:
     out = place.folder / "killed"
-    started = place.start(*words("killed", "--bare"))
-    ledger, deadline = out / folder.LEDGER, time.monotonic() + 300
-    while time.monotonic() < deadline and started.poll() is None:
-        if ledger.exists() and len(read(ledger).frame()) > 5:
-            break
-        time.sleep(0.002)
-    started.send_signal(signal.SIGKILL)
-    said, _ = started.communicate()
-    assert started.returncode == -signal.SIGKILL, said
-    kept = len(read(ledger).frame())
-    assert 5 < kept < TRIALS
+    died = warm.run([], place.folder, place.environment, 300, program=DIES_AT_WORK)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    kept = len(read(out / folder.LEDGER).frame())
+    assert 20 < kept < TRIALS
     assert not (out / folder.SUMMARY).exists()
     assert not (out / folder.FRONT).exists()
     run(options(out))
     assert (out / folder.FRONT).read_bytes() == (finished[0] / folder.FRONT).read_bytes()
-    assert len(read(ledger).frame()) == TRIALS == len(pd.read_parquet(out / folder.TRIALS))
+    assert (
+        len(read(out / folder.LEDGER).frame())
+        == TRIALS
+        == len(pd.read_parquet(out / folder.TRIALS))
+    )
 
 
 DIES = """
