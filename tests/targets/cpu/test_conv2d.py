@@ -5,8 +5,11 @@ What is not compiled says why.
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -158,6 +161,38 @@ def test_winograd_transforms_its_weights_in_the_kernel(
     assert error(workload, spec, values, tmp_path) <= TOLERANCE
     packed = KERNEL.pack_weights(np.zeros((48, 32, 3, 3), np.float32), workload, spec, values)
     assert packed.size == 48 * 32 * 9
+
+
+def allocated(function: Any) -> int:
+    """Numbers in the largest tensor that a scheduled function makes for itself."""
+    from tvm import IRModule, s_tir, transform
+
+    passes = s_tir.transform
+    steps = [
+        passes.PlanAndUpdateBufferAllocationLocation(), passes.ConvertBlocksToOpaque(),
+        passes.CompactBufferAllocation(), passes.LowerOpaqueBlock(),
+    ]  # fmt: skip
+    lowered = transform.Sequential(steps)(IRModule({"main": function}))
+    shapes = re.findall(r"alloc_buffer\(\(([\d, ]+)\)", lowered.script())
+    return max(math.prod(map(int, shape.split(","))) for shape in shapes)
+
+
+@pytest.mark.parametrize("copy", [0, 1, 2])
+def test_images_of_a_batch_are_transformed_in_the_same_memory(
+    copy: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(winograd, "SECOND_CACHE", 1 << 14)
+    spec, sizes = this_machine(), list[int]()
+    for images in (1, 3):
+        text = f"conv2d:n={images},c=32,h=9,w=11,o=48,k=3,p=1,dtype=float32"
+        workload = parse_workload(text, "bias, relu")
+        values = {
+            **KERNEL.baseline_values(workload, spec),
+            "algorithm": 4, "stages": 1, "copy": copy,
+        }  # fmt: skip
+        assert error(workload, spec, values, tmp_path) <= TOLERANCE
+        sizes.append(allocated(scheduled(workload, spec, values)))
+    assert sizes[0] == sizes[1]
 
 
 @pytest.mark.parametrize(

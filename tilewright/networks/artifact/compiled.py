@@ -185,16 +185,15 @@ def compiles_kernels(target: Target) -> CompilesKernels:
 
 class CompiledArtifact:
     """A network in memory, as it was built. `manifest` is what the folder says of it; `name` is the
-    network's, `target` what it was built for. `weights` are the bytes of the file of weights, of
-    shape (bytes,), if `files` does not have it."""
+    network's, `target` what it was built for. Of `files`, large ones may be mapped arrays of shape
+    (bytes,)."""
 
     def __init__(
         self,
         manifest: Mapping[str, Json],
         target: Target,
-        files: Mapping[str, bytes],
+        files: Mapping[str, bytes | NDArray[np.uint8]],
         threads: int | None = None,
-        weights: NDArray[np.uint8] | None = None,
     ) -> None:
         self.manifest = manifest
         self._threads = threads
@@ -202,13 +201,13 @@ class CompiledArtifact:
         self._target = target
         self._compiles = compiles_kernels(target)
         self._caller, self._opening = threading.local(), threading.Lock()
-        self._library, self._check = files[LIBRARY], files[CHECK]
-        if weights is None and WEIGHTS in files:
-            weights = np.frombuffer(files[WEIGHTS], np.uint8)
-        self._weights = [] if weights is None else unpacked(weights)
+        self._library, self._check = bytes(files[LIBRARY]), files[CHECK]
+        weights = files.get(WEIGHTS)
+        self._weights = [] if weights is None else unpacked(np.frombuffer(weights, np.uint8))
         self.inputs, self.outputs = _values(manifest["inputs"]), _values(manifest["outputs"])
         self.rows = tuple(as_object(row) for row in as_list(manifest["layers"]))
-        self._tail_model, self._tail_lock = files.get(TAIL), threading.Lock()
+        self._tail_model = bytes(files[TAIL]) if TAIL in files else None
+        self._tail_lock = threading.Lock()
         self._tail_session: Any = None
         tail = None if self._tail_model is None else as_object(manifest["tail"])
         names = ([value.name for value in values] for values in (self.inputs, self.outputs))
@@ -271,12 +270,12 @@ class CompiledArtifact:
 
     def check_inputs(self) -> dict[str, Array]:
         """The inputs that the folder holds, in the network's shapes."""
-        known = unpack_arrays(self._check)
+        known = unpack_arrays(bytes(self._check))
         return {value.name: known[f"input {value.name}"] for value in self.inputs}
 
     def check_outputs(self) -> dict[str, Array]:
         """What the source model gives for `check_inputs`, in the outputs' shapes."""
-        known = unpack_arrays(self._check)
+        known = unpack_arrays(bytes(self._check))
         return {value.name: known[f"output {value.name}"] for value in self.outputs}
 
     @property
@@ -364,13 +363,14 @@ def open_library(
     """The library whose files lie in a folder, or in a folder `inner` of it; its manifest lists
     them. Raises `ArtifactError`, and `KeyError` and `ValueError` for what is not as it is built."""
     listed = as_object(manifest["files"])
-    weights = None
-    if (name := inner + WEIGHTS) in listed:
-        weights = map_file(folder, manifest, name, LIBRARY_BYTES)
-    others = {key: said for key, said in listed.items() if key != name}
-    read = read_files(folder, {"files": others}, LIBRARY_BYTES)
-    files = {key.removeprefix(inner): data for key, data in read.items()}
-    return CompiledArtifact(manifest, target, files, threads, weights)
+    large = [name for name in (inner + WEIGHTS, inner + CHECK) if name in listed]
+    others = {key: said for key, said in listed.items() if key not in large}
+    files: dict[str, bytes | NDArray[np.uint8]] = {
+        **{name: map_file(folder, manifest, name, LIBRARY_BYTES) for name in large},
+        **read_files(folder, {"files": others}, LIBRARY_BYTES),
+    }
+    inside = {key.removeprefix(inner): data for key, data in files.items()}
+    return CompiledArtifact(manifest, target, inside, threads)
 
 
 def largest_error(found: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
