@@ -77,7 +77,8 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
         pieces = max(grain, rows * columns * pixels_each // CACHE)
         wanted["parts_oh"] = min(rows, pieces)
         wanted["parts_ow"] = -(-pieces // wanted["parts_oh"])
-        wanted["parts_oc"] = weights // CACHE
+        if not m:  # which would transform a chunk's data for each part of the channels
+            wanted["parts_oc"] = weights // CACHE
     values = {knob.name: _nearest(knob, wanted.get(knob.name, 0)) for knob in knobs}
     return _cut(w, spec, values, knobs, (rows, columns)) if spec.threads > 1 else values
 
