@@ -52,7 +52,7 @@ def built(model: onnx.ModelProto, folder: Path, spec: CpuSpec = SPEC) -> Compile
     made = compile_files(
         whole, layers, picks, target, "cpu", name="small", total_macs=1, tolerance=OF_BFLOAT16
     )
-    return CompiledArtifact(made.manifest, target, made.files)
+    return CompiledArtifact(made.manifest, made.files)
 
 
 def stored(artifact: CompiledArtifact) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def test_a_network_without_bfloat16_has_no_such_tensors(tmp_path: Path) -> None:
     layers = activated_layers(whole.flat, target.space, "float32")
     picks = {layer.workload: by_rule(target, layer.workload) for layer in layers}
     made = compile_files(whole, layers, picks, target, "cpu", name="small", total_macs=1)
-    artifact = CompiledArtifact(made.manifest, target, made.files)
+    artifact = CompiledArtifact(made.manifest, made.files)
     assert not any(stored(artifact).values())
 
 

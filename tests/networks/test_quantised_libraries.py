@@ -90,7 +90,7 @@ def layers_of(
     made = compile_files(
         whole, layers, picks, target, "cpu", name="small", total_macs=1, tolerance=0.1
     )
-    return CompiledArtifact(made.manifest, target, made.files), layers
+    return CompiledArtifact(made.manifest, made.files), layers
 
 
 def by_onnxruntime(model: onnx.ModelProto, x: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -313,11 +313,6 @@ class CompilesKernels(Protocol):
         """The name of TVM's pipeline that lowers what was scheduled, for
         `tvm.compile(..., tir_pipeline=)`."""
 
-    def use_threads(self, threads: int | None) -> int:
-        """Let what was compiled run on so many threads when the calling thread calls it; None for
-        as many as the target has, or as this process may use. Gives the number. Raises `SpecError`
-        for more than that."""
-
     def kernel_error(
         self, workload: Workload, config: Sequence[int], function: Callable[..., object]
     ) -> float:

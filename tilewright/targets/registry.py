@@ -61,11 +61,13 @@ class TargetKind:
     anything heavy; as quick are `remarks(text)`, what a person should know before such a target is
     used, `properties(text)`, all there is to know about it, and `describe(preset)`, the figures
     that tell presets apart, by the name of their column. `rebuild(specification, space)` makes a
-    target from what `HasSpecification` gave. `variants(count, seed)` are what `rebuild` takes of at
-    most so many different pieces of hardware of this kind, for models that shall know more than
-    one; none of them is a preset. `warm_up()` compiles what would otherwise be compiled by the
-    first run. `make_on(text, space, cluster)` is of a kind whose targets the workers of a cluster
-    offer, at their addresses: its `make` only says that these have to be named.
+    target from what `HasSpecification` gave; `check_rebuilt(specification)` raises what that would
+    where code for such a target cannot run here, as quick as `check`. `variants(count, seed)` are
+    what `rebuild` takes of at most so many different pieces of hardware of this kind, for models
+    that shall know more than one; none of them is a preset. `warm_up()` compiles what would
+    otherwise be compiled by the first run. `make_on(text, space, cluster)` is of a kind whose
+    targets the workers of a cluster offer, at their addresses: its `make` only says that these have
+    to be named.
     """
 
     name: str
@@ -79,6 +81,7 @@ class TargetKind:
     remarks: Callable[[str], Sequence[str]] = lambda text: ()
     properties: Callable[[str], Sequence[Property]] = lambda text: ()
     rebuild: Callable[[Mapping[str, Json], str], Target] = _cannot_rebuild
+    check_rebuilt: Callable[[Mapping[str, Json]], None] = lambda specification: None
     variants: Callable[[int, int], Sequence[Mapping[str, Json]]] = lambda count, seed: ()
     warm_up: Callable[[], None] = lambda: None
     make_on: Callable[[str, str, str], Target] | None = None
@@ -163,9 +166,18 @@ def target_remarks(text: str) -> Sequence[str]:
 def rebuild(kind: str, specification: Mapping[str, Json], space: str) -> Target:
     """A target from what a run wrote down about it, without loading other kinds than its own.
     Raises `UnknownName`, `TargetError`, or an error of its kind."""
+    return _kind_named(kind).rebuild(specification, space)
+
+
+def check_rebuilt(kind: str, specification: Mapping[str, Json]) -> None:
+    """Raises what `rebuild` would of a machine that is not here, without loading anything heavy."""
+    _kind_named(kind).check_rebuilt(specification)
+
+
+def _kind_named(kind: str) -> TargetKind:
     if kind in BUILT_IN:
-        return _built_in(kind).rebuild(specification, space)
+        return _built_in(kind)
     kinds = target_kinds()
     if kind not in kinds:
         raise UnknownName("kind of target", kind, list(kinds))
-    return kinds[kind].rebuild(specification, space)
+    return kinds[kind]

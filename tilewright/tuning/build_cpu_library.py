@@ -130,7 +130,7 @@ def _judged(
         feeds = (*given.feeds, *given.held_out)
     expected = [source.reference(dict(feed)) for feed in feeds]
     check = Check(feeds, expected, network.compiled.whole.reference_name)
-    artifact = CompiledArtifact(made.manifest, target, made.files)
+    artifact = CompiledArtifact(made.manifest, made.files)
     found = accuracy(check, artifact.infer, bound, {})
     refuse(found, Path(options.model).stem)
     return replace(made, manifest={**made.manifest, "accuracy": found.to_json()})
@@ -163,7 +163,7 @@ def join_sizes(
 ) -> CompiledFiles:
     """One artifact of the libraries of a model's sizes."""
     sizes = [each.sizes for each in model.wanted]
-    return joined(model.inputs, list(zip(sizes, made, strict=True)), target)
+    return joined(model.inputs, list(zip(sizes, made, strict=True)))
 
 
 def write_library(options: BuildOptions, made: CompiledFiles) -> Mapping[str, Json]:

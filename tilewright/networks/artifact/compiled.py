@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.cores import usable_cores
 from tilewright.core.files import (
     Json,
     as_int,
@@ -38,10 +39,12 @@ from tilewright.networks.artifact.errors import ArtifactError, InaccurateError
 from tilewright.networks.artifact.folder import AGAIN, map_file, read_files, specification
 from tilewright.networks.artifact.run import Array, checked
 from tilewright.networks.artifact.weights_file import WEIGHTS, packed, unpacked
+from tilewright.networks.compiled.thread_pool import use_threads
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import CompilesKernels, capability
 from tilewright.targets.layer import Value
+from tilewright.targets.registry import rebuild
 from tilewright.targets.workload import Workload, parse_workload
 
 if TYPE_CHECKING:
@@ -156,7 +159,7 @@ def compile_files(
         manifest["tail"] = _tail(tail, whole)
         for row in map(as_object, as_list(manifest["outputs"])):
             row["shape"] = list(tail.output_shape(as_text(row["name"])))
-    artifact = CompiledArtifact(manifest, target, files)
+    artifact = CompiledArtifact(manifest, files)
     for found in artifact.verify():
         if found.wrong:
             raise ArtifactError(
@@ -191,15 +194,14 @@ class CompiledArtifact:
     def __init__(
         self,
         manifest: Mapping[str, Json],
-        target: Target,
         files: Mapping[str, bytes | NDArray[np.uint8]],
         threads: int | None = None,
     ) -> None:
         self.manifest = manifest
         self._threads = threads
+        keys = as_object(as_object(manifest["specification"])["keys"])
+        self._built_for = as_int(keys.get("threads", usable_cores()))
         self.name, self.target = as_text(manifest["network"]), as_text(manifest["target"])
-        self._target = target
-        self._compiles = compiles_kernels(target)
         self._caller, self._opening = threading.local(), threading.Lock()
         self._library, self._check = bytes(files[LIBRARY]), files[CHECK]
         weights = files.get(WEIGHTS)
@@ -249,7 +251,9 @@ class CompiledArtifact:
         """Every layer's kernel, as it stands in the library, on seeded tensors; one that several
         layers call is run once. Kernels that are part of an attention's function, or read frames
         that overlap, do not stand there alone: `output_error` has them."""
-        known: dict[str, float] = {}
+        spec = as_object(self.manifest["specification"])
+        target = rebuild(as_text(spec["kind"]), as_object(spec["keys"]), "")
+        compiles, known = compiles_kernels(target), dict[str, float]()
         for number, row in enumerate(self.rows):
             name = as_text(row["function"])
             if not {"attention", "part_of", "frames"}.isdisjoint(row):  # no function of its own
@@ -260,7 +264,7 @@ class CompiledArtifact:
                 moved = map(as_object, as_list(row.get("moved", [])))
                 stored = [_stored(each) for each in as_list(row.get("bfloat16", []))]
                 function = self._ready.function(name, [_places(each) for each in moved], stored)
-                known[name] = self._compiles.kernel_error(workload, config, function)
+                known[name] = compiles.kernel_error(workload, config, function)
             yield KernelError(number, known[name], OF_STORED if row.get("bfloat16") else TOLERANCE)
 
     def output_error(self) -> float:
@@ -334,7 +338,7 @@ class CompiledArtifact:
         if network is None:
             with self._opening:
                 network = self._network
-            self._threads = self._compiles.use_threads(self._threads)
+            self._threads = use_threads(self._threads, self._built_for)
             self._caller.network = network
         return network
 
@@ -356,7 +360,6 @@ class CompiledArtifact:
 def open_library(
     folder: Path,
     manifest: Mapping[str, Json],
-    target: Target,
     threads: int | None,
     inner: str = "",
 ) -> CompiledArtifact:
@@ -370,7 +373,7 @@ def open_library(
         **read_files(folder, {"files": others}, LIBRARY_BYTES),
     }
     inside = {key.removeprefix(inner): data for key, data in files.items()}
-    return CompiledArtifact(manifest, target, inside, threads)
+    return CompiledArtifact(manifest, inside, threads)
 
 
 def largest_error(found: Mapping[str, Array], expected: Mapping[str, Array]) -> float:

@@ -40,7 +40,7 @@ from tilewright.networks.cpu_costs import SLOWDOWN
 from tilewright.targets.artifact_types import BuiltProgram, LayerCheck, StreamTimes
 from tilewright.targets.capabilities import Builds, capability
 from tilewright.targets.layer import Scale, Value
-from tilewright.targets.registry import rebuild
+from tilewright.targets.registry import check_rebuilt, rebuild
 
 CPU_LIBRARY = "cpu/islands.so"
 DTYPES = (
@@ -195,11 +195,14 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
                 "(allow_code=True)"
             )
         spec = as_object(manifest["specification"])
-        target = rebuild(as_text(spec["kind"]), as_object(spec["keys"]), "")
+        kind, keys = as_text(spec["kind"]), as_object(spec["keys"])
+        if manifest.get("kind") in (SIZED_KIND, LIBRARY_KIND):
+            check_rebuilt(kind, keys)
         if manifest.get("kind") == SIZED_KIND:
-            return SizedLibrary(manifest, target, folder, threads)
+            return SizedLibrary(manifest, folder, threads)
         if manifest.get("kind") == LIBRARY_KIND:
-            return open_library(folder, manifest, target, threads)
+            return open_library(folder, manifest, threads)
+        target = rebuild(kind, keys, "")
         files = read_files(folder, manifest)
         builds = capability(target, Builds)
         if builds is None:

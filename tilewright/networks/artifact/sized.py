@@ -26,7 +26,6 @@ from tilewright.networks.artifact.compiled import (
 from tilewright.networks.artifact.compiled_profile import LibraryProfile
 from tilewright.networks.artifact.run import Array
 from tilewright.networks.errors import InputError
-from tilewright.targets.base import Target
 from tilewright.targets.layer import NamedShape
 
 KIND = "sized library"
@@ -64,14 +63,12 @@ class SizedLibrary:
     it; `name` is the network's, `target` what it was built for. `opened` has the libraries that
     were needed, by their place in the manifest."""
 
-    def __init__(
-        self, manifest: Mapping[str, Json], target: Target, folder: Path, threads: int | None
-    ) -> None:
+    def __init__(self, manifest: Mapping[str, Json], folder: Path, threads: int | None) -> None:
         self.manifest = manifest
         self.name, self.target = as_text(manifest["network"]), as_text(manifest["target"])
         self.inputs, self.outputs = _values(manifest["inputs"]), _values(manifest["outputs"])
         self.padded = frozenset(map(as_text, as_list(manifest["padded"])))
-        self._target, self._folder, self._threads = target, folder, threads
+        self._folder, self._threads = folder, threads
         self._rows = [as_object(row) for row in as_list(manifest["sizes"])]
         self._at = {
             tuple(sorted((k, as_int(v)) for k, v in as_object(row["at"]).items())): place
@@ -175,16 +172,13 @@ class SizedLibrary:
             listed = as_object(self.manifest["files"])
             own = {name: said for name, said in listed.items() if name.startswith(prefix)}
             manifest = {**as_object(row["library"]), "files": own}
-            self.opened[place] = open_library(
-                self._folder, manifest, self._target, self._threads, prefix
-            )
+            self.opened[place] = open_library(self._folder, manifest, self._threads, prefix)
         return self.opened[place]
 
 
 def joined(
     inputs: Mapping[str, NamedShape],
     made: Sequence[tuple[Mapping[str, int], CompiledFiles]],
-    target: Target,
 ) -> CompiledFiles:
     """One artifact of a network's libraries, each with the sizes that it is compiled for. Pads
     along the dimensions where that leaves all outputs within the tolerance."""
@@ -208,8 +202,8 @@ def joined(
         "padded": [],
         "sizes": rows,
     }
-    opened = [CompiledArtifact(each.manifest, target, each.files) for _, each in made]
-    padded = [name for name in made[0][0] if _may_pad(name, made, manifest, opened, target)]
+    opened = [CompiledArtifact(each.manifest, each.files) for _, each in made]
+    padded = [name for name in made[0][0] if _may_pad(name, made, manifest, opened)]
     return CompiledFiles(files, {**manifest, "padded": list[Json](padded)})
 
 
@@ -218,7 +212,6 @@ def _may_pad(
     made: Sequence[tuple[Mapping[str, int], CompiledFiles]],
     manifest: Mapping[str, Json],
     opened: Sequence[CompiledArtifact],
-    target: Target,
 ) -> bool:
     """Whether each size of a dimension, padded to the next, gives what the source model gives."""
     if any(UNKNOWN in value.shape for value in _values(manifest["outputs"])):
@@ -227,7 +220,7 @@ def _may_pad(
     for size in sizes[:-1]:
         left = [place for place, (at, _) in enumerate(made) if at[name] != size]
         said = {**manifest, "padded": [name], "sizes": [rows[place] for place in left]}
-        larger = SizedLibrary(said, target, Path(), None)
+        larger = SizedLibrary(said, Path(), None)
         larger.opened = {number: opened[place] for number, place in enumerate(left)}
         for (at, _), own in zip(made, opened, strict=True):
             if at[name] == size:

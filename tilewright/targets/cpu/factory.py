@@ -39,6 +39,11 @@ def _check(text: str) -> None:
 
 
 def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
+    _check_rebuilt(specification)
+    return _target(CpuSpec.from_json(specification))
+
+
+def _check_rebuilt(specification: Mapping[str, Json]) -> None:
     """What was built for more threads than there are cores runs on fewer. Raises `SpecError` for
     another machine's."""
     spec, own = CpuSpec.from_json(specification), this_machine()
@@ -67,7 +72,6 @@ def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
             "this needs AVX512-BF16, which this machine does not offer; build anew without "
             "--precision"
         )
-    return _target(spec)
 
 
 def _variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
@@ -143,5 +147,6 @@ KIND = TargetKind(
     remarks=_remarks,
     properties=_properties,
     rebuild=_rebuild,
+    check_rebuilt=_check_rebuilt,
     variants=_variants,
 )

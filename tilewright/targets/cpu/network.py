@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tilewright.core.errors import SpecError, WorkloadError
-from tilewright.core.lazy_module import lazy_module
+from tilewright.core.errors import WorkloadError
 from tilewright.targets.anchor import DType
 from tilewright.targets.base import Space
 from tilewright.targets.cpu.compile import llvm_target, scheduled
@@ -19,15 +17,10 @@ from tilewright.targets.cpu.kernels.matrix_tiles import BFLOAT16
 from tilewright.targets.cpu.kernels.narrowed import narrowed
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.pipeline import lowering
-from tilewright.targets.cpu.spec import CpuSpec, this_machine
+from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import Workload
-
-tvm_ffi = lazy_module("tvm_ffi")
-
-FASTEST_FIRST, SHARING_CORES = 1, -3
-"""TVM's ways to choose cores: one a thread, the fastest first; all for each thread."""
 
 
 class NetworkKernels:
@@ -73,25 +66,6 @@ class NetworkKernels:
     def code_pipeline(self) -> str:
         """See `targets.cpu.pipeline`."""
         return lowering()
-
-    def use_threads(self, threads: int | None) -> int:
-        """Give the calling thread's pool of TVM so many threads, by default as many as kernels were
-        tuned with, on all cores of the process: a thread that is kept from its core would hold up
-        all. Gives the number. Raises `SpecError` for more than there are cores."""
-        own = this_machine().threads
-        if threads is not None and not 1 <= threads <= own:
-            raise SpecError(
-                f"threads={threads}: this process may use {own} {'core' if own == 1 else 'cores'}; "
-                f"name 1 to {own}"
-            )
-        count = threads or min(self.spec.threads, own)
-        configure = tvm_ffi.get_global_func("runtime.config_threadpool")
-        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-        if cores:
-            configure(SHARING_CORES, count, list(map(str, cores)))
-        else:
-            configure(FASTEST_FIRST, count)
-        return count
 
     def kernel_error(
         self, workload: Workload, config: Sequence[int], function: Callable[..., object]

@@ -6,10 +6,11 @@ tiles.
     inverse transform    → m × m pixels, with bias, residual and clip
 
 All three a chunk of image rows (`stages` 0), or each over the whole image (1). Where images of a
-batch are more than a cache holds, each has its stages in turn, in the same memory. Weights become
-1.8 (m = 2) or 4 times as many numbers when they are packed; where those would be many, in the kernel.
-It reads fewer bytes then, and takes about 3 % longer. It transforms the weights of some input
-channels after others (`parts_ic`), so that they stay in a cache.
+batch are more than a cache holds, each has its stages in turn, in the same memory.
+
+Weights become 1.8 (m = 2) or 4 times as many numbers when they are packed; where those would be
+many, in the kernel. It reads fewer bytes then, and takes about 3 % longer. It transforms the
+weights of some input channels after others (`parts_ic`), so that they stay in a cache.
 """
 
 from __future__ import annotations

@@ -1,0 +1,34 @@
+"""Sets how many threads run what was compiled, and on which cores."""
+
+from __future__ import annotations
+
+import os
+
+from tilewright.core.cores import usable_cores
+from tilewright.core.errors import SpecError
+from tilewright.core.lazy_module import lazy_module
+
+tvm_ffi = lazy_module("tvm_ffi")
+
+FASTEST_FIRST, SHARING_CORES = 1, -3
+"""TVM's ways to choose cores: one a thread, the fastest first; all for each thread."""
+
+
+def use_threads(threads: int | None, built_for: int) -> int:
+    """Give the calling thread's pool of TVM so many threads, by default as many as kernels were
+    `built_for`, on all cores of the process: a thread that is kept from its core would hold up all.
+    Gives the number. Raises `SpecError` for more than there are cores."""
+    own = usable_cores()
+    if threads is not None and not 1 <= threads <= own:
+        raise SpecError(
+            f"threads={threads}: this process may use {own} {'core' if own == 1 else 'cores'}; "
+            f"name 1 to {own}"
+        )
+    count = threads or min(built_for, own)
+    configure = tvm_ffi.get_global_func("runtime.config_threadpool")
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if cores:
+        configure(SHARING_CORES, count, list(map(str, cores)))
+    else:
+        configure(FASTEST_FIRST, count)
+    return count
