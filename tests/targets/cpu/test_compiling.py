@@ -6,6 +6,7 @@ One that ends or hangs its compiler costs itself alone. Features are read off LL
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,8 +15,10 @@ import pytest
 from tilewright.core.errors import WorkloadError
 from tilewright.targets import make_target
 from tilewright.targets.cpu.assembly import CompilerMissing, Mix, c_compiler, mix_of
+from tilewright.targets.cpu.compile import assembly_of, llvm_target, scheduled
 from tilewright.targets.cpu.compile_pool import CompilePool, shared_pool
 from tilewright.targets.cpu.hidden import COLUMNS
+from tilewright.targets.cpu.kernels.conv2d import Convolution
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.cpu.store_features import STORE_COLUMNS
 from tilewright.targets.registry import kind_of
@@ -61,6 +64,27 @@ def test_without_a_c_compiler_the_next_step_is_named(monkeypatch: pytest.MonkeyP
         c_compiler()
     with pytest.raises(CompilerMissing):
         kind_of("cpu")[0].check("")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("lanes", "mcpu"), [(16, "sapphirerapids"), (8, "haswell")])
+def test_registers_on_the_stack_lie_in_one_line_of_a_cache(
+    threads: int, lanes: int, mcpu: str
+) -> None:
+    """Those that lie in two pages made one process in sixty three times as slow."""
+    spec = CpuSpec(threads, lanes, mcpu, "a processor")
+    text = "conv2d:n=2,c=192,h=56,w=56,o=128,k=3,s=2,p=1,dtype=float32"
+    workload = parse_workload(text, "bias, relu")
+    values = Convolution().baseline_values(workload, spec) | {"tile_oc": 2, "tile_ow": 14}
+    function = scheduled(workload, spec, values)
+    assembly = assembly_of(function, llvm_target(spec))
+    name = ".L__tvm_parallel_lambda" if threads > 1 else "tilewright_kernel_compute_"
+    body = assembly[assembly.index(f"\n{name}:") :]
+    of_stack = re.findall(
+        r"\t(vmov\w+)\t(?:.*[yz]mm.*\(%r[sb]p\)|.*\(%r[sb]p\).*[yz]mm)", body[: body.index("retq")]
+    )
+    assert of_stack
+    assert set(of_stack) <= {"vmovaps", "vmovapd"}
 
 
 def test_operations_are_those_of_the_workload() -> None:

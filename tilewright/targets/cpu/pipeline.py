@@ -1,7 +1,12 @@
-"""Lowers kernels as TVM does, with one change: what is `local` lies on the stack.
+"""Lowers kernels as TVM does, with two changes: what is `local` lies on the stack, and the stack is
+aligned to the lines of a cache.
 
 TVM asks its runtime for memory above 1 KiB. A register tile is more than that. LLVM then cannot
 know that nobody reads it afterwards, and stores registers that nobody needs.
+
+LLVM aligns the stack for the tensors that lie there, not for registers that it stores there later.
+A vector of 64 bytes may then begin in one page and end in another. Where the stack begins differs
+between processes: one in sixty ran a convolution with one such register at 0.35 of its speed.
 """
 
 from __future__ import annotations
@@ -18,6 +23,15 @@ tvm = lazy_module("tvm")
 tvm_ffi = lazy_module("tvm_ffi")
 
 NAME = "tilewright"
+_ALIGN = "tilewright_align_stack"
+_FUNCTION = f"""
+define void @{_ALIGN}() alwaysinline {{
+  %line = alloca i8, align 64
+  call void asm sideeffect "", "r"(ptr %line)
+  ret void
+}}
+"""
+"""Has a tensor on the stack of the function that calls it, and no instruction."""
 
 
 def lowering() -> str:
@@ -29,10 +43,10 @@ def lowering() -> str:
 def _pipeline() -> Any:
     usual, host, device = pipeline.default_s_tir_pipeline()
 
-    def on_the_stack(function: Any, _module: Any, _context: Any) -> Any:
-        return function.with_body(_kept(function.body))
+    def with_stack(function: Any, _module: Any, _context: Any) -> Any:
+        return function.with_body(_aligned(_kept(function.body)))
 
-    passes = [usual, transform.prim_func_pass(on_the_stack, opt_level=0)]
+    passes = [usual, transform.prim_func_pass(with_stack, opt_level=0)]
     return tvm.transform.Sequential(passes), host, device
 
 
@@ -46,3 +60,28 @@ def _kept(body: Any) -> Any:
         return tirx.AllocBuffer(allocation.buffer, annotations=keep)
 
     return tvm_ffi.structural_map(body, (tirx.AllocBuffer, mark))
+
+
+def _aligned(body: Any) -> Any:
+    """The statements, with the stack aligned in each function that LLVM will see: the one that
+    computes, and one for each parallel loop."""
+
+    def begin(body: Any) -> Any:
+        return tirx.SeqStmt([tirx.Evaluate(tirx.call_extern("void", _ALIGN)), body])
+
+    def loop(loop: Any) -> Any:
+        if loop.kind != tirx.ForKind.PARALLEL:
+            return loop
+        return tirx.For(
+            loop.loop_var, loop.min, loop.extent, loop.kind, begin(loop.body),
+            loop.thread_binding, loop.annotations, loop.step,
+        )  # fmt: skip
+
+    def scope(attribute: Any) -> Any:
+        if attribute.attr_key != "compute_scope":
+            return attribute
+        key, value = attribute.attr_key, attribute.value
+        return tirx.AttrStmt(attribute.node, key, value, begin(attribute.body))
+
+    found = tvm_ffi.structural_map(body, [(tirx.For, loop), (tirx.AttrStmt, scope)])
+    return tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", _FUNCTION, found)
