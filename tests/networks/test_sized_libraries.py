@@ -15,7 +15,6 @@ import tilewright
 from tilewright.networks.artifact import ArtifactError, SizedLibrary, load
 from tilewright.networks.dynamic_sizes import shapes_at
 from tilewright.networks.errors import DynamicShapeError, InputError
-from tilewright.targets import make_target
 
 CHANNELS = 16
 
@@ -116,9 +115,8 @@ def test_a_damaged_size_is_found_when_it_is_needed(tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "art/manifest.json").read_text())
     first = manifest["sizes"][0]
     for change in ({"sizes": []}, {"sizes": [first | {"at": {}}]}):
-        target = make_target("cpu")
         with pytest.raises(ValueError, match="sizes are not those of the inputs"):
-            SizedLibrary({**manifest, **change}, target, tmp_path / "art", None)
+            SizedLibrary({**manifest, **change}, tmp_path / "art", None)
     library = tmp_path / "art/size2/network.so"
     library.write_bytes(library.read_bytes()[:-4] + b"more")
     with pytest.raises(ArtifactError, match="holds machine code"):

@@ -160,7 +160,7 @@ def compile_files(
         for row in map(as_object, as_list(manifest["outputs"])):
             row["shape"] = list(tail.output_shape(as_text(row["name"])))
     artifact = CompiledArtifact(manifest, files)
-    for found in artifact.verify():
+    for found in artifact.verify(target):
         if found.wrong:
             raise ArtifactError(
                 f"the kernel of layer {as_text(rows[found.layer]['name'])} of {name} is off by "
@@ -247,12 +247,14 @@ class CompiledArtifact:
             )  # fmt: skip
         return outputs, found
 
-    def verify(self) -> Iterator[KernelError]:
+    def verify(self, target: Target | None = None) -> Iterator[KernelError]:
         """Every layer's kernel, as it stands in the library, on seeded tensors; one that several
-        layers call is run once. Kernels that are part of an attention's function, or read frames
+        layers call is run once. Kernels are those of `target`, by default of what the manifest
+        says. Kernels that are part of an attention's function, or read frames
         that overlap, do not stand there alone: `output_error` has them."""
-        spec = as_object(self.manifest["specification"])
-        target = rebuild(as_text(spec["kind"]), as_object(spec["keys"]), "")
+        if target is None:
+            spec = as_object(self.manifest["specification"])
+            target = rebuild(as_text(spec["kind"]), as_object(spec["keys"]), "")
         compiles, known = compiles_kernels(target), dict[str, float]()
         for number, row in enumerate(self.rows):
             name = as_text(row["function"])
