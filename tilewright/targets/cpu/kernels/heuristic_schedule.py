@@ -19,6 +19,12 @@ SIXTEEN = 16
 """Registers, too few for the numbers of three columns of a kernel at once."""
 CACHE = 1 << 19
 """Bytes of weights and data that a chunk should stay below: half of a usual second-level cache."""
+TRANSFORMED = 1 << 17
+"""The same of Winograd's data, a quarter: chunks of 2 to 32 times as many bytes took 1.01 to 1.2
+times as long."""
+FEWEST_TILES = 14
+"""Of Winograd's, that a chunk has which reads many weights: below, reading takes longer than
+multiplying."""
 NEAR = 1 << 15
 """The same of the first level, for the weights of a register tile, if they are many."""
 LATENCY = 8
@@ -60,7 +66,7 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
         "pixels_first": 1,
         "unroll_kernel": 1 if three and spec.registers > SIXTEEN and not (m or dots) else 0,
         "unroll_channels": _unrolled(w, spec, ib, dots),
-        "copy": 1 if is_padded(w) or dots else 0,
+        "copy": 1 if not m and (is_padded(w) or dots) else 0,
         "stages": 1 if m and few else 0,
         "parallel": 1 if spec.threads > 1 else 0,
     }
@@ -74,9 +80,14 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
             tile = number * blocks * ob * w.in_channels * area
             wanted["parts_ic"] = tile // NEAR if 2 * tile > CACHE else 1
     else:
-        pieces = max(grain, rows * columns * pixels_each // CACHE)
-        wanted["parts_oh"] = min(rows, pieces)
-        wanted["parts_ow"] = -(-pieces // wanted["parts_oh"])
+        pieces = rows * columns * pixels_each // (TRANSFORMED if m else CACHE)
+        many = m and weights > 2 * CACHE  # more than stays near, to be read by each chunk
+        if many:
+            pieces = min(pieces, rows * columns // FEWEST_TILES)
+        wanted["parts_oh"] = min(rows, max(grain, pieces))
+        wanted["parts_ow"] = max(grain, pieces) // wanted["parts_oh"]
+        if not many:
+            wanted["parts_ow"] = -(-max(grain, pieces) // wanted["parts_oh"])
         if not m:  # which would transform a chunk's data for each part of the channels
             wanted["parts_oc"] = weights // CACHE
     values = {knob.name: _nearest(knob, wanted.get(knob.name, 0)) for knob in knobs}
