@@ -71,7 +71,7 @@ def test_without_a_c_compiler_the_next_step_is_named(monkeypatch: pytest.MonkeyP
 def test_registers_on_the_stack_lie_in_one_line_of_a_cache(
     threads: int, lanes: int, mcpu: str
 ) -> None:
-    """Those that lie in two pages made one process in sixty three times as slow."""
+    """In two pages, they made one process in thirty run a convolution at a third of its speed."""
     spec = CpuSpec(threads, lanes, mcpu, "a processor")
     text = "conv2d:n=2,c=192,h=56,w=56,o=128,k=3,s=2,p=1,dtype=float32"
     workload = parse_workload(text, "bias, relu")

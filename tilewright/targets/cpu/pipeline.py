@@ -1,12 +1,11 @@
-"""Lowers kernels as TVM does, with two changes: what is `local` lies on the stack, and the stack is
-aligned to the lines of a cache.
+"""Lowers kernels as TVM does, with two changes: `local` tensors lie on the stack, which is aligned.
 
 TVM asks its runtime for memory above 1 KiB. A register tile is more than that. LLVM then cannot
 know that nobody reads it afterwards, and stores registers that nobody needs.
 
 LLVM aligns the stack for the tensors that lie there, not for registers that it stores there later.
 A vector of 64 bytes may then begin in one page and end in another. Where the stack begins differs
-between processes: one in sixty ran a convolution with one such register at 0.35 of its speed.
+between processes: one in thirty ran a convolution at 0.35 of its speed.
 """
 
 from __future__ import annotations
