@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,6 +86,30 @@ def test_registers_on_the_stack_lie_in_one_line_of_a_cache(
     )
     assert of_stack
     assert set(of_stack) <= {"vmovaps", "vmovapd"}
+
+
+def test_an_aligned_stack_keeps_nothing_in_a_loop_that_could_be_before_it() -> None:
+    import tvm
+    from tvm import s_tir, te
+
+    data = te.placeholder((64, 16), "uint8", "data")
+    zero = te.placeholder((1,), "uint8", "zero")
+
+    def value(i: Any, j: Any) -> Any:
+        number = data[i, j].astype("float32") - zero[0].astype("float32")
+        return (number * tvm.tirx.const(0.1, "float32")).astype("uint8")
+
+    out = te.compute((64, 16), value, "out")
+    sch = s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func([data, zero, out])}))
+    outer, inner = sch.get_loops(sch.get_sblock("out"))
+    sch.parallel(outer)
+    sch.vectorize(inner)
+    spec = CpuSpec(2, 16, "sapphirerapids", "a processor")
+    assembly = assembly_of(sch.mod["main"], llvm_target(spec))
+    before, _, rest = assembly.partition("vpmovzxbd")
+    loop = before[before.rindex("\n.LBB") :] + rest[: rest.index("\tj")]
+    assert "vcvtsi2ss" in assembly
+    assert "vcvtsi2ss" not in loop
 
 
 def test_operations_are_those_of_the_workload() -> None:

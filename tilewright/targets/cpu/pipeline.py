@@ -26,11 +26,13 @@ _ALIGN = "tilewright_align_stack"
 _FUNCTION = f"""
 define void @{_ALIGN}() alwaysinline {{
   %line = alloca i8, align 64
-  call void asm sideeffect "", "r"(ptr %line)
+  call void asm sideeffect "", "*m"(ptr elementtype(i8) %line)
+      nounwind willreturn memory(inaccessiblemem: readwrite)
   ret void
 }}
 """
-"""Has a tensor on the stack of the function that calls it, and no instruction."""
+"""Has a tensor on the stack of the function that calls it, and no instruction. What LLVM is told of
+the empty one lets it move loads out of loops around it."""
 
 
 def lowering() -> str:
