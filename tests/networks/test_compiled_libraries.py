@@ -39,6 +39,7 @@ from tilewright.networks.zoo.transformer import attention, feed_forward
 from tilewright.search import LocalRunner
 from tilewright.targets import make_target
 from tilewright.targets.artifact_types import Pick
+from tilewright.targets.capabilities import specification_of
 from tilewright.targets.cpu.kernels.int8_dot_product import computes_int8
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.spec import this_machine
@@ -352,12 +353,19 @@ def for_no_processor(manifest: dict[str, Any]) -> None:
     manifest["specification"]["keys"] = {"threads": 0}
 
 
+def for_an_accelerator(manifest: dict[str, Any]) -> None:
+    keys = specification_of(make_target("vta-pynq"))
+    manifest["specification"] |= {"kind": "vta", "keys": keys}
+
+
 def without_layers(manifest: dict[str, Any]) -> None:
     manifest["layers"] = 3
 
 
 @pytest.mark.slow(seconds=0.5)
-@pytest.mark.parametrize("change", [without_library, for_no_processor, without_layers])
+@pytest.mark.parametrize(
+    "change", [without_library, for_no_processor, for_an_accelerator, without_layers]
+)
 def test_a_manifest_that_fits_nothing_is_refused(
     copy: Path, change: Callable[[dict[str, Json]], None]
 ) -> None:

@@ -117,6 +117,10 @@ def test_a_damaged_size_is_found_when_it_is_needed(tmp_path: Path) -> None:
     for change in ({"sizes": []}, {"sizes": [first | {"at": {}}]}):
         with pytest.raises(ValueError, match="sizes are not those of the inputs"):
             SizedLibrary({**manifest, **change}, tmp_path / "art", None)
+    inner = first["library"] | {"specification": {"kind": "cpu", "keys": {"threads": -1}}}
+    damaged = {**manifest, "sizes": [{**first, "library": inner}, *manifest["sizes"][1:]]}
+    opened = SizedLibrary(damaged, tmp_path / "art", None).libraries[0][1]
+    assert opened.manifest["specification"] == manifest["specification"]
     library = tmp_path / "art/size2/network.so"
     library.write_bytes(library.read_bytes()[:-4] + b"more")
     with pytest.raises(ArtifactError, match="holds machine code"):

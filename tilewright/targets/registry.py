@@ -21,6 +21,7 @@ from pathlib import Path
 from tilewright.core.errors import TilewrightError, UnknownName
 from tilewright.core.files import Json
 from tilewright.targets.base import Target
+from tilewright.targets.capabilities import CompilesKernels, capability
 
 BUILT_IN = {
     "vta": "tilewright.targets.vta.factory:KIND",
@@ -61,8 +62,9 @@ class TargetKind:
     anything heavy; as quick are `remarks(text)`, what a person should know before such a target is
     used, `properties(text)`, all there is to know about it, and `describe(preset)`, the figures
     that tell presets apart, by the name of their column. `rebuild(specification, space)` makes a
-    target from what `HasSpecification` gave; `check_rebuilt(specification)` raises what that would
-    where code for such a target cannot run here, as quick as `check`. `variants(count, seed)` are
+    target from what `HasSpecification` gave; of a kind whose targets compile
+    kernels, `check_code(specification)` raises what that would where their code cannot run here, as
+    quick as `check`. `variants(count, seed)` are
     what `rebuild` takes of at most so many different pieces of hardware of this kind, for models
     that shall know more than one; none of them is a preset. `warm_up()` compiles what would
     otherwise be compiled by the first run. `make_on(text, space, cluster)` is of a kind whose
@@ -81,7 +83,7 @@ class TargetKind:
     remarks: Callable[[str], Sequence[str]] = lambda text: ()
     properties: Callable[[str], Sequence[Property]] = lambda text: ()
     rebuild: Callable[[Mapping[str, Json], str], Target] = _cannot_rebuild
-    check_rebuilt: Callable[[Mapping[str, Json]], None] = lambda specification: None
+    check_code: Callable[[Mapping[str, Json]], None] | None = None
     variants: Callable[[int, int], Sequence[Mapping[str, Json]]] = lambda count, seed: ()
     warm_up: Callable[[], None] = lambda: None
     make_on: Callable[[str, str, str], Target] | None = None
@@ -169,9 +171,14 @@ def rebuild(kind: str, specification: Mapping[str, Json], space: str) -> Target:
     return _kind_named(kind).rebuild(specification, space)
 
 
-def check_rebuilt(kind: str, specification: Mapping[str, Json]) -> None:
-    """Raises what `rebuild` would of a machine that is not here, without loading anything heavy."""
-    _kind_named(kind).check_rebuilt(specification)
+def check_code(kind: str, specification: Mapping[str, Json]) -> None:
+    """Raises what `rebuild` would for a machine that is not here, without loading anything heavy if
+    the kind can tell, and `TargetError` for a target that compiles no kernels."""
+    found = _kind_named(kind)
+    if found.check_code is not None:
+        found.check_code(specification)
+    elif capability(target := found.rebuild(specification, ""), CompilesKernels) is None:
+        raise TargetError(f"{target.name} compiles no kernels into libraries; choose cpu")
 
 
 def _kind_named(kind: str) -> TargetKind:

@@ -40,7 +40,7 @@ from tilewright.networks.cpu_costs import SLOWDOWN
 from tilewright.targets.artifact_types import BuiltProgram, LayerCheck, StreamTimes
 from tilewright.targets.capabilities import Builds, capability
 from tilewright.targets.layer import Scale, Value
-from tilewright.targets.registry import check_rebuilt, rebuild
+from tilewright.targets.registry import check_code, rebuild
 
 CPU_LIBRARY = "cpu/islands.so"
 DTYPES = (
@@ -197,7 +197,7 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
         spec = as_object(manifest["specification"])
         kind, keys = as_text(spec["kind"]), as_object(spec["keys"])
         if manifest.get("kind") in (SIZED_KIND, LIBRARY_KIND):
-            check_rebuilt(kind, keys)
+            check_code(kind, keys)
         if manifest.get("kind") == SIZED_KIND:
             return SizedLibrary(manifest, folder, threads)
         if manifest.get("kind") == LIBRARY_KIND:

@@ -171,7 +171,8 @@ class SizedLibrary:
             prefix = as_text(row["folder"]) + "/"
             listed = as_object(self.manifest["files"])
             own = {name: said for name, said in listed.items() if name.startswith(prefix)}
-            manifest = {**as_object(row["library"]), "files": own}
+            checked = {"files": own, "specification": self.manifest["specification"]}
+            manifest = {**as_object(row["library"]), **checked}
             self.opened[place] = open_library(self._folder, manifest, self._threads, prefix)
         return self.opened[place]
 

@@ -39,11 +39,11 @@ def _check(text: str) -> None:
 
 
 def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
-    _check_rebuilt(specification)
+    _check_code(specification)
     return _target(CpuSpec.from_json(specification))
 
 
-def _check_rebuilt(specification: Mapping[str, Json]) -> None:
+def _check_code(specification: Mapping[str, Json]) -> None:
     """What was built for more threads than there are cores runs on fewer. Raises `SpecError` for
     another machine's."""
     spec, own = CpuSpec.from_json(specification), this_machine()
@@ -147,6 +147,6 @@ KIND = TargetKind(
     remarks=_remarks,
     properties=_properties,
     rebuild=_rebuild,
-    check_rebuilt=_check_rebuilt,
+    check_code=_check_code,
     variants=_variants,
 )

@@ -70,7 +70,7 @@ def _aligned(body: Any) -> Any:
     def begin(body: Any) -> Any:
         return tirx.SeqStmt([tirx.Evaluate(tirx.call_extern("void", _ALIGN)), body])
 
-    def loop(loop: Any) -> Any:
+    def parallel(loop: Any) -> Any:
         if loop.kind != tirx.ForKind.PARALLEL:
             return loop
         return tirx.For(
@@ -84,5 +84,5 @@ def _aligned(body: Any) -> Any:
         key, value = attribute.attr_key, attribute.value
         return tirx.AttrStmt(attribute.node, key, value, begin(attribute.body))
 
-    found = tvm_ffi.structural_map(body, [(tirx.For, loop), (tirx.AttrStmt, scope)])
+    found = tvm_ffi.structural_map(body, [(tirx.For, parallel), (tirx.AttrStmt, scope)])
     return tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", _FUNCTION, found)

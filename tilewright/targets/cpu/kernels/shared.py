@@ -21,6 +21,9 @@ from tilewright.targets.workload import Workload
 te = lazy_module("tvm.te")
 tirx = lazy_module("tvm.tirx")
 
+SECOND_CACHE = 1 << 21
+"""Bytes of the second cache of a core with AMX."""
+
 
 def with_epilogue(w: Workload, sums: Any, shape: tuple[int, ...], inputs: dict[str, Any]) -> Any:
     """The result of all steps of the epilogue on `sums`, a te tensor of `shape` (n, channel block,

@@ -32,7 +32,7 @@ from tilewright.targets.cpu.kernels.int8_dot_product import wrapping_sum
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
 from tilewright.targets.cpu.kernels.loops import share, split_index, tile_start, tiles, within
 from tilewright.targets.cpu.kernels.matrix_tiles import BFLOAT16, TILE, TileNumbers, tile_unit
-from tilewright.targets.cpu.kernels.shared import even_parts
+from tilewright.targets.cpu.kernels.shared import SECOND_CACHE, even_parts
 from tilewright.targets.cpu.spec import CpuSpec
 
 tirx = lazy_module("tvm.tirx")
@@ -42,8 +42,8 @@ T = lazy_module("tvm.script.ir_builder.tirx")
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 NEAR = 3 << 13
 """Bytes of the weights of a block of columns that stay in the first cache: half of 48 KB."""
-SECOND, RESIDENT = 1 << 21, 5 << 18
-"""Bytes of the second cache of processors with tiles, and of the rows that stay there."""
+RESIDENT = 5 << 18
+"""Bytes of the rows that stay in the second cache."""
 FEWEST_BLOCKS = 4
 """Of rows that read the same weights, for which sums are worth keeping."""
 SUMS = 4
@@ -148,7 +148,7 @@ def baseline_values(
         shares = shares[0], 1
     else:
         shares = 1, shares[1]
-    if by_columns and data > SECOND:
+    if by_columns and data > SECOND_CACHE:
         shares = by_rows(max(shares[0], tiles(data, RESIDENT))), shares[1]
     values = {name: found[0] for name, found in choices.items()}
     return values | {

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.padding import real_data
-from tilewright.targets.cpu.kernels.shared import epilogue_inputs, epilogue_value
+from tilewright.targets.cpu.kernels.shared import SECOND_CACHE, epilogue_inputs, epilogue_value
 from tilewright.targets.cpu.kernels.tiling import CpuTiling, check_unrolled, packed_shape
 from tilewright.targets.cpu.kernels.winograd_transforms import (
     chosen,
@@ -52,10 +52,6 @@ MUCH_MORE = 8
 """Times the transformed data: at 16 times, transforming weights in the kernel took 1.03 of the
 time, at 5 times 1.12 (measured)."""
 
-SECOND_CACHE = 1 << 21
-"""Bytes of transformed data beyond which images of a batch take turns: our choice, a core's second
-cache."""
-
 
 def serves(workload: Workload) -> bool:
     """Whether the algorithm computes it: 3×3, stride 1, no dilation."""
@@ -74,7 +70,8 @@ def transforms_weights(workload: Workload, m: int) -> bool:
 
 
 def _images_take_turns(w: Workload, t: CpuTiling, values: KnobValues) -> bool:
-    """Whether the transformed data is that of one image after the other."""
+    """Whether the transformed data is that of one image after the other: of all, it would be more
+    than a second cache holds."""
     rows, columns = t.covered
     size = NUMBER * (values["algorithm"] + 2) ** 2 * w.in_channels * rows * columns
     return bool(values["stages"]) and w.batch > 1 and size * w.batch > SECOND_CACHE
