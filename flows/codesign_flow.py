@@ -16,6 +16,7 @@ from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.search.events import Listener, ignore
 from tilewright.services.workspace import use_workspace
 from tilewright.tasks.codesign import CodesignRunner, logged
+from tilewright.tuning.options import TrackingOptions
 
 RUN_NAME = "{options.subject} within {options.budget}, {options.method}"
 
@@ -24,21 +25,22 @@ def codesign_flow(
     listen: Listener = ignore, problem: CodesignProblem | None = None
 ) -> Flow[..., CodesignOutcome]:
     """The flow, with somebody who hears what happens, and what is asked if it was read already. Its
-    parameters are the fields of `CodesignOptions`."""
+    parameters are the fields of `CodesignOptions` and `TrackingOptions`."""
 
     @flow(
         name="codesign",
         flow_run_name=named(CodesignOptions, RUN_NAME),
         persist_result=False,
     )
-    @flat(CodesignOptions)
-    def codesign(options: CodesignOptions) -> CodesignOutcome:
+    @flat(CodesignOptions, TrackingOptions)
+    def codesign(options: CodesignOptions, tracking: TrackingOptions) -> CodesignOutcome:
         """Search machines and schedules, prove the front, write the folder, tell MLflow."""
         use_workspace()
         if (out := confined(str(options.folder))) != options.folder:
             options = options.model_copy(update={"out": str(out)})
         quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
-        with quiet, CodesignRunner(logged(listen)) as run:
+        runner = CodesignRunner(logged(listen), system_metrics=tracking.system_metrics)
+        with quiet, runner as run:
             return run_codesign(run, options, problem)
 
     return codesign  # type: ignore[return-value]  # of a state callers get the data

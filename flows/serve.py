@@ -18,7 +18,7 @@ from tilewright.services.prefect_server import announcing, start_prefect_pages
 from tilewright.services.server_process import LOOPBACK
 from tilewright.services.urls import name_prefect_pages
 from tilewright.services.workspace import use_workspace
-from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.options import TrackingOptions, TuningOptions
 from tilewright.tuning.regression_options import WatchOptions
 
 FLOW, DEPLOYMENT = "tune_network", "nightly"
@@ -46,8 +46,8 @@ def check_cron(cron: str) -> None:
 
 
 def serve_tuning(
-    options: TuningOptions, watch: WatchOptions, *, root: Path, cron: str,
-    every_seconds: float | None, port: int, emit: Callable[[str], None],
+    options: TuningOptions, watch: WatchOptions, tracking: TrackingOptions, *, root: Path,
+    cron: str, every_seconds: float | None, port: int, emit: Callable[[str], None],
 ) -> None:  # fmt: skip
     """Register the deployment and run what is due, one at a time, until Ctrl-C; a run writes its
     results below `root` or fails.
@@ -79,7 +79,7 @@ def serve_tuning(
         try:
             if not named and (dropped := _drop_waiting_runs()):
                 emit(f"dropped {dropped} of the runs that waited from before; ask for them again")
-            _serve(options, watch, cron, every_seconds)
+            _serve(options, watch, tracking, cron, every_seconds)
         finally:
             _end_runs()
             drain()
@@ -123,8 +123,9 @@ def _end_runs() -> None:
 
 
 def _serve(
-    options: TuningOptions, watch: WatchOptions, cron: str, every_seconds: float | None
-) -> None:
+    options: TuningOptions, watch: WatchOptions, tracking: TrackingOptions, cron: str,
+    every_seconds: float | None,
+) -> None:  # fmt: skip
     from prefect.types.entrypoint import EntrypointType
 
     from tilewright.flows import flat_parameters, nightly
@@ -132,7 +133,7 @@ def _serve(
     when = {"interval": every_seconds} if every_seconds else {"cron": cron}
     nightly.tune_network.serve(
         name=DEPLOYMENT,
-        parameters=flat_parameters.fields_of(options, watch),
+        parameters=flat_parameters.fields_of(options, watch, tracking),
         description="Tune every workload of a network, and compare the results with the last run's",
         tags=["tilewright"],
         limit=1,

@@ -19,7 +19,7 @@ from tilewright.services.urls import flow_run_url
 from tilewright.services.workspace import use_workspace
 from tilewright.tasks.sweep import SweepRunner
 from tilewright.tasks.tracking import run_url
-from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.options import TrackingOptions, TuningOptions
 from tilewright.tuning.outputs import Summary
 
 RUN_NAME = "{options.subject}: {options.rivals}, seeds {options.seeds}"
@@ -28,28 +28,28 @@ Swept = tuple[Sweep, dict[str, str]]
 
 
 def sweep_flow(listen: Listener = ignore, plan: SweepPlan | None = None) -> Flow[..., Swept]:
-    """The flow; its parameters are the fields of `SweepOptions`. `listen` gets its events, `plan`
-    is what `plan_sweep` said, if it was asked already."""
+    """The flow; its parameters are the fields of `SweepOptions` and `TrackingOptions`. `listen`
+    gets its events, `plan` is what `plan_sweep` said, if it was asked already."""
 
     @flow(name="sweep", flow_run_name=named(SweepOptions, RUN_NAME), persist_result=False)
-    @flat(SweepOptions)
-    def sweep(options: SweepOptions) -> Swept:
+    @flat(SweepOptions, TrackingOptions)
+    def sweep(options: SweepOptions, tracking: TrackingOptions) -> Swept:
         """Tune networks on targets with several tuners and seeds."""
+
+        def tune(run: TuningOptions, listen: Listener, parent: str) -> Summary:
+            summary: Summary = network_flow(listen, parent)(**fields_of(run, tracking))
+            return summary
+
         use_workspace()
         if (out := confined(options.out)) != options.folder:
             options = options.model_copy(update={"out": str(out)})
         quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
-        with quiet, SweepRunner(listen, _tune) as run:
+        with quiet, SweepRunner(listen, tune) as run:
             swept = run_sweep(run, options, plan)
             pages = {"MLflow": run_url(run.run_id), "Prefect": flow_run_url(str(flow_run.id))}
             return swept, pages
 
     return sweep  # type: ignore[return-value]  # of a state callers get the data
-
-
-def _tune(options: TuningOptions, listen: Listener, parent: str) -> Summary:
-    summary: Summary = network_flow(listen, parent)(**fields_of(options))
-    return summary
 
 
 sweep = sweep_flow()

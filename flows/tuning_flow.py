@@ -19,7 +19,7 @@ from tilewright.tasks.flow_log import logged
 from tilewright.tasks.run_progress import RunProgress
 from tilewright.tasks.runner import NetworkRunner
 from tilewright.tuning.events import Listener, ignore
-from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.options import TrackingOptions, TuningOptions
 from tilewright.tuning.output_dir import below_root
 from tilewright.tuning.outputs import Summary
 
@@ -28,22 +28,26 @@ RUN_NAME = "{options.subject} on {options.target}, {options.tuner}"
 
 
 def network_flow(listen: Listener = ignore, parent: str | None = None) -> Flow[..., Summary]:
-    """The flow of a network; its parameters are the fields of `TuningOptions`. `listen` gets its
-    events, `parent` is the MLflow run of the sweep that it is part of, if any."""
+    """The flow of a network; its parameters are the fields of `TuningOptions` and
+    `TrackingOptions`. `listen` gets its events, `parent` is the MLflow run of the sweep that it is
+    part of, if any."""
 
     name = RUN_NAME if parent is None else f"{RUN_NAME}, seed {{options.seed}}"
 
     @flow(name=FLOW, flow_run_name=named(TuningOptions, name), persist_result=False)
-    @flat(TuningOptions)
-    def tune_network(options: TuningOptions) -> Summary | State[Summary]:
+    @flat(TuningOptions, TrackingOptions)
+    def tune_network(options: TuningOptions, tracking: TrackingOptions) -> Summary | State[Summary]:
         """Tune every workload of a network; returns what `summary.json` holds."""
-        return ended(*tuned(options, listen, parent))
+        return ended(*tuned(options, tracking, listen, parent))
 
     return tune_network  # type: ignore[return-value]  # of a state callers get the data
 
 
 def tuned(
-    options: TuningOptions, listen: Listener = ignore, parent: str | None = None
+    options: TuningOptions,
+    tracking: TrackingOptions,
+    listen: Listener = ignore,
+    parent: str | None = None,
 ) -> tuple[Summary, str]:
     """What the flow of a network does, within one: its results, and what is to be said of a run
     that had nothing to do, empty of others."""
@@ -54,7 +58,8 @@ def tuned(
 
     # A subflow's heartbeat thread would be joined at its end, for a second each.
     quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
-    with quiet, NetworkRunner(cache, emit, progress, parent) as run:
+    runner = NetworkRunner(cache, emit, progress, parent, system_metrics=tracking.system_metrics)
+    with quiet, runner as run:
         summary = run_network(run, options).summary
     return summary, progress.remark(summary)
 

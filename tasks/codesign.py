@@ -40,7 +40,7 @@ class CodesignRunner(TrackedRunner):
     """Performs the steps of a co-design run; a context, which ends the run in MLflow as what it
     was: finished, failed, or stopped by a person."""
 
-    def __init__(self, emit: Listener) -> None:
+    def __init__(self, emit: Listener, *, system_metrics: bool = False) -> None:
         own: dict[Step, Step] = {
             steps.pose_problem: as_task(steps.pose_problem, "networks: {options.subject}"),
             steps.search_designs: as_task(
@@ -52,7 +52,7 @@ class CodesignRunner(TrackedRunner):
             steps.log_parameters: self._log_parameters,
             steps.log_codesign: self._log_codesign,
         }
-        super().__init__(emit, own)
+        super().__init__(emit, own, system_metrics=system_metrics)
 
     def _search_designs(
         self, options: CodesignOptions, problem: CodesignProblem, ledger: Ledger, emit: Listener

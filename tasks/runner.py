@@ -85,9 +85,10 @@ class PrefectRunner(TrackedRunner):
     it: so Prefect's graph has an edge."""
 
     def __init__(
-        self, cache: CacheUse, emit: Listener, own: Mapping[Step, Step], named: Sequence[str] = ()
-    ) -> None:
-        super().__init__(emit, own)
+        self, cache: CacheUse, emit: Listener, own: Mapping[Step, Step], named: Sequence[str] = (),
+        *, system_metrics: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(emit, own, system_metrics=system_metrics)
         self.cache = cache
         self.named = named
         self.before: list[object] = []
@@ -123,6 +124,8 @@ class NetworkRunner(PrefectRunner):
         emit: Listener,
         progress: RunProgress,
         parent: str | None = None,
+        *,
+        system_metrics: bool = False,
     ) -> None:
         own: dict[Step, Step] = {
             log_steps.load_starts: self._load_starts,
@@ -130,7 +133,7 @@ class NetworkRunner(PrefectRunner):
             log_steps.log_network: self._log_network,
             decide_fusion: self._decide_fusion,
         }
-        super().__init__(cache, emit, own)
+        super().__init__(cache, emit, own, system_metrics=system_metrics)
         self.progress = progress
         self.parent = parent
         self.params: Params = {}

@@ -60,7 +60,7 @@ class SweepRunner(TrackedRunner):
 
     def _log_sweep_began(self, plan: SweepPlan, kept: int, emit: Listener) -> None:
         retire_dead_runs(plan.options, current=str(flow_run.id))
-        self.run_id = _open_run(plan)  # each run below has figures of the machine
+        self.run_id = _open_run(plan)  # system metrics are logged to the runs below it
         runs = len(plan.jobs)
         self._bar, self._done = Progress("runs", runs, f"of {counted(runs, 'run')}"), kept
         steps.log_sweep_began(plan, kept, emit)

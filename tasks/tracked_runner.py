@@ -32,18 +32,24 @@ def as_task(work: Step, run_name: RunName, body: Step | None = None) -> Step:
 
 
 class TrackedRunner(LocalRunner):
-    """Performs the steps of `own` by what stands for each there. A context: it ends the run
-    `run_id` in MLflow, if one was opened, as finished, failed, or stopped by a person."""
+    """Runs the steps in `own` with the implementation that is registered for each. A context: it
+    ends the run `run_id` in MLflow, if one was opened, as finished, failed, or stopped by a
+    person. With `system_metrics`, the run has figures of the machine."""
 
-    def __init__(self, emit: Listener, own: Mapping[Step, Step]) -> None:
+    def __init__(
+        self, emit: Listener, own: Mapping[Step, Step], *, system_metrics: bool = False
+    ) -> None:
         super().__init__(emit)
         self.own = own
+        self.system_metrics = system_metrics
         self.run_id = ""
         self._monitor: SystemMetricsMonitor | None = None
 
     def belong_to(self, run_id: str) -> None:
-        """Be the steps of a run in MLflow, which gets figures of the machine from now on."""
-        self.run_id, self._monitor = run_id, tracking.start_monitor(run_id)
+        """Record the steps in the MLflow run `run_id`, with system metrics from now on if they
+        were requested."""
+        self.run_id = run_id
+        self._monitor = tracking.start_monitor(run_id, self.system_metrics)
 
     def __enter__(self) -> Self:
         return self

@@ -9,7 +9,6 @@ after it ended well is a run of its own, which names the first.
 from __future__ import annotations
 
 import math
-import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -39,6 +38,7 @@ from mlflow.utils.mlflow_tags import (
     MLFLOW_RUN_NOTE,
 )
 
+from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, canonical, digest
 from tilewright.services.check_workspace import check_below
 from tilewright.services.mlflow_server import EXPERIMENT, VIEW_KEY
@@ -57,6 +57,10 @@ STEP_METRIC = "trials"
 KEPT_SECONDS = 1.0
 _DIGEST = 12  # characters of one that MLflow shows; the profile has all
 FULL_BATCH = 500  # metrics; MLflow takes a thousand at a time
+
+
+class TrackingError(TilewrightError):
+    """A setting of MLflow that cannot be read."""
 
 
 def connect() -> None:
@@ -302,10 +306,27 @@ def _source(uri: str) -> str:
     return canonical({"uri": uri}).decode()
 
 
-def start_monitor(run_id: str) -> SystemMetricsMonitor | None:
-    """Log what a run takes of processor, memory, disk and network, every ten seconds, until
-    `finish` is called; None where MLflow's own switch says `false`."""
-    if os.environ.get(MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.name, "").lower() in ("false", "0"):
+def start_monitor(run_id: str, requested: bool) -> SystemMetricsMonitor | None:
+    """Start to log the use of processor, memory, disk and network to a run, every ten seconds.
+
+    MLflow's pages open on system metrics where a run has any, so they are logged on request only.
+
+    Args:
+        run_id: the run that gets the metrics.
+        requested: whether the user asked for system metrics. MLflow's own setting
+            `MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING` asks for them, too.
+
+    Returns:
+        The running monitor, which logs until its `finish` is called, or None if nobody asked.
+
+    Raises:
+        TrackingError: MLflow's setting is not a boolean.
+    """
+    try:
+        enabled = requested or MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.get()  # type: ignore[no-untyped-call]
+    except ValueError as error:
+        raise TrackingError(f"{error}; correct it, or unset it") from None
+    if not enabled:
         return None
     monitor = SystemMetricsMonitor(run_id, resume_logging=True)  # type: ignore[no-untyped-call]
     monitor.start()  # type: ignore[no-untyped-call]

@@ -83,6 +83,14 @@ def test_where_there_are_few_choices_the_form_offers_them(
 
 
 @pytest.mark.parametrize(
+    "name", ["tune_network/nightly", "sweep/on-request", "codesign/on-request"]
+)
+def test_a_form_offers_system_metrics_which_are_off_by_default(name: str) -> None:
+    offered = schema_of(name)["properties"]["system_metrics"]
+    assert (offered["type"], offered["default"]) == ("boolean", False)
+
+
+@pytest.mark.parametrize(
     ("name", "bad"),
     [
         ("tune_network/nightly", {"trials": 0}),

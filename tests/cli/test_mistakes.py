@@ -142,6 +142,10 @@ def _folder_without_a_name(folder: Path) -> list[str]:
     return ["digits_cnn", "--bare", "--out", ""]
 
 
+def _system_metrics_without_mlflow(folder: Path) -> list[str]:
+    return ["digits_cnn", "--bare", "--system-metrics"]
+
+
 MISTAKES: list[tuple[Callable[[Path], list[str]], str]] = [
     (_text_file, "notes.onnx"),
     (_missing_file, "nowhere.onnx"),
@@ -170,6 +174,7 @@ MISTAKES: list[tuple[Callable[[Path], list[str]], str]] = [
     (_layer_named_twice, "names fc twice"),
     (_folder_as_model, "mine is a folder; give the path of a model file"),
     (_folder_without_a_name, "--out '' names no folder"),
+    (_system_metrics_without_mlflow, "--bare runs without it"),
 ]
 
 

@@ -313,6 +313,7 @@ def test_a_repeated_command_shows_each_stage_of_each_layer_as_cached(elsewhere: 
 def test_a_killed_run_goes_on_where_it_was_also_in_a_folder_that_was_moved(
     tuned: Tuned, place: Place
 ) -> None:
+    """System metrics, which the killed command did not log, make it no other run."""
     victim = place.fork(*TUNE, "--out", "out")
     ledger = place.folder / "out" / "ledger.jsonl"
     deadline = time.monotonic() + 300
@@ -326,8 +327,11 @@ def test_a_killed_run_goes_on_where_it_was_also_in_a_folder_that_was_moved(
     assert 0 < held < len(LAYERS) * TRIALS
     assert not (place.folder / "out" / "summary.json").exists()
     (place.folder / "out").rename(place.folder / "moved")
-    done = place.run(*TUNE, "--out", "moved")
-    assert done.returncode == 0, done.stderr
+    resumed = place.fork(
+        *TUNE, "--system-metrics", "--out", "moved", MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL="0.2"
+    )
+    _, said = resumed.communicate(timeout=600)
+    assert resumed.returncode == 0, said
     schedules = (place.folder / "moved" / "schedules.json").read_bytes()
     assert schedules == (tuned.out / "schedules.json").read_bytes()
     columns = ["workload", "trial", "config", "status", "cycles"]
@@ -338,7 +342,11 @@ def test_a_killed_run_goes_on_where_it_was_also_in_a_folder_that_was_moved(
     assert reused == held
     with sqlite3.connect(place.folder / "home" / "mlflow" / "mlflow.db") as database:
         statuses = database.execute("select status, count(*) from runs group by status").fetchall()
+        monitored = database.execute(
+            "select distinct run_uuid from metrics where key = 'system/cpu_utilization_percentage'"
+        ).fetchall()
     assert statuses == [("FINISHED", 1 + len(LAYERS))]
+    assert monitored == [(place.json("moved/summary.json")["mlflow_run_id"],)]
 
 
 @pytest.mark.parametrize(("tuner", "bare"), [("default", []), ("random", ["--bare"])])

@@ -67,13 +67,34 @@ assert "model.ubj" in names and not [n for n in names if n.endswith((".pkl", ".p
 
 import os, pandas as pd
 from time import sleep
+from tilewright.tasks.tracked_runner import TrackedRunner
 os.environ["MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL"] = "0.1"
-monitor = tracking.start_monitor(first)
+def system_metrics(run):
+    return {m for m in MlflowClient().get_run(run).data.metrics if m.startswith("system/")}
+def run_monitored(requested):
+    run_id = tracking.open_run("m", tracking.run_key({"m": requested}), params={}, tags={})
+    with TrackedRunner(lambda event: None, {}, system_metrics=requested) as runner:
+        runner.belong_to(run_id)
+        sleep(1)
+    return system_metrics(run_id)
+assert "system/cpu_utilization_percentage" in run_monitored(True)
+assert run_monitored(False) == set(), "nobody asked for system metrics"
+SETTING = "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING"
+os.environ[SETTING] = "true"
+monitor = tracking.start_monitor(first, False)
 sleep(1)
 monitor.finish()
-assert "system/cpu_utilization_percentage" in MlflowClient().get_run(first).data.metrics
-os.environ["MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING"] = "false"
-assert tracking.start_monitor(first) is None
+assert "system/cpu_utilization_percentage" in system_metrics(first)
+os.environ[SETTING] = "false"
+assert tracking.start_monitor(first, False) is None
+os.environ[SETTING] = "sometimes"
+try:
+    tracking.start_monitor(first, False)
+except tracking.TrackingError as error:
+    assert SETTING in str(error) and "sometimes" in str(error)
+else:
+    raise AssertionError("a setting that is not a boolean was accepted")
+del os.environ[SETTING]
 
 table = pd.DataFrame({"trial": [0, 1], "cycles": [5, 4], "status": ["valid", "valid"]})
 file = Path(sys.argv[1]) / "trials.parquet"

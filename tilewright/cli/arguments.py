@@ -10,6 +10,7 @@ import typer
 from tilewright.cli.paths import model_text, target_text
 from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import as_typed
+from tilewright.tuning.options import OptionsError, TrackingOptions
 
 Model = Annotated[
     str,
@@ -63,6 +64,29 @@ MaxWaste = Annotated[
     float,
     typer.Option(help="Offload a layer if at most this share of its multiplications is by zeros."),
 ]
+
+SystemMetrics = Annotated[
+    bool,
+    typer.Option(
+        "--system-metrics",
+        help="Log the use of processor, memory, disk and network to MLflow every ten seconds. "
+        "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING=true does the same.",
+    ),
+]
+
+
+def tracking_options(system_metrics: bool, *, bare: bool = False) -> TrackingOptions:
+    """Return the tracking options of a command.
+
+    Raises:
+        OptionsError: system metrics were requested for a `bare` run, which does not use MLflow.
+    """
+    if bare and system_metrics:
+        raise OptionsError(
+            "--system-metrics --bare: system metrics are logged to MLflow, and --bare runs without "
+            "it; leave one of the two out"
+        )
+    return TrackingOptions(system_metrics=system_metrics)
 
 
 def say_remarks(target: str) -> None:

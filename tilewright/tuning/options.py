@@ -197,6 +197,22 @@ class TuningOptions(BaseModel):
         return f"{stem}-{layers}"
 
 
+class TrackingOptions(BaseModel):
+    """How a run is recorded in MLflow.
+
+    These options change neither a run's results nor its identity: a run may be resumed with other
+    tracking options.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    system_metrics: bool = Field(
+        default=False,
+        description="log the use of processor, memory, disk and network to MLflow every ten "
+        "seconds, as MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING=true does",
+    )
+
+
 CHAMPION = "champion"
 """The warm start that is no folder of a model."""
 DEFAULTS = TuningOptions()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.arguments import Seed, read_pair
+from tilewright.cli.arguments import Seed, SystemMetrics, read_pair, tracking_options
 from tilewright.cli.paths import model_texts, target_text
 from tilewright.cli.signals import keep_count
 from tilewright.core.errors import TilewrightError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tilewright.hardware_search.options import CodesignOptions
     from tilewright.hardware_search.outputs import CodesignOutcome
     from tilewright.search.events import Listener
+    from tilewright.tuning.options import TrackingOptions
 
 
 def register(app: typer.Typer) -> None:
@@ -82,6 +83,7 @@ def codesign(
         list[str] | None, typer.Option("--option", help="An option of the method, NAME=VALUE.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; do not resume.")] = False,
+    system_metrics: SystemMetrics = False,
     bare: Annotated[
         bool, typer.Option("--bare", help="Write the results only: no Prefect, no MLflow.")
     ] = False,
@@ -103,7 +105,7 @@ def codesign(
         method_options=dict(read_pair(text, "--option") for text in option or []),
     )  # fmt: skip
     options = options.model_copy(update={"out": str(from_start(options.folder))})
-    _run(options, bare, as_json)
+    _run(options, tracking_options(system_metrics, bare=bare), bare, as_json)
 
 
 def _bounds(texts: list[str]) -> dict[str, tuple[int, int]]:
@@ -122,7 +124,7 @@ def _bounds(texts: list[str]) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _run(options: CodesignOptions, bare: bool, as_json: bool) -> None:
+def _run(options: CodesignOptions, tracking: TrackingOptions, bare: bool, as_json: bool) -> None:
     """Progress while it runs, results after it."""
     from tilewright.hardware_search.steps import check
 
@@ -132,7 +134,7 @@ def _run(options: CodesignOptions, bare: bool, as_json: bool) -> None:
 
     keep_count("trial", lambda: _kept(options))
     with searching(Terminal(stderr=as_json)) as listen:
-        outcome = _bare(options, listen) if bare else _tracked(options, listen)
+        outcome = _bare(options, listen) if bare else _tracked(options, tracking, listen)
     if as_json:
         typer.echo(json.dumps({"summary": outcome.summary, "front": outcome.front}, indent=2))
         return
@@ -157,7 +159,9 @@ def _bare(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
     return outcome
 
 
-def _tracked(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
+def _tracked(
+    options: CodesignOptions, tracking: TrackingOptions, listen: Listener
+) -> CodesignOutcome:
     from tilewright.hardware_search.steps import pose_problem
     from tilewright.services.local_services import embedded
     from tilewright.tuning.events import StageBegan
@@ -169,7 +173,7 @@ def _tracked(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
         from tilewright.flows.codesign_flow import codesign_flow
         from tilewright.flows.flat_parameters import fields_of
 
-        outcome: CodesignOutcome = codesign_flow(listen, problem)(**fields_of(options))
+        outcome: CodesignOutcome = codesign_flow(listen, problem)(**fields_of(options, tracking))
         return outcome
 
 

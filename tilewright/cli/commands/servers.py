@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.arguments import Batch, Model, Seed, Space, Target, Trials, Tuner
+from tilewright.cli.arguments import (
+    Batch,
+    Model,
+    Seed,
+    Space,
+    SystemMetrics,
+    Target,
+    Trials,
+    Tuner,
+    tracking_options,
+)
 from tilewright.core.working_folder import started_in
 from tilewright.services.server_process import LOOPBACK
 from tilewright.tuning.options import DEFAULTS, parse_options
@@ -90,6 +100,7 @@ def serve(
         float,
         typer.Option(metavar="PERCENT", help="By how much a run may be worse (tilewright diff)."),
     ] = 0.0,
+    system_metrics: SystemMetrics = False,
     prefect_port: PrefectPort = None,
 ) -> None:
     """Serve the tuning flow as a deployment: on a schedule, and on request from Prefect's pages."""
@@ -114,6 +125,7 @@ def serve(
     serve_tuning(
         options,
         watch,
+        tracking_options(system_metrics),
         root=root.resolve(),
         cron=cron,
         every_seconds=every,

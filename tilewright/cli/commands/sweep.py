@@ -13,8 +13,10 @@ from tilewright.cli.arguments import (
     InputShape,
     MaxWaste,
     Space,
+    SystemMetrics,
     Trials,
     read_input_shapes,
+    tracking_options,
 )
 from tilewright.cli.paths import model_text, target_text
 from tilewright.core.name_list import split_names
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from tilewright.evaluation.sweep.plan import SweepPlan
     from tilewright.evaluation.sweep.steps import Sweep
     from tilewright.search.events import Listener
+    from tilewright.tuning.options import TrackingOptions
 
 
 def register(app: typer.Typer) -> None:
@@ -77,6 +80,7 @@ def sweep(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over; do not reuse finished runs.")
     ] = False,
+    system_metrics: SystemMetrics = False,
     bare: Annotated[
         bool,
         typer.Option("--bare", help="Write ledgers and results only: no Prefect, no MLflow."),
@@ -97,10 +101,10 @@ def sweep(
         input_shapes=read_input_shapes(shape), max_waste=max_waste, jobs=jobs,
         out=str(from_start(out)), fresh=fresh,
     )  # fmt: skip
-    _run(options, bare, as_json)
+    _run(options, tracking_options(system_metrics, bare=bare), bare, as_json)
 
 
-def _run(options: SweepOptions, bare: bool, as_json: bool) -> None:
+def _run(options: SweepOptions, tracking: TrackingOptions, bare: bool, as_json: bool) -> None:
     """Progress while it runs, tables after it."""
     from tilewright.cli.signals import keep_count
     from tilewright.cli.views.sweep import show_sweep, sweeping
@@ -114,7 +118,7 @@ def _run(options: SweepOptions, bare: bool, as_json: bool) -> None:
     with sweeping(Terminal(stderr=as_json)) as listen:
         listen(StageBegan("plan_sweep"))
         plan = plan_sweep(options)  # what cannot be starts no server
-        swept, links = _bare(plan, listen) if bare else _tracked(plan, listen)
+        swept, links = _bare(plan, listen) if bare else _tracked(plan, tracking, listen)
     if as_json:
         typer.echo(json.dumps(swept.to_json(), indent=2, ensure_ascii=False))
         return
@@ -128,7 +132,9 @@ def _bare(plan: SweepPlan, listen: Listener) -> tuple[Sweep, dict[str, str]]:
     return sweep_networks(LocalRunner(listen), plan.options, plan), {}
 
 
-def _tracked(plan: SweepPlan, listen: Listener) -> tuple[Sweep, dict[str, str]]:
+def _tracked(
+    plan: SweepPlan, tracking: TrackingOptions, listen: Listener
+) -> tuple[Sweep, dict[str, str]]:
     """With servers around the flow; the sweep's pages by whose they are."""
     from tilewright.search.events import StageBegan
     from tilewright.services.local_services import embedded
@@ -138,7 +144,7 @@ def _tracked(plan: SweepPlan, listen: Listener) -> tuple[Sweep, dict[str, str]]:
         from tilewright.flows.flat_parameters import fields_of
         from tilewright.flows.sweep_flow import Swept, sweep_flow
 
-        swept: Swept = sweep_flow(listen, plan)(**fields_of(plan.options))
+        swept: Swept = sweep_flow(listen, plan)(**fields_of(plan.options, tracking))
         return swept
 
 

@@ -15,11 +15,13 @@ from tilewright.cli.arguments import (
     Precision,
     Seed,
     Space,
+    SystemMetrics,
     Target,
     Trials,
     Tuner,
     read_input_shapes,
     read_pair,
+    tracking_options,
     with_precision,
 )
 from tilewright.cli.paths import model_text, warm_start_text
@@ -31,7 +33,7 @@ from tilewright.tuning.options import DEFAULTS, parse_options
 
 if TYPE_CHECKING:
     from tilewright.cli.views.tuning_progress import Heard
-    from tilewright.tuning.options import TuningOptions
+    from tilewright.tuning.options import TrackingOptions, TuningOptions
     from tilewright.tuning.outputs import Summary
 
 
@@ -138,6 +140,7 @@ def tune(
             metavar="HOST:PORT,…",
         ),
     ] = DEFAULTS.cluster,
+    system_metrics: SystemMetrics = False,
     bare: Annotated[
         bool,
         typer.Option("--bare", help="Write ledger and results only: no Prefect, no MLflow."),
@@ -160,7 +163,8 @@ def tune(
         warm_start=warm_start, isolate=isolate, jobs=jobs, workers=workers, fusion=fusion,
         cluster=cluster,
     )  # fmt: skip
-    _run(options.model_copy(update={"out": str(from_start(options.folder))}), bare)
+    tracking = tracking_options(system_metrics, bare=bare)
+    _run(options.model_copy(update={"out": str(from_start(options.folder))}), tracking, bare)
 
 
 def tuners() -> None:
@@ -172,7 +176,7 @@ def tuners() -> None:
     show_tuners(list(registered().values()), Terminal())
 
 
-def _run(options: TuningOptions, bare: bool) -> None:
+def _run(options: TuningOptions, tracking: TrackingOptions, bare: bool) -> None:
     """Progress while it runs, results after it."""
     from tilewright.tuning.preflight import check
 
@@ -184,7 +188,7 @@ def _run(options: TuningOptions, bare: bool) -> None:
     keep_count("trial", lambda: _kept(options))
     console = Terminal()
     heard = Heard(make_display(console, options.trials, READING if bare else STARTING))
-    summary = _bare(options, heard) if bare else _tracked(options, heard)
+    summary = _bare(options, heard) if bare else _tracked(options, tracking, heard)
     links = {} if bare else _links(summary)
     show_results(summary, options.folder, heard.reused_stages, links, console)
 
@@ -197,7 +201,7 @@ def _kept(options: TuningOptions) -> int:
     return len(read(options.folder / LEDGER).frame())
 
 
-def _tracked(options: TuningOptions, heard: Heard) -> Summary:
+def _tracked(options: TuningOptions, tracking: TrackingOptions, heard: Heard) -> Summary:
     """With servers around the flow. Heavy imports wait until the server is on its way: both take
     seconds."""
     from tilewright.services.local_services import embedded
@@ -206,7 +210,7 @@ def _tracked(options: TuningOptions, heard: Heard) -> Summary:
         from tilewright.flows.flat_parameters import fields_of
         from tilewright.flows.tuning_flow import network_flow
 
-        summary: Summary = network_flow(heard)(**fields_of(options))
+        summary: Summary = network_flow(heard)(**fields_of(options, tracking))
         return summary
 
 
