@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,11 +54,81 @@ def test_closed_streams_are_nothing_to_a_command(place: Place, command: str, str
         assert all(line.startswith(b"{") for line in ledger.read_bytes().splitlines())
 
 
-@pytest.mark.parametrize("command", ["zoo", TUNE])
-def test_a_reader_that_leaves_ends_a_command_without_a_word(place: Place, command: str) -> None:
-    done = shell(place, f'"$0" {command} | true')
-    assert done.returncode in (0, 1)
-    assert done.stderr == b""
+@pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"])
+def buffering(request: pytest.FixtureRequest) -> dict[str, str]:
+    """With a buffer, output fails when it is flushed; without one, when it is printed."""
+    return {"PYTHONUNBUFFERED": request.param}
+
+
+@pytest.mark.parametrize("command", ["zoo", "--version", TUNE])
+def test_a_reader_that_leaves_ends_a_command_without_a_word(
+    place: Place, command: str, buffering: dict[str, str]
+) -> None:
+    """The reader is gone before the command prints its first word."""
+    arguments = [str(TILEWRIGHT), *command.split()]
+    assert run_without_reader(arguments, place, buffering) == (1, b"")
+
+
+CHATTY = """
+import sys
+from tilewright.cli import command
+from tilewright.cli.views import terminal
+terminal.FIRST_WORD = terminal.QUIET = 0.001
+command()
+"""
+"""The command, which says all the time what it is doing."""
+
+
+def test_a_thread_that_finds_the_reader_gone_says_nothing(
+    place: Place, buffering: dict[str, str]
+) -> None:
+    """The thread of `Silence` prints first, and the command ends at its own first line."""
+    arguments = [sys.executable, "-c", CHATTY, *TUNE.split()]
+    assert run_without_reader(arguments, place, buffering) == (1, b"")
+
+
+LATE = """
+import atexit, os, sys
+reader, writer = os.pipe()
+os.dup2(writer, 1)
+
+def leave() -> None:
+    os.close(reader)
+    print("at exit")
+
+atexit.register(leave)
+from tilewright.cli import command
+command()
+"""
+"""The command, whose reader leaves while the interpreter ends and something is still printed."""
+
+
+def test_a_reader_may_leave_while_the_interpreter_ends(
+    place: Place, buffering: dict[str, str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LATE, "zoo"],
+        cwd=place.folder, env=place.environment | buffering, capture_output=True, check=False,
+        timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def run_without_reader(
+    arguments: list[str], place: Place, variables: dict[str, str]
+) -> tuple[int, bytes]:
+    """Run a command whose standard output is a pipe that nobody reads. Return its exit status and
+    what it wrote to standard error."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            arguments, cwd=place.folder, env=place.environment | variables, stdout=writer,
+            stderr=subprocess.PIPE, check=False, timeout=120,
+        )  # fmt: skip
+    finally:
+        os.close(writer)
+    return done.returncode, done.stderr
 
 
 @pytest.mark.parametrize("command", ["zoo", "tuners"])
@@ -76,8 +147,13 @@ def test_a_narrow_encoding_is_enough(place: Place, command: str, variables: dict
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_output_to_a_full_disk_is_one_message(place: Place) -> None:
-    done = shell(place, '"$0" zoo > /dev/full')
+@pytest.mark.parametrize("program", ["zoo", TUNE, "chatty"])
+def test_output_to_a_full_disk_is_one_message(place: Place, program: str) -> None:
+    """Also where a thread is the first to print (`chatty`)."""
+    if program == "chatty":
+        done = shell(place, f"{sys.executable} -c '{CHATTY}' {TUNE} > /dev/full")
+    else:
+        done = shell(place, f'"$0" {program} > /dev/full')
     assert done.returncode == 2
     (message,) = done.stderr.splitlines()
     assert message.startswith(b"error: No space left on device")

@@ -9,8 +9,9 @@ import os
 import platform
 import resource
 import sys
+from contextlib import suppress
 from importlib.metadata import version
-from typing import Annotated, NoReturn, TextIO
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -110,22 +111,28 @@ def run() -> None:
     try:
         main()
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            _flush(stream)
+        _end_output()
         gc.freeze()
 
 
-def _flush(stream: TextIO) -> None:
-    """Where nobody reads any more, or the disk is full, what is left is dropped: the interpreter
-    would try again at its end, and fail with a status of its own."""
-    try:
-        stream.flush()
-    except ValueError:
-        return  # it is closed
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+def _end_output() -> None:
+    """Flush both output streams, and discard what is printed to standard output from now on.
+
+    The reader of a pipe may leave at any time. What could not be written then is still in a buffer,
+    and threads and exit handlers may print until the interpreter is gone. The interpreter would
+    report the failing write as `Exception ignored` and change the exit status.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
+        try:
+            stream.flush()
+        except ValueError:
+            continue  # it is closed
+        except OSError:
+            os.dup2(nowhere, descriptor)
+    # Unconditionally: Typer wraps a broken stream in one whose `flush` hides the error.
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
 
 
 def main() -> None:
@@ -150,7 +157,6 @@ def main() -> None:
 def _explain(error: Exception) -> NoReturn:
     """End with a message; raises what is a defect of this code."""
     if isinstance(error, BrokenPipeError):
-        sys.stderr.close()
         sys.exit(1)
     known = isinstance(error, TilewrightError)
     if isinstance(error, MemoryError) or (_starved() and not known):
@@ -176,9 +182,11 @@ def _call() -> None:
     except SystemExit as end:
         if end.code == INTERRUPTED or (was_stopped() and end.code):
             raise KeyboardInterrupt from None
+        sys.stdout.flush()  # here, because output that is lost to a full disk needs a message
         raise
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    typer.echo(f"error: {printable(as_typed(message), keep=LINE_END)}", err=True)
+    with suppress(OSError):  # the status says it, too
+        typer.echo(f"error: {printable(as_typed(message), keep=LINE_END)}", err=True)
     sys.exit(code)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -61,7 +61,19 @@ class Terminal(Console):
             return
         with self.capture() as captured:
             super().print(*typed, **more)
-        self.file.write("\n".join(line.rstrip(" ") for line in captured.get().split("\n")))
+        try:
+            self.file.write("\n".join(line.rstrip(" ") for line in captured.get().split("\n")))
+            self.file.flush()  # a pipe shows a line when it is printed, as a terminal does
+        except BrokenPipeError:
+            self.on_broken_pipe()
+
+    def on_broken_pipe(self) -> NoReturn:
+        """End the command, because nobody reads its output any more.
+
+        Rich's own method also redirects standard output to the null device, even if standard error
+        is the stream that is broken, and hides from other threads that the reader has left.
+        """
+        raise SystemExit(1)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -157,14 +169,17 @@ class Silence:
     def __init__(self, console: Console, words: Callable[[], str]) -> None:
         self._console, self._words = console, words
         self._spoke, self._ended = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._break, daemon=True)
 
     def __enter__(self) -> Silence:
-        threading.Thread(target=self._break, daemon=True).start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._spoke.set()
+        if self._thread.is_alive():
+            self._thread.join()  # no line comes behind the results, or while the process ends
 
     def broken(self) -> None:
         """Something was said."""
@@ -176,7 +191,10 @@ class Silence:
             if self._spoke.wait(wait):
                 self._spoke.clear()
             elif not self._ended.is_set():
-                say(self._console, f"… {self._words()}")
+                try:
+                    say(self._console, f"… {self._words()}")
+                except OSError:
+                    return  # a full disk, say: the command meets it when it prints its next line
                 wait = QUIET
 
 
