@@ -40,7 +40,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
 
 
+QUIET_POOLS = {"OMP_WAIT_POLICY": "PASSIVE", "TVM_THREAD_POOL_SPIN_COUNT": "0"}
+"""Threads of OpenMP and TVM that wait give up their core. By default they spin, and where several
+workers and their threads share few cores, training that takes half a second takes minutes."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    for name, value in QUIET_POOLS.items():  # the libraries read this when they are loaded
+        os.environ.setdefault(name, value)
     if config.getoption("markexpr") == "not slow":
         warm.expect_short_commands()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -38,11 +39,12 @@ def test_what_could_not_be_made_is_not_handed_out(tmp_path_factory: pytest.TempP
 
 def test_one_alone_waits_for_those_at_work_and_is_not_overtaken(tmp_path: Path) -> None:
     seen: list[str] = []
+    may_end = threading.Event()
 
     def work(name: str) -> None:
         with Turns(tmp_path).beside_others():
             seen.append(f"{name} begins")
-            time.sleep(0.3)
+            may_end.wait(60)
             seen.append(f"{name} ends")
 
     def work_alone() -> None:
@@ -51,14 +53,24 @@ def test_one_alone_waits_for_those_at_work_and_is_not_overtaken(tmp_path: Path) 
             time.sleep(0.1)
             seen.append("alone ends")
 
+    def somebody_waits_to_be_alone() -> bool:
+        with (tmp_path / "gate.lock").open("a") as gate:
+            try:
+                fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            return False
+
     with ThreadPoolExecutor(4) as pool:
         pool.submit(work, "a")
         pool.submit(work, "b")
         while len(seen) < 2:
             time.sleep(0.01)
         last = [pool.submit(work_alone)]
-        time.sleep(0.1)
+        while not somebody_waits_to_be_alone():
+            time.sleep(0.01)
         last.append(pool.submit(work, "c"))
+        may_end.set()
         for each in last:
             each.result()
     assert {*seen[:2]} == {"a begins", "b begins"}  # beside each other

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests import warm
+from tests import in_process, warm
 from tests.sharing import OURS, made_once
 from tilewright.services.credentials import Credentials
 from tilewright.services.prefect_server import Login
@@ -20,6 +20,11 @@ from tilewright.services.secret_file import workspace_secret
 from tilewright.services.workspace import Workspace
 
 TILEWRIGHT = warm.TILEWRIGHT
+WITHOUT_RECORDS = {
+    "board", "build", "cpu", "enumerate", "explain", "export", "inspect", "networks", "run",
+    "targets", "trials", "tuners", "verify", "vta",
+}  # fmt: skip
+"""Commands that start neither Prefect nor MLflow."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +46,14 @@ class Place:
         return Login(api_url, Credentials(workspace_secret(workspace)))
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`tilewright …` to its end."""
+        """Run `tilewright …` to its end: in this process, or as a fork if it keeps records."""
+        if arguments[0] in WITHOUT_RECORDS or "--bare" in arguments:
+            return self.call(*arguments)
         return warm.run(arguments, self.folder, self.environment, timeout=600)
+
+    def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run `tilewright …` to its end in this process."""
+        return in_process.run(arguments, self.folder, self.environment)
 
     def script(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """As `run`, by the installed script in a Python of its own."""

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.cli.conftest import TILEWRIGHT, Place
-from tests.reliability.commands import wait_for
+from tests.reliability.commands import recorded, wait_for
 from tilewright.services.prefect_server import Login
 
 pytestmark = pytest.mark.attack
@@ -65,9 +65,10 @@ def test_at_the_first_imports(tmp_path: Path, wait: float) -> None:
 @pytest.mark.slow(seconds=2.5)
 @pytest.mark.parametrize("wait", [0.2, 2.0])
 def test_while_servers_start_and_libraries_are_imported(tmp_path: Path, wait: float) -> None:
-    found = KEPT.fullmatch(stopped(Place(tmp_path), servers_start, wait))
+    place = Place(tmp_path)
+    found = KEPT.fullmatch(stopped(place, servers_start, wait))
     assert found is not None
-    assert found[1] == "0"
+    assert int(found[1]) == (recorded(place) if trials_come(place, 0) else 0)
 
 
 @pytest.mark.slow(seconds=15)
@@ -87,8 +88,8 @@ def test_a_second_one_ends_at_once(tmp_path: Path) -> None:
         "import time\n"
         "from tilewright.cli.signals import heed_signals\n"
         "heed_signals()\n"
-        "try: print('ready', flush=True); time.sleep(60)\n"
-        "finally: print('ending', flush=True); time.sleep(60)\n"
+        "try: print('ready', flush=True); time.sleep(600)\n"
+        "finally: print('ending', flush=True); time.sleep(600)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-P", "-c", program], stdout=subprocess.PIPE, text=True,
@@ -98,7 +99,7 @@ def test_a_second_one_ends_at_once(tmp_path: Path) -> None:
         for line in ("ready", "ending"):
             assert command.stdout.readline() == f"{line}\n"
             command.send_signal(signal.SIGINT)
-        assert command.wait(10) == 130
+        assert command.wait(60) == 130
 
 
 @pytest.mark.slow(seconds=0.5)
@@ -146,7 +147,7 @@ def test_one_that_python_cannot_raise_comes_again(tmp_path: Path, where: str) ->
         "def spin(): sum(range(1000))\n"
         "class Failing:\n    def __del__(self): raise ValueError('as ever')\n"
         f"{LOSING[where]}"
-        "try: time.sleep(5)\n"
+        "try: time.sleep(60)\n"
         "except KeyboardInterrupt: Failing(); print('ending', flush=True); time.sleep(60)\n"
     )
     with subprocess.Popen(
@@ -158,7 +159,7 @@ def test_one_that_python_cannot_raise_comes_again(tmp_path: Path, where: str) ->
         try:
             assert command.stdout.readline() == "ending\n"
             command.send_signal(signal.SIGINT)
-            assert command.wait(10) == 130
+            assert command.wait(60) == 130
             printed = command.stderr.read()
         finally:
             command.kill()

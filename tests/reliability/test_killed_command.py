@@ -121,7 +121,7 @@ def _servers(place: Place, prefect: int, mlflow: int) -> Iterator[None]:
 
 
 def _wait_until_closed(port: int) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)):

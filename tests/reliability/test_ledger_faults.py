@@ -133,7 +133,7 @@ if shift:
     time.time = lambda: now() + shift
 with Ledger(Path(sys.argv[1]), lease_seconds=float(sys.argv[3])) as ledger:
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -261,9 +261,9 @@ if child == 0:
     except LeaseHeld:
         ledger.close()
         print("refused", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 print(child, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 

@@ -25,7 +25,7 @@ SERVER = [sys.executable, "-m", "http.server", "--bind", LOOPBACK]
 
 
 def wait_until_gone(url: str) -> bool:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while answers(url) and time.monotonic() < deadline:
         time.sleep(0.1)
     return not answers(url)

@@ -12,28 +12,40 @@ LOOP = """
 import asyncio, gc, sqlite3, sys, threading
 from tilewright.core.gc_tuning import collect_beside
 
+collected, asking = threading.Event(), threading.Event()
+beside = bool(sys.argv[2:])
+
 class Garbage:
     def __del__(self):
         print(threading.current_thread().name)
+        collected.set()
 
 def opened():
-    return sqlite3.connect(sys.argv[1], timeout=2.5, isolation_level=None, check_same_thread=False)
+    limit = 50.0 if beside else 5.0
+    return sqlite3.connect(sys.argv[1], limit, isolation_level=None, check_same_thread=False)
+
+def wait_for_the_file(waiter):
+    asking.set()
+    waiter.execute("begin immediate")
 
 async def main():
     holder, waiter = opened(), opened()
     gc.disable()  # until there is something to find
-    if sys.argv[2:]:
+    if beside:
         collect_beside()
     cycle = [Garbage(), waiter.execute("values (1), (2)")]  # nobody reads it to its end
     cycle.append(cycle)
     del cycle
     holder.execute("begin immediate")
-    waiting = asyncio.create_task(asyncio.to_thread(waiter.execute, "begin immediate"))
-    await asyncio.sleep(0.3)  # until it waits for the file, with its connection
+    waiting = asyncio.create_task(asyncio.to_thread(wait_for_the_file, waiter))
+    while not asking.is_set():
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.5)  # SQLite says nothing of its waiting: a generous guess
     more = [[] for _ in range(60_000)]
-    if not sys.argv[2:]:
+    if not beside:
         gc.collect()  # as it does now and then
-    await asyncio.sleep(1.3)
+    while not collected.is_set():
+        await asyncio.sleep(0.01)
     holder.execute("commit")
     await waiting
 

@@ -78,7 +78,7 @@ with embedded() as workspace:
     run = numbers()
     board()
     drain()
-    deadline = monotonic() + 60
+    deadline = monotonic() + 300
     with get_client(sync_client=True) as client:
         while True:  # tasks are told through a queue of the server
             found = client.read_task_runs(flow_run_filter=FlowRunFilter(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import _thread
 import json
-import time
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
@@ -37,7 +37,8 @@ RULES = SharingRules(trials=16, batch=4, share=0.01)
 RUN = {"model": "digits_cnn", "tuner": "random", "trials": 16, "batch": 4, "seed": 7}
 COMMAND = ("tune", "digits_cnn", "--tuner", "random", "--trials", "16", "--batch", "4", "--seed",
            "7", "--out", "out", "--stop-gain", "0.001")  # fmt: skip
-SECONDS = 20.0
+SECONDS = 120.0
+"""How long workloads that are to be at work together wait for each other."""
 
 
 def asking(found: Rounds, count: int = 1, macs: int = 1) -> TaskState:
@@ -121,12 +122,17 @@ def run_shared(
 @pytest.mark.parametrize("at_a_time", [1, 3])
 def test_no_more_than_that_are_at_work_and_all_is_scheduled(at_a_time: int) -> None:
     at_work, most, granted_to = [0], [0], list[int]()
+    changing, all_at_work = threading.Lock(), threading.Event()
 
     def busy() -> None:
-        at_work[0] += 1
-        most[0] = max(most[0], at_work[0])
-        time.sleep(0.002)
-        at_work[0] -= 1
+        with changing:
+            at_work[0] += 1
+            most[0] = max(most[0], at_work[0])
+            if at_work[0] >= at_a_time:
+                all_at_work.set()
+        all_at_work.wait(SECONDS)
+        with changing:
+            at_work[0] -= 1
 
     def work(number: int) -> Flow[int]:
         found: Rounds = []
@@ -196,10 +202,8 @@ def test_one_that_fails_ends_those_that_wait(at_a_time: int) -> None:
             raise
         return number
 
-    begin = time.perf_counter()
     with pytest.raises(ZeroDivisionError, match="its own"):
         run_shared(at_a_time, work)
-    assert time.perf_counter() - begin < SECONDS
     assert ended
     assert set(ended) <= {0, 1, 3}
 
@@ -283,10 +287,8 @@ def test_an_error_ends_the_run_and_the_same_command_goes_on(small: Path, tmp_pat
             raise ZeroDivisionError("in a round")
 
     for _ in range(2):
-        begin = time.perf_counter()
         with pytest.raises(ZeroDivisionError, match="in a round"):
             run(tmp_path / "out", 0.001, fail)
-        assert time.perf_counter() - begin < SECONDS
         assert not is_complete(tmp_path / "out")
     run(tmp_path / "out", 0.001)
     assert left(tmp_path / "out") == left(small)
@@ -297,10 +299,8 @@ def test_ctrl_c_ends_the_run_and_the_same_command_goes_on(small: Path, tmp_path:
         if isinstance(event, RoundDone) and event.round == 1:
             _thread.interrupt_main()
 
-    begin = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "out", 0.001, stop)
-    assert time.perf_counter() - begin < SECONDS
     run(tmp_path / "out", 0.001)
     assert left(tmp_path / "out") == left(small)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -150,10 +149,8 @@ def test_a_damaged_model_is_refused_or_reads_as_some_model(
 
 
 def test_training_ends_when_its_minutes_are_over_and_says_what_all_would_take() -> None:
-    begun = time.monotonic()
     model = make_model("xgboost", 0, {"minutes": 0.02, "trees": 20_000, "threads": 1})
     done = model.fit(small_table())
-    assert time.monotonic() - begun < 20
     assert done.stopped in ("minutes", "no gain")
     assert done.full_seconds > done.seconds
     assert done.epochs < 20_000

@@ -1,0 +1,61 @@
+"""Runs `tilewright …` in the process of the test, with an environment and a folder of its own.
+
+For commands that start neither Prefect nor MLflow, which keep what they read of the environment for
+as long as the process lives. Those commands are forks (`tests/warm.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tilewright.cli import app as command_line
+from tilewright.core.working_folder import _Started
+
+WIDTH = {"COLUMNS": "80"}
+"""A fork has no terminal; this process may have one, of any width."""
+
+
+def run(
+    arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end. Raises what is a defect, as the command would with a trace."""
+    status = 0
+    with _started_in(folder, environment), CliRunner().isolation() as (out, err, _):
+        sys.argv = ["tilewright", *arguments]
+        try:
+            command_line.main()
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        printed, told = out.getvalue().decode(), err.getvalue().decode()
+    return subprocess.CompletedProcess(arguments, status, printed, told)
+
+
+@contextmanager
+def _started_in(folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
+    """Have the process look as if it was started in `folder`, and put it back."""
+    variables, present = dict(os.environ), Path.cwd()
+    with pytest.MonkeyPatch.context() as patch:
+        # What a command notes once, as it is the only one of its process.
+        patch.setattr(_Started, "folder", None)
+        patch.setattr(_Started, "typed", {})
+        patch.setattr(sys, "argv", sys.argv)
+        os.environ.clear()
+        os.environ.update({**environment, **WIDTH})
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(variables)
+            os.chdir(present)
