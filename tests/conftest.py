@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import warm
-from tests.sharing import Turns, folder_of_the_run, prefect_beside
+from tests import draws, warm
+from tests.sharing import Turns, folder_of_the_run, made_once, prefect_beside
 from tilewright.services.prefect_server import Login
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -48,8 +48,11 @@ workers and their threads share few cores, training that takes half a second tak
 def pytest_configure(config: pytest.Config) -> None:
     for name, value in QUIET_POOLS.items():  # the libraries read this when they are loaded
         os.environ.setdefault(name, value)
-    if config.getoption("markexpr") == "not slow":
+    chosen = config.getoption("markexpr")
+    if "not slow" in chosen:
         warm.expect_short_commands()
+    if "not slow" in chosen or "not nightly" in chosen:
+        draws.draw_fewer()
 
 
 @pytest.fixture
@@ -73,6 +76,21 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Login]:
     of what a short run costs. The tests of a command's own server do without."""
     with prefect_beside(tmp_path_factory.mktemp("prefect")) as login:
         yield login
+
+
+@pytest.fixture(scope="session")
+def digits_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a library of digits_cnn, which tests only read."""
+
+    def build(folder: Path) -> None:
+        from tilewright.flows.build import build_artifact
+        from tilewright.search import LocalRunner
+        from tilewright.tuning.build_options import BuildOptions
+
+        options = BuildOptions("digits_cnn", folder / "art", "cpu", trials=0)
+        build_artifact(LocalRunner(), options)
+
+    return made_once(tmp_path_factory, "digits-library", build) / "art"
 
 
 # -- several workers ---------------------------------------------------------------------------

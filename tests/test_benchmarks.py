@@ -157,7 +157,7 @@ def test_rows_say_what_a_run_needed(tmp_path: Path) -> None:
 SLICE = ROOT / "tests" / "data" / "transfer" / "slice"
 
 
-@pytest.mark.slow(seconds=20)
+@pytest.mark.nightly(seconds=20)
 def test_controls_know_the_formula_or_nothing(tmp_path: Path) -> None:
     found = controls(argparse.Namespace(folder=tmp_path, dataset=SLICE))
     table = read_table(SLICE)

@@ -26,7 +26,7 @@ def test_the_readme_has_the_two_commands_first() -> None:
     assert blocks(README)[0].commands == ["make tune", "make test"]
 
 
-@pytest.mark.slow(seconds=15)
+@pytest.mark.nightly(seconds=15)
 def test_make_tune_tunes(tmp_path: Path, prefect_server: Login) -> None:
     """The same recipe on the smallest network: setting up is done, or this test would not run."""
     environment = os.environ | {"TILEWRIGHT_HOME": str(tmp_path / ".tilewright")}

@@ -25,10 +25,11 @@ from tilewright.tuning.build_options import BuildOptions
 
 TARGET = "vta-pynq"
 CNNS = [
-    pytest.param(name, per_channel, marks=pytest.mark.slow(seconds=seconds))
-    for name, per_channel, seconds in (
-        ("digits_cnn", False, 5), ("digits_cnn", True, 5), ("mobilenet_v1", True, 12),
-        ("resnet18", False, 15),
+    pytest.param(name, per_channel, marks=mark(seconds=seconds))
+    for name, per_channel, mark, seconds in (
+        ("digits_cnn", False, pytest.mark.slow, 5), ("digits_cnn", True, pytest.mark.slow, 5),
+        ("mobilenet_v1", True, pytest.mark.nightly, 12),
+        ("resnet18", False, pytest.mark.nightly, 15),
     )
 ]  # fmt: skip
 MEMORY = 1 << 26
@@ -69,7 +70,7 @@ def test_python_and_c_compute_the_integer_reference(
     assert done.output == outputs[graph.outputs[0].name].tobytes()
 
 
-@pytest.mark.slow(seconds=11)
+@pytest.mark.nightly(seconds=11)
 def test_attention_computes_the_integer_reference(tmp_path: Path) -> None:
     graph, built = made("vit_tiny", tmp_path / "art")
     inputs = drawn(graph, 3)

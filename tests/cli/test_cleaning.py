@@ -11,7 +11,7 @@ import pytest
 from tests.cli.conftest import Place
 
 
-@pytest.mark.slow(seconds=20)
+@pytest.mark.nightly(seconds=20)
 def test_old_stages_and_records_go_once_that_is_asked_for(place: Place) -> None:
     command = ("tune", "digits_cnn", "--layers", "fc", "--trials", "2", "--tuner", "random")
     assert place.run(*command, "--out", "out").returncode == 0

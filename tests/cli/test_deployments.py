@@ -14,7 +14,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "deployments"
-pytestmark = pytest.mark.slow(seconds=1)
+pytestmark = pytest.mark.slow(seconds=0.1)
 
 DEPLOYMENTS = {
     f"{each['entrypoint'].rpartition('.')[2]}/{each['name']}": each

@@ -202,7 +202,8 @@ def test_a_mistake_is_one_message_and_exit_code_2(
     place = Place(tmp_path, server)
     arguments = mistake(place.folder)
     before = {path for path in place.folder.rglob("*") if "home" not in path.parts}
-    done = place.run("tune", *arguments)
+    command = place.run if mistake in LATE else place.call
+    done = command("tune", *arguments)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr + done.stdout
     *_, message = done.stderr.strip().splitlines()
@@ -233,7 +234,7 @@ def test_no_command_takes_a_folder_for_a_model_or_an_empty_name(
     arguments: tuple[str, ...], hint: str, place: Place
 ) -> None:
     (place.folder / "mine").mkdir()
-    done = place.run(*arguments)
+    done = place.call(*arguments)
     assert done.returncode == 2, done.stdout
     assert hint in done.stderr
     assert {each.name for each in place.folder.iterdir()} <= {"mine", "home"}
@@ -252,7 +253,7 @@ def test_no_command_takes_a_folder_for_a_model_or_an_empty_name(
 def test_a_port_or_schedule_that_cannot_be_is_found_before_anything_starts(
     arguments: tuple[str, ...], hint: str, place: Place
 ) -> None:
-    done = place.run(*arguments)
+    done = place.call(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     (message,) = done.stderr.splitlines()
@@ -262,7 +263,7 @@ def test_a_port_or_schedule_that_cannot_be_is_found_before_anything_starts(
 
 
 def test_an_unknown_command_is_exit_code_2(place: Place) -> None:
-    done = place.run("tunee")
+    done = place.call("tunee")
     assert done.returncode == 2
     assert "tunee" in done.stderr
 

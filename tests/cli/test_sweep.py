@@ -32,7 +32,7 @@ def _mlflow(place: Place, question: str) -> list[Any]:
         return database.execute(question).fetchall()
 
 
-@pytest.mark.slow(seconds=25)
+@pytest.mark.nightly(seconds=25)
 def test_a_killed_sweep_goes_on_and_repeats_nothing(guest: Place) -> None:
     out = guest.folder / "out"
     second = out / "digits_cnn" / "vta-pynq" / "ml2tuner" / "seed-0" / LEDGER

@@ -230,32 +230,40 @@ def test_one_prefect_task_runs_a_stage_of_a_round(tuned: Tuned) -> None:
     assert stages["import_model"] == stages["extract_subgraphs"] == 1
 
 
+SHORT_LAYERS, SHORT_TRIALS, SHORT_ROUNDS = ("conv3", "fc"), 16, 2
+SHORT = ("tune", "digits_cnn", "--layers", ",".join(SHORT_LAYERS), "--tuner", "ml2tuner",
+         "--trials", str(SHORT_TRIALS), "--batch", "8", "--seed", "7")  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory, prefect_server: Login) -> Place:
-    """The same command once more, in another folder."""
+    """A short command's run, in a place whose server tests may ask."""
     place = Place(tmp_path_factory.mktemp("elsewhere"), prefect_server)
-    done = place.run(*TUNE, "--out", "other")
+    done = place.run(*SHORT, "--out", "other")
     assert done.returncode == 0, done.stderr
     return place
 
 
-def test_the_same_seed_gives_the_same_schedules_elsewhere(tuned: Tuned, elsewhere: Place) -> None:
-    other = elsewhere.folder / "other" / "schedules.json"
+@pytest.mark.nightly(seconds=20)
+def test_the_same_seed_gives_the_same_schedules_elsewhere(tuned: Tuned, guest: Place) -> None:
+    done = guest.run(*TUNE, "--out", "other")
+    assert done.returncode == 0, done.stderr
+    other = guest.folder / "other" / "schedules.json"
     assert other.read_bytes() == (tuned.out / "schedules.json").read_bytes()
 
 
 def test_repeating_the_command_measures_nothing_again(elsewhere: Place) -> None:
     out = elsewhere.folder / "other"
     before = {name: (out / name).read_bytes() for name in ("schedules.json", "ledger.jsonl")}
-    done = elsewhere.run(*TUNE, "--out", "other")
+    done = elsewhere.run(*SHORT, "--out", "other")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count(f"{TRIALS} reused") == len(LAYERS)
+    assert done.stdout.count(f"{SHORT_TRIALS} reused") == len(SHORT_LAYERS)
     with sqlite3.connect(elsewhere.folder / "home" / "mlflow" / "mlflow.db") as database:
         repeats = database.execute(
             "select count(*) from tags where key = 'tilewright.repeats'"
         ).fetchone()
     assert repeats == (1,)
-    trials = len(LAYERS) * TRIALS
+    trials = len(SHORT_LAYERS) * SHORT_TRIALS
     assert f"reused {trials} of {trials} trials and" in done.stdout
     assert before == {name: (out / name).read_bytes() for name in before}
 
@@ -279,11 +287,11 @@ def test_a_repeated_command_shows_each_stage_of_each_layer_as_cached(elsewhere: 
 
     run = elsewhere.json("other/summary.json")["prefect_flow_run_id"]
     below = ask("flow_runs/filter", flow_runs={"parent_flow_run_id": {"any_": [run]}})
-    assert len(below) == len(LAYERS)
+    assert len(below) == len(SHORT_LAYERS)
     steps = ("candidates", "filter", "lower", "simulate", "retrain")
     for flow in below:
         layer = flow["name"].removeprefix("digits_cnn: ").partition(" ")[0]
-        rounds = [f"{layer} round {k}: {step}" for k in range(ROUNDS) for step in steps]
+        rounds = [f"{layer} round {k}: {step}" for k in range(SHORT_ROUNDS) for step in steps]
         states: dict[str, str] = {}
         deadline = time.monotonic() + WAIT_SECONDS
         while len(states) < len(rounds) + 2 or "Pending" in states.values():
@@ -310,6 +318,7 @@ def test_a_repeated_command_shows_each_stage_of_each_layer_as_cached(elsewhere: 
     assert follows[LAST_TASK] >= {flow["id"] for flow in below}
 
 
+@pytest.mark.nightly(seconds=25)
 def test_a_killed_run_goes_on_where_it_was_also_in_a_folder_that_was_moved(
     tuned: Tuned, place: Place
 ) -> None:
@@ -349,7 +358,13 @@ def test_a_killed_run_goes_on_where_it_was_also_in_a_folder_that_was_moved(
     assert monitored == [(place.json("moved/summary.json")["mlflow_run_id"],)]
 
 
-@pytest.mark.parametrize(("tuner", "bare"), [("default", []), ("random", ["--bare"])])
+@pytest.mark.parametrize(
+    ("tuner", "bare"),
+    [
+        pytest.param("default", [], marks=pytest.mark.nightly(seconds=15)),
+        ("random", ["--bare"]),
+    ],
+)
 def test_a_file_of_ones_own_is_tuned_on_a_target_of_ones_own(
     guest: Place, tuner: str, bare: list[str]
 ) -> None:

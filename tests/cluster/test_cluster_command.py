@@ -27,7 +27,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.slow(seconds=11)
+@pytest.mark.nightly(seconds=11)
 def test_a_tracked_run_leaves_the_bytes_of_one_machine(
     tmp_path: Path, prefect_server: Login, cluster: Cluster, tuned: Tuned
 ) -> None:

@@ -77,7 +77,7 @@ def test_the_digits_take_as_long_as_they_have_to(target: str) -> None:
     check(problem_of("digits_cnn", target), 4, 4)
 
 
-@pytest.mark.slow(seconds=7)
+@pytest.mark.nightly(seconds=7)
 @pytest.mark.parametrize("target", ["vta-pynq", "huge"])
 def test_resnet18_takes_as_long_as_it_has_to(target: str) -> None:
     assert check(problem_of("resnet18", target), 8, 3) < 1.25

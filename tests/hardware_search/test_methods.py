@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.draws import nightly_after
 from tests.hardware_search.small import BUDGET, one_machine, searched, small_problem, told
 from tilewright.core.errors import UnknownName
 from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent
@@ -66,7 +67,7 @@ PRICED = {
 
 
 @pytest.mark.slow(seconds=5)
-@pytest.mark.parametrize("name", method_names())
+@pytest.mark.parametrize("name", nightly_after(2, method_names(), 5))
 def test_what_does_not_compile_costs_every_method_a_compile_and_no_measurement(name):
     large = CodesignProblem(read_networks(["alexnet"]), small_problem().hardware)
     evaluator = BudgetedEvaluator(40)

@@ -9,15 +9,12 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from test_compiled_libraries import built
 
 from tilewright import networks
-from tilewright.flows.build import build_artifact
-from tilewright.networks.artifact import CompiledArtifact, load
 from tilewright.networks.artifact.compiled import TOLERANCE
 from tilewright.networks.compiled.activations import activated_layers
-from tilewright.search import LocalRunner
 from tilewright.targets import make_target
-from tilewright.tuning.build_options import BuildOptions
 
 Node = tuple[str, tuple[str, ...], str]
 
@@ -109,13 +106,11 @@ def test_a_result_that_somebody_else_reads_is_kept(tmp_path: Path) -> None:
     assert kinds(model(nodes, tmp_path, also=("s",)))[-1] != "swish"
 
 
-@pytest.mark.slow(seconds=25)
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("form", [*FORMS, *OTHERS])
 def test_libraries_compute_what_onnxruntime_does(form: str, tmp_path: Path) -> None:
     path = model(FORMS[form][1] if form in FORMS else OTHERS[form], tmp_path)
-    build_artifact(LocalRunner(), BuildOptions(str(path), tmp_path / "art", target="cpu", trials=0))
-    artifact = load(tmp_path / "art", allow_code=True)
-    assert isinstance(artifact, CompiledArtifact)
+    artifact = built(str(path), tmp_path)
     x = np.random.default_rng(1).normal(0, 6, (1, 6, 9, 11)).astype(np.float32)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (expected,) = session.run(["z"], {"x": x})
@@ -123,7 +118,7 @@ def test_libraries_compute_what_onnxruntime_does(form: str, tmp_path: Path) -> N
     np.testing.assert_allclose(artifact.infer({"x": x})["z"], expected, rtol=0, atol=close)
 
 
-@pytest.mark.slow(seconds=5)
+@pytest.mark.slow(seconds=1)
 def test_an_activation_of_a_quantised_layer_is_right_wherever_it_is_computed(
     tmp_path: Path,
 ) -> None:
@@ -151,9 +146,7 @@ def test_an_activation_of_a_quantised_layer_is_right_wherever_it_is_computed(
     onnx.save(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path
     )
-    build_artifact(LocalRunner(), BuildOptions(str(path), tmp_path / "art", target="cpu", trials=0))
-    artifact = load(tmp_path / "art", allow_code=True)
-    assert isinstance(artifact, CompiledArtifact)
+    artifact = built(str(path), tmp_path)
     x = np.random.default_rng(1).normal(0, 1, shapes["x"]).astype(np.float32)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (expected,) = session.run(["z"], {"x": x})

@@ -10,14 +10,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx_graphs import normal, reference
+from test_compiled_libraries import built
 
-from tests import warm
-from tilewright.flows.build import build_artifact
+from tests import in_process
 from tilewright.networks import zoo
 from tilewright.networks.compiled.c_interface import write_c_interface
 from tilewright.networks.zoo.builder import Builder
-from tilewright.search import LocalRunner
-from tilewright.tuning.build_options import BuildOptions
 
 SHAPE = ("1", "1", "8", "8")
 NO_PYTHON = {"PATH": "/nonexistent"}
@@ -26,13 +24,12 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is n
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, digits_library: Path) -> Path:
     """A built example beside the library of digits_cnn."""
     made = tmp_path_factory.mktemp("capi")
     write_c_interface(made)
     subprocess.run(["make", "-s", "-C", made, "CFLAGS=-Werror -g"], check=True)
-    options = BuildOptions("digits_cnn", made / "art", "cpu", trials=0)
-    build_artifact(LocalRunner(), options)
+    shutil.copytree(digits_library, made / "art")
     return made
 
 
@@ -45,7 +42,7 @@ def run(
     )  # fmt: skip
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow(seconds=4)
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_outputs_are_those_of_onnxruntime(folder: Path, tmp_path: Path, threads: str) -> None:
     image = normal(1, 1, 8, 8, seed=11)
@@ -72,13 +69,12 @@ def test_what_cannot_be_is_said(folder: Path, tmp_path: Path) -> None:
     assert none.stderr == "error: a library computes with one thread or more\n"
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow(seconds=2)
 def test_weights_that_are_missing_or_damaged_are_named(folder: Path, tmp_path: Path) -> None:
     net = Builder("wide", (1, 256), 0, weights=True)
     source = net.model(net.dense(net.input, "fc", 256))
     onnx.save(source, tmp_path / "wide.onnx")
-    options = BuildOptions(str(tmp_path / "wide.onnx"), tmp_path / "art", "cpu", trials=0)
-    build_artifact(LocalRunner(), options)
+    built(str(tmp_path / "wide.onnx"), tmp_path)
     x = normal(1, 256, seed=3)
     x.tofile(tmp_path / "in")
     library = shutil.copy(tmp_path / "art" / "network.so", tmp_path)
@@ -105,7 +101,7 @@ def test_weights_that_are_missing_or_damaged_are_named(folder: Path, tmp_path: P
 
 @pytest.mark.slow(seconds=3)
 def test_the_command_writes_what_builds(tmp_path: Path) -> None:
-    done = warm.run(("cpu", "runtime", "capi"), tmp_path, NO_PYTHON, timeout=60)
+    done = in_process.run(("cpu", "runtime", "capi"), tmp_path, NO_PYTHON)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in (tmp_path / "capi").iterdir()} == {
         "Makefile", "example.c", "include", "libtvm_ffi.so", "libtvm_runtime.so",

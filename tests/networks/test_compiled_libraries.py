@@ -21,6 +21,7 @@ from onnxruntime import quantization
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat
 from quantised_graphs import Graph
 
+from tests.draws import nightly_after
 from tilewright import networks
 from tilewright.core.files import Json
 from tilewright.flows.build import build_artifact
@@ -221,7 +222,7 @@ def test_a_batch_norm_that_no_layer_takes_in_stays_in_blocks_of_channels(tmp_pat
 
 
 @pytest.mark.slow(seconds=2)
-@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("keepdims", nightly_after(1, [0, 1]))
 @pytest.mark.parametrize("reduction", ["ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum"])
 def test_a_reduction_over_pixels_reads_blocks_of_channels(
     reduction: str, keepdims: int, tmp_path: Path
@@ -443,8 +444,8 @@ def test_layers_of_a_quantised_network_multiply_its_integers_unless_asked_not_to
 
 
 @pytest.mark.slow(seconds=10)
-@pytest.mark.parametrize("form", ["QDQ", "QOperator"])
-@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize("form", nightly_after(1, ["QDQ", "QOperator"], 10))
+@pytest.mark.parametrize("per_channel", nightly_after(1, [True, False], 10))
 def test_what_onnxruntime_quantised_gives_what_onnxruntime_gives(
     form: str, per_channel: bool, tmp_path: Path
 ) -> None:
@@ -510,7 +511,7 @@ def test_given_samples_say_how_accurate_a_library_is(tmp_path: Path) -> None:
     assert accuracy["error"] == pytest.approx(off, rel=0.5, abs=1e-6)
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.nightly(seconds=10)
 def test_samples_beyond_the_bound_refuse_a_library(tmp_path: Path) -> None:
     np.savez(tmp_path / "samples.npz", input=np.ones((2, 1, 8, 8), np.float32))
     options = BuildOptions(

@@ -129,7 +129,7 @@ def test_a_product_is_one_of_dequantised_tensors(
 
 
 @compiles_int8
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow(seconds=0.7)
 @pytest.mark.parametrize(("shape", "kind", "axis", "zero"), DENSE)
 def test_its_kernel_gives_the_numbers_of_onnxruntime(
     shape: tuple[int, ...], kind: str, axis: int | None, zero: int, tmp_path: Path
@@ -148,7 +148,7 @@ def test_its_kernel_gives_the_numbers_of_onnxruntime(
 
 
 @compiles_int8
-@pytest.mark.slow(seconds=5)
+@pytest.mark.slow(seconds=0.7)
 def test_without_kernels_of_int8_its_numbers_are_the_same(tmp_path: Path) -> None:
     net, shape = Net(), (6, 32)
     model = net.model(shape, net.dense("x", (32, 24), "int8", 1, 0))
@@ -160,7 +160,7 @@ def test_without_kernels_of_int8_its_numbers_are_the_same(tmp_path: Path) -> Non
 
 
 @compiles_int8
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("shape", "weight", "attributes"),
     [
@@ -185,7 +185,7 @@ def test_pads_of_a_convolution_stand_for_zeros(
     assert far(ours, exact(model, x)) < 1e-5
 
 
-@pytest.mark.slow(seconds=5)
+@pytest.mark.slow(seconds=0.7)
 def test_a_tensor_is_quantised_as_onnxruntime_does(tmp_path: Path) -> None:
     net, shape = Net(), (4, 33)
     names = net.dynamic("x")
@@ -201,7 +201,7 @@ def test_a_tensor_is_quantised_as_onnxruntime_does(tmp_path: Path) -> None:
             np.testing.assert_array_equal(list(ours.values())[place], reference(alone, x))
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=0.7)
 def test_two_activations_are_multiplied(tmp_path: Path) -> None:
     net, shape = Net(), (2, 6, 32)
     one, two = net.dynamic("x"), net.dynamic(net.op("Transpose", "x", perm=[0, 2, 1]))
@@ -214,7 +214,7 @@ def test_two_activations_are_multiplied(tmp_path: Path) -> None:
     assert far(ours, exact(model, normal(*shape))) < 1e-5
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=0.7)
 @pytest.mark.parametrize("second", ["activation", "constant"])
 def test_products_of_integers_that_stay_have_no_kernel_of_floats(
     second: str, tmp_path: Path
@@ -269,7 +269,7 @@ def test_an_accelerator_leaves_its_products_to_the_cpu() -> None:
 
 @compiles_int8
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.slow(seconds=20)
+@pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize("kind", [QuantType.QInt8, QuantType.QUInt8])
 def test_a_network_that_onnxruntime_quantised(kind: QuantType, tmp_path: Path) -> None:
     net = Builder("small", (1, 3, 12, 12), 0, True)

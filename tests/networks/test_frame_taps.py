@@ -16,6 +16,7 @@ from test_bfloat16_tensors import built as built_in_bfloat16
 from test_bfloat16_tensors import stored
 from test_compiled_libraries import built, close
 
+from tests.draws import nightly_after
 from tilewright.networks.artifact.compiled import OF_BFLOAT16
 from tilewright.networks.compiled.frame_taps import _line
 
@@ -51,12 +52,13 @@ def chain(
 @pytest.mark.slow(seconds=8)
 @pytest.mark.parametrize(
     ("depth", "pads", "n", "reads"),
-    [
-        ((3, 1, 1), (1, 1, 1), 1, True), ((3, 2, 1), (1, 1, 1), 1, True),
-        ((2, 1, 2), (0, 1, 1), 1, True), ((1, 2, 1), (0, 1, 1), 1, True),
+    nightly_after(3, [
+        ((3, 2, 1), (1, 1, 1), 1, True),
         ((3, 1, 1), (1, 0, 0), 1, False),  # a kernel without padding copies nothing
         ((3, 1, 1), (1, 1, 1), 2, False),  # frames of the padding lie between volumes
-    ],
+        ((3, 1, 1), (1, 1, 1), 1, True), ((2, 1, 2), (0, 1, 1), 1, True),
+        ((1, 2, 1), (0, 1, 1), 1, True),
+    ]),
 )  # fmt: skip
 def test_frames_are_read_where_they_lie(
     depth: Sequence[int], pads: Sequence[int], n: int, reads: bool, tmp_path: Path
@@ -71,7 +73,7 @@ def test_frames_are_read_where_they_lie(
 
 
 @pytest.mark.slow(seconds=5)
-@pytest.mark.parametrize("channels", [16, 32])
+@pytest.mark.parametrize("channels", nightly_after(1, [16, 32]))
 def test_frames_in_bfloat16_are_read_where_they_lie(channels: int, tmp_path: Path) -> None:
     drawn = chain(channels, (3, 1, 1), (1, 1, 1), residual=True)
     artifact = built_in_bfloat16(drawn, tmp_path)

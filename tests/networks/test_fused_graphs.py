@@ -15,6 +15,7 @@ from integer_nets import BLOCKS, random_inputs
 from quantised_graphs import Graph
 
 from benchmarks.integer_graphs import in_memory, run
+from tests.draws import examples
 from tilewright.networks.fusion import choices, fused
 from tilewright.networks.integer.extraction import integer_graph
 
@@ -128,7 +129,7 @@ class Drawn(Graph):
 
 
 @pytest.mark.slow(seconds=4)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(pieces, min_size=2, max_size=9),
     st.lists(st.booleans(), min_size=60, max_size=60),

@@ -15,6 +15,7 @@ from quantised_graphs import Graph
 from test_integer_networks import attention_net, depthwise_net, residual_net
 from typer.testing import CliRunner
 
+from tests.draws import nightly_after
 from tilewright.cli.app import app
 from tilewright.flows.build import tuned_picks
 from tilewright.networks import artifact
@@ -84,7 +85,7 @@ def built(model: onnx.ModelProto, folder: Path) -> tuple[IntegerGraph, artifact.
 
 
 @pytest.mark.slow(seconds=4)
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", nightly_after(3, NETS, 4))
 def test_a_network_gives_what_onnxruntime_gives(name: str, tmp_path: Path) -> None:
     """Exactly, but where floats are rounded differently: both round ties to even."""
     make, layers = NETS[name]

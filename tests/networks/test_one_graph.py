@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.agreement.cases import NotDrawn, drawn_case, machines_of, write_case
 from benchmarks.agreement.forms import FORMS, Form
+from tests.draws import examples
 from tilewright import networks
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import as_list, as_object
@@ -25,7 +26,7 @@ from tilewright.tuning.build_options import BuildOptions
 
 @pytest.mark.slow(seconds=9)
 @settings(
-    max_examples=15, deadline=None, derandomize=True,
+    max_examples=examples(15), deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )  # fmt: skip
 @given(seed=st.integers(10_000, 99_999), form=st.sampled_from(FORMS), drawn_machine=st.booleans())

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_graphs import normal, reference
 from test_compiled_libraries import built
 
+from tests.draws import nightly_after
 from tilewright.networks.compiled.resizes import MODES, linear_taps
 
 
@@ -58,9 +59,11 @@ POOLS: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow(seconds=2)
+@pytest.mark.slow(seconds=0.8)
 @pytest.mark.parametrize(("operator", "attributes"), POOLS)
-@pytest.mark.parametrize("sign", ["Identity", "Neg"])
+@pytest.mark.parametrize(
+    "sign", ["Neg", pytest.param("Identity", marks=pytest.mark.nightly(seconds=1))]
+)
 def test_a_pool_is_onnxruntimes(
     operator: str, attributes: dict[str, Any], sign: str, tmp_path: Path
 ) -> None:
@@ -71,10 +74,10 @@ def test_a_pool_is_onnxruntimes(
     checked(between_layers(nodes, {}, 24, last=True), tmp_path)
 
 
-@pytest.mark.slow(seconds=2)
-@pytest.mark.parametrize("channels", [5, 24])
+@pytest.mark.slow(seconds=0.8)
+@pytest.mark.parametrize("channels", [24, pytest.param(5, marks=pytest.mark.nightly(seconds=1))])
 @pytest.mark.parametrize("mode", sorted(MODES))
-@pytest.mark.parametrize("size", [(18, 20), (11, 4), (9, 1)])
+@pytest.mark.parametrize("size", nightly_after(1, [((18, 20),), ((11, 4),), ((9, 1),)]))
 def test_a_linear_resize_is_onnxruntimes(
     mode: str, channels: int, size: tuple[int, int], tmp_path: Path
 ) -> None:
@@ -101,7 +104,7 @@ def test_taps_of_a_resize_lie_in_the_image_beside_each_other(
         np.testing.assert_allclose(made, ramp, atol=1e-5)
 
 
-@pytest.mark.slow(seconds=2)
+@pytest.mark.slow(seconds=0.8)
 @pytest.mark.parametrize(("channels", "groups"), [(24, 3), (40, 4), (32, 8)])
 def test_a_shuffle_of_channels_is_onnxruntimes(channels: int, groups: int, tmp_path: Path) -> None:
     nodes = [
@@ -117,7 +120,7 @@ def test_a_shuffle_of_channels_is_onnxruntimes(channels: int, groups: int, tmp_p
     assert "shuffled" in names
 
 
-@pytest.mark.slow(seconds=2)
+@pytest.mark.slow(seconds=0.8)
 @pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("attributes", [
     {"size": 5, "alpha": 0.3}, {"size": 3, "alpha": 2.0, "beta": 0.6, "bias": 2.5},
@@ -135,7 +138,7 @@ def test_a_local_response_normalisation_is_onnxruntimes(
     assert not any("avg_pool3d" in name for name in names)
 
 
-@pytest.mark.slow(seconds=2)
+@pytest.mark.slow(seconds=0.8)
 @pytest.mark.parametrize("channels", [16, 32, 12])
 def test_channels_that_become_pixels_are_onnxruntimes(channels: int, tmp_path: Path) -> None:
     """Blocks of twelve are those of several pixels: they are unpacked, as before."""

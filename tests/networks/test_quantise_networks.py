@@ -65,7 +65,7 @@ def test_the_digits_network_loses_at_most_half_a_point_of_accuracy() -> None:
     assert abs(right[0] - right[1]) <= 0.005
 
 
-@pytest.mark.slow(seconds=4)
+@pytest.mark.nightly(seconds=4)
 def test_resnet18_keeps_its_logits() -> None:
     model = zoo.build("resnet18")
     made = quantise(model)

@@ -110,7 +110,7 @@ def steps_apart(model: onnx.ModelProto, artifact: CompiledArtifact, step: float)
     return np.abs(ours - by_onnxruntime(model, x)) / step
 
 
-@pytest.mark.slow(seconds=30)
+@pytest.mark.slow(seconds=5)
 @given(
     st.sampled_from(["uint8", "int8"]), st.booleans(), st.booleans(), st.integers(0, 1 << 16),
     st.sampled_from(["plain", "odd", "depthwise", "strided", "dense"]),
@@ -143,7 +143,7 @@ def test_a_layer_is_within_a_step_of_onnxruntime_s(
     assert not any(check.wrong for check in artifact.verify())
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow(seconds=1.2)
 @pytest.mark.parametrize("rounded", [False, True])
 @pytest.mark.parametrize("kind", ["uint8", "int8"])
 def test_a_shortcut_is_added_by_the_kernel_that_runs_last(
@@ -168,7 +168,7 @@ def test_a_shortcut_is_added_by_the_kernel_that_runs_last(
     assert (apart > 0.5).mean() < 0.02
 
 
-@pytest.mark.slow(seconds=20)
+@pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize("tiles", ["", PLAIN_TILES])
 def test_a_network_stays_in_integers_from_layer_to_layer(tiles: str, tmp_path: Path) -> None:
     spec = replace(this_machine(), lanes=16, int8_tiles=tiles) if tiles else this_machine()

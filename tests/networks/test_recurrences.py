@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_graphs import normal, reference
 from test_compiled_libraries import built
 
+from tests.draws import nightly_after
 from tilewright import networks
 from tilewright.networks.compiled.recurrences import recurrences
 
@@ -44,13 +45,13 @@ def recurrent(
 
 
 @pytest.mark.slow(seconds=3)
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("direction", nightly_after(1, ["bidirectional", "reverse", "forward"], 3))
 @pytest.mark.parametrize(
     ("kind", "attributes"),
     [("GRU", {"linear_before_reset": 1}), ("LSTM", {}), ("RNN", {})],
     ids=["GRU", "LSTM", "RNN"],
 )
-@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("outputs", nightly_after(1, [2, 1], 3))
 def test_all_steps_are_one_function_and_onnxruntimes(
     kind: str, attributes: dict[str, int], direction: str, outputs: int, tmp_path: Path
 ) -> None:

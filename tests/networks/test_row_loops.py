@@ -21,6 +21,7 @@ from scipy.special import log_softmax, softmax
 from tvm import relax
 from tvm.s_tir import Schedule
 
+from tests.draws import examples, nightly_after
 from tilewright.networks.compiled import default_schedules
 from tilewright.networks.compiled.library import compiled, library_bytes
 from tilewright.networks.compiled.loaded_library import LoadedLibrary
@@ -84,7 +85,7 @@ def rows(draw: st.DrawFn, most_axes: int = 4) -> Array:
 
 
 @pytest.mark.slow(seconds=1)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", nightly_after(5, [(shape,) for shape in SHAPES]))
 def test_softmax_is_scipys(shape: tuple[int, ...], tmp_path: Path) -> None:
     x = 20 * normal(*shape, seed=3)
     found = run(lambda read: relax.op.nn.softmax(read, -1), x, tmp_path)
@@ -93,7 +94,7 @@ def test_softmax_is_scipys(shape: tuple[int, ...], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow(seconds=1)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", nightly_after(5, [(shape,) for shape in SHAPES]))
 def test_layer_normalisation_is_what_its_definition_says(
     shape: tuple[int, ...], tmp_path: Path
 ) -> None:
@@ -111,7 +112,7 @@ def test_layer_normalisation_is_what_its_definition_says(
 
 
 @pytest.mark.slow(seconds=12)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(rows(), st.integers(-4, -1))
 @example(normal(4, 16, 16, seed=7), -2)  # rows and columns of the same length
 @example(normal(16, 1, 16, seed=7), -3)
@@ -125,7 +126,7 @@ def test_softmax_along_any_axis_is_scipys(x: Array, axis: int) -> None:
 
 
 @pytest.mark.slow(seconds=4)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(1, 60), st.integers(0, 9))
 def test_softmax_of_masked_rows_is_numpys(size: int, seed: int) -> None:
     """Some values are minus infinity, or all: that row alone has no result. So has one with NaN."""
@@ -143,7 +144,7 @@ def test_softmax_of_masked_rows_is_numpys(size: int, seed: int) -> None:
 
 
 @pytest.mark.slow(seconds=12)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     rows(), st.sampled_from(sorted(REDUCTIONS)), st.sets(st.integers(-4, -1), min_size=1),
     st.booleans(),
@@ -173,7 +174,7 @@ def test_reductions_are_numpys(x: Array, name: str, drawn: set[int], keepdims: b
 
 
 @pytest.mark.slow(seconds=6)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(1, 3), st.integers(1, 6), st.integers(1, 12), st.integers(1, 12))
 @example(1, 33, 28, 28)
 def test_instance_normalisation_is_what_its_definition_says(

@@ -11,6 +11,7 @@ from onnx import helper, numpy_helper
 from tvm import relax
 from tvm.ir import IRModule
 
+from tests.draws import examples
 from tilewright.networks.compiled.library import compiled
 from tilewright.networks.quantise.session import runs
 from tilewright.targets.cpu.compile import llvm_target
@@ -24,7 +25,7 @@ COMBINED = {
 
 
 @pytest.mark.slow(seconds=8)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=2),
     st.sampled_from(((64,), (2, 24), (7,), (13,))),

@@ -30,17 +30,9 @@ SHAPE = (1, 1, 8, 8)
 TOLERANCE = 1e-4
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library of digits_cnn by the kernels' own rules, which tests only read."""
-    out = tmp_path_factory.mktemp("session") / "art"
-    build_artifact(LocalRunner(), BuildOptions(MODEL, out, "cpu", trials=0))
-    return out
-
-
 @pytest.fixture
-def session(folder: Path) -> InferenceSession:
-    return tilewright.load(folder, allow_code=True)
+def session(digits_library: Path) -> InferenceSession:
+    return tilewright.load(digits_library, allow_code=True)
 
 
 @pytest.mark.slow(seconds=8)
@@ -68,9 +60,9 @@ def test_what_fits_nothing_is_refused(session: InferenceSession) -> None:
 
 
 @pytest.mark.slow(seconds=1)
-def test_code_is_refused_without_leave(folder: Path) -> None:
+def test_code_is_refused_without_leave(digits_library: Path) -> None:
     with pytest.raises(ArtifactError, match="allow_code=True"):
-        tilewright.load(folder)
+        tilewright.load(digits_library)
 
 
 @pytest.mark.slow(seconds=1)
@@ -122,23 +114,23 @@ def test_threads_run_one_session_at_the_same_time(session: InferenceSession) -> 
 
 
 @pytest.mark.slow(seconds=1)
-def test_threads_are_as_many_as_asked_for_and_there_are_cores_for(folder: Path) -> None:
+def test_threads_are_as_many_as_asked_for_and_there_are_cores_for(digits_library: Path) -> None:
     cores = len(os.sched_getaffinity(0))
     image = normal(*SHAPE, seed=5)
-    (one,) = tilewright.load(folder, threads=1, allow_code=True).run(None, {"input": image})
-    (more,) = tilewright.load(folder, allow_code=True).run(None, {"input": image})
+    (one,) = tilewright.load(digits_library, threads=1, allow_code=True).run(None, {"input": image})
+    (more,) = tilewright.load(digits_library, allow_code=True).run(None, {"input": image})
     np.testing.assert_allclose(one, more, rtol=1e-5)
     with pytest.raises(SpecError, match=f"this process may use {cores} core"):
-        tilewright.load(folder, threads=cores + 1, allow_code=True).run(None, {"input": image})
+        tilewright.load(digits_library, cores + 1, allow_code=True).run(None, {"input": image})
 
 
 @pytest.mark.slow(seconds=5)
-def test_a_library_for_all_cores_runs_on_one(folder: Path) -> None:
+def test_a_library_for_all_cores_runs_on_one(digits_library: Path) -> None:
     code = (
         "import os, sys\n"
         "os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])\n"
         "import numpy as np, tilewright\n"
-        f"session = tilewright.load({str(folder)!r}, allow_code=True)\n"
+        f"session = tilewright.load({str(digits_library)!r}, allow_code=True)\n"
         f"print(session.run(None, {{'input': np.zeros({SHAPE}, np.float32)}})[0].shape)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -67,11 +68,19 @@ def _saved(model: onnx.ModelProto, folder: Path) -> Path:
     return folder / "model.onnx"
 
 
-@pytest.mark.slow(seconds=15)
-def test_inputs_between_two_sizes_are_padded_and_their_outputs_cut(tmp_path: Path) -> None:
-    path = _saved(convolution(), tmp_path)
-    tilewright.build(path, tmp_path / "art", target="cpu", trials=0, sizes={"batch": (4, 1)})
-    session = tilewright.load(tmp_path / "art", allow_code=True)
+@pytest.fixture(scope="module")
+def batched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model and its library `art` for one image and four, which tests only read."""
+    folder = tmp_path_factory.mktemp("batched")
+    path = _saved(convolution(), folder)
+    tilewright.build(path, folder / "art", target="cpu", trials=0, sizes={"batch": (4, 1)})
+    return folder
+
+
+@pytest.mark.slow(seconds=10)
+def test_inputs_between_two_sizes_are_padded_and_their_outputs_cut(batched: Path) -> None:
+    path = batched / "model.onnx"
+    session = tilewright.load(batched / "art", allow_code=True)
     assert session.get_inputs()[0].shape == ("batch", 3, 8, 8)
     assert session.get_outputs()[0].shape == ("batch", 10)
     theirs = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -108,10 +117,9 @@ def test_where_padding_changes_the_outputs_only_the_sizes_themselves_run(tmp_pat
         session.run(None, {"x": np.zeros((1, 12, 32), np.float32)})
 
 
-@pytest.mark.slow(seconds=10)
-def test_a_damaged_size_is_found_when_it_is_needed(tmp_path: Path) -> None:
-    path = _saved(convolution(), tmp_path)
-    tilewright.build(path, tmp_path / "art", target="cpu", trials=0, sizes={"batch": (1, 2)})
+@pytest.mark.slow(seconds=1)
+def test_a_damaged_size_is_found_when_it_is_needed(batched: Path, tmp_path: Path) -> None:
+    shutil.copytree(batched / "art", tmp_path / "art")
     manifest = json.loads((tmp_path / "art/manifest.json").read_text())
     first = manifest["sizes"][0]
     for change in ({"sizes": []}, {"sizes": [first | {"at": {}}]}):

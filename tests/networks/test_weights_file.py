@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from onnx_graphs import normal, reference
+from test_compiled_libraries import built
 from tvm import relax
 
 from tilewright.flows.build import build_artifact
@@ -95,14 +96,14 @@ def test_equal_weights_lie_in_the_file_once() -> None:
     np.testing.assert_array_equal(weights[0], values)
 
 
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow(seconds=5)
 def test_weights_are_mapped_and_no_compiler_is_loaded(tmp_path: Path) -> None:
     """A layer of 16 MB: a process that runs it keeps little memory of its own."""
     net = Builder("wide", (1, WIDTH), 0, weights=True)
     source = net.model(net.dense(net.input, "fc", WIDTH))
     onnx.save(source, tmp_path / "wide.onnx")
     out = tmp_path / "art"
-    build_artifact(LocalRunner(), BuildOptions(str(tmp_path / "wide.onnx"), out, "cpu", trials=0))
+    built(str(tmp_path / "wide.onnx"), tmp_path)
     assert (
         (out / "weights.bin").stat().st_size
         >= 4 * WIDTH**2
@@ -122,7 +123,7 @@ def test_weights_are_mapped_and_no_compiler_is_loaded(tmp_path: Path) -> None:
     assert np.abs(np.load(tmp_path / "y.npy") - expected).max() <= 1e-4 * np.abs(expected).max()
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow(seconds=5)
 def test_weights_that_would_not_be_read_again_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,6 @@ import pytest
 
 from tests.cli.conftest import TILEWRIGHT, Place
 from tests.reliability.commands import recorded, wait_for
-from tilewright.services.prefect_server import Login
 
 pytestmark = pytest.mark.attack
 
@@ -40,9 +39,9 @@ def trials_come(place: Place, pid: int) -> bool:
     return ledger.is_file() and ledger.stat().st_size > 0
 
 
-def stopped(place: Place, moment: Callable[[Place, int], bool], wait: float) -> str:
+def stopped(place: Place, moment: Callable[[Place, int], bool], wait: float, *more: str) -> str:
     """What a run says last that hears Ctrl-C so many seconds after a moment."""
-    command = place.start(*TUNE)
+    command = place.start(*TUNE, *more)
     try:
         wait_for(lambda: moment(place, command.pid), command)
         time.sleep(wait)
@@ -63,7 +62,7 @@ def test_at_the_first_imports(tmp_path: Path, wait: float) -> None:
 
 
 @pytest.mark.slow(seconds=2.5)
-@pytest.mark.parametrize("wait", [0.2, 2.0])
+@pytest.mark.parametrize("wait", [0.2, pytest.param(2.0, marks=pytest.mark.nightly(seconds=4))])
 def test_while_servers_start_and_libraries_are_imported(tmp_path: Path, wait: float) -> None:
     place = Place(tmp_path)
     found = KEPT.fullmatch(stopped(place, servers_start, wait))
@@ -71,10 +70,13 @@ def test_while_servers_start_and_libraries_are_imported(tmp_path: Path, wait: fl
     assert int(found[1]) == (recorded(place) if trials_come(place, 0) else 0)
 
 
-@pytest.mark.slow(seconds=15)
-def test_in_the_middle_of_rounds(tmp_path: Path, prefect_server: Login) -> None:
-    place = Place(tmp_path, prefect_server)
-    found = KEPT.fullmatch(stopped(place, trials_come, 1.0))
+@pytest.mark.slow(seconds=5)
+@pytest.mark.parametrize(
+    "more", [("--bare",), pytest.param((), marks=pytest.mark.nightly(seconds=15))]
+)
+def test_in_the_middle_of_rounds(tmp_path: Path, more: tuple[str, ...]) -> None:
+    place = Place(tmp_path)
+    found = KEPT.fullmatch(stopped(place, trials_come, 1.0, *more))
     assert found is not None
     shown = place.run("trials", "out").stdout.splitlines()[-1]
     assert shown.startswith(f"{found[1]} trials")

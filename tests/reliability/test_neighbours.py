@@ -160,7 +160,7 @@ def test_another_user_gets_nothing_from_the_pages(public: Place) -> None:
 
 
 @AS_ANOTHER
-@pytest.mark.slow(seconds=15)
+@pytest.mark.nightly(seconds=15)
 def test_another_user_gets_nothing_from_a_run(public: Place) -> None:
     command = public.start(*TUNE)
     try:

@@ -10,14 +10,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests import warm
+from tests import in_process
 from tests.reliability.test_ledger_faults import TRIALS, _hold, _tune
 from tilewright.search import Ledger
 from tilewright.search.ledger import COLUMNS
 
 
 def _trials(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return warm.run(["trials", *arguments], Path.cwd(), os.environ, 300)
+    return in_process.run(["trials", *arguments], Path.cwd(), os.environ)
 
 
 @pytest.mark.slow(seconds=2)

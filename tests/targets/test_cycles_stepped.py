@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from tests.draws import nightly_after
 from tests.targets import cycle_stepped
 from tests.targets.cycle_streams import Streams, random_spec
 from tilewright.targets.vta.timing import simulator_of
@@ -70,13 +71,13 @@ def compare(seed: int, small_scratchpads: bool = False) -> int:
     return early
 
 
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize("block", nightly_after(2, range(8), 3))
 @pytest.mark.slow(seconds=3)
 def test_random_streams_take_the_same_cycles_stepped_and_from_event_to_event(block: int) -> None:
     for seed in range(20 * block, 20 * block + 20):
         compare(seed)
 
 
-@pytest.mark.slow(seconds=6)
+@pytest.mark.nightly(seconds=6)
 def test_loads_that_fill_a_scratchpad_wrap_their_counter_as_in_the_rtl() -> None:
     assert sum(compare(seed, small_scratchpads=True) for seed in range(60)) > 0

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.draws import nightly_after
+
 CONV = "conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1"
 LOWERED = {
     "template": ("template", CONV),
@@ -50,7 +52,9 @@ for _ in range(3):
 """
 
 
-@pytest.mark.parametrize("lowered", LOWERED.values(), ids=LOWERED)
+@pytest.mark.parametrize(
+    "lowered", nightly_after(2, [(each,) for each in LOWERED.values()], 4), ids=LOWERED
+)
 @pytest.mark.slow(seconds=4)
 def test_threads_that_share_a_heap_compute_what_one_alone_does(lowered: tuple[str, ...]) -> None:
     root = Path(__file__).parents[2]

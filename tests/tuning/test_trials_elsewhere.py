@@ -23,7 +23,7 @@ from tilewright.tuning.export import export_autotvm
 from tilewright.tuning.foreign_trials import ForeignTrialsError
 from tilewright.tuning.run_trials import RunTrials, finished_trials
 
-pytestmark = pytest.mark.slow(seconds=10)
+pytestmark = pytest.mark.slow(seconds=1.3)
 
 DATABASE = Path(__file__).parents[1] / "data" / "metaschedule"
 

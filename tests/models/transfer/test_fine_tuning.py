@@ -35,7 +35,7 @@ MORE: dict[str, dict[str, object]] = {
 }  # fmt: skip
 SECONDS = {"mlp": 4, "attention": 7}
 KINDS = [
-    pytest.param(kind, marks=pytest.mark.slow(seconds=SECONDS[kind]) if kind in SECONDS else ())
+    pytest.param(kind, marks=pytest.mark.nightly(seconds=SECONDS[kind]) if kind in SECONDS else ())
     for kind in QUICK
 ]
 

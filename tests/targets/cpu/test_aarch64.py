@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("unicorn", reason="the emulator is a tool for development")
 
+from tests.draws import examples
 from tests.targets.cpu import test_int8, test_quantised
 from tests.targets.cpu.compiled import TOLERANCE
 from tests.targets.cpu.emulated import (
@@ -111,14 +112,14 @@ def test_winograd_s_algorithm_gives_the_nearest_integers() -> None:
 
 @pytest.mark.slow(seconds=15)
 @given(test_int8.workloads(), st.integers(0, 2**32 - 1))
-@settings(max_examples=6, derandomize=True, deadline=None)
+@settings(max_examples=examples(6), derandomize=True, deadline=None)
 def test_drawn_int8_schedules_give_the_reference_s_bits(w: Workload, seed: int) -> None:
     assert drawn_error(w, seed) == 0
 
 
 @pytest.mark.slow(seconds=15)
 @given(test_quantised.workloads(), st.integers(0, 2**32 - 1))
-@settings(max_examples=6, derandomize=True, deadline=None)
+@settings(max_examples=examples(6), derandomize=True, deadline=None)
 def test_drawn_quantised_schedules_give_the_nearest_integers(w: Workload, seed: int) -> None:
     assert drawn_error(w, seed) < TOLERANCE
 

@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from tests.draws import examples
 from tests.targets.cpu.compiled import TOLERANCE, called
 from tilewright.core.bfloat16 import rounded_array, widened_array
 from tilewright.core.errors import SpecError, WorkloadError
@@ -83,7 +84,7 @@ def check_a_schedule(workload: Workload, spec: CpuSpec, seed: int) -> None:
 @pytest.mark.slow(seconds=30)
 @UNITS
 @given(workload=products(), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=examples(40), derandomize=True)
 def test_every_schedule_computes_the_product(spec: CpuSpec, workload: Workload, seed: int) -> None:
     check_a_schedule(workload, spec, seed)
 
@@ -106,7 +107,7 @@ def test_the_rule_computes_the_product(text: str, spec: CpuSpec) -> None:
 @pytest.mark.slow(seconds=15)
 @UNITS
 @given(workload=products(), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=20, derandomize=True)
+@settings(max_examples=examples(20), derandomize=True)
 def test_a_depth_in_pieces_gives_the_same_product(
     spec: CpuSpec, workload: Workload, seed: int
 ) -> None:

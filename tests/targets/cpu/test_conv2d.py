@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.draws import examples
 from tilewright.targets.cpu.compile import FUNCTION, Compiler, scheduled
 from tilewright.targets.cpu.kernels import winograd
 from tilewright.targets.cpu.kernels.conv2d import Convolution
@@ -96,7 +97,7 @@ def error(workload: Workload, spec: CpuSpec, values: dict[str, int], folder: Pat
 
 @pytest.mark.slow(seconds=15)
 @given(workload=convolutions(), data=st.data())
-@settings(max_examples=12, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=examples(12), suppress_health_check=list(HealthCheck), deadline=None)
 def test_any_schedule_gives_the_right_numbers(
     workload: Workload, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.draws import examples
 from tests.targets.cpu.compiled import called, error_of
 from tilewright.core.errors import SpecError, WorkloadError
 from tilewright.targets.cpu.compile import assembly_of, llvm_target, scheduled
@@ -108,7 +109,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 @needs_dots
 @pytest.mark.slow(seconds=10)
 @given(workloads(), st.integers(0, 2**32 - 1), st.integers(0, 9))
-@settings(max_examples=30, derandomize=True, deadline=None)
+@settings(max_examples=examples(30), derandomize=True, deadline=None)
 def test_every_schedule_gives_the_reference_s_bits(w: Workload, seed: int, width: int) -> None:
     target = CpuTarget(SPECS[width % len(SPECS)])
     space = target.space(w)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.draws import examples
 from tests.targets.cpu.compiled import TOLERANCE, error_of
 from tilewright.core.errors import SpecError
 from tilewright.targets.base import Space
@@ -54,7 +55,7 @@ def products(draw: st.DrawFn) -> Workload:
 
 @pytest.mark.slow(seconds=30)
 @given(products(), st.integers(0, 2**32 - 1))
-@settings(max_examples=30, derandomize=True, deadline=None)
+@settings(max_examples=examples(30), derandomize=True, deadline=None)
 def test_every_schedule_computes_the_product(workload: Workload, seed: int) -> None:
     kernel = kernel_for(workload, SPEC)
     assert kernel in BY_TILES

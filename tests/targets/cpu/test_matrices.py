@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.draws import examples
 from tests.targets.cpu.compiled import TOLERANCE, called, error_of
 from tilewright.targets.cpu.compile import Compiler, scheduled
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
@@ -47,7 +48,7 @@ def products(draw: st.DrawFn) -> Workload:
 
 @pytest.mark.slow(seconds=8)
 @given(products(), st.integers(0, 2**32 - 1))
-@settings(max_examples=30, derandomize=True)
+@settings(max_examples=examples(30), derandomize=True)
 def test_every_schedule_computes_the_product(workload: Workload, seed: int) -> None:
     space = TARGET.space(workload)
     tensors = SampleTensors(workload, TARGET.spec, space)

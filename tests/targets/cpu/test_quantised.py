@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.draws import examples
 from tests.targets.cpu.compiled import TOLERANCE, called, error_of
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.cpu.compile import assembly_of, llvm_target, scheduled
@@ -71,7 +72,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 
 @pytest.mark.slow(seconds=20)
 @given(workloads(), st.integers(0, 2**32 - 1), st.sampled_from([4, 8]))
-@settings(max_examples=30, derandomize=True, deadline=None)
+@settings(max_examples=examples(30), derandomize=True, deadline=None)
 def test_every_schedule_gives_the_nearest_integers(w: Workload, seed: int, lanes: int) -> None:
     target = CpuTarget(CpuSpec.parse(f"lanes={lanes}"))
     space = target.space(w)

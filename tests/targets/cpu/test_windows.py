@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.draws import examples
 from tests.targets.cpu.compiled import TOLERANCE, called, error_of
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.cpu.compile import scheduled
@@ -56,7 +57,7 @@ def convolutions(draw: st.DrawFn) -> Workload:
 
 @pytest.mark.slow(seconds=16)
 @given(convolutions(), st.integers(0, 2**32 - 1))
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=examples(40), derandomize=True)
 def test_every_schedule_computes_the_convolution(workload: Workload, seed: int) -> None:
     space = TARGET.space(workload)
     tensors = SampleTensors(workload, TARGET.spec, space)

@@ -17,7 +17,7 @@ with np.load(
     DRAWN = {name: archive[name] for name in archive.files}
 
 
-@pytest.mark.slow(seconds=60)
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("kind", DRAWN["kinds"].tolist())
 def test_cycles_and_accepted_commands_are_those_of_the_rtl(kind: str) -> None:
     streams = np.flatnonzero(DRAWN["kinds"][DRAWN["kind"]] == kind)

@@ -1,0 +1,37 @@
+"""Shares the examples of slow tests between `make test` and `make test-all`.
+
+A property test that takes long for each example, as one that compiles, draws a fifth of its
+examples in `make test`. A test with many parameters runs the first few there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+FEWER, LEAST = 5, 4
+
+
+class _Suite:
+    draws_fewer = False
+
+
+def draw_fewer() -> None:
+    """Draw fewer examples from now on. Call before the modules of tests are imported."""
+    _Suite.draws_fewer = True
+
+
+def examples(count: int) -> int:
+    """Return how many examples to draw where the nightly tests draw `count`."""
+    return min(count, max(LEAST, count // FEWER)) if _Suite.draws_fewer else count
+
+
+def nightly_after(count: int, values: Iterable[object], seconds: float = 1) -> list[Any]:
+    """Return the parameters of a test, of which `make test` runs the first `count` and
+    `make test-all` all. A tuple holds the values of several arguments.
+    """
+    rows = [value if isinstance(value, tuple) else (value,) for value in values]
+    nightly = pytest.mark.nightly(seconds=seconds)
+    return [pytest.param(*row, marks=() if k < count else nightly) for k, row in enumerate(rows)]
