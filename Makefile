@@ -55,8 +55,9 @@ check: setup setup-dev lint ## Lint, type-check and run the quick half of the te
 test: setup setup-dev lint ## Lint, type-check and run the test-suite
 	@$(PYTEST) -m "not nightly and not release"
 
-test-all: setup setup-dev lint ## The test-suite with its nightly tests, which take half an hour
+test-all: setup setup-dev lint ## All tests: those at night, other Pythons, longer fuzzing, PostgreSQL; takes hours
 	@$(PYTEST) -m "not release"
+	@$(MAKE) --no-print-directory matrix fuzz team-test
 
 matrix: ## The quick half of the tests on every other Python of the range that the machine has
 	@for python in $(OTHER_PYTHONS); do \
