@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.targets.packing import pack_alu, pack_gemm, pack_memory
 from tilewright.core.errors import SpecError
 from tilewright.targets.vta.isa import (  # fmt: skip
     ACC,
@@ -23,9 +24,6 @@ from tilewright.targets.vta.isa import (  # fmt: skip
     WGT,
     Layout,
     layout_of,
-    pack_alu,
-    pack_gemm,
-    pack_memory,
 )
 from tilewright.targets.vta.spec import VtaSpec
 

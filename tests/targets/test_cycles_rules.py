@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.targets.packing import pack_gemm, pack_memory
 from tilewright.core.errors import SpecError
 from tilewright.targets.vta.isa import (  # fmt: skip
     ACC,
@@ -21,8 +22,6 @@ from tilewright.targets.vta.isa import (  # fmt: skip
     UOP,
     WGT,
     layout_of,
-    pack_gemm,
-    pack_memory,
 )
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing import (

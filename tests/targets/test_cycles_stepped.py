@@ -11,7 +11,7 @@ from tests.draws import nightly_after
 from tests.targets import cycle_stepped
 from tests.targets.cycle_streams import Streams, random_spec
 from tilewright.targets.vta.timing import simulator_of
-from tilewright.targets.vta.timing.kernel import simulate
+from tilewright.targets.vta.timing.batch import simulate_one
 from tilewright.targets.vta.timing.outcome import (
     AHEAD_LOADS,
     BREAKDOWN_COLUMNS,
@@ -51,7 +51,7 @@ def compare(seed: int, small_scratchpads: bool = False) -> int:
             continue
         times = np.zeros((n, TIMES_COLUMNS), np.int64)
         breakdown = np.zeros((3, BREAKDOWN_COLUMNS), np.int64)
-        total = simulate(insns, address, tokens, times, breakdown, sim)
+        total = simulate_one(insns, address, tokens, times, breakdown, sim)
         if total == OVERTAKEN:
             assert counters[cycle_stepped.OVERFLOW] or sim.outcome[AHEAD_LOADS], seed
             continue

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.targets.packing import pack_memory
 from tilewright.targets.vta.isa import (
     ACC,
     FINISH,
@@ -14,7 +15,6 @@ from tilewright.targets.vta.isa import (
     POP_NEXT,
     PUSH_PREV,
     STORE,
-    pack_memory,
 )
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing import CycleReport, simulate_batch, simulate_program

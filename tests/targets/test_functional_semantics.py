@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.targets.packing import pack_uop
 from tests.targets.vta_interpreter import Interpreter
 from tilewright.core.errors import SpecError
 from tilewright.targets.vta.functional import (
@@ -32,7 +33,6 @@ from tilewright.targets.vta.isa import (
     encode,
     fields_of,
     layout_of,
-    pack_uop,
 )
 from tilewright.targets.vta.njit_args import as_record
 from tilewright.targets.vta.program import Program, words_of

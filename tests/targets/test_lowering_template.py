@@ -107,7 +107,7 @@ def test_tophub_weighted_by_count_costs_its_published_total() -> None:
 
 def test_an_instruction_names_the_micro_ops_it_was_given() -> None:
     """14×14, 64→64, 3×3 with tile 7×14×1×4: 84 micro-ops, loops 14 × 3, factors as published."""
-    from tilewright.targets.vta.isa import get
+    from tests.targets.packing import get
     from tilewright.targets.workload import parse_workload
 
     spec = VtaSpec.load("vta-pynq")

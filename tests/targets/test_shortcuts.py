@@ -159,7 +159,7 @@ def test_vectors_come_back_out_of_memory() -> None:
 
 def test_the_shortcut_is_one_layer_to_lowering_and_to_memory() -> None:
     lowering = Lowering.of(_block("bias"), PYNQ, "extended")
-    whole, compiled = lowering.beside, beside_of.py_func(lowering.geometry)
+    whole, compiled = lowering.beside, beside_of(lowering.geometry)
     assert whole is not None
     sizes = {"inp_bytes", "wgt_bytes", "bias_bytes", "add_bytes", "out_bytes", "res_bytes"}
     unread = {"res_base", "add_base", *(f"beside_{part}" for part in ("wgt_base", "bias_base"))}

@@ -66,10 +66,10 @@ class TargetKind:
     kernels, `check_code(specification)` raises what that would where their code cannot run here, as
     quick as `check`. `variants(count, seed)` are
     what `rebuild` takes of at most so many different pieces of hardware of this kind, for models
-    that shall know more than one; none of them is a preset. `warm_up()` compiles what would
-    otherwise be compiled by the first run. `make_on(text, space, cluster)` is of a kind whose
-    targets the workers of a cluster offer, at their addresses: its `make` only says that these have
-    to be named.
+    that shall know more than one; none of them is a preset. `warm_up(report)` compiles what would
+    otherwise be compiled by the first run, and calls `report` with lines of progress.
+    `make_on(text, space, cluster)` is of a kind whose targets the workers of a cluster offer, at
+    their addresses: its `make` only says that these have to be named.
     """
 
     name: str
@@ -85,7 +85,7 @@ class TargetKind:
     rebuild: Callable[[Mapping[str, Json], str], Target] = _cannot_rebuild
     check_code: Callable[[Mapping[str, Json]], None] | None = None
     variants: Callable[[int, int], Sequence[Mapping[str, Json]]] = lambda count, seed: ()
-    warm_up: Callable[[], None] = lambda: None
+    warm_up: Callable[[Callable[[str], None]], None] = lambda report: None
     make_on: Callable[[str, str, str], Target] | None = None
 
     def space_named(self, space: str) -> str:

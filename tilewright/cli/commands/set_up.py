@@ -7,8 +7,6 @@ from pathlib import Path
 
 import typer
 
-WORKLOAD = "conv2d:n=1,c=32,h=8,w=8,o=32,k=3,s=1,p=1"
-
 
 def register(app: typer.Typer) -> None:
     app.command("warm-up", hidden=True)(warm_up)
@@ -21,19 +19,11 @@ def warm_up() -> None:
 
 
 def _compile_kernels() -> None:
-    """Run every compiled kernel on something small: Numba keeps what it compiled on disk."""
-    from tilewright.flows.tuning import tune
-    from tilewright.models import make_explorer
-    from tilewright.targets import make_target, target_kinds
-    from tilewright.targets.workload import parse_workload
-    from tilewright.tuning.options import DEFAULTS
+    """Compile what the default target runs; numba keeps the code on disk."""
+    from tilewright.targets import target_kinds
 
     for kind in target_kinds().values():
-        kind.warm_up()
-    target, workload = make_target(DEFAULTS.target), parse_workload(WORKLOAD)
-    for tuner in ("default", "autotvm"):
-        for _ in tune(target, workload, make_explorer(tuner), trials=80, batch=16):
-            pass
+        kind.warm_up(typer.echo)
 
 
 def _prepare_database() -> None:

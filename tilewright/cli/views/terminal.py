@@ -15,6 +15,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -25,6 +26,7 @@ from rich.text import Text
 
 from tilewright.core.sanitize import printable
 from tilewright.core.working_folder import as_typed
+from tilewright.targets.kernel_compilation import describe_compilation
 
 Padding = int | tuple[int, int, int, int]
 
@@ -192,10 +194,29 @@ class Silence:
                 self._spoke.clear()
             elif not self._ended.is_set():
                 try:
-                    say(self._console, f"… {self._words()}")
+                    say(self._console, f"… {describe_compilation() or self._words()}")
                 except OSError:
                     return  # a full disk, say: the command meets it when it prints its next line
                 wait = QUIET
+
+
+class _Description(TextColumn):
+    """What a task does, or the kernel that it waits for."""
+
+    def render(self, task: Task) -> Text:
+        """Return the text of the column."""
+        compiling = describe_compilation()
+        return Text(compiling) if compiling else super().render(task)
+
+
+class _Status:
+    """A text that gives way to the kernel that is being compiled."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __rich__(self) -> str:
+        return describe_compilation() or self._text
 
 
 class Bars(Progress):
@@ -205,7 +226,7 @@ class Bars(Progress):
     def __init__(self, console: Console) -> None:
         super().__init__(
             BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-            TextColumn(
+            _Description(
                 "{task.description}", markup=False,
                 table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
             ),
@@ -238,7 +259,7 @@ def working(what: str) -> Iterator[None]:
     `FIRST_WORD` seconds."""
     console, began = Terminal(stderr=True), time.monotonic()
     if console.is_terminal:
-        with console.status(what):
+        with console.status(_Status(what)):
             yield
         return
     with Silence(console, lambda: f"{what}, for {time.monotonic() - began:.0f} s now"):

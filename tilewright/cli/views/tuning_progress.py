@@ -24,6 +24,7 @@ from tilewright.reports.number_format import counted, speedup
 from tilewright.reports.run_table import sure_time
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.display_names import layer
+from tilewright.targets.kernel_compilation import describe_compilation
 from tilewright.tuning.events import (
     Event,
     NetworkFound,
@@ -203,7 +204,9 @@ class LiveDisplay:
         clock = f"{seconds // 60}:{seconds % 60:02d}"
         trials = f"{shared_text(self.shared)}   " if self.shared else ""
         about = f"   {layers}{trials}{clock}   "
-        yield Text.assemble((self.title, "bold"), about, (self.stage, "cyan"))
+        yield Text.assemble(
+            (self.title, "bold"), about, (describe_compilation() or self.stage, "cyan")
+        )
         if self.layers:
             yield self._table(options.max_width)
 

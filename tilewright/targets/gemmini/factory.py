@@ -9,11 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.core.files import Json
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import Baseline, capability
 from tilewright.targets.gemmini.spec import DEFAULT_PRESET, GemminiSpec, preset_files
 from tilewright.targets.gemmini.variants import variants
 from tilewright.targets.registry import Property, TargetKind
-from tilewright.targets.workload import parse_workload
 
 
 def _spec(text: str) -> GemminiSpec:
@@ -66,13 +64,6 @@ def _variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
     return [spec.model_dump(exclude={"source"}) for spec in variants(count, seed)]
 
 
-def _warm_up() -> None:
-    """Run each kernel once: the vendor's schedule of a small layer, on both simulators."""
-    known = capability(_make("", ""), Baseline)
-    assert known is not None
-    known.baseline(parse_workload("dense:n=16,c=16,o=16"))
-
-
 KIND = TargetKind(
     name="gemmini",
     summary="the Gemmini array, on a simulator exact to the cycle of its RTL",
@@ -83,5 +74,4 @@ KIND = TargetKind(
     properties=_properties,
     rebuild=_rebuild,
     variants=_variants,
-    warm_up=_warm_up,
 )

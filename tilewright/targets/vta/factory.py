@@ -5,7 +5,7 @@ Nothing heavy is imported before a target is made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -70,10 +70,10 @@ def _variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
     return [spec.model_dump(by_alias=True) for spec in variants(count, seed)]
 
 
-def _warm_up() -> None:
+def _warm_up(report: Callable[[str], None]) -> None:
     from tilewright.targets.vta.precompile import warm_up
 
-    warm_up()
+    warm_up(report)
 
 
 KIND = TargetKind(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numba as nb
 
 from tilewright.targets.vta.encoding import INSTRUCTION_HEAD_BITS, LOOP_FIELD_BITS
+from tilewright.targets.vta.njit_args import helper
 from tilewright.targets.vta.spec import VtaSpec
 
 # Opcodes
@@ -79,14 +80,14 @@ def _place(widths: list[int]) -> list[int]:
     return offsets
 
 
-@nb.njit(cache=True)
+@helper
 def get(lo: int, hi: int, offset: int, width: int) -> int:
     """The unsigned field of `width` bits at bit `offset` of an instruction."""
     word = lo if offset < 64 else hi
     return int(nb.int64((word >> nb.uint64(offset & 63)) & nb.uint64((1 << width) - 1)))
 
 
-@nb.njit(cache=True)
+@helper
 def put(value: int, offset: int, width: int) -> int:
     """The word that holds `value` (truncated to `width` bits, as the hardware's fields do) at bit
     `offset` of an instruction; belongs to `hi` if `offset` ≥ 64."""
@@ -94,7 +95,7 @@ def put(value: int, offset: int, width: int) -> int:
     return word
 
 
-@nb.njit
+@helper
 def pack_memory(
     opcode: int, flags: int, memory: int, sram_base: int, dram_base: int,
     y_size: int, x_size: int, x_stride: int,
@@ -112,7 +113,7 @@ def pack_memory(
     return lo, hi
 
 
-@nb.njit
+@helper
 def _pack_loops(lay: Layout, bgn: int, end: int, iter_out: int, iter_in: int) -> tuple[int, int]:
     lo = nb.uint64(0)
     hi = nb.uint64(0)
@@ -130,7 +131,7 @@ def _pack_loops(lay: Layout, bgn: int, end: int, iter_out: int, iter_in: int) ->
     return lo, hi
 
 
-@nb.njit
+@helper
 def pack_gemm(
     lay: Layout, flags: int, reset: int, uop_bgn: int, uop_end: int, iter_out: int, iter_in: int,
     dst_out: int, dst_in: int, src_out: int, src_in: int, wgt_out: int, wgt_in: int,
@@ -153,7 +154,7 @@ def pack_gemm(
     return lo, hi
 
 
-@nb.njit
+@helper
 def pack_alu(
     lay: Layout, flags: int, uop_bgn: int, uop_end: int, iter_out: int, iter_in: int,
     dst_out: int, dst_in: int, src_out: int, src_in: int, opcode: int, use_imm: int, imm: int,
@@ -177,7 +178,7 @@ def pack_alu(
     return lo, hi
 
 
-@nb.njit(cache=True)
+@helper
 def pack_uop(lay: Layout, dst: int, src: int, wgt: int) -> int:
     """A micro-op as one unsigned integer of 32 or 64 bits."""
     word: int = (
@@ -188,7 +189,7 @@ def pack_uop(lay: Layout, dst: int, src: int, wgt: int) -> int:
     return word
 
 
-@nb.njit(cache=True)
+@helper
 def module_of(opcode: int, memory: int) -> int:
     """The executing module: load for LOAD of inputs and weights, store for STORE, else compute."""
     if opcode == STORE:

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.isa import Layout
-from tilewright.targets.vta.lowering.batch import SCRATCH, Lowering, lower_whole, over_chunks
-from tilewright.targets.vta.lowering.geometry import Geometry
+from tilewright.targets.vta.lowering.batch import Lowering, over_chunks
 from tilewright.targets.vta.lowering.program_state import new_states
-from tilewright.targets.vta.njit_args import unowned
-from tilewright.targets.vta.spec import Machine
-from tilewright.targets.vta.timing.kernel import simulate
-from tilewright.targets.vta.timing.simulator import Simulator, simulator_of
+from tilewright.targets.vta.timing.batch import simulate_chunk
 
 COUNTERS = (
     ("instructions", "instructions"),
@@ -55,33 +49,14 @@ def time_rows(
     cycles = np.full(len(rows), NO_PROGRAM, np.int64)
 
     def run(begin: int, end: int) -> None:
-        _time_rows(
-            lowering.code, *lowering.records, lowering.epilogue, chosen, lowering.stock,
-            begin, end, simulator_of(lowering.spec), codes, states, cycles,
-        )  # fmt: skip
+        insns, _ = lowering.lower_rows(chosen, begin, end, codes, states, keep=True)
+        made = codes[begin:end] == 0
+        lengths = states["instructions"][begin:end] * made
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        timed = simulate_chunk(insns, offsets, lowering.geometry.insn_bytes_at, lowering.spec)
+        cycles[begin:end][made] = timed[made]
         if progress is not None:
             progress(int(alike[begin:end].sum()))
 
     over_chunks(len(rows), run)
     return codes[which], states[which], cycles[which]
-
-
-@nb.njit(cache=True, nogil=True)
-def _time_rows(
-    kind: int, geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
-    values: NDArray[np.int64], stock: bool, begin: int, end: int, sim: Simulator,
-    codes: NDArray[np.int64], states: NDArray[np.void], cycles: NDArray[np.int64],
-) -> None:  # fmt: skip
-    out = np.empty((SCRATCH, 2), np.uint64)
-    uops = np.zeros(1 << m.log_uop_depth, np.uint64)
-    tokens = np.zeros(4, np.int64)
-    nothing = np.zeros((0, 0), np.int64)
-    for r in range(begin, end):
-        code, out = lower_whole(kind, geo, m, lay, epilogue, values[r], stock, out, uops, states[r])
-        codes[r] = code
-        if code == 0:
-            program = out[: states[r].instructions]
-            cycles[r] = simulate(
-                unowned(program), geo.insn_bytes_at, unowned(tokens), unowned(nothing),
-                unowned(nothing), unowned(sim),
-            )  # fmt: skip

@@ -8,6 +8,7 @@ the time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -16,14 +17,37 @@ import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.core.types.containers import BaseTuple
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 from numba.np.arrayobj import make_array
+
+from tilewright.targets.kernel_compilation import KernelSet
+from tilewright.targets.kernel_listener import announce
 
 Numbers = TypeVar("Numbers", bound=NamedTuple)
 
-# A stage of a kernel: compiled as part of its caller, so that records it takes and returns stay in
-# registers.
-stage = nb.njit(inline="always")
+Function = TypeVar("Function", bound=Callable[..., object])
+
+KERNELS = 18
+"""Functions under `kernel` in this package; `row_lowering` makes one for each of six lowerings."""
+
+# What only kernels call needs no wrappers for other callers. A helper allocates nothing, so nothing
+# is counted in it; one that allocates or returns views of arrays is marked. A function that is
+# registered is compiled for the types of its arguments. Under `njit` it would be compiled anew for
+# each constant among them, which took most of the time.
+_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+helper = register_jitable(_nrt=False, **_INNER)
+allocating_helper = register_jitable(**_INNER)
+# A part of a kernel that LLVM inlines, so that the records it takes and returns stay in registers.
+stage = register_jitable(_nrt=False, forceinline=True, **_INNER)
+# A part of a kernel that returns records or views of arrays, which compiled functions cannot.
+view_stage = nb.njit(inline="always")
+
+
+def kernel(function: Function) -> Function:
+    """Compile a function that Python calls: it releases the GIL, and its code is kept on disk."""
+    dispatcher = nb.njit(cache=True, nogil=True, no_cfunc_wrapper=True)(function)
+    announce(dispatcher, KernelSet("simulator kernels", KERNELS, nb.core.config.CACHE_DIR))
+    return cast(Function, dispatcher)
 
 
 @lru_cache(maxsize=64)

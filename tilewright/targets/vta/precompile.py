@@ -1,14 +1,18 @@
-"""Runs every compiled kernel on something small: numba keeps what it compiled on disk.
+"""Compiles every kernel of the simulator ahead of its first use, in several processes.
 
-Compiling takes minutes where nothing is kept, so a second process compiles the longest of what
-makes streams, and what runs them: `python -m tilewright.targets.vta.precompile`.
+A kernel is compiled by running it on something small; numba keeps the code on disk. The jobs of a
+group share helpers, which a process compiles once. `python -m tilewright.targets.vta.precompile 0
+2` does the first and the third group and prints a line per job.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import get_args
 
 import numpy as np
@@ -17,8 +21,6 @@ from tilewright.targets.vta.disassembler import assemble, disassemble
 from tilewright.targets.vta.functional import simulate
 from tilewright.targets.vta.lint import lint
 from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
-from tilewright.targets.vta.lowering.fused_shortcut import lower_summed
-from tilewright.targets.vta.lowering.program_state import new_state
 from tilewright.targets.vta.program import Program
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
@@ -44,72 +46,94 @@ LISTING = """\
 DRAM_BYTES = 4096
 
 
-def warm_up() -> None:
-    """Compile all of it, on two cores where there are two; each half takes about as long."""
-    command = [sys.executable, "-P", "-m", __name__]
-    paths = os.pathsep.join(path for path in sys.path if path)
-    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": paths}) as beside:
-        estimate_schedules()
-        beside.wait()
-    lower_shortcut()  # what the other process compiled; what it could not, if it died
-    run_streams()
-    time_schedules()
-    check_schedules()
+def lower(workload: str, space: SpaceName) -> Callable[[], object]:
+    """Return a job that lowers one config of a workload."""
+
+    def job() -> None:
+        lowering = Lowering.of(parse_workload(workload), VtaSpec.load(PRESET), space)
+        first = np.zeros((1, len(lowering.space.knobs)), np.int32)
+        lowering.counts(lowering.space.values(first))
+
+    return job
 
 
-def estimate_schedules() -> None:
-    """Lower one small layer in every space and estimate its cycles."""
-    spec, workload = VtaSpec.load(PRESET), parse_workload(WORKLOAD)
-    for name in get_args(SpaceName):
-        target = VtaTarget(spec, name)
+def enumerate_schedules(space: SpaceName) -> Callable[[], object]:
+    """Return a job that estimates, measures and verifies one config, and times a small space."""
+
+    def job() -> None:
+        target, workload = VtaTarget(VtaSpec.load(PRESET), space), parse_workload(WORKLOAD)
         configs = np.zeros((1, len(target.space(workload).knobs)), np.int32)
-        target.lower(workload, configs)
         target.estimate(workload, configs)
-
-
-def lower_shortcut() -> None:
-    """Lower a layer with a shortcut, of which the writer takes a quarter of all the compiling."""
-    spec, summed = VtaSpec.load(PRESET), parse_workload(SUMMED)
-    lowering = Lowering.of(summed, spec, "extended")
-    values = lowering.space.values(np.zeros((1, len(lowering.space.knobs)), np.int32))[0]
-    out, uops = np.zeros((4096, 2), np.uint64), np.zeros(1 << spec.machine.log_uop_depth, np.uint64)
-    lower_summed(*lowering.records, lowering.epilogue, values, out, uops, new_state())
-
-
-def time_schedules() -> None:
-    """Time schedules of layers and pools, single ones and whole spaces."""
-    spec, workload = VtaSpec.load(PRESET), parse_workload(WORKLOAD)
-    target = VtaTarget(spec, "template")
-    target.baseline(workload)
-    target.baseline(parse_workload(POOLED))
-    target.baseline(parse_workload(SUMMED))
-    target.bound(parse_workload(POOL))
-    target.baseline(parse_workload(POOL))
-    target.enumerate(parse_workload("dense:n=1,c=16,o=16"))
-
-
-def run_streams() -> None:
-    """Time, run, lint and list an instruction stream."""
-    spec = VtaSpec.load(PRESET)
-    simulate_program(assemble(LISTING, spec), spec)
-    program = Program(assemble(LISTING, spec), np.zeros(DRAM_BYTES, np.uint8))
-    simulate(program, spec)
-    lint(program, spec)
-    disassemble(program.insns, spec)
-
-
-def check_schedules() -> None:
-    """Verify a schedule, and measure where measuring checks numbers."""
-    spec, workload = VtaSpec.load(PRESET), parse_workload(WORKLOAD)
-    for name in get_args(SpaceName):
-        target = VtaTarget(spec, name)
-        configs = np.zeros((1, len(target.space(workload).knobs)), np.int32)
         lowered = target.lower(workload, configs)
         target.measure(lowered)
         target.verify(lowered)
         target.enumerate(parse_workload("dense:n=1,c=16,o=16"))
 
+    return job
+
+
+def simulate_stream() -> None:
+    """Time an instruction stream and execute it."""
+    spec = VtaSpec.load(PRESET)
+    simulate_program(assemble(LISTING, spec), spec)
+    simulate(Program(assemble(LISTING, spec), np.zeros(DRAM_BYTES, np.uint8)), spec)
+
+
+def lint_stream() -> None:
+    """Lint an instruction stream and list it."""
+    spec = VtaSpec.load(PRESET)
+    program = Program(assemble(LISTING, spec), np.zeros(DRAM_BYTES, np.uint8))
+    lint(program, spec)
+    disassemble(program.insns, spec)
+
+
+GROUPS: tuple[tuple[Callable[[], object], ...], ...] = (
+    (lower(WORKLOAD, "extended"), lower(SUMMED, "extended")),
+    (simulate_stream, lint_stream),
+    (lower(POOLED, "extended"), lower(POOL, "extended")),
+    (lower(WORKLOAD, "template"), lower(WORKLOAD, "unchecked")),
+)
+"""Jobs by the process that compiles them, the longest group first."""
+
+
+REMAINING = tuple(map(enumerate_schedules, get_args(SpaceName)))
+"""Jobs that use the kernels of all groups and compile a few small ones besides."""
+
+
+def warm_up(report: Callable[[str], None]) -> None:
+    """Compile all kernels, in as many processes as there are cores.
+
+    A process that dies leaves its kernels to the first command that needs them.
+
+    Args:
+        report: called with a line of progress after each job.
+    """
+    numbers = itertools.count(1)
+    total = sum(map(len, GROUPS)) + len(REMAINING)
+
+    def count_job() -> None:
+        report(f"compiling simulator kernels, {next(numbers)} of {total}, once per installation")
+
+    def run_groups(share: range) -> None:
+        command = [sys.executable, "-P", "-m", __name__, *map(str, share)]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            for _ in process.stdout:
+                count_job()
+
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = os.environ | {"PYTHONPATH": paths}
+    processes = min(os.cpu_count() or 1, len(GROUPS))
+    with ThreadPoolExecutor(processes) as pool:
+        shares = (range(first, len(GROUPS), processes) for first in range(processes))
+        list(pool.map(run_groups, shares))
+    for job in REMAINING:
+        job()
+        count_job()
+
 
 if __name__ == "__main__":
-    lower_shortcut()
-    run_streams()
+    for group in sys.argv[1:]:
+        for job in GROUPS[int(group)]:
+            job()
+            print("done", flush=True)

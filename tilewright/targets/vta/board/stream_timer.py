@@ -20,7 +20,7 @@ from tilewright.targets.vta.board.network import Placed
 from tilewright.targets.vta.isa import MODULE_NAMES
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing import simulate_batch, simulate_program
-from tilewright.targets.vta.timing.kernel import simulate
+from tilewright.targets.vta.timing.batch import simulate_one
 from tilewright.targets.vta.timing.outcome import (
     BREAKDOWN_COLUMNS,
     RD_BEATS,
@@ -82,7 +82,7 @@ class VtaStreamTimer:
         times = np.empty((len(insns), TIMES_COLUMNS), np.int64)
         breakdown = np.empty((len(MODULE_NAMES), BREAKDOWN_COLUMNS), np.int64)
         insns = np.ascontiguousarray(insns)
-        total = int(simulate(insns, address, np.zeros(4, np.int64), times, breakdown, sim))
+        total = simulate_one(insns, address, np.zeros(4, np.int64), times, breakdown, sim)
         if total < 0:
             simulate_program(insns, self.spec, address)  # says why
         beats = int(sim.outcome[RD_BEATS] + sim.outcome[WR_BEATS])

@@ -134,13 +134,13 @@ def held(knob: Knobs, t: Tiles) -> tuple[Flags, Flags]:
 def slow_loads(geo: Geometry, m: Machine, knob: Knobs) -> Flags:
     """Whether weights may come in parts of any size, shape (n,). More schedules than do: it counts
     no epilogue."""
-    return np.asarray(load_bound.py_func(geo, m, 0, knob["tile_h"] * knob["tile_w"]))
+    return np.asarray(load_bound(geo, m, 0, knob["tile_h"] * knob["tile_w"]))
 
 
 def may_stream(geo: Geometry, m: Machine, knob: Knobs, t: Tiles) -> Flags:
     """Whether weights may pass through the scratchpad as a stream, shape (n,)."""
     return slow_loads(geo, m, knob) & np.asarray(
-        weights_stream.py_func(
+        weights_stream(
             geo, m, knob["wgt_slots"] == RESIDENT, _wgt_used(geo, knob, t), knob["tile_h"],
             knob["tile_w"], t.steps, t.places,
         )

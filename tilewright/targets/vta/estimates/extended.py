@@ -118,7 +118,7 @@ def estimate_extended(
     held = 2 if geo.average_taps else 0  # accumulators a block in which averages are summed
     wgt_slots = np.where(knob["wgt_slots"] == RESIDENT, wgt_round, knob["wgt_slots"])
     wgt_share = wgt_slots * step_elements / m.wgt_built
-    streamed = load_bound.py_func(geo, m, operations, th * tw) & weights_stream.py_func(
+    streamed = load_bound(geo, m, operations, th * tw) & weights_stream(
         geo, m, knob["wgt_slots"] == RESIDENT, wgt_slots * step_elements, th, tw, nk, places
     )
     return np.stack(

@@ -38,7 +38,7 @@ def estimate_pooled(
     outputs = planes * geo.oh * geo.ow
 
     # -- sums: those that windows of two tiles share are computed twice, or taken over ----------
-    carried = carries.py_func(geo, values.T, col_tiles, co_tiles)
+    carried = carries(geo, values.T, col_tiles, co_tiles)
     halo_h, halo_w = geo.pool_kh - geo.pool_sh, geo.pool_kw - geo.pool_sw
     cols = np.minimum(
         geo.ow * geo.pool_sw + halo_w * col_tiles, geo.sums_w + halo_w * (col_tiles - 1)

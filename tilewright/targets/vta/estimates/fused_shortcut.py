@@ -24,7 +24,7 @@ def estimate_summed(
 ) -> NDArray[np.float64]:
     """Columns as `estimate_template` of knob values (n, knobs): shape (n, 10), float64.
     `operations` and `tensors` are those behind both sums, the shortcut's own the geometry's."""
-    beside, planes = beside_of.py_func(geo), geo.groups * geo.co
+    beside, planes = beside_of(geo), geo.groups * geo.co
     vectors = geo.bias_bytes // m.acc_bytes // planes
     before = vectors - (geo.beside_bias_base - geo.bias_base) // planes
     own = geo._replace(res_bytes=0)

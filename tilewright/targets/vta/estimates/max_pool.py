@@ -114,7 +114,7 @@ def _maxima(
     Of n outputs there are so many times n, one a step, and some more a tile.
     """
     each = maxima_an_output(kernel, stride)
-    more = count_maxima(kernel, stride, 3, 3) - 3 * each
+    more = int(count_maxima(kernel, stride, 3, 3)) - 3 * each
     single = tile == 1
     total = np.where(single, float(kernel - 1) * outputs, each * float(outputs) + more * tiles)
     return total, np.where(single, float(kernel > 1), float(each))

@@ -6,7 +6,6 @@ computed in full.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,10 +13,11 @@ from tilewright.targets.vta.estimates.columns import FETCH_BEATS, START_CYCLES
 from tilewright.targets.vta.estimates.template import _inside, _load_cycles, _store_cycles
 from tilewright.targets.vta.lowering.geometry import Geometry
 from tilewright.targets.vta.lowering.template_tiling import window
+from tilewright.targets.vta.njit_args import kernel
 from tilewright.targets.vta.spec import Machine
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def estimate_unchecked(
     geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64]
 ) -> NDArray[np.float64]:

@@ -7,23 +7,23 @@ group of tiles. Nothing here knows whether a schedule can be compiled.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.vta.estimates.columns import FETCH_BEATS, START_CYCLES
 from tilewright.targets.vta.lowering.geometry import Geometry
 from tilewright.targets.vta.lowering.template_tiling import window
+from tilewright.targets.vta.njit_args import helper, kernel
 from tilewright.targets.vta.spec import Machine
 
 
-@nb.njit(cache=True)
+@helper
 def _inside(start: int, length: int, size: int) -> int:
     """How many of `length` rows from `start` lie inside 0 … size."""
     return max(0, min(start + length, size) - max(start, 0))
 
 
-@nb.njit(cache=True)
+@helper
 def _load_cycles(rows: int, row_bytes: int, element_bytes: int, pads: int, m: Machine) -> int:
     """One isolated LOAD: memory latency, then one beat a cycle; zero padding runs beside it."""
     beats = rows * -(-row_bytes // m.bus_bytes)
@@ -32,7 +32,7 @@ def _load_cycles(rows: int, row_bytes: int, element_bytes: int, pads: int, m: Ma
     return max(m.memory_latency_cycles + 6 + beats, 2 + pads + beats)
 
 
-@nb.njit(cache=True)
+@helper
 def _store_cycles(rows: int, row_elements: int, m: Machine) -> float:
     """One isolated STORE: bursts one after the other, cut at rows and at burst windows."""
     beats = -(-m.out_bytes // m.bus_bytes)
@@ -44,7 +44,7 @@ def _store_cycles(rows: int, row_elements: int, m: Machine) -> float:
     return rows * (bursts * (4 - gap) + elements * (beats + gap))
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def estimate_template(
     geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64]
 ) -> NDArray[np.float64]:

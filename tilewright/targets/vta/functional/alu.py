@@ -5,7 +5,6 @@ A later iteration sees the results of earlier ones.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,12 +14,13 @@ from tilewright.targets.vta.functional.scratchpads import Scratchpads
 from tilewright.targets.vta.functional.semantics import SemanticRules
 from tilewright.targets.vta.functional.vector import LANES, alu_tile
 from tilewright.targets.vta.isa import ALU_MUL, ALU_SHR, Layout
+from tilewright.targets.vta.njit_args import helper
 from tilewright.targets.vta.spec import Machine
 
 _BY_SIGN, _LEFT, _RIGHT = 0, 1, 2
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def alu(m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops) -> None:
     """One ALU instruction."""
     outer, inner, uops = trips(rules, g)
@@ -47,7 +47,7 @@ def alu(m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: Dec
     )  # fmt: skip
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _operation(m: Machine, rules: SemanticRules, g: DecodedLoops) -> tuple[int, int, int, int]:
     """(operation, immediate, shift direction, shift amount mask) in the terms of `alu_tile`."""
     if g.alu_opcode != ALU_SHR:
@@ -60,7 +60,7 @@ def _operation(m: Machine, rules: SemanticRules, g: DecodedLoops) -> tuple[int, 
     return ALU_SHR, min(g.imm, 31) if g.use_imm else 0, _BY_SIGN, 31
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _rows(
     acc: NDArray[np.int32], fresh: NDArray[np.uint8], d: int, s: int,
     outer: int, by_d: int, by_s: int, inner: int, size: int,
@@ -78,7 +78,7 @@ def _rows(
         )  # fmt: skip
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _scattered(
     acc: NDArray[np.int32], fresh: NDArray[np.uint8], uop: NDArray[np.uint64], lay: Layout,
     first: int, uops: int, depth: int, outer: int, d_out: int, s_out: int,
@@ -102,7 +102,7 @@ def _scattered(
                     truncate(acc, d * size, size, acc_bits)
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def shift_element(acc: NDArray[np.int32], d: int, s: int, size: int, acc_bits: int) -> None:
     """One iteration of the functional simulator's SHR by a tensor: the elements `d` and `s` of
     `acc` (depth · size,), `size` lanes each."""

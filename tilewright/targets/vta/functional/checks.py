@@ -6,7 +6,6 @@ instruction has at most `MOST_FAULTS`.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,13 +38,14 @@ from tilewright.targets.vta.isa import (
     get,
     module_of,
 )
+from tilewright.targets.vta.njit_args import helper
 from tilewright.targets.vta.spec import Machine
 
 MOST_FAULTS = 12
 NULL_PAGE_END = 4096
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def check(
     m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, lo: int, hi: int,
     base: int, image_bytes: int, queues_of_flags: NDArray[np.int64], found: NDArray[np.int64],
@@ -77,7 +77,7 @@ def check(
     return int(found[0, 0])
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def work_of(
     m: Machine, lay: Layout, rules: SemanticRules, lo: int, hi: int, inp_row: int, acc_row: int
 ) -> int:
@@ -98,7 +98,7 @@ def work_of(
     return 1
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def decodable_load(m: Machine, memory: int, extensions: int) -> int:
     """Whether a LOAD's memory type exists. ACC_8BIT widens bytes to 32-bit accumulators only."""
     if memory == ACC_8BIT:
@@ -106,7 +106,7 @@ def decodable_load(m: Machine, memory: int, extensions: int) -> int:
     return int(memory in (UOP, WGT, INP, ACC))
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _report(found: NDArray[np.int64], fault: int, value: int, limit: int, extra: int) -> None:
     if found[0, 0] < MOST_FAULTS:
         found[0, 0] += 1
@@ -114,7 +114,7 @@ def _report(found: NDArray[np.int64], fault: int, value: int, limit: int, extra:
         row[0], row[1], row[2], row[3] = fault, value, limit, extra
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _check_load(
     m: Machine,
     rules: SemanticRules,
@@ -141,7 +141,7 @@ def _check_load(
     _check_image(m, t.memory, t, base, image_bytes, found)
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _check_store(
     m: Machine,
     rules: SemanticRules,
@@ -165,7 +165,7 @@ def _check_store(
     _check_image(m, OUT, t, base, image_bytes, found)
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _check_image(
     m: Machine, memory: int, t: Transfer, base: int, image_bytes: int, found: NDArray[np.int64]
 ) -> None:
@@ -181,7 +181,7 @@ def _check_image(
         _report(found, f.DRAM_PARTLY_OUT_OF_RANGE, end, limit, 0)
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _check_gemm(
     lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops, found: NDArray[np.int64]
 ) -> None:
@@ -209,7 +209,7 @@ def _check_gemm(
             seen_t = True
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _check_alu(
     lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops, found: NDArray[np.int64]
 ) -> None:
@@ -231,7 +231,7 @@ def _check_alu(
             break
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def first_hazard(lay: Layout, rules: SemanticRules, pads: Scratchpads, lo: int, hi: int) -> int:
     """The first accumulator an ALU instruction needs one iteration after writing it, or -1.
 

@@ -8,6 +8,7 @@ import numba as nb
 
 from tilewright.targets.vta.encoding import LOOP_FIELD_BITS
 from tilewright.targets.vta.isa import GEMM, Layout, get
+from tilewright.targets.vta.njit_args import helper
 
 
 class Transfer(NamedTuple):
@@ -47,7 +48,7 @@ class DecodedLoops(NamedTuple):
     imm: int
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def transfer_of(lo: int, hi: int) -> Transfer:
     """The fields of a LOAD or STORE."""
     return Transfer(
@@ -57,7 +58,7 @@ def transfer_of(lo: int, hi: int) -> Transfer:
     )  # fmt: skip
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def loops_of(lay: Layout, lo: int, hi: int) -> DecodedLoops:
     """The fields of a GEMM or ALU instruction; those of the other kind are zero."""
     opcode = get(lo, hi, 0, 3)
@@ -86,7 +87,7 @@ def loops_of(lay: Layout, lo: int, hi: int) -> DecodedLoops:
     )  # fmt: skip
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def uop_of(lay: Layout, word: int) -> tuple[int, int, int]:
     """(dst, src, wgt) of a micro-op held in an unsigned 64-bit integer."""
     src_at = lay.uop_dst_bits

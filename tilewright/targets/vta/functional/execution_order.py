@@ -8,7 +8,6 @@ FINISH here would do so in every order. Nothing here depends on data.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,11 +19,12 @@ from tilewright.targets.vta.isa import (
     get,
     module_of,
 )
+from tilewright.targets.vta.njit_args import allocating_helper, helper, kernel
 
 QUEUES_OF_FLAGS = np.array(FLAG_QUEUES, np.int64)  # module, flag → queue or -1
 
 
-@nb.njit(cache=True, nogil=True)
+@allocating_helper
 def modules_of(insns: NDArray[np.uint64]) -> NDArray[np.int8]:
     """The module of each instruction, shape (n,)."""
     modules = np.empty(len(insns), np.int8)
@@ -34,7 +34,7 @@ def modules_of(insns: NDArray[np.uint64]) -> NDArray[np.int8]:
     return modules
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def issue_order(
     insns: NDArray[np.uint64],
     queues_of_flags: NDArray[np.int64],
@@ -71,7 +71,7 @@ def issue_order(
     return order[:done]
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def wanted_queue(lo: int, queues: NDArray[np.int64], flag: int) -> int:
     """The queue that flag number `flag` (0-1 pop, 2-3 push) of an instruction names, or -1.
 
@@ -80,7 +80,7 @@ def wanted_queue(lo: int, queues: NDArray[np.int64], flag: int) -> int:
     return queues[flag] if get(lo, np.uint64(0), 3 + flag, 1) else -1
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _take_tokens(lo: int, queues: NDArray[np.int64], tokens: NDArray[np.int64]) -> bool:
     first, second = wanted_queue(lo, queues, 0), wanted_queue(lo, queues, 1)
     if (first >= 0 and tokens[first] == 0) or (second >= 0 and tokens[second] == 0):
@@ -91,7 +91,7 @@ def _take_tokens(lo: int, queues: NDArray[np.int64], tokens: NDArray[np.int64]) 
     return True
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _give_tokens(lo: int, queues: NDArray[np.int64], tokens: NDArray[np.int64]) -> None:
     for flag in (2, 3):
         queue = wanted_queue(lo, queues, flag)

@@ -18,6 +18,7 @@ from tilewright.targets.vta.functional.semantics import SemanticRules
 from tilewright.targets.vta.functional.transfer import keep_stale_output
 from tilewright.targets.vta.functional.vector import LANES, TILE, gemm_tile
 from tilewright.targets.vta.isa import Layout
+from tilewright.targets.vta.njit_args import helper
 from tilewright.targets.vta.spec import Machine
 
 LONG_RUN = 16
@@ -27,7 +28,7 @@ MOST_APART = 64
 _LOOP_RANGE = 1 << LOOP_FIELD_BITS
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def trips(rules: SemanticRules, g: DecodedLoops) -> tuple[int, int, int]:
     """(outer, inner, micro-ops): how often each loop of a GEMM or ALU instruction runs."""
     outer, inner, uops = g.iter_out, g.iter_in, g.uop_end - g.uop_bgn
@@ -42,13 +43,13 @@ def trips(rules: SemanticRules, g: DecodedLoops) -> tuple[int, int, int]:
     )
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def largest(base: int, outer: int, by_out: int, inner: int, by_in: int) -> int:
     """The largest index of a loop nest: factors are unsigned, so it is the last iteration's."""
     return base + (outer - 1) * by_out + (inner - 1) * by_in
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def gemm(m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops) -> None:
     """One GEMM instruction, or its reset form."""
     outer, inner, uops = trips(rules, g)
@@ -100,7 +101,7 @@ def gemm(m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: De
         k += period * length
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _uop_nest(
     lay: Layout, uop: NDArray[np.uint64], rules: SemanticRules, g: DecodedLoops, k: int, uops: int,
     outer: int, inner: int,
@@ -137,7 +138,7 @@ def _uop_nest(
     return period, length, d_step, s_step
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _gemm_nest(
     acc: NDArray[np.int32], inp: NDArray[np.int16], wgt: NDArray[np.int16],
     fresh: NDArray[np.uint8], batch: int, acc_row: int, inp_row: int, d: int, s: int, t: int,
@@ -170,7 +171,7 @@ def _gemm_nest(
                     truncate(acc, (d0 + n * d_run) * acc_size, acc_size, acc_bits)
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _gemm_wrapped(
     m: Machine, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops,
     d: int, s: int, t: int, outer: int, inner: int,
@@ -188,7 +189,7 @@ def _gemm_wrapped(
             )  # fmt: skip
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _reset(
     acc: NDArray[np.int32], out: NDArray[np.int32], fresh: NDArray[np.uint8], size: int, depth: int,
     d: int, outer: int, by_out: int, inner: int, by_in: int,
@@ -208,7 +209,7 @@ def _reset(
             clear_items(acc, index * size, run * size)
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def truncate(acc: NDArray[np.int32], first: int, lanes: int, bits: int) -> None:
     """Bring `lanes` accumulators of a flat array (n,) back to `bits` (fewer than 32)."""
     unused = 32 - bits

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,7 +34,7 @@ from tilewright.targets.vta.isa import (
     Layout,
     get,
 )
-from tilewright.targets.vta.njit_args import unowned
+from tilewright.targets.vta.njit_args import allocating_helper, helper, kernel, unowned
 from tilewright.targets.vta.spec import Machine
 
 COUNTER_NAMES = (
@@ -69,7 +68,7 @@ def outcome(tokens: tuple[int, int, int, int] = (0, 0, 0, 0)) -> ExecutionOutcom
     )
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def run(
     insns: NDArray[np.uint64], dram: NDArray[np.uint8], base: int, m: Machine, lay: Layout,
     rules: SemanticRules, pads: Scratchpads, queues_of_flags: NDArray[np.int64],
@@ -90,7 +89,7 @@ def run(
     )  # fmt: skip
 
 
-@nb.njit(cache=True, nogil=True)
+@allocating_helper
 def _run(
     insns: NDArray[np.uint64], dram: NDArray[np.uint8], base: int, m: Machine, lay: Layout,
     rules: SemanticRules, pads: Scratchpads, queues_of_flags: NDArray[np.int64],
@@ -121,7 +120,7 @@ def _run(
     return 0
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def execute_one(
     m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, lo: int, hi: int,
     dram: NDArray[np.uint8], base: int, counters: NDArray[np.int64],
@@ -160,7 +159,7 @@ def execute_one(
                 counters[5] += outer * inner * uops
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _record(
     result: ExecutionOutcome, instruction: int, fault: int, value: int, limit: int, extra: int
 ) -> int:

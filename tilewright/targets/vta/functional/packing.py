@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.vta.functional.vector import LANES, TILE, weight_tile
+from tilewright.targets.vta.njit_args import helper
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def unpack_rows(
     dram: NDArray[np.uint8], at: int, bits: int,
     target: NDArray[np.int32], first: int, pitch: int, width: int, rows: int,
@@ -42,7 +43,7 @@ def unpack_rows(
                 target[first + row * pitch + k] = value_at(dram, at, row * width + k, bits)
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def unpack_weights(
     dram: NDArray[np.uint8], at: int, bits: int,
     wgt: NDArray[np.int16], first: int, block_out: int, block_in: int, elements: int,
@@ -67,7 +68,7 @@ def unpack_weights(
                 wgt[place] = value_at(dram, at, number, bits)
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def unpack_uops(
     dram: NDArray[np.uint8], at: int, size: int, uop: NDArray[np.uint64], first: int, count: int
 ) -> None:
@@ -79,7 +80,7 @@ def unpack_uops(
         uop[first + n] = word
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def pack_rows(
     values: NDArray[np.int32], first: int, pitch: int, width: int, rows: int, bits: int,
     dram: NDArray[np.uint8], at: int,
@@ -104,7 +105,7 @@ def pack_rows(
                 dram[place] = np.uint8(kept | value << shift)
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def clear_items(target: NDArray[np.int32], first: int, count: int) -> None:
     """Clear `count` items of a flat array (n,), from `first` on."""
     cleared = target[first : first + count]
@@ -112,7 +113,7 @@ def clear_items(target: NDArray[np.int32], first: int, count: int) -> None:
         cleared[k] = 0
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def value_at(dram: NDArray[np.uint8], at: int, number: int, bits: int) -> int:
     """The signed value of `bits` bits (a power of two), number `number` after byte `at` of (n,)."""
     position = number * bits

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +23,7 @@ from tilewright.targets.vta.functional.packing import (
 from tilewright.targets.vta.functional.scratchpads import Scratchpads
 from tilewright.targets.vta.functional.semantics import SemanticRules
 from tilewright.targets.vta.isa import ACC, ACC_8BIT, INP, OUT, UOP, WGT
+from tilewright.targets.vta.njit_args import helper
 from tilewright.targets.vta.spec import Machine
 
 ADDRESS_MASK = (1 << 32) - 1
@@ -39,7 +39,7 @@ class Footprint(NamedTuple):
     wrapped: int
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def footprint_of(m: Machine, memory: int, t: Transfer) -> Footprint:
     """The address in elements counts modulo 2³² bytes, as in the functional simulator and RTL."""
     size = m.out_bytes
@@ -58,7 +58,7 @@ def footprint_of(m: Machine, memory: int, t: Transfer) -> Footprint:
     return Footprint(start, t.x_stride * step, step, int(address > ADDRESS_MASK))
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def depth_of(rules: SemanticRules, memory: int) -> int:
     """Elements of the scratchpad a LOAD of this memory type fills."""
     if memory == UOP:
@@ -70,7 +70,7 @@ def depth_of(rules: SemanticRules, memory: int) -> int:
     return rules.acc_depth
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def load(
     m: Machine,
     rules: SemanticRules,
@@ -112,7 +112,7 @@ def load(
         _pad(m, pads, t.memory, depth, index, t.y_pad_1 * width)
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _input_window(
     dram: NDArray[np.uint8], at: int, pitch: int, step: int, rows: int, columns: int, bits: int,
     inp: NDArray[np.int16], index: int, row: int, width: int, batch: int,
@@ -142,7 +142,7 @@ def _input_window(
         at += pitch
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def store(
     m: Machine,
     rules: SemanticRules,
@@ -180,7 +180,7 @@ def store(
             left -= count
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def keep_stale_output(
     acc: NDArray[np.int32], out: NDArray[np.int32], fresh: NDArray[np.uint8],
     first: int, count: int, size: int,
@@ -197,7 +197,7 @@ def keep_stale_output(
                     out[lane] = acc[lane]
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _pad(m: Machine, pads: Scratchpads, memory: int, depth: int, index: int, count: int) -> int:
     """Clear `count` neighbouring elements; returns the index behind them."""
     while count > 0:
@@ -219,7 +219,7 @@ def _pad(m: Machine, pads: Scratchpads, memory: int, depth: int, index: int, cou
     return index
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _fill(
     m: Machine, pads: Scratchpads, dram: NDArray[np.uint8],
     memory: int, depth: int, index: int, at: int, step: int, count: int,
@@ -257,7 +257,7 @@ def _fill(
     return index
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _outside(at: int, step: int, image_bytes: int) -> int:
     """How many elements from byte `at` on are not wholly inside the image; 0: the first is."""
     if at + step > image_bytes:
@@ -265,7 +265,7 @@ def _outside(at: int, step: int, image_bytes: int) -> int:
     return -(at // step) if at < 0 else 0
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _alike(fresh: NDArray[np.uint8], index: int, most: int) -> int:
     """How many elements from `index` on agree in whether OUT equals the accumulator."""
     count = 1

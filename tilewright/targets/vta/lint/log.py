@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
+
+from tilewright.targets.vta.njit_args import helper
 
 CAPACITY = 1 << 16
 """Findings kept with their instruction; of further ones only the class is kept."""
@@ -25,7 +26,7 @@ def empty_log() -> Log:
     return Log(np.empty((CAPACITY, 5), np.int64), np.zeros(1, np.int64), np.zeros(64, np.uint8))
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def note(log: Log, kind: int, instruction: int, value: int, limit: int, extra: int) -> None:
     """Append one finding."""
     log.met[kind] = 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,6 +31,7 @@ from tilewright.targets.vta.isa import (
 )
 from tilewright.targets.vta.lint import classes as c
 from tilewright.targets.vta.lint.log import Log, note
+from tilewright.targets.vta.njit_args import helper
 from tilewright.targets.vta.spec import Machine
 
 HLS_GEMM_PIPELINE = 4
@@ -65,7 +65,7 @@ def no_accesses(rules: SemanticRules) -> Accesses:
     )  # fmt: skip
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def inspect_transfer(
     m: Machine, rules: SemanticRules, pads: Scratchpads, is_store: bool, t: Transfer,
     clock: NDArray[np.int32], seen: Accesses, n: int, log: Log,
@@ -104,7 +104,7 @@ def inspect_transfer(
         written[index] = clock[module]
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _inspect_stored(
     rules: SemanticRules, pads: Scratchpads, t: Transfer,
     clock: NDArray[np.int32], seen: Accesses, n: int, log: Log,
@@ -121,7 +121,7 @@ def _inspect_stored(
         seen.acc_read[index] = clock[MODULE_STORE]
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def inspect_trips(m: Machine, g: DecodedLoops, n: int, log: Log) -> bool:
     """Whether a GEMM or ALU instruction does anything, and whether its micro-ops are built."""
     if g.iter_out == 0 or g.iter_in == 0:
@@ -135,7 +135,7 @@ def inspect_trips(m: Machine, g: DecodedLoops, n: int, log: Log) -> bool:
     return True
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def inspect_gemm(
     lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops, first_iteration: int,
     clock: NDArray[np.int32], seen: Accesses, n: int, log: Log,
@@ -168,7 +168,7 @@ def inspect_gemm(
                 iteration += 1
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def inspect_alu(
     lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops,
     clock: NDArray[np.int32], seen: Accesses, n: int, log: Log,
@@ -196,7 +196,7 @@ def inspect_alu(
                     note(log, c.DATA_RACE, n, d, 0, ACC)
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def run_tensor_shift(
     m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops, n: int,
     log: Log,
@@ -228,7 +228,7 @@ def run_tensor_shift(
                 pads.fresh[d] = 1
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _write_acc(seen: Accesses, d: int, clock: NDArray[np.int32]) -> bool:
     """Compute writes an accumulator: whether a STORE may still be reading it."""
     seen.acc_written[d] = clock[MODULE_COMPUTE]

@@ -6,7 +6,6 @@ two store different values, the result depends on what was there before.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,10 +28,11 @@ from tilewright.targets.vta.lint.portability import (
     inspect_trips,
     run_tensor_shift,
 )
+from tilewright.targets.vta.njit_args import helper, kernel
 from tilewright.targets.vta.spec import Machine
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def survey(
     insns: NDArray[np.uint64], order: NDArray[np.int64], clocks: NDArray[np.int32],
     dram: NDArray[np.uint8], noisy_dram: NDArray[np.uint8], base: int, m: Machine, lay: Layout,
@@ -83,7 +83,7 @@ def survey(
             _compare_stored(m, lo, hi, dram, noisy_dram, base, n, log)
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _compare_stored(
     m: Machine, lo: int, hi: int,
     dram: NDArray[np.uint8], noisy_dram: NDArray[np.uint8], base: int, n: int, log: Log,

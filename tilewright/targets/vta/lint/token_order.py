@@ -7,7 +7,6 @@ surely finished before it: its clock. Two accesses are ordered if and only if th
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,12 +14,13 @@ from tilewright.targets.vta.functional.execution_order import modules_of, wanted
 from tilewright.targets.vta.isa import FINISH, MODULE_COMPUTE, MODULE_LOAD, MODULE_STORE, get
 from tilewright.targets.vta.lint import classes as c
 from tilewright.targets.vta.lint.log import Log, note
+from tilewright.targets.vta.njit_args import allocating_helper, helper, kernel
 
 CONSUMERS = np.array([MODULE_COMPUTE, MODULE_LOAD, MODULE_STORE, MODULE_COMPUTE], np.int64)
 """The module that pops each queue (l2g, g2l, g2s, s2g)."""
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def clocks_of(
     insns: NDArray[np.uint64], order: NDArray[np.int64], queues_of_flags: NDArray[np.int64],
     consumers: NDArray[np.int64], tokens: NDArray[np.int64], token_limit: int, log: Log,
@@ -78,7 +78,7 @@ def clocks_of(
     return clocks
 
 
-@nb.njit(cache=True, nogil=True)
+@helper
 def _started_pops(
     insns: NDArray[np.uint64], instructions: NDArray[np.int32], clock: NDArray[np.int32],
     queue: int, popper_queues: NDArray[np.int64], pushers: NDArray[np.int32],
@@ -112,7 +112,7 @@ def _started_pops(
     return taken
 
 
-@nb.njit(cache=True, nogil=True)
+@allocating_helper
 def _instructions_by_module(modules: NDArray[np.int8]) -> NDArray[np.int32]:
     """The instructions of each module in order, shape (3, n), filled up with -1."""
     lists = np.full((3, len(modules)), -1, np.int32)
@@ -123,7 +123,7 @@ def _instructions_by_module(modules: NDArray[np.int8]) -> NDArray[np.int32]:
     return lists
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def check_finish(
     insns: NDArray[np.uint64], order: NDArray[np.int64], clocks: NDArray[np.int32], log: Log
 ) -> None:
@@ -151,7 +151,7 @@ def check_finish(
             note(log, c.INSTRUCTION_AFTER_FINISH, n, finish, 0, int(idle))
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def blocked_dispatch(
     insns: NDArray[np.uint64],
     queues_of_flags: NDArray[np.int64],

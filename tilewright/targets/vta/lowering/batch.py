@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,7 +26,7 @@ from tilewright.targets.vta.lowering.codes import (
     UNCHECKED,
 )
 from tilewright.targets.vta.lowering.extended import extended_space, lower_extended
-from tilewright.targets.vta.lowering.failures import OUT_OF_SPACE
+from tilewright.targets.vta.lowering.failures import OK, OUT_OF_SPACE
 from tilewright.targets.vta.lowering.fused_max_pool import lower_pooled
 from tilewright.targets.vta.lowering.fused_shortcut import lower_summed
 from tilewright.targets.vta.lowering.geometry import (
@@ -44,16 +44,21 @@ from tilewright.targets.vta.lowering.ml2tuner_space import (
     lower_unchecked,
     unchecked_space,
 )
-from tilewright.targets.vta.lowering.program_state import ProgramState, new_state, new_states
+from tilewright.targets.vta.lowering.program_state import ProgramState, new_states
 from tilewright.targets.vta.lowering.stall_features import count_waits
 from tilewright.targets.vta.lowering.template import lower_template, template_space
-from tilewright.targets.vta.njit_args import as_record, unowned
+from tilewright.targets.vta.njit_args import allocating_helper, as_record, kernel
 from tilewright.targets.vta.patterns.registry import patterns_of, pipeline_of
 from tilewright.targets.vta.spec import Machine, VtaSpec
 from tilewright.targets.workload import Workload
 
 SpaceName = Literal["template", "extended", "unchecked"]
 _CODES: dict[SpaceName, int] = {"template": TEMPLATE, "extended": EXTENDED, "unchecked": UNCHECKED}
+_LOWERINGS: dict[int, Callable[..., int]] = {
+    TEMPLATE: lower_template, EXTENDED: lower_extended, UNCHECKED: lower_unchecked,
+    POOL: lower_pool, POOLED: lower_pooled, SUMMED: lower_summed,
+}  # fmt: skip
+RowLowering = Callable[..., tuple[NDArray[np.uint64], NDArray[np.uint64]]]
 _CHUNK = 64  # configs a thread takes at a time
 SCRATCH = 1 << 15  # instructions: a longer program is written twice
 
@@ -140,36 +145,17 @@ class Lowering:
     ) -> tuple[int, NDArray[np.uint64], NDArray[np.uint64], ProgramState]:
         """One config by knob *values*, (knobs,) → failure code, instructions (n, 2), micro-ops
         (m,), counts."""
-        state = new_state()
-        uops = np.zeros(1 << self.machine.log_uop_depth, np.uint64)
-        size = 4096
-        while True:
-            out = np.zeros((size, 2), np.uint64)
-            code = lower_one(
-                self.code, *self.records, self.epilogue, values, self.stock, out, uops, state,
-            )  # fmt: skip
-            if code != OUT_OF_SPACE:
-                break
-            size = max(size * 4, int(state.instructions) + 64)
-        instructions = out[: state.instructions]
-        if code == 0:
-            _, machine, layout = self.records
-            count_waits(instructions, layout, machine, state)
-        return code, instructions, uops[: state.uops], state
+        codes, states = np.zeros(1, np.int64), new_states(1)
+        insns, uops = self.lower_rows(values[None], 0, 1, codes, states, keep=True)
+        return int(codes[0]), insns, uops, states[0]
 
     def cut_program(
         self, values: NDArray[np.int64], groups: int
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """The first groups of tiles of an unchecked program, knob *values* (3,): instructions
         (n, 2), the micro-op scratchpad's image (m,)."""
-        state = new_state()
-        uops = np.zeros(1 << self.machine.log_uop_depth, np.uint64)
-        out = np.zeros((4096, 2), np.uint64)
-        arguments = (*self.records, self.epilogue, values)
-        if lower_unchecked(*arguments, out, uops, state, groups) == OUT_OF_SPACE:
-            out = np.zeros((state.instructions, 2), np.uint64)
-            lower_unchecked(*arguments, out, uops, state, groups)
-        return out[: state.instructions], uops
+        codes, states = np.zeros(1, np.int64), new_states(1)
+        return self.lower_rows(values[None], 0, 1, codes, states, True, (groups,))
 
     def distinct(self, values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Rows of knob *values*, (n, knobs), that stand for all: (rows,), and which of them stands
@@ -179,6 +165,38 @@ class Lowering:
         alike = values.copy()
         set_alike(*self.records, self.epilogue, alike)
         return distinct(alike)
+
+    def lower_rows(
+        self,
+        values: NDArray[np.int64],
+        begin: int,
+        end: int,
+        codes: NDArray[np.int64],
+        states: NDArray[np.void],
+        keep: bool,
+        options: tuple[int, ...] | None = None,
+    ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Lower some rows of a batch; releases the GIL.
+
+        Args:
+            values: knob values, shape (n, knobs).
+            begin: first row.
+            end: row behind the last.
+            codes: shape (n,); takes the failure code of each row.
+            states: records of shape (n,); take the counts of each row.
+            keep: whether to return the programs.
+            options: those of the lowering, if not the usual ones.
+
+        Returns:
+            Instructions (…, 2) and micro-ops (…,) of the rows that could be lowered, one program
+            behind the other. Empty unless `keep`.
+        """
+        code = self.code
+        if options is None:
+            options = {TEMPLATE: (self.stock,), UNCHECKED: (EVERY_GROUP,)}.get(code, ())
+        return row_lowering(code)(
+            *self.records, self.epilogue, values, options, begin, end, codes, states, keep
+        )
 
     def programs(
         self, values: NDArray[np.int64]
@@ -190,10 +208,7 @@ class Lowering:
         kept: dict[int, tuple[NDArray[np.uint64], NDArray[np.uint64]]] = {}
 
         def run(begin: int, end: int) -> None:
-            kept[begin] = _lower_rows(
-                self.code, *self.records, self.epilogue, values, self.stock, begin, end,
-                codes, states, True,
-            )  # fmt: skip
+            kept[begin] = self.lower_rows(values, begin, end, codes, states, keep=True)
 
         over_chunks(len(values), run)
         chunks = [kept[begin] for begin in sorted(kept)]
@@ -213,10 +228,7 @@ class Lowering:
         states = new_states(len(values))
 
         def run(begin: int, end: int) -> None:
-            _lower_rows(
-                self.code, *self.records, self.epilogue, values, self.stock, begin, end,
-                codes, states, False,
-            )  # fmt: skip
+            self.lower_rows(values, begin, end, codes, states, keep=False)
 
         over_chunks(len(values), run)
         return codes, states
@@ -240,78 +252,54 @@ def _ragged(chunks: list[NDArray[np.uint64]], lengths: NDArray[np.int64]) -> Rag
     return Ragged(values, offsets)
 
 
-@nb.njit(cache=True, nogil=True)
-def lower_one(
-    kind: int, geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
-    values: NDArray[np.int64], stock: bool, out: NDArray[np.uint64], uops: NDArray[np.uint64],
-    state: ProgramState,
-) -> int:  # fmt: skip
-    """Dispatch to the lowering of a space (or of pools, `Lowering.code`); `values` (knobs,),
-    `epilogue` (steps, 3). Returns a failure code; fills `out` (instructions, 2), `uops`
-    (micro-ops,), `state`."""
-    if kind == TEMPLATE:
-        return lower_template(geo, m, lay, epilogue, values, stock, out, uops, state)
-    if kind == EXTENDED:
-        return lower_extended(geo, m, lay, epilogue, values, out, uops, state)
-    if kind == POOL:
-        return lower_pool(geo, m, lay, epilogue, values, out, uops, state)
-    if kind == POOLED:
-        return lower_pooled(geo, m, lay, epilogue, values, out, uops, state)
-    if kind == SUMMED:
-        return lower_summed(geo, m, lay, epilogue, values, out, uops, state)
-    return lower_unchecked(geo, m, lay, epilogue, values, out, uops, state, EVERY_GROUP)
+@allocating_helper
+def _grow(kept: NDArray[np.uint64], size: int, new_size: int) -> NDArray[np.uint64]:
+    """Return a longer array that begins with the first `size` rows of `kept`, (rows, columns)."""
+    grown = np.empty((new_size, kept.shape[1]), np.uint64)
+    # Plain loops: for its error message, an assignment of slices compiles numba's strings, too.
+    for i in range(size):
+        for j in range(kept.shape[1]):
+            grown[i, j] = kept[i, j]
+    return grown
 
 
-@nb.njit(cache=True, nogil=True)
-def lower_whole(
-    kind: int, geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
-    values: NDArray[np.int64], stock: bool, out: NDArray[np.uint64], uops: NDArray[np.uint64],
-    state: ProgramState,
-) -> tuple[int, NDArray[np.uint64]]:  # fmt: skip
-    """Lower into `out` and count what the program waits for; shapes as in `lower_one`. Returns the
-    failure code and `out`, or a larger array where that was too short."""
-    while True:
-        code = lower_one(
-            kind, geo, m, lay, unowned(epilogue), unowned(values), stock, unowned(out),
-            unowned(uops), unowned(state),
-        )  # fmt: skip
-        if code != OUT_OF_SPACE:
-            break
-        out = np.empty((state.instructions * 5 // 4, 2), np.uint64)
-    if code == 0:
-        count_waits(out[: state.instructions], lay, m, state)
-    return code, out
+@cache
+def row_lowering(code: int) -> RowLowering:
+    """Return the compiled loop over rows for one entry of `codes`.
 
+    Each lowering has a loop of its own, so that a command compiles only those that it uses.
+    """
+    lower = _LOWERINGS[code]
 
-@nb.njit(cache=True, nogil=True)
-def _lower_rows(
-    kind: int, geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
-    values: NDArray[np.int64], stock: bool, begin: int, end: int, codes: NDArray[np.int64],
-    states: NDArray[np.void], keep: bool,
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:  # fmt: skip
-    """Lower rows of a batch. Returns the instructions and micro-ops of all of them, one after the
-    other; none unless they are to be kept."""
-    out = np.empty((SCRATCH, 2), np.uint64)
-    uops = np.zeros(1 << m.log_uop_depth, np.uint64)
-    insns, insn_count = np.empty((4096 if keep else 0, 2), np.uint64), 0
-    kept_uops, uop_count = np.empty(256 if keep else 0, np.uint64), 0
-    for r in range(begin, end):
-        codes[r], out = lower_whole(
-            kind, geo, m, lay, epilogue, values[r], stock, out, uops, states[r]
-        )
-        if codes[r] != 0 or not keep:
-            continue
-        more_insns, more_uops = (states[r].instructions, states[r].uops)
-        if insn_count + more_insns > len(insns):
-            grown = np.empty((2 * (insn_count + more_insns), 2), np.uint64)
-            grown[:insn_count] = insns[:insn_count]
-            insns = grown
-        if uop_count + more_uops > len(kept_uops):
-            grown_uops = np.empty(2 * (uop_count + more_uops), np.uint64)
-            grown_uops[:uop_count] = kept_uops[:uop_count]
-            kept_uops = grown_uops
-        insns[insn_count : insn_count + more_insns] = out[:more_insns]
-        kept_uops[uop_count : uop_count + more_uops] = uops[:more_uops]
-        insn_count += more_insns
-        uop_count += more_uops
-    return insns[:insn_count].copy(), kept_uops[:uop_count].copy()
+    @kernel
+    def lower_rows(
+        geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
+        values: NDArray[np.int64], options: tuple[int, ...], begin: int, end: int,
+        codes: NDArray[np.int64], states: NDArray[np.void], keep: bool,
+    ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:  # fmt: skip
+        # Programs are written one behind the other; without `keep`, each over the last.
+        insns, written = np.empty((SCRATCH, 2), np.uint64), 0
+        uops = np.zeros(1 << m.log_uop_depth, np.uint64)
+        kept_uops, uop_count = np.empty((256, 1), np.uint64), 0
+        for r in range(begin, end):
+            state = states[r]
+            code = lower(geo, m, lay, epilogue, values[r], insns[written:], uops, state, options)
+            while code == OUT_OF_SPACE:
+                insns = _grow(insns, written, 2 * written + state.instructions * 5 // 4)
+                code = lower(
+                    geo, m, lay, epilogue, values[r], insns[written:], uops, state, options
+                )
+            codes[r] = code
+            if code != OK:
+                continue
+            count_waits(insns[written : written + state.instructions], lay, m, state)
+            if keep:
+                written += state.instructions
+                if uop_count + state.uops > len(kept_uops):
+                    kept_uops = _grow(kept_uops, uop_count, 2 * (uop_count + state.uops))
+                for i in range(state.uops):
+                    kept_uops[uop_count + i, 0] = uops[i]
+                uop_count += state.uops
+        return insns[:written], kept_uops[:uop_count, 0].copy()
+
+    return lower_rows

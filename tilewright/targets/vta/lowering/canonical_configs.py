@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +18,7 @@ from tilewright.targets.vta.lowering.plan import CHANNELS_OUTER, RESIDENT, Lower
 from tilewright.targets.vta.lowering.reduction_steps import cycles_later
 from tilewright.targets.vta.lowering.tile_codegen import epilogue_piece, last_part
 from tilewright.targets.vta.lowering.tiles import tile_at
-from tilewright.targets.vta.njit_args import stage, unowned
+from tilewright.targets.vta.njit_args import kernel, stage, unowned
 from tilewright.targets.vta.spec import Machine
 
 ORDER, INP_SLOTS, WGT_SLOTS, HEAD, RAMP, TAIL = 4, 5, 6, 8, 9, 10
@@ -37,7 +36,7 @@ def distinct(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.i
     return first, which
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def set_alike(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], values: NDArray[np.int64]
 ) -> None:

@@ -13,7 +13,6 @@ smaller tile is the same kernel with fewer iterations.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -42,7 +41,7 @@ from tilewright.targets.vta.lowering.reduction_steps import (
 from tilewright.targets.vta.lowering.residual import add_residual
 from tilewright.targets.vta.lowering.tile_codegen import finish
 from tilewright.targets.vta.lowering.tiles import FULL, GemmProgram, begin_tile, end_tile, tile_at
-from tilewright.targets.vta.njit_args import stage, unowned
+from tilewright.targets.vta.njit_args import allocating_helper, helper, stage, unowned
 from tilewright.targets.vta.spec import Machine
 
 KNOBS = (
@@ -85,15 +84,17 @@ def extended_space(geo: Geometry) -> Space:
     )  # fmt: skip
 
 
-@nb.njit(cache=True)
+@allocating_helper
 def lower_extended(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
     out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
+    options: tuple[int, ...],
 ) -> int:  # fmt: skip
     """Write the program of one config; `knobs` (knobs,) are the knob *values*, `epilogue`
     (steps, 3) is of `epilogue_steps`. Returns a failure code.
 
     `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` holds the counts.
+    There are no options.
     """
     instruction_writer.start(state)
     plan = plan_of(geo, m, lay, unowned(epilogue), knobs)
@@ -115,7 +116,7 @@ def lower_extended(
     )  # fmt: skip
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def _write(
     plan: LoweringPlan, state: ProgramState, out: NDArray[np.uint64], uops: NDArray[np.uint64],
     store_of: NDArray[np.int64], inp_ring: NDArray[np.int64], wgt_ring: NDArray[np.int64],

@@ -8,7 +8,6 @@ if that was computed just before.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,7 +43,7 @@ from tilewright.targets.vta.lowering.reduction_steps import (
 )
 from tilewright.targets.vta.lowering.tile_codegen import finish
 from tilewright.targets.vta.lowering.tiles import GemmProgram
-from tilewright.targets.vta.njit_args import unowned
+from tilewright.targets.vta.njit_args import allocating_helper, helper, unowned
 from tilewright.targets.vta.spec import Machine
 from tilewright.targets.workload import Workload
 
@@ -86,15 +85,17 @@ def check_pooled(workload: Workload, is_extended: bool) -> None:
         )
 
 
-@nb.njit(cache=True)
+@allocating_helper
 def lower_pooled(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
     out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
+    options: tuple[int, ...],
 ) -> int:  # fmt: skip
     """Write the program of one config; `knobs` (10,) are the knob *values*, `epilogue` (steps, 3)
     is of `epilogue_steps`, without tensors. Returns a failure code.
 
     `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` holds the counts.
+    There are no options.
     """
     instruction_writer.start(state)
     plan = pooled_plan_of(geo, m, lay, unowned(epilogue), knobs)
@@ -117,7 +118,7 @@ def lower_pooled(
     return _write(plan, Writing(program, maxima, rings))
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def _write(plan: PooledPlan, w: Writing) -> int:
     """The program of a plan, tile by tile, step by step."""
     t, slots, state = plan.sums.tiling, plan.sums.slots, w.program.state

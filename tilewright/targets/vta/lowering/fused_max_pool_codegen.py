@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
-
 from tilewright.targets.vta.isa import ALU_MIN, ALU_SHR, PUSH_NEXT, PUSH_PREV, pack_uop
 from tilewright.targets.vta.lowering import instruction_writer
 from tilewright.targets.vta.lowering.fused_max_pool_plan import (
@@ -41,6 +39,7 @@ from tilewright.targets.vta.lowering.reduction_steps import (
 )
 from tilewright.targets.vta.lowering.tile_codegen import LOAD_LATENCY, write_kernel
 from tilewright.targets.vta.lowering.tiles import GemmProgram, load_bias, stored_blocks, vector_of
+from tilewright.targets.vta.njit_args import helper
 
 _VECTOR, _GEMM = 2, 3  # kinds of runs of micro-ops; those of `pool_pieces` are 0 and 1
 _L, _C, _S = 0, 1, 2
@@ -54,7 +53,7 @@ class Writing(NamedTuple):
     rings: Rings
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def begin_tile(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
     """The accumulators' first value, once the last STORE from their slot is done: zero; where the
     pool's padding is, the least there is; and what is taken over."""
@@ -80,7 +79,7 @@ def begin_tile(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
         maximum(plan.pool, w.maxima, o, o.acc, source, 1, 0, 0, plan.carried * o.line, 1, 1)
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def reset_sums(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
     """Zero in all accumulators of a tile, but for the line that it reads elsewhere."""
     sums, o = tile.sums, tile.out
@@ -100,14 +99,14 @@ def reset_sums(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
     )  # fmt: skip
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def line_above(plan: PooledPlan, tile: PooledTile) -> int:
     """Where the lines begin that a tile takes over."""
     above = pooled_tile_at(plan, tile.sums.number - 1, tile.sums.tiles).out
     return above.acc + (above.lines - plan.carried) * above.line
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def run_step(plan: PooledPlan, w: Writing, tile: PooledTile, step: ReductionStep) -> None:
     """Weights, if they are to be loaded, and GEMMs; in parts at the beginning, if asked to."""
     sums = tile.sums
@@ -130,7 +129,7 @@ def run_step(plan: PooledPlan, w: Writing, tile: PooledTile, step: ReductionStep
         part = max(part + 1, (part * pixels - LOAD_LATENCY) // beats)
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def gemms(
     plan: PooledPlan, w: Writing, tile: PooledTile, step: ReductionStep, done: int, part: int
 ) -> None:
@@ -152,7 +151,7 @@ def gemms(
         gemm_of(plan, w, tile, at + done, at + done + part, last - first, phases)
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def kernel_of(
     plan: PooledPlan, w: Writing, tile: PooledTile, step: ReductionStep, dst: int, src: int
 ) -> int:
@@ -171,7 +170,7 @@ def kernel_of(
     return at
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def gemm_of(
     plan: PooledPlan, w: Writing, tile: PooledTile, bgn: int, end: int, width: int, phases: int
 ) -> None:
@@ -188,7 +187,7 @@ def gemm_of(
     )  # fmt: skip
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def end_tile(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
     """Maxima, epilogue of what they leave, and store."""
     o, state, out = tile.out, w.program.state, w.program.out
@@ -220,7 +219,7 @@ def end_tile(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
     w.program.store_of[tile.sums.slot] = state.instructions - 1
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def with_vector(
     plan: PooledPlan, w: Writing, tile: PooledTile, at: int, pitch: int, src: int, opcode: int
 ) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,7 +34,7 @@ from tilewright.targets.vta.lowering.plan import (
 from tilewright.targets.vta.lowering.template_tiling import window
 from tilewright.targets.vta.lowering.tiles import GemmTile as SumsTile
 from tilewright.targets.vta.lowering.tiles import place_at
-from tilewright.targets.vta.njit_args import stage
+from tilewright.targets.vta.njit_args import helper, stage, view_stage
 from tilewright.targets.vta.spec import Machine
 
 COPY_CYCLES = 5
@@ -81,7 +80,7 @@ def pooled_tiling(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
     )  # fmt: skip
 
 
-@stage
+@view_stage
 def pooled_plan_of(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
 ) -> PooledPlan:
@@ -117,7 +116,7 @@ def pooled_plan_of(
     return PooledPlan(sums, pool, carried, read_there)
 
 
-@nb.njit(cache=True)
+@helper
 def carries(geo: Geometry, knobs: NDArray[np.int64], col_tiles: int, co_tiles: int) -> bool:
     """Whether a tile takes over the sums that it shares with the one above it, which is the one
     before it and still there. Knobs, (knobs,) or (knobs, n), and numbers of tiles may be of many
@@ -127,7 +126,7 @@ def carries(geo: Geometry, knobs: NDArray[np.int64], col_tiles: int, co_tiles: i
     return in_order & (knobs[7] > 1) & cheaper & (geo.pool_kh > geo.pool_sh)
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def pooled_tile_at(plan: PooledPlan, number: int, tiles: int) -> PooledTile:
     """The tile that is computed after `number` others, of so many."""
     geo, t, p = plan.sums.geo, plan.sums.tiling, plan.pool.tiling

@@ -7,7 +7,6 @@ convolution's own products are added to that. The pipeline is that of extended s
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,7 +43,7 @@ from tilewright.targets.vta.lowering.tiles import (
     load_bias,
     tile_at,
 )
-from tilewright.targets.vta.njit_args import stage, unowned
+from tilewright.targets.vta.njit_args import allocating_helper, helper, stage, unowned, view_stage
 from tilewright.targets.vta.spec import Machine
 from tilewright.targets.workload import Workload
 
@@ -66,15 +65,17 @@ def check_summed(workload: Workload, is_extended: bool) -> None:
         )
 
 
-@nb.njit(cache=True)
+@allocating_helper
 def lower_summed(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
     out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
+    options: tuple[int, ...],
 ) -> int:  # fmt: skip
     """Write the program of one config; `knobs` (knobs,) are the knob *values*, `epilogue`
     (steps, 3) is of `epilogue_steps`, the shortcut's first. Returns a failure code.
 
     `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` holds the counts.
+    There are no options.
     """
     instruction_writer.start(state)
     plan = summed_plan_of(geo, m, lay, unowned(epilogue), knobs)
@@ -99,7 +100,7 @@ def lower_summed(
     )
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def _write(plan: SummedPlan, program: GemmProgram, rings: Rings, beside_rings: Rings) -> int:
     """The program of a plan, tile by tile, step by step."""
     own, beside, state = plan.own, plan.beside, program.state
@@ -152,7 +153,7 @@ def _turned(own: Cursor, by: Cursor) -> Cursor:
     )  # fmt: skip
 
 
-@stage
+@view_stage
 def _with_all_vectors(plan: SummedPlan) -> LoweringPlan:
     """What `prepare` loads the vectors of both by: they lie one behind the other."""
     own = plan.own

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,7 +25,7 @@ from tilewright.targets.vta.lowering.plan import (
     slots_of,
     tiling_of,
 )
-from tilewright.targets.vta.njit_args import stage
+from tilewright.targets.vta.njit_args import helper, view_stage
 from tilewright.targets.vta.spec import Machine
 
 
@@ -39,7 +38,7 @@ class SummedPlan(NamedTuple):
     vectors: int
 
 
-@nb.njit(cache=True)
+@helper
 def beside_of(geo: Geometry) -> Geometry:
     """The shortcut of a convolution by itself, in the memory that the two share. Sizes in bytes,
     which no lowering asks for, are left out."""
@@ -53,7 +52,7 @@ def beside_of(geo: Geometry) -> Geometry:
     )  # fmt: skip
 
 
-@nb.njit(cache=True)
+@helper
 def reduction_of(t: GemmTiling, steps: int, first: int) -> GemmTiling:
     """The same tiles with so many steps, of which the own ones begin at `first`."""
     return GemmTiling(
@@ -62,7 +61,7 @@ def reduction_of(t: GemmTiling, steps: int, first: int) -> GemmTiling:
     )  # fmt: skip
 
 
-@nb.njit(cache=True)
+@helper
 def shared_slots(
     own: Geometry, m: Machine, t: GemmTiling, beside: GemmTiling, operations: Operations,
     knobs: NDArray[np.int64],
@@ -77,7 +76,7 @@ def shared_slots(
     )  # fmt: skip
 
 
-@nb.njit(cache=True)
+@helper
 def vectors_behind(s: BufferSlots, places: int) -> BufferSlots:
     """The same, but for vectors that lie so many places further on."""
     return BufferSlots(
@@ -87,7 +86,7 @@ def vectors_behind(s: BufferSlots, places: int) -> BufferSlots:
     )  # fmt: skip
 
 
-@nb.njit(cache=True)
+@helper
 def with_vectors(o: Operations, vectors: int) -> Operations:
     """The same with so many vectors."""
     return Operations(
@@ -95,7 +94,7 @@ def with_vectors(o: Operations, vectors: int) -> Operations:
     )
 
 
-@stage
+@view_stage
 def summed_plan_of(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
 ) -> SummedPlan:

@@ -34,24 +34,23 @@ from tilewright.targets.vta.isa import (
 )
 from tilewright.targets.vta.lowering.failures import FIELD, OK, OUT_OF_SPACE
 from tilewright.targets.vta.lowering.program_state import ProgramState
-from tilewright.targets.vta.njit_args import set_zero
+from tilewright.targets.vta.njit_args import helper, set_zero
 
 # Compiled without reference counts, whichever kernel compiles it first: what writes one instruction
 # allocates nothing, and counting its arrays would take most of its time.
-compiled = nb.njit(cache=True, _nrt=False)
 
 _L, _C, _S = 0, 1, 2
 _SIZE_LIMIT = 1 << 16
 
 
-@compiled
+@helper
 def start(state: ProgramState) -> None:
     """Forget an earlier program."""
     set_zero(state)
     state.carrier = -1
 
 
-@compiled
+@helper
 def append(state: ProgramState, out: NDArray[np.uint64], lo: int, hi: int, carrier: int) -> None:
     """Write one instruction; `carrier` is the module a following push may ride on, -1 for none."""
     n = state.instructions
@@ -63,7 +62,7 @@ def append(state: ProgramState, out: NDArray[np.uint64], lo: int, hi: int, carri
     state.pushed = nb.int64(nb.uint64(lo) & nb.uint64(PUSH_PREV | PUSH_NEXT))
 
 
-@compiled
+@helper
 def take_pops(state: ProgramState, module: int) -> int:
     """The pop flags waiting for a module's next instruction."""
     at = 2 * module
@@ -72,7 +71,7 @@ def take_pops(state: ProgramState, module: int) -> int:
     return waiting * POP_PREV  # POP_NEXT is the next bit
 
 
-@compiled
+@helper
 def noop(state: ProgramState, out: NDArray[np.uint64], module: int, flags: int) -> None:
     """An instruction that only passes tokens: the transfer of zero elements."""
     state.nops += 1
@@ -87,7 +86,7 @@ def noop(state: ProgramState, out: NDArray[np.uint64], module: int, flags: int) 
         append(state, out, lo, hi, _S)
 
 
-@compiled
+@helper
 def commit_pops(state: ProgramState, out: NDArray[np.uint64], module: int) -> None:
     """Turn pending pops of a module into a no-op."""
     flags = take_pops(state, module)
@@ -95,7 +94,7 @@ def commit_pops(state: ProgramState, out: NDArray[np.uint64], module: int) -> No
         noop(state, out, module, flags)
 
 
-@compiled
+@helper
 def pop(state: ProgramState, out: NDArray[np.uint64], source: int, module: int) -> None:
     """`module`'s next instruction waits for a token of `source`."""
     waiting = 1 << (2 * module + (0 if source < module else 1))
@@ -104,7 +103,7 @@ def pop(state: ProgramState, out: NDArray[np.uint64], source: int, module: int) 
     state.pops |= waiting
 
 
-@compiled
+@helper
 def push(state: ProgramState, out: NDArray[np.uint64], module: int, target: int) -> None:
     """`module` sends a token to `target` when what it was given so far is done."""
     state.tokens += 1
@@ -119,7 +118,7 @@ def push(state: ProgramState, out: NDArray[np.uint64], module: int, target: int)
     noop(state, out, module, flag)
 
 
-@compiled
+@helper
 def flag(state: ProgramState, out: NDArray[np.uint64], at: int, bit: int) -> None:
     """Let the instruction at index `at`, already written, push one more token."""
     state.tokens += 1
@@ -129,7 +128,7 @@ def flag(state: ProgramState, out: NDArray[np.uint64], at: int, bit: int) -> Non
         out[at, 0] |= nb.uint64(bit)
 
 
-@compiled
+@helper
 def memory(
     state: ProgramState, out: NDArray[np.uint64], opcode: int, kind: int, sram: int, dram: int,
     y: int, x: int, stride: int, y0: int, y1: int, x0: int, x1: int, element_bytes: int,
@@ -169,7 +168,7 @@ def memory(
     append(state, out, lo, hi, module)
 
 
-@compiled
+@helper
 def region(
     state: ProgramState, out: NDArray[np.uint64], opcode: int, kind: int, sram: int, dram: int,
     n0: int, s0: int, n1: int, s1: int, n2: int, element_bytes: int,
@@ -204,7 +203,7 @@ def region(
     return n0
 
 
-@compiled
+@helper
 def gemm(
     state: ProgramState, out: NDArray[np.uint64], lay: Layout, reset: int, bgn: int, end: int,
     n0: int, n1: int, d0: int, d1: int, s0: int, s1: int, w0: int, w1: int,
@@ -227,7 +226,7 @@ def gemm(
     append(state, out, lo, hi, _C)
 
 
-@compiled
+@helper
 def alu(
     state: ProgramState, out: NDArray[np.uint64], lay: Layout, bgn: int, end: int,
     n0: int, n1: int, d0: int, d1: int, s0: int, s1: int, opcode: int, use_imm: int, imm: int,
@@ -246,13 +245,13 @@ def alu(
     append(state, out, lo, hi, _C)
 
 
-@compiled
+@helper
 def finish(state: ProgramState, out: NDArray[np.uint64]) -> None:
     """FINISH, with whatever compute still has to wait for."""
     append(state, out, nb.uint64(FINISH) | nb.uint64(take_pops(state, _C)), nb.uint64(0), -1)
 
 
-@compiled
+@helper
 def outcome(state: ProgramState, out: NDArray[np.uint64]) -> int:
     """The failure code of a finished program. Counts are right even if `out` was too short."""
     if state.problem:

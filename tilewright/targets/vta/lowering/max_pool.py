@@ -8,7 +8,6 @@ first GEMM starts early and the last STORE is short.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,7 +40,7 @@ from tilewright.targets.vta.lowering.max_pool_plan import (
 from tilewright.targets.vta.lowering.program_state import ProgramState
 from tilewright.targets.vta.lowering.template_tiling import window
 from tilewright.targets.vta.lowering.tile_codegen import LOAD_LATENCY, finish, load_window
-from tilewright.targets.vta.njit_args import stage, unowned
+from tilewright.targets.vta.njit_args import allocating_helper, helper, stage, unowned
 from tilewright.targets.vta.spec import Machine
 from tilewright.targets.workload import Workload
 
@@ -79,15 +78,17 @@ def check_pool(workload: Workload) -> None:
             )
 
 
-@nb.njit(cache=True)
+@allocating_helper
 def lower_pool(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
     out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
+    options: tuple[int, ...],
 ) -> int:  # fmt: skip
     """Write the program of one config; `knobs` (7,) are the knob *values*, `epilogue` (steps, 3) is
     of `epilogue_steps`, constants only. Returns a failure code.
 
     `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` holds the counts.
+    There are no options.
     """
     instruction_writer.start(state)
     plan = pool_plan_of(geo, m, lay, unowned(epilogue), knobs)
@@ -105,7 +106,7 @@ def lower_pool(
     return _write(plan, program)
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def _write(plan: PoolPlan, program: PoolProgram) -> int:
     """The program of a plan, tile by tile."""
     prepare(plan, program)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,7 +28,7 @@ from tilewright.targets.vta.lowering.max_pool_plan import (
     numbers,
 )
 from tilewright.targets.vta.lowering.program_state import ProgramState
-from tilewright.targets.vta.njit_args import stage
+from tilewright.targets.vta.njit_args import helper, stage
 
 MAX_RUNS = 512
 
@@ -103,7 +102,7 @@ def new_run(
     return at
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def alu_run(
     program: PoolProgram, lay: Layout, line: int, pitch: int, blocks: int, dst: int, src: int,
     room: int,
@@ -118,7 +117,7 @@ def alu_run(
     return at
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def in_place(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, at: int, lines: int, pitch: int,
     width: int, opcode: int, immediate: int,
@@ -127,7 +126,7 @@ def in_place(
     alu(plan, program, tile, at, at, lines, pitch, pitch, width, 1, 1, opcode, 1, immediate)
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def maximum(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, dst: int, src: int, n0: int, d0: int,
     s0: int, n1: int, d1: int, s1: int,
@@ -140,7 +139,7 @@ def maximum(
     alu(plan, program, tile, dst, src, n0, d0, s0, n1, d1, s1, ALU_MAX, 0, 0)
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def alu(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, dst: int, src: int, n0: int, d0: int,
     s0: int, n1: int, d1: int, s1: int, opcode: int, use_imm: int, imm: int,
@@ -161,7 +160,7 @@ def alu(
     )  # fmt: skip
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def bring_pixels(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
     """GEMMs that add a tile's input, times the identity, to its accumulators.
 
@@ -184,7 +183,7 @@ def bring_pixels(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
             )
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def bring_phases(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, begin: int, end: int, width: int,
     step: int, sets: int, lines: int, from_row: int,
@@ -226,7 +225,7 @@ class Sides(NamedTuple):
     right: int
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def lower_padding(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
     """Subtract from the padding, which a LOAD fills with zeros, until no pixel is less."""
     geo = plan.geo
@@ -238,7 +237,7 @@ def lower_padding(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
     columns_in_padding(plan, program, tile, sides, geo.sw, 0, tile.lines, ALU_ADD, lowest)
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def lines_in_padding(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, sides: Sides, opcode: int, immediate: int
 ) -> None:
@@ -250,7 +249,7 @@ def lines_in_padding(
             in_place(plan, program, tile, at, 1, 0, count * tile.line, opcode, immediate)
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def columns_in_padding(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, sides: Sides, stride: int,
     first_line: int, lines: int, opcode: int, immediate: int,
@@ -279,7 +278,7 @@ def first_output(plan: PoolPlan, tile: PoolTile) -> int:
     return tile.acc + plan.rows.home * tile.line + before(plan.cols, plan.cols.home, tile.cols)
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def maxima_of_rows(plan: PoolPlan, program: PoolProgram, tile: PoolTile, above: int) -> None:
     """Maxima of neighbouring lines: of their home columns, or of all if columns come later. From
     `above` on lies what stands for the first line, which only the first output reads; -1: itself.
@@ -307,7 +306,7 @@ def maxima_of_rows(plan: PoolPlan, program: PoolProgram, tile: PoolTile, above: 
             )  # fmt: skip
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def maxima_of_columns(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
     """Maxima of neighbouring columns: of the home lines, or of all if rows come later."""
     cols = plan.cols
@@ -331,7 +330,7 @@ def maxima_of_columns(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> N
         )  # fmt: skip
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def store_rows(plan: PoolPlan, program: PoolProgram, tile: PoolTile, blocks: int) -> None:
     """A STORE a row of the outputs of a tile's first blocks: other pixels lie between two rows."""
     geo, first = plan.geo, first_output(plan, tile)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +18,7 @@ from tilewright.targets.vta.isa import Layout
 from tilewright.targets.vta.lowering.failures import ALLOC_ACC, ALLOC_INP, OK
 from tilewright.targets.vta.lowering.geometry import Geometry
 from tilewright.targets.vta.lowering.template_tiling import window
-from tilewright.targets.vta.njit_args import stage
+from tilewright.targets.vta.njit_args import allocating_helper, helper, stage, view_stage
 from tilewright.targets.vta.spec import Machine
 
 # The columns of a step of `maxima_of`: number j of a phase takes the maximum of itself and number
@@ -78,7 +77,7 @@ class PoolPlan(NamedTuple):
     rows_first: bool
 
 
-@nb.njit(cache=True)
+@helper
 def axis_of(kernel: int, stride: int, outputs: int) -> PoolAxis:
     """The windows of tiles with up to so many outputs."""
     stride = kernel if outputs == 1 else min(kernel, stride)
@@ -87,25 +86,25 @@ def axis_of(kernel: int, stride: int, outputs: int) -> PoolAxis:
     return PoolAxis(kernel, stride, outputs == 1, full, last, home)
 
 
-@nb.njit(cache=True)
+@helper
 def length(axis: PoolAxis, outputs: int) -> int:
     """Pixels that so many outputs read."""
     return (outputs - 1) * axis.stride + axis.kernel
 
 
-@nb.njit(cache=True)
+@helper
 def numbers(axis: PoolAxis, phase: int, outputs: int) -> int:
     """Pixels of a phase that so many outputs read."""
     return outputs + axis.full - (1 if phase > axis.last else 0)
 
 
-@nb.njit(cache=True)
+@helper
 def before(axis: PoolAxis, phase: int, outputs: int) -> int:
     """Pixels of the phases before, that so many outputs read."""
     return phase * (outputs + axis.full) - max(0, phase - axis.last - 1)
 
 
-@nb.njit(cache=True)
+@helper
 def maxima_of(axis: PoolAxis, outputs: int, steps: NDArray[np.int64]) -> int:
     """The maxima along an axis that leave so many outputs in the home phase: fills `steps`
     (kernel + 32, 4), columns as named above, and returns how many there are.
@@ -141,7 +140,7 @@ def maxima_of(axis: PoolAxis, outputs: int, steps: NDArray[np.int64]) -> int:
     return k
 
 
-@nb.njit(cache=True)
+@allocating_helper
 def count_maxima(kernel: int, stride: int, tile: int, outputs: int) -> int:
     """Maxima along an axis for `outputs` of a tile that may have up to `tile`."""
     axis = axis_of(kernel, stride, tile)
@@ -154,13 +153,14 @@ def count_maxima(kernel: int, stride: int, tile: int, outputs: int) -> int:
 
 def maxima_an_output(kernel: int, stride: int) -> int:
     """Maxima along an axis for one more output of a tile that has several."""
-    return count_maxima(kernel, stride, 3, 3) - count_maxima(kernel, stride, 3, 2)
+    return int(count_maxima(kernel, stride, 3, 3) - count_maxima(kernel, stride, 3, 2))
 
 
 def fewest_maxima(kernel: int, stride: int, outputs: int) -> int:
     """Maxima along an axis that so many outputs take at least, however they are cut into tiles: a
     cut only makes more of them, but for tiles of one output, which take one less than pixels."""
-    return min(count_maxima(kernel, stride, outputs + 1, outputs), (kernel - 1) * outputs)
+    most = int(count_maxima(kernel, stride, outputs + 1, outputs))
+    return min(most, (kernel - 1) * outputs)
 
 
 @stage
@@ -179,7 +179,7 @@ def pool_tiling(geo: Geometry, knobs: NDArray[np.int64], gather: bool) -> PoolTi
     )  # fmt: skip
 
 
-@stage
+@view_stage
 def pool_plan_of(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
 ) -> PoolPlan:

@@ -12,7 +12,6 @@ is computed in full (dummy work) and stored in part, row by row where its column
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +22,7 @@ from tilewright.targets.vta.lowering.failures import OK, OUT_OF_SPACE
 from tilewright.targets.vta.lowering.geometry import Geometry
 from tilewright.targets.vta.lowering.program_state import ProgramState
 from tilewright.targets.vta.lowering.template_tiling import window
+from tilewright.targets.vta.njit_args import allocating_helper, helper, kernel
 from tilewright.targets.vta.spec import Machine
 
 KNOBS = ("nthread", "tile_h", "tile_w")
@@ -39,7 +39,7 @@ def unchecked_space() -> Space:
                                Knob("tile_w", sizes)))  # fmt: skip
 
 
-@nb.njit(cache=True)
+@kernel
 def fits(geo: Geometry, m: Machine, knobs: NDArray[np.int64]) -> bool:
     """Whether with these knob values, (3,), no scratchpad wraps and no pad is cut off; such a
     program is right."""
@@ -54,7 +54,7 @@ def fits(geo: Geometry, m: Machine, knobs: NDArray[np.int64]) -> bool:
     )  # fmt: skip
 
 
-@nb.njit(cache=True)
+@kernel
 def stored_blocks(geo: Geometry, knobs: NDArray[np.int64], most_groups: int) -> NDArray[np.bool_]:
     """Which output elements a program cut after `most_groups` stores: (n, co, oh, ow) in blocks."""
     v, th, tw = knobs[0], knobs[1], knobs[2]
@@ -67,20 +67,21 @@ def stored_blocks(geo: Geometry, knobs: NDArray[np.int64], most_groups: int) -> 
     return stored
 
 
-@nb.njit(cache=True)
+@allocating_helper
 def lower_unchecked(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
     out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
-    most_groups: int,
+    options: tuple[int, ...],
 ) -> int:  # fmt: skip
     """Write the program of one config; `knobs` (3,) are the knob *values*, `epilogue` (steps, 3) is
     of `epilogue_steps`. Never refuses one; the code it returns is OK or OUT_OF_SPACE.
 
     `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` holds the counts.
-    `most_groups` ends the program early, after that many groups of threads.
+    The only option ends the program early, after that many groups of threads.
 
     Every epilogue step must have a constant operand.
     """
+    most_groups = options[0]
     v, th, tw = knobs[0], knobs[1], knobs[2]
     ih, iw = window(th, geo.sh, geo.kh, geo.dh), window(tw, geo.sw, geo.kw, geo.dw)
     kk = geo.kh * geo.kw
@@ -157,7 +158,7 @@ def lower_unchecked(
     return OUT_OF_SPACE if state.instructions > out.shape[0] else OK
 
 
-@nb.njit(cache=True)
+@helper
 def _place(
     tile: int, co_all: int, row_tiles: int, col_tiles: int, th: int, tw: int
 ) -> tuple[int, int, int, int]:
@@ -167,7 +168,7 @@ def _place(
     return pixel // col_tiles // row_tiles, tile % co_all, row, pixel % col_tiles * tw
 
 
-@nb.njit(cache=True)
+@helper
 def _write_kernels(
     geo: Geometry, lay: Layout, uops: NDArray[np.uint64], v: int, th: int, tw: int, ih: int, iw: int
 ) -> int:
@@ -193,7 +194,7 @@ def _write_kernels(
     return count
 
 
-@nb.njit(cache=True)
+@helper
 def _load_window(
     state: ProgramState, out: NDArray[np.uint64], geo: Geometry, m: Machine, channel: int,
     row: int, col: int, ih: int, iw: int, sram: int,
@@ -208,7 +209,7 @@ def _load_window(
     )  # fmt: skip
 
 
-@nb.njit(cache=True)
+@helper
 def _store(
     state: ProgramState, out: NDArray[np.uint64], geo: Geometry, m: Machine, channel: int,
     row: int, col: int, th: int, tw: int, sram: int,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,7 +25,7 @@ from tilewright.targets.vta.lowering.tile_codegen import (
     weights_stream,
     wgt_places,
 )
-from tilewright.targets.vta.njit_args import stage
+from tilewright.targets.vta.njit_args import helper, stage, view_stage
 from tilewright.targets.vta.spec import Machine
 
 CHANNELS_OUTER, PIXELS_OUTER = 0, 1
@@ -113,7 +112,7 @@ class LoweringPlan(NamedTuple):
     behind: NDArray[np.int64]  # steps of an average's epilogue
 
 
-@nb.njit(cache=True)
+@helper
 def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
     """The tiles of a config's knob values, (knobs,)."""
     th, tw, tco, tci, head = knobs[0], knobs[1], knobs[2], knobs[3], knobs[8]
@@ -129,20 +128,20 @@ def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
     )  # fmt: skip
 
 
-@nb.njit(cache=True)
+@view_stage
 def own_steps(geo: Geometry, epilogue: NDArray[np.int64]) -> NDArray[np.int64]:
     """Of the steps of `geometry.epilogue_steps`, (steps, 3), those of neither shortcut nor
     average."""
     return epilogue[geo.beside_steps : epilogue.shape[0] - geo.average_steps]
 
 
-@nb.njit(cache=True)
+@view_stage
 def average_steps(geo: Geometry, epilogue: NDArray[np.int64]) -> NDArray[np.int64]:
     """Of the steps of `geometry.epilogue_steps`, (steps, 3), those of an average."""
     return epilogue[epilogue.shape[0] - geo.average_steps :]
 
 
-@nb.njit(cache=True)
+@helper
 def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
     """The steps of `geometry.epilogue_steps`, (steps, 3), counted."""
     vectors = 0
@@ -182,7 +181,7 @@ def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
     )
 
 
-@nb.njit(cache=True)
+@helper
 def gemms_of_residual(scale: int) -> tuple[int, int]:
     """How a residual times 2^scale gets there: GEMMs by the identity, left shift behind them. Two
     GEMMs take as long as one and a shift, and need not come first."""
@@ -200,7 +199,7 @@ def extra_iterations(operations: Operations) -> int:
     return operations.in_place + operations.residual + (operations.shift > 0) + first
 
 
-@nb.njit(cache=True)
+@helper
 def slots_of(
     geo: Geometry, m: Machine, t: GemmTiling, operations: Operations, inp_slots: int,
     wgt_slots: int, acc_slots: int,
@@ -233,7 +232,7 @@ def slots_of(
     )  # fmt: skip
 
 
-@nb.njit(cache=True)
+@helper
 def residual_slots(t: GemmTiling, room: int) -> tuple[int, int, int]:
     """Slots of the residual in `room`, output blocks and rows of a piece. Whole tiles, where
     they fit: loads of the next tile's inputs queue up behind a piece that waits for its slot."""
@@ -248,7 +247,7 @@ def residual_slots(t: GemmTiling, room: int) -> tuple[int, int, int]:
     return 0, 1, 1
 
 
-@nb.njit(cache=True)
+@helper
 def slots_failure(m: Machine, t: GemmTiling, operations: Operations, slots: BufferSlots) -> int:
     """OK, or the scratchpad that is too small."""
     if slots.inp > MAX_SLOTS or slots.inp * slots.inp_size > m.inp_built:
@@ -262,7 +261,7 @@ def slots_failure(m: Machine, t: GemmTiling, operations: Operations, slots: Buff
     return OK
 
 
-@nb.njit(cache=True)
+@helper
 def hardware_loops(geo: Geometry, t: GemmTiling, only_pixels: bool) -> LoopPlan:
     """Which two loops run in hardware: pixels first, then, unless pixels alone are wanted, the
     longest of the rest."""
@@ -291,7 +290,7 @@ def hardware_loops(geo: Geometry, t: GemmTiling, only_pixels: bool) -> LoopPlan:
     return LoopPlan(hw0, hw1, co_unrolled, hw0 < OUTPUT_BLOCKS and hw1 < OUTPUT_BLOCKS)
 
 
-@stage
+@view_stage
 def plan_of(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
 ) -> LoweringPlan:

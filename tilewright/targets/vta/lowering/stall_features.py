@@ -28,6 +28,7 @@ from tilewright.targets.vta.isa import (
     module_of,
 )
 from tilewright.targets.vta.lowering.program_state import ProgramState
+from tilewright.targets.vta.njit_args import allocating_helper
 from tilewright.targets.vta.spec import Machine
 
 _RING = 512  # tokens of one queue that are remembered; hardware holds 255
@@ -35,7 +36,7 @@ _QUEUES = np.array(FLAG_QUEUES, np.int64)  # of pop_prev, pop_next, push_prev, p
 _TO_COMPUTE, _FROM_STORE = 0, 3
 
 
-@nb.njit(cache=True, nogil=True)
+@allocating_helper
 def count_waits(program: NDArray[np.uint64], lay: Layout, m: Machine, state: ProgramState) -> None:
     """Fill the counts of waiting of a `program` (instructions, 2) in its `state`, whose other
     counts are known."""

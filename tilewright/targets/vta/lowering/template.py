@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,7 +53,7 @@ from tilewright.targets.vta.lowering.template_tiling import (
     tile_of,
     tiling_of,
 )
-from tilewright.targets.vta.njit_args import stage
+from tilewright.targets.vta.njit_args import allocating_helper, helper, stage
 from tilewright.targets.vta.spec import Machine
 
 KNOBS = ("tile_b", "tile_h", "tile_w", "tile_ci", "tile_co", "oc_nthread", "h_nthread")
@@ -96,7 +95,7 @@ def template_space(geo: Geometry) -> Space:
     return Space("template", tuple(Knob(n, v) for n, v in zip(KNOBS, values, strict=True)))
 
 
-@nb.njit(cache=True)
+@helper
 def stock_failure(geo: Geometry, m: Machine, t: TemplateTiling) -> int:
     """The stock stack's verdict: the first class that applies, build errors before run errors."""
     if (t.on == 2 and t.co_tiles % 2) or (t.hn == 2 and t.row_tiles % 2):
@@ -120,7 +119,7 @@ def stock_failure(geo: Geometry, m: Machine, t: TemplateTiling) -> int:
     return OK
 
 
-@nb.njit(cache=True)
+@helper
 def _repeats_destination(nest: LoopNest) -> bool:
     """Whether the runtime's check sees one accumulator index twice within two consecutive uops."""
     hardware = 0
@@ -139,16 +138,19 @@ def _repeats_destination(nest: LoopNest) -> bool:
     return reduction_unrolled and after < 3
 
 
-@nb.njit(cache=True)
+@allocating_helper
 def lower_template(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
-    stock: bool, out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
+    out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
+    options: tuple[int, ...],
 ) -> int:  # fmt: skip
     """Write the program of one config; `knobs` (7,) are the knob *values*, `epilogue` (steps, 3) is
     of `epilogue_steps`. Returns a failure code.
 
-    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` holds the counts.
+    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` holds the counts. The only
+    option says whether to do as the stock compiler does.
     """
+    stock = options[0]
     t = tiling_of(geo, epilogue, knobs, stock)
     instruction_writer.start(state)
     if stock:
@@ -169,7 +171,7 @@ def lower_template(
     return _write(geo, m, lay, epilogue, t, kernels, out, uops, state)
 
 
-@nb.njit(cache=True, _nrt=False)
+@helper
 def _write(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], t: TemplateTiling,
     kernels: NDArray[np.int64], out: NDArray[np.uint64], uops: NDArray[np.uint64],
@@ -199,7 +201,7 @@ def _write(
 # -- micro-op kernels --------------------------------------------------------------------------
 
 
-@instruction_writer.compiled
+@helper
 def _load_uops(
     state: ProgramState, out: NDArray[np.uint64], m: Machine, geo: Geometry, count: int
 ) -> None:
@@ -371,7 +373,7 @@ def _write_epilogue(w: TemplateProgram, tile: TemplateTile) -> None:
             operand += t.threads * t.tile
 
 
-@instruction_writer.compiled
+@helper
 def _load_tensor(
     state: ProgramState, out: NDArray[np.uint64], geo: Geometry, m: Machine, tco: int, th: int,
     tw: int, tile: TemplateTile, operand: int,

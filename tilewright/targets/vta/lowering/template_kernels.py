@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.vta.isa import Layout, pack_uop
 from tilewright.targets.vta.lowering.geometry import Geometry
-from tilewright.targets.vta.lowering.instruction_writer import compiled
 from tilewright.targets.vta.lowering.template_tiling import TemplateTiling
-from tilewright.targets.vta.njit_args import stage
+from tilewright.targets.vta.njit_args import helper, stage
 
 
 class LoopNest(NamedTuple):
@@ -86,12 +84,12 @@ def loops_of(nest: LoopNest) -> KernelLoops:
     )  # fmt: skip
 
 
-@nb.njit(cache=True)
+@helper
 def _item(numbers: tuple[int, int, int, int, int, int], loop: int, otherwise: int) -> int:
     return numbers[loop] if loop >= 0 else otherwise
 
 
-@compiled
+@helper
 def write_uops(
     lay: Layout, uops: NDArray[np.uint64], at: int, nest: LoopNest, first: int, second: int,
     dst: int, src: int, wgt: int,

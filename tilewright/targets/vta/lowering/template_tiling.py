@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.vta.lowering.geometry import EPILOGUE_IMMEDIATE, Geometry
-from tilewright.targets.vta.njit_args import stage
+from tilewright.targets.vta.njit_args import helper, stage
 
 _IMAGES, _ROWS, _CHANNELS = 0, 1, 2
 _GROUP_ORDERS = (
@@ -74,7 +73,7 @@ class TemplateTile(NamedTuple):
     col: int
 
 
-@nb.njit(cache=True)
+@helper
 def window(tile: int, stride: int, kernel: int, dilation: int) -> int:
     """Input rows (columns) that `tile` output rows (columns) read."""
     return (tile - 1) * stride + (kernel - 1) * dilation + 1
@@ -108,7 +107,7 @@ def tiling_of(
     )  # fmt: skip
 
 
-@nb.njit(cache=True)
+@helper
 def _iterations_inside(
     order: tuple[int, int, int], extents: tuple[int, int, int], walked: int
 ) -> int:

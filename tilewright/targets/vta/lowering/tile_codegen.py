@@ -16,8 +16,8 @@ from tilewright.targets.vta.isa import INP, LOAD, PUSH_PREV, WGT, Layout, pack_u
 from tilewright.targets.vta.lowering import instruction_writer
 from tilewright.targets.vta.lowering.failures import EMPTY_WINDOW
 from tilewright.targets.vta.lowering.geometry import EPILOGUE_BIAS, EPILOGUE_TENSOR, Geometry
-from tilewright.targets.vta.lowering.instruction_writer import compiled
 from tilewright.targets.vta.lowering.program_state import ProgramState
+from tilewright.targets.vta.njit_args import helper
 from tilewright.targets.vta.spec import Machine
 
 # Columns of a ring: the key a slot holds, the GEMM that read it last.
@@ -34,7 +34,7 @@ COMPUTE_LATENCY = 7  # cycles of a GEMM or ALU instruction besides its iteration
 LAST_PARTS = 10  # about how many the last weights come in where loads are slower than GEMMs
 
 
-@compiled
+@helper
 def find(ring: NDArray[np.int64], key: int, hint: int) -> int:
     """The slot that holds `key`, or -1. Rings are walked in order, so the hint mostly hits."""
     slots = ring.shape[0]
@@ -48,7 +48,7 @@ def find(ring: NDArray[np.int64], key: int, hint: int) -> int:
     return -1
 
 
-@compiled
+@helper
 def one_uop(uops: NDArray[np.uint64], word: int, n_uops: int, first: int) -> int:
     """The place of a micro-op among the latest ones, or `n_uops` if it must be added."""
     for j in range(n_uops - 1, max(-1, n_uops - 64), -1):
@@ -57,7 +57,7 @@ def one_uop(uops: NDArray[np.uint64], word: int, n_uops: int, first: int) -> int
     return n_uops
 
 
-@compiled
+@helper
 def finish(state: ProgramState, out: NDArray[np.uint64], n_uops: int, uop_bytes: int) -> int:
     """FINISH behind the last STORE, and the size of the first LOAD, which brings all micro-ops.
     Returns a failure code."""
@@ -71,7 +71,7 @@ def finish(state: ProgramState, out: NDArray[np.uint64], n_uops: int, uop_bytes:
     return instruction_writer.outcome(state, out)
 
 
-@compiled
+@helper
 def load_window(
     state: ProgramState, out: NDArray[np.uint64], geo: Geometry, m: Machine, gather: bool,
     channel: int, cis: int, there: int, y0: int, x0: int, ih_here: int, iw: int, ih: int,
@@ -106,7 +106,7 @@ def load_window(
         )  # fmt: skip
 
 
-@compiled
+@helper
 def tile_transfer(
     state: ProgramState, out: NDArray[np.uint64], geo: Geometry, opcode: int, kind: int,
     sram: int, dram: int, cos: int, rows: int, cols: int, pitch: int, element_bytes: int,
@@ -125,7 +125,7 @@ def tile_transfer(
         )  # fmt: skip
 
 
-@compiled
+@helper
 def coefficients(
     geo: Geometry, loop: int, pitch: int, ih: int, iw: int, cols: int, cis: int, gather: bool
 ) -> tuple[int, int, int]:
@@ -144,7 +144,7 @@ def coefficients(
     return 0, geo.dw, 1
 
 
-@compiled
+@helper
 def write_kernel(
     geo: Geometry, lay: Layout, uops: NDArray[np.uint64], at: int, hw0: int, hw1: int, tco: int,
     cis: int, pitch: int, ih: int, iw: int, acc: int, inp: int, wgt: int, places: int,
@@ -169,7 +169,7 @@ def write_kernel(
                     at += 1
 
 
-@compiled
+@helper
 def gemm(
     state: ProgramState, out: NDArray[np.uint64], lay: Layout, geo: Geometry, bgn: int,
     end: int, hw0: int, hw1: int, rows: int, cols: int, cos: int, cis: int, pitch: int, ih: int,
@@ -191,7 +191,7 @@ def gemm(
     instruction_writer.gemm(state, out, lay, 0, bgn, end, n0, n1, d0, d1, s0, s1, w0, w1)
 
 
-@compiled
+@helper
 def alu(
     state: ProgramState, out: NDArray[np.uint64], lay: Layout, at: int, cos: int, pixels: int,
     pitch: int, kind: int, opcode: int, immediate: int,
@@ -214,7 +214,7 @@ def alu(
         )
 
 
-@compiled
+@helper
 def epilogue_piece(
     m: Machine, operations: int, tail: int, done: int, cos: int, rows: int, c0: int, r0: int
 ) -> tuple[int, int]:
@@ -241,7 +241,7 @@ def epilogue_piece(
     return 1, min(take, rows - r0)
 
 
-@compiled
+@helper
 def last_part(left: int, later: int, pixels: int, element_beats: int) -> int:
     """Weight elements of the next part where loads are slower than GEMMs and `left` are to come:
     as many as leave compute done with the rest, and with the `later` cycles of its other work, when
@@ -250,7 +250,7 @@ def last_part(left: int, later: int, pixels: int, element_beats: int) -> int:
     return max(-(-3 * LOAD_LATENCY // pixels), slack // element_beats)
 
 
-@compiled
+@helper
 def load_bound(geo: Geometry, m: Machine, operations: int, pixels: int) -> bool:
     """Whether the weights of so many pixels take longer to load than to use. `pixels` may be an
     array, for the plain function."""
@@ -258,7 +258,7 @@ def load_bound(geo: Geometry, m: Machine, operations: int, pixels: int) -> bool:
     return pixels * (reduction + 1 + operations) < reduction * max(1, m.wgt_bytes // m.bus_bytes)
 
 
-@compiled
+@helper
 def weights_stream(
     geo: Geometry, m: Machine, resident: bool, elements: int, th: int, tw: int, nk: int, places: int
 ) -> bool:  # fmt: skip
@@ -270,13 +270,13 @@ def weights_stream(
     return resident & too_many & once & (th > 1) & ((tw > 1) | (geo.column != 0))
 
 
-@compiled
+@helper
 def wgt_places(geo: Geometry, m: Machine) -> int:
     """Places of the weight scratchpad for weights: the last is the identity's, if there is one."""
     return m.wgt_built - (1 if geo.identity_at >= 0 else 0)
 
 
-@compiled
+@helper
 def load_stream(
     state: ProgramState, out: NDArray[np.uint64], geo: Geometry, m: Machine,
     reader: NDArray[np.int64], loaded: int, size: int, freed: int,
@@ -298,7 +298,7 @@ def load_stream(
     return freed
 
 
-@compiled
+@helper
 def stream_part(places: int, loaded: int, left: int, wanted: int) -> int:
     """Weight elements of a stream's next LOAD into a ring of so many places. At most half of them,
     so that GEMMs read the other half meanwhile; at least as many as leave few LOADs outstanding;

@@ -8,11 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.njit_args import unowned
+from tilewright.targets.vta.njit_args import kernel, unowned
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing.kernel import simulate
 from tilewright.targets.vta.timing.outcome import (  # fmt: skip
@@ -26,6 +25,8 @@ from tilewright.targets.vta.timing.outcome import (  # fmt: skip
 from tilewright.targets.vta.timing.simulator import Simulator, simulator_of
 
 _CHUNK_INSNS = 1 << 17  # instructions a thread takes at a time
+_NO_TOKENS = np.zeros(4, np.int64)
+_NOTHING = np.zeros((0, 0), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,15 +57,16 @@ def simulate_batch(
     programs = len(offsets) - 1
     insns = np.ascontiguousarray(insns, dtype=np.uint64)
     offsets = np.asarray(offsets, np.int64)
-    addresses = np.broadcast_to(np.asarray(insn_addresses, np.int64), programs)
+    # A copy: numba would compile the kernel once more for an array that cannot be written.
+    addresses = np.array(np.broadcast_to(np.asarray(insn_addresses, np.int64), programs))
     cycles = np.empty(programs, np.int64)
     outcomes = np.empty((programs, OUTCOME_FIELDS), np.int64)
     breakdown = np.empty((programs if explain else 0, 3, BREAKDOWN_COLUMNS), np.int64)
 
     def run(rows: tuple[int, int]) -> None:
         _simulate_rows(
-            insns, offsets, addresses, rows[0], rows[1], cycles, outcomes, breakdown,
-            simulator_of(spec),
+            insns, offsets, addresses, _NO_TOKENS, rows[0], rows[1], cycles, outcomes, _NOTHING,
+            breakdown, simulator_of(spec),
         )  # fmt: skip
 
     chunks = _chunks(offsets)
@@ -85,6 +87,49 @@ def simulate_batch(
     )
 
 
+def simulate_chunk(
+    insns: NDArray[np.uint64], offsets: NDArray[np.int64], insn_address: int, spec: VtaSpec
+) -> NDArray[np.int64]:
+    """Return the cycles of concatenated programs, (programs,), in the calling thread only.
+
+    `insns` (n, 2) and `offsets` (programs + 1,) are as in `simulate_batch`. Negative numbers are
+    codes of `outcome`.
+    """
+    programs = len(offsets) - 1
+    cycles, outcomes = np.empty(programs, np.int64), np.empty((programs, OUTCOME_FIELDS), np.int64)
+    _simulate_rows(
+        insns, offsets, np.full(programs, insn_address), _NO_TOKENS, 0, programs, cycles, outcomes,
+        _NOTHING, np.zeros((0, 0, 0), np.int64), simulator_of(spec),
+    )  # fmt: skip
+    return cycles
+
+
+def simulate_one(
+    insns: NDArray[np.uint64],
+    insn_address: int,
+    tokens: NDArray[np.int64],
+    times: NDArray[np.int64],
+    breakdown: NDArray[np.int64],
+    simulator: Simulator,
+) -> int:
+    """Return the cycles of one program, or a negative code; `simulator.outcome` says more.
+
+    Args:
+        insns: low and high words, shape (n, 2), C-contiguous.
+        insn_address: byte address of the first instruction.
+        tokens: initial tokens in l2g, g2l, g2s, s2g, shape (4,).
+        times: shape (n, TIMES_COLUMNS); takes cycles, -1 for what did not happen.
+        breakdown: shape (3, BREAKDOWN_COLUMNS); takes the cycles of each module.
+        simulator: the machine, with its scratch arrays.
+    """
+    cycles, outcomes = np.empty(1, np.int64), np.empty((1, OUTCOME_FIELDS), np.int64)
+    _simulate_rows(
+        insns, np.array([0, len(insns)]), np.array([insn_address]), tokens, 0, 1, cycles, outcomes,
+        times, breakdown[None], simulator,
+    )  # fmt: skip
+    return int(cycles[0])
+
+
 def _chunks(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
     """Ranges of programs with about as many instructions each."""
     marks = np.arange(offsets[0], offsets[-1], _CHUNK_INSNS)[1:]
@@ -92,19 +137,20 @@ def _chunks(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
     return list(pairwise(cuts))
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _simulate_rows(
-    insns: NDArray[np.uint64], offsets: NDArray[np.int64], addresses: NDArray[np.int64], first: int,
-    last: int, cycles: NDArray[np.int64], outcomes: NDArray[np.int64], breakdown: NDArray[np.int64],
+    insns: NDArray[np.uint64], offsets: NDArray[np.int64], addresses: NDArray[np.int64],
+    tokens: NDArray[np.int64], first: int, last: int, cycles: NDArray[np.int64],
+    outcomes: NDArray[np.int64], times: NDArray[np.int64], breakdown: NDArray[np.int64],
     sim: Simulator,
 ) -> None:  # fmt: skip
-    tokens = np.zeros(4, np.int64)
     nothing = np.zeros((0, 0), np.int64)
     for p in range(first, last):
         program = insns[offsets[p] : offsets[p + 1]]
         spent = breakdown[p] if len(breakdown) > 0 else nothing
+        ends = times[offsets[p] : offsets[p + 1]] if len(times) > 0 else nothing
         cycles[p] = simulate(
-            unowned(program), addresses[p], unowned(tokens), unowned(nothing), unowned(spent),
+            unowned(program), addresses[p], unowned(tokens), unowned(ends), unowned(spent),
             unowned(sim),
         )  # fmt: skip
         outcomes[p] = sim.outcome

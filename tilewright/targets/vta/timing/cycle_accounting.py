@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.targets.vta.njit_args import helper, stage
 from tilewright.targets.vta.timing.outcome import (
     DECIDING,
     EXECUTING,
@@ -17,10 +17,9 @@ from tilewright.targets.vta.timing.outcome import (
     WAITING_MEMORY,
     WAITING_TOKEN,
 )
-from tilewright.targets.vta.timing.port import compiled
 
 
-@nb.njit(inline="always")
+@stage
 def spend(
     breakdown: NDArray[np.int64], module: int, column: int, begin: int, end: int, total: int
 ) -> None:
@@ -32,7 +31,7 @@ def spend(
         breakdown[module, column] += end - begin
 
 
-@compiled
+@helper
 def account_wait(
     breakdown: NDArray[np.int64], module: int, first: int, first_since: int, second: int,
     second_since: int, idle_since: int, visible: int, now: int, total: int,
@@ -54,7 +53,7 @@ def account_wait(
     return now + 1
 
 
-@compiled
+@helper
 def account_end(
     breakdown: NDArray[np.int64], module: int, client: int, beats: int, begin: int, end: int,
     total: int,

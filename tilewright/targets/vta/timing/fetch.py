@@ -50,7 +50,7 @@ class Fetching(NamedTuple):
     event: int  # its cycle, NEVER if not known
 
 
-@nb.njit(inline="always")
+@stage
 def batch_size(max_burst_beats: int, pipelined: bool) -> int:
     """Instructions the fetch unit asks for at once."""
     return max_burst_beats if pipelined else max(1, max_burst_beats // 2)
@@ -79,7 +79,7 @@ def arrive(fetch: NDArray[np.int64], n: int, batch: int, now: int) -> Fetching:
     return Fetching(fetch[ARRIVED] < n, NEVER)
 
 
-@nb.njit(inline="always")
+@stage
 def destination(lo: int, hi: int, lay: Layout) -> int:
     """The module an instruction goes to, -1 if the fetch unit cannot decode it."""
     opcode = nb.int64(lo & nb.uint64(7))

@@ -11,7 +11,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.njit_args import rarely, stage
+from tilewright.targets.vta.njit_args import helper, rarely, stage
 from tilewright.targets.vta.timing.fetch import (
     ARRIVED,
     DISPATCHED,
@@ -41,7 +41,6 @@ from tilewright.targets.vta.timing.port import (
     UNCLEAR,
     UOP_CLIENT,
     advance,
-    compiled,
 )
 from tilewright.targets.vta.timing.port_arbitration import (
     NOBODY,
@@ -72,7 +71,7 @@ from tilewright.targets.vta.timing.units import (
 from tilewright.targets.vta.timing.verdict import account_rest, failure, finished
 
 
-@compiled
+@helper
 def simulate(
     insns: NDArray[np.uint64], insn_address: int, tokens: NDArray[np.int64],
     times: NDArray[np.int64], breakdown: NDArray[np.int64], sim: Simulator,

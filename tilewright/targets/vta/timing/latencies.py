@@ -11,6 +11,7 @@ import numba as nb
 
 from tilewright.targets.vta.encoding import LOOP_FIELD_BITS
 from tilewright.targets.vta.isa import Layout, get
+from tilewright.targets.vta.njit_args import helper, stage
 from tilewright.targets.vta.spec import Machine
 from tilewright.targets.vta.timing.outcome import WR_BEATS, WR_BURSTS
 from tilewright.targets.vta.timing.port import (
@@ -24,7 +25,6 @@ from tilewright.targets.vta.timing.port import (
     add_fetch,
     add_load,
     advance,
-    compiled,
     reset_port,
 )
 from tilewright.targets.vta.timing.simulator import LOG_TABLE_ROWS, Simulator
@@ -35,7 +35,7 @@ STORE_KEY = 7  # stands for the client in the key of a STORE
 _SHIFT = 64 - LOG_TABLE_ROWS
 
 
-@nb.njit(inline="always")
+@stage
 def loop_iterations(lo: int, hi: int, lay: Layout) -> int:
     """iter_out · iter_in · micro-ops, with the RTL's wrap-around: 0 runs the whole counter."""
     iter_out = get(lo, hi, lay.iter_out, LOOP_FIELD_BITS)
@@ -52,7 +52,7 @@ def loop_iterations(lo: int, hi: int, lay: Layout) -> int:
     return iter_out * iter_in * uops
 
 
-@nb.njit(inline="always")
+@stage
 def place_of(lo: int, element_bytes: int, window: int, client: int) -> int:
     """Where the first row lies in the burst window, and whose it is: the second word of a key.
 
@@ -62,38 +62,38 @@ def place_of(lo: int, element_bytes: int, window: int, client: int) -> int:
     return (address & nb.uint64(window - 1)) << nb.uint64(3) | nb.uint64(client)
 
 
-@nb.njit(inline="always")
+@stage
 def row_of(hi: int, place: int) -> int:
     """Row of the table for the key (`hi`, `place`)."""
     mixed = hi * nb.uint64(0x9E3779B97F4A7C15) ^ place * nb.uint64(0xC2B2AE3D27D4EB4F)
     return nb.int64(mixed >> nb.uint64(_SHIFT))
 
 
-@nb.njit(inline="always")
+@stage
 def packed(beats: int, bursts: int) -> int:
     """Traffic in one word, so that counting it is one addition; at most MOST_PACKED beats."""
     return nb.uint64(beats) << nb.uint64(32) | nb.uint64(bursts)
 
 
-@nb.njit(inline="always")
+@stage
 def beats_in(traffic: int) -> int:
     """The beats of `packed` traffic."""
     return nb.int64(traffic >> nb.uint64(32))
 
 
-@nb.njit(inline="always")
+@stage
 def bursts_in(traffic: int) -> int:
     """The bursts of `packed` traffic."""
     return nb.int64(traffic & nb.uint64(_LOW))
 
 
-@nb.njit(inline="always")
+@stage
 def overflows(traffic: int) -> bool:
     """Whether a sum of `packed` traffic has to be emptied before more is added to it."""
     return beats_in(traffic) > MOST_PACKED
 
 
-@compiled
+@helper
 def add(sim: Simulator, client: int, begin: int, lo: int, hi: int) -> int:
     """`port.add_load` of an instruction."""
     return add_load(
@@ -102,7 +102,7 @@ def add(sim: Simulator, client: int, begin: int, lo: int, hi: int) -> int:
     )  # fmt: skip
 
 
-@compiled
+@helper
 def time_load(sim: Simulator, client: int, lo: int, hi: int, row: int, place: int) -> bool:
     """Enter a load that has the port for itself into the table: cycles from decision to end.
 
@@ -121,7 +121,7 @@ def time_load(sim: Simulator, client: int, lo: int, hi: int, row: int, place: in
     return True
 
 
-@compiled
+@helper
 def time_store(sim: Simulator, lo: int, hi: int, row: int, place: int) -> None:
     """Enter a STORE into the table: its execute cycles.
 
@@ -140,7 +140,7 @@ def time_store(sim: Simulator, lo: int, hi: int, row: int, place: int) -> None:
         sim.outcome[WR_BURSTS] += bursts
 
 
-@compiled
+@helper
 def time_fetch(sim: Simulator, cycle: int, address: int, count: int) -> int:
     """The end of a batch of instructions that has the port for itself."""
     reset_port(sim.clients, sim.port)
@@ -149,7 +149,7 @@ def time_fetch(sim: Simulator, cycle: int, address: int, count: int) -> int:
     return sim.clients[FETCH_CLIENT, END]
 
 
-@compiled
+@helper
 def replay(sim: Simulator, client: int, begin: int, lo: int, hi: int, cycle: int) -> bool:
     """Bring the port to the state it has in `cycle`, from the only client that used it so far.
 
@@ -163,7 +163,7 @@ def replay(sim: Simulator, client: int, begin: int, lo: int, hi: int, cycle: int
     return advance(sim.clients, sim.port, sim.bursts, cycle + 1, sim.bus) < 0
 
 
-@nb.njit(inline="always")
+@stage
 def _log2(power: int) -> int:
     log = 0
     while 1 << log < power:
@@ -171,7 +171,7 @@ def _log2(power: int) -> int:
     return log
 
 
-@compiled
+@helper
 def store_length(lo: int, hi: int, machine: Machine) -> tuple[int, int, int]:
     """Execute cycles, beats and bursts of a STORE with elements; 0 cycles if it never ends.
 

@@ -20,6 +20,8 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.targets.vta.njit_args import helper, stage
+
 NEVER = 1 << 60
 
 # Clients in order of priority
@@ -58,7 +60,6 @@ BURST_FIELDS = 3  # of the ring of bursts: last beat, client, beats
 
 # Compiled without reference counts: the kernels of this package allocate nothing, and counting the
 # arrays of a `Simulator` would take more time than the simulation.
-compiled = nb.njit(cache=True, nogil=True, _nrt=False)
 
 
 class Bus(NamedTuple):
@@ -71,7 +72,7 @@ class Bus(NamedTuple):
     tags: int  # read bursts granted and not yet complete
 
 
-@compiled
+@helper
 def reset_port(clients: NDArray[np.int64], port: NDArray[np.int64]) -> None:
     """Begin an episode: nothing in flight, the memory's latency counter cleared.
 
@@ -89,7 +90,7 @@ def reset_port(clients: NDArray[np.int64], port: NDArray[np.int64]) -> None:
     port[READ_BURSTS] = 0
 
 
-@nb.njit(inline="always")
+@stage
 def _next_command(client: NDArray[np.int64], ready: int, bus: Bus) -> None:
     """Move the next burst of the current row into the waiting place: up to the next window."""
     address = client[ADDRESS]
@@ -101,7 +102,7 @@ def _next_command(client: NDArray[np.int64], ready: int, bus: Bus) -> None:
     client[READY] = ready
 
 
-@nb.njit(inline="always")
+@stage
 def _begin_row(client: NDArray[np.int64], bus: Bus) -> None:
     """Beats of a row, from the bus-aligned address below its first element."""
     offset = client[ROW_ADDRESS] & (bus.bytes - 1)
@@ -109,7 +110,7 @@ def _begin_row(client: NDArray[np.int64], bus: Bus) -> None:
     client[ROW_BEATS] = (offset + client[ROW_BYTES] + bus.bytes - 1) >> bus.log_bytes
 
 
-@compiled
+@helper
 def _look_ahead(
     clients: NDArray[np.int64],
     client: int,
@@ -151,7 +152,7 @@ def _look_ahead(
     return missing == 0
 
 
-@compiled
+@helper
 def add_load(
     clients: NDArray[np.int64], client: int, decided: int, lo: int, hi: int, element_bytes: int,
     flight_limit: int, bus: Bus,
@@ -202,7 +203,7 @@ def add_load(
     return OPEN
 
 
-@compiled
+@helper
 def add_fetch(clients: NDArray[np.int64], origin: int, address: int, count: int, bus: Bus) -> None:
     """A batch of `count` instructions whose read command is valid in cycle `origin` + 1.
 
@@ -229,7 +230,7 @@ def add_fetch(clients: NDArray[np.int64], origin: int, address: int, count: int,
         _next_command(c, origin + 2, bus)
 
 
-@nb.njit(inline="always")
+@stage
 def _pad_until(client: NDArray[np.int64], first: int, last: int) -> None:
     """Let zero padding use the cycles before the beats written in cycles `first`..`last`."""
     cycle = client[PAD_CYCLE]
@@ -251,7 +252,7 @@ def _pad_until(client: NDArray[np.int64], first: int, last: int) -> None:
     client[PAD_CYCLE] = cycle
 
 
-@compiled
+@helper
 def advance(
     clients: NDArray[np.int64],
     port: NDArray[np.int64],

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from tilewright.targets.vta.isa import MODULE_NAMES, QUEUE_NAMES, module_of
 from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.timing.batch import simulate_one
 from tilewright.targets.vta.timing.errors import CycleError, error_of
-from tilewright.targets.vta.timing.kernel import simulate
 from tilewright.targets.vta.timing.outcome import (  # fmt: skip
     ACTIVITIES,
     AHEAD_LOADS,
@@ -85,7 +85,8 @@ def simulate_program(
     breakdown = np.empty((len(MODULE_NAMES), BREAKDOWN_COLUMNS), np.int64)
     insns = np.ascontiguousarray(insns, dtype=np.uint64)
     check_work(insns, simulator.machine, simulator.layout, work_limit)
-    total = simulate(insns, insn_address, np.array(tokens, np.int64), times, breakdown, simulator)
+    held = np.array(tokens, np.int64)
+    total = simulate_one(insns, insn_address, held, times, breakdown, simulator)
     if total < 0:
         raise error_of(simulator.outcome.tolist())
     modules = [module_of(lo & 7, lo >> 7 & 7) for lo in insns[:, 0].tolist()]

@@ -1,0 +1,14 @@
+"""Provides the encoders of instructions and micro-ops compiled, as kernels call them: they wrap
+negative numbers as the hardware's fields do."""
+
+from __future__ import annotations
+
+import numba as nb
+
+from tilewright.targets.vta import isa
+
+get = nb.njit(isa.get)
+pack_alu = nb.njit(isa.pack_alu)
+pack_gemm = nb.njit(isa.pack_gemm)
+pack_memory = nb.njit(isa.pack_memory)
+pack_uop = nb.njit(isa.pack_uop)

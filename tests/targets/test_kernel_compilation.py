@@ -1,0 +1,58 @@
+"""Tests that a command can say which kernel it waits for, and of how many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numba as nb
+import pytest
+from numba.extending import overload
+
+from tilewright.targets.gemmini import compiled
+from tilewright.targets.kernel_compilation import KernelSet, describe_compilation
+from tilewright.targets.kernel_listener import announce
+from tilewright.targets.vta import njit_args
+from tilewright.targets.vta.lowering.batch import _LOWERINGS
+
+TARGETS = Path(njit_args.__file__).parents[1]
+
+
+def count_decorated(folder: Path, decorator: str) -> int:
+    sources = (path.read_text() for path in folder.rglob("*.py"))
+    return sum(
+        line.strip() == f"@{decorator}" for source in sources for line in source.splitlines()
+    )
+
+
+def test_totals_are_the_kernels_in_the_sources() -> None:
+    vta = count_decorated(TARGETS / "vta", "kernel") - 1 + len(_LOWERINGS)
+    assert vta == njit_args.KERNELS
+    assert count_decorated(TARGETS / "gemmini", "compiled") == compiled.KERNELS
+
+
+def test_a_kernel_is_named_while_it_is_compiled(tmp_path: Path) -> None:
+    (tmp_path / "kept.1.nbc").touch()
+    heard: list[str] = []
+
+    def probe() -> int:
+        return 1
+
+    @overload(probe)
+    def compile_probe() -> object:
+        heard.append(describe_compilation())
+        return lambda: 1
+
+    kernel = nb.njit(lambda: probe())
+    announce(kernel, KernelSet("test kernels", 3, str(tmp_path)))
+    assert describe_compilation() == ""
+    assert kernel() == 1
+    assert heard[0] == "compiling test kernels, 2 of 3, once per installation"
+    assert describe_compilation() == ""
+
+
+def test_a_kernel_that_cannot_be_compiled_is_not_named_for_ever(tmp_path: Path) -> None:
+    kernel = nb.njit(lambda: unknown_name)  # type: ignore[name-defined]  # noqa: F821
+    announce(kernel, KernelSet("test kernels", 3, str(tmp_path)))
+    with pytest.raises(nb.core.errors.TypingError):
+        kernel()
+    assert describe_compilation() == ""

@@ -1,0 +1,38 @@
+"""Tells `kernel_compilation` when numba compiles one of the kernels that were announced here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba.core.event import Listener, register
+
+from tilewright.targets.kernel_compilation import RUNNING, KernelSet
+
+_announced: dict[int, KernelSet] = {}  # by the identity of the dispatcher
+
+
+def announce(dispatcher: Callable[..., object], kernels: KernelSet) -> None:
+    """Record in `kernel_compilation.RUNNING` whenever this kernel is compiled.
+
+    Args:
+        dispatcher: what `numba.njit` made of the kernel.
+        kernels: the set that the kernel belongs to.
+    """
+    _announced[id(dispatcher)] = kernels
+
+
+class _CompilationListener(Listener):  # type: ignore[misc]
+    """Follows the event that numba emits when the cache has no code for a call."""
+
+    def on_start(self, event: Any) -> None:
+        kernels = _announced.get(id(event.data["dispatcher"]))
+        if kernels is not None:
+            RUNNING.append(kernels)
+
+    def on_end(self, event: Any) -> None:
+        if id(event.data["dispatcher"]) in _announced:
+            RUNNING.pop()
+
+
+register("numba:compile", _CompilationListener())
