@@ -167,6 +167,6 @@ def join_sizes(
 
 
 def write_library(options: BuildOptions, made: CompiledFiles) -> Mapping[str, Json]:
-    """Write the folder; its manifest. Raises `ArtifactError` where other files are in the way."""
-    write_folder(options.out, made.files, made.manifest)
-    return made.manifest
+    """Write the folder and return its manifest. Raises `ArtifactError` where other files are in the
+    way."""
+    return write_folder(options.out, made.files, made.manifest)

@@ -41,8 +41,8 @@ AllowCode = Annotated[
     bool,
     typer.Option(
         "--allow-code",
-        help="Run the machine code that ART holds, with your rights; without this, "
-        "an artifact with code is refused, and what would run is named.",
+        help="Run the machine code that ART holds, with your rights. Without this, an artifact "
+        "with code is refused unless you built it yourself in this workspace.",
     ),
 ]
 TRIALS = 16
@@ -131,6 +131,9 @@ def build(
         made = build_artifact(LocalRunner(shown), options)
     for warning in made.warnings:
         typer.echo(f"note: {as_typed(warning)}", err=True)
+    if unsigned := made.manifest.get("unsigned"):
+        said = f"note: run and verify will ask for --allow-code, because this build {unsigned}"
+        typer.echo(as_typed(said), err=True)
     if as_json:
         typer.echo(json.dumps(made.manifest, indent=2, ensure_ascii=False))
     else:
@@ -303,12 +306,13 @@ def verify(folder: Folder, as_json: AsJson = False, allow_code: AllowCode = Fals
 
 
 def _loaded(folder: Path, allow_code: bool) -> AnyArtifact:
-    """The artifact; says which code of it runs. Raises `ArtifactError`."""
+    """Return the artifact. With `allow_code`, print which code of it runs. Raises
+    `ArtifactError`."""
     from tilewright.core.sanitize import printable
     from tilewright.networks.artifact import code_of, load
 
     artifact = load(folder, allow_code=allow_code)
-    for code in code_of(artifact.manifest):
+    for code in code_of(artifact.manifest) if allow_code else ():
         typer.echo(f"note: runs {as_typed(str(folder))}/{printable(code)}", err=True)
     return artifact
 

@@ -34,6 +34,7 @@ from tilewright.networks.artifact.run import (
     infer,
     layer_times,
 )
+from tilewright.networks.artifact.signature import reason_for_doubt
 from tilewright.networks.artifact.sized import KIND as SIZED_KIND
 from tilewright.networks.artifact.sized import SizedLibrary
 from tilewright.networks.cpu_costs import SLOWDOWN
@@ -183,16 +184,17 @@ AnyArtifact = Artifact | CompiledArtifact | SizedLibrary
 def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) -> AnyArtifact:
     """Read an artifact and compare every file with its digest. Imports neither TVM nor ONNX, unless
     work was left to the CPU and is run. An artifact with machine code, which an inference would
-    run, is read if the caller says `allow_code`. A library runs on so many `threads`, by default on
+    run, is read if the user built it here, which its signature says
+    (`networks.artifact.signature`), or if the caller says `allow_code`. A library runs on so many `threads`, by default on
     as many as it was built for. Raises `ArtifactError`."""
     manifest = read_manifest(folder)
     try:
         code = code_of(manifest)
-        if code and not allow_code:
+        if code and not allow_code and (doubt := reason_for_doubt(manifest, folder)):
             raise ArtifactError(
                 f"{folder} holds machine code, which would run with your rights: "
-                f"{'; '.join(code)}; if you built it, or trust who did, allow it with --allow-code "
-                "(allow_code=True)"
+                f"{'; '.join(code)}; {doubt}; if you trust who built it, allow it with "
+                "--allow-code (allow_code=True)"
             )
         spec = as_object(manifest["specification"])
         kind, keys = as_text(spec["kind"]), as_object(spec["keys"])
