@@ -85,8 +85,8 @@ def load(
 
     `threads` is how many a library of the target `cpu` uses, by default as many as it was built
     for. Threads of the caller may run one session at the same time. `allow_code` lets machine code
-    of a folder run that you did not build yourself, as for `run`. Raises `ArtifactError` for a damaged folder and for code that
-    is not allowed.
+    of a folder run that you did not build yourself, as for `run`. Raises `ArtifactError` for a
+    damaged folder and for code that is not allowed.
 
     >>> session = tilewright.load("built/digits")
     >>> [(value.name, value.shape) for value in session.get_inputs()]
@@ -249,8 +249,9 @@ def load_model(source: str | Path, **options: Any) -> Network:
     """A built-in network by name, or an ONNX, TensorFlow Lite or torch.export file.
 
     `options` are those of `tilewright.networks.load`: `input_shapes` fixes dynamic inputs, `seed`
-    draws the weights of a built-in network, `calibration` names samples, and `sandbox` reads a
-    stranger's file in a child process. Raises `UnknownName`, and `ModelFileError` for a file that
+    draws the weights of a built-in network, `calibration` names samples, `sandbox` reads a
+    stranger's file in a child process, and `allow_code` permits a torch.export file, which can run
+    any code when it is read. Raises `UnknownName`, and `ModelFileError` for a file that
     cannot be read.
 
     >>> network = tilewright.load_model("digits_cnn")

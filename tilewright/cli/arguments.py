@@ -11,6 +11,13 @@ from tilewright.cli.paths import model_text, target_text
 from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import as_typed
 
+ReadCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code",
+        help="Read a torch.export file, which can run any code with your rights when it is read.",
+    ),
+]
 Model = Annotated[
     str,
     typer.Argument(

@@ -28,7 +28,7 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.files import as_int, as_list, as_object, as_text
 from tilewright.networks import errors
 from tilewright.networks.model_analysis import Examined
-from tilewright.networks.sources import TORCH_SUFFIXES, InputShapes, read_source
+from tilewright.networks.sources import InputShapes, read_source
 
 if TYPE_CHECKING:
     import onnx
@@ -101,12 +101,7 @@ class SandboxedSource:
             return ""
         return f"this shell's limit of {least / (1 << 30):.3g} GiB of memory (ulimit -v)"
 
-    @property
-    def has_graph(self) -> bool:
-        """Whether it comes as an ONNX graph."""
-        return self._path.suffix not in TORCH_SUFFIXES
-
-    def weighted(self) -> onnx.ModelProto | None:
+    def weighted(self) -> onnx.ModelProto:
         """The model with its weights, read here once a child has examined it."""
         return read_source(self._path, self._shapes).weighted()
 

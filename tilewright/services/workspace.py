@@ -25,6 +25,7 @@ from tilewright.services.settings_files import own_settings, profile_settings
 from tilewright.services.sqlite_address import sqlite_address, unfit_for_sqlite
 from tilewright.services.url_credentials import login, without_login
 
+
 class WorkspaceError(TilewrightError):
     """The folder for records cannot be created or written."""
 

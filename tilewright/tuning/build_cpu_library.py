@@ -70,7 +70,9 @@ def read_layers(options: BuildOptions, target: Target) -> tuple[SplitNetwork, li
     there are none, and what reading the model raises."""
     from tilewright.networks.compiled.activations import activated_layers
 
-    network = networks.load(options.model, options.input_shapes or None, options.seed)
+    network = networks.load(
+        options.model, options.input_shapes or None, options.seed, allow_code=options.allow_code
+    )
     split = SplitNetwork(network)
     if network.examined.unsupported:
         split = SplitNetwork(*network.split())

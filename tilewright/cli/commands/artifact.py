@@ -16,6 +16,7 @@ from tilewright.cli.arguments import (
     InputShape,
     Model,
     Precision,
+    ReadCode,
     Sizes,
     Target,
     read_input_shapes,
@@ -107,6 +108,7 @@ def build(
         typer.Option("--bare", help="Refuse what a board cannot run without Python."),
     ] = False,
     as_json: AsJson = False,
+    allow_code: ReadCode = False,
 ) -> None:  # fmt: skip
     """Make one folder of a network and its schedules: programs and weights for a board; or, for the
     target cpu, a library of the float network."""
@@ -124,7 +126,7 @@ def build(
         model=model, out=out, target=with_precision(target, precision), schedules=schedules,
         trials=TRIALS if trials is None else trials, calibration=calibration, keep_float=names,
         per_channel=per_channel, input_shapes=read_input_shapes(shape), sizes=read_sizes(sizes),
-        bare=bare, exact=not one_pass, tolerance=tolerance,
+        bare=bare, exact=not one_pass, tolerance=tolerance, allow_code=allow_code,
     )  # fmt: skip
     console = Terminal()
     with Building(Terminal(stderr=True)) as shown:

@@ -15,11 +15,11 @@ number and a suffix beside these."""
 _FALLBACK = "unnamed"
 _NO_IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
 _NO_COMMENT = re.compile(r"[^A-Za-z0-9_ .,:=<>|&+-]")
-_RESERVED = frozenset(
-    "auto break case char const continue default do double else enum extern float for goto if "
-    "inline int long main register restrict return short signed sizeof static struct switch "
-    "typedef union unsigned void volatile while asm typeof bool true false nullptr constexpr "
-    "thread_local alignas alignof static_assert".split()
+_RESERVED = re.compile(
+    "auto|break|case|char|const|continue|default|do|double|else|enum|extern|float|for|goto|if|"
+    "inline|int|long|main|register|restrict|return|short|signed|sizeof|static|struct|switch|"
+    "typedef|union|unsigned|void|volatile|while|asm|typeof|bool|true|false|nullptr|constexpr|"
+    "thread_local|alignas|alignof|static_assert|typeof_unqual"
 )
 _OWN = re.compile(r"_|[0-9]|gemmini|GEMMINI|.*_t$")
 """Names that C or the file itself may define: the caller's get a prefix."""
@@ -44,7 +44,7 @@ class CIdentifiers:
         """Return an identifier like this name that nothing else has. Neither has its table, which
         `words_of` names."""
         plain = _NO_IDENTIFIER.sub("_", name)[:LONGEST]
-        if not plain or plain in _RESERVED or _OWN.match(plain):
+        if not plain or _RESERVED.fullmatch(plain) or _OWN.match(plain):
             plain = f"{self._prefix}_{plain.strip('_') or _FALLBACK}"
         identifier, number = plain, 1
         while {identifier, words_of(identifier)} & self._taken:

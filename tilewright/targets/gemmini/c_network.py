@@ -68,9 +68,7 @@ def c_network(
     return "\n".join(parts), _constants(constants)
 
 
-def _function(
-    number: int, segment: SegmentCommands, memory_bytes: int, names: CIdentifiers
-) -> str:
+def _function(number: int, segment: SegmentCommands, memory_bytes: int, names: CIdentifiers) -> str:
     symbol, begin = f"gemmini_segment_{number}", np.array([MEMORY_BASE])
     said = [
         f"   {verb} {_tensor(tensor, names)}"
