@@ -28,6 +28,7 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.files import as_int, as_list, as_object, as_text
 from tilewright.networks import errors
 from tilewright.networks.model_analysis import Examined
+from tilewright.networks.size_limits import machine_memory_bytes
 from tilewright.networks.sources import InputShapes, read_source
 
 if TYPE_CHECKING:
@@ -35,7 +36,11 @@ if TYPE_CHECKING:
 
     from tilewright.networks.imported_model import Whole
 
-READING = Limits(seconds=300.0, memory_bytes=12 << 30)
+_LEAST_MEMORY, _MOST_MEMORY, _MEMORY_SHARE = 4 << 30, 12 << 30, 0.75
+READING = Limits(
+    seconds=300.0,
+    memory_bytes=max(_LEAST_MEMORY, min(_MOST_MEMORY, int(machine_memory_bytes() * _MEMORY_SHARE))),
+)
 """For files of up to 2 GiB, with the importer and its libraries."""
 _LIBRARIES = 1 << 30
 """Bytes of address space; with less, the reader's own libraries fail, each in its own words."""

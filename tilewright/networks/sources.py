@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from tilewright.networks.model_analysis import Examined
 from tilewright.networks.onnx_file import load_weights, read, weight_files
 from tilewright.networks.onnx_source import OnnxSource
+from tilewright.networks.size_limits import check_sizes
 from tilewright.networks.tflite.convert import convert
 from tilewright.networks.tflite.file import read as read_tflite
 from tilewright.networks.torch_export import TORCH_SUFFIXES, convert_exported
@@ -45,13 +46,16 @@ def read_source(path: Path, input_shapes: InputShapes, *, allow_code: bool = Fal
     torch.export file, which `allow_code` permits. Raises `ModelFileError`."""
     if path.suffix in TORCH_SUFFIXES:
         exported = convert_exported(path, allow_code=allow_code)
+        check_sizes(exported)
         return OnnxSource(str(path), exported, lambda: exported, input_shapes)
     if path.suffix == TFLITE_SUFFIX:
         converted = convert(read_tflite(path))
+        check_sizes(converted.model)
         return OnnxSource(
             str(path), converted.model, lambda: converted.model, input_shapes, converted.missing
         )
     model = read(path)
+    check_sizes(model)
     return OnnxSource(str(path), model, lambda: load_weights(model, path.parent), input_shapes)
 
 

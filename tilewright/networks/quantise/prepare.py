@@ -18,6 +18,7 @@ from tilewright.networks.quantise.quantise import (
     quantise,
 )
 from tilewright.networks.quantise.samples import Samples, default_samples, read_samples
+from tilewright.networks.size_limits import check_sizes
 from tilewright.networks.sources import TFLITE_SUFFIX
 from tilewright.networks.tflite.convert import read_tflite
 from tilewright.networks.torch_export import TORCH_SUFFIXES, convert_exported
@@ -39,10 +40,13 @@ def model_with_weights(
     if not path.exists() and path.name == str(source) and not path.suffix:
         raise UnknownName("network", str(source), zoo.names())
     if path.suffix in TORCH_SUFFIXES:
-        return convert_exported(path, allow_code=allow_code)
-    if path.suffix == TFLITE_SUFFIX:
-        return read_tflite(path)
-    return load_weights(read(path), path.parent)
+        model = convert_exported(path, allow_code=allow_code)
+    elif path.suffix == TFLITE_SUFFIX:
+        model = read_tflite(path)
+    else:
+        model = read(path)
+    check_sizes(model)
+    return load_weights(model, path.parent)
 
 
 def int8_model(
