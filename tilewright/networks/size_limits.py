@@ -283,7 +283,7 @@ class _Known:
             size = helper.tensor_dtype_to_np_dtype(self.data_type).itemsize
         except (KeyError, ValueError, TypeError):
             size = 4
-        return math.prod(self.shape) * max(1, size)
+        return math.prod(self.shape) * max(1, int(size))
 
 
 _NOTHING = _Known(None, 0)
