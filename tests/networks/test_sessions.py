@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -68,9 +69,11 @@ def test_what_fits_nothing_is_refused(session: InferenceSession) -> None:
 
 
 @pytest.mark.slow(seconds=1)
-def test_code_is_refused_without_leave(folder: Path) -> None:
+def test_own_code_runs_and_that_of_a_copy_is_refused(folder: Path, tmp_path: Path) -> None:
+    (scores,) = tilewright.load(folder).run(None, {"input": normal(*SHAPE)})
+    assert scores.shape == (1, 10)
     with pytest.raises(ArtifactError, match="allow_code=True"):
-        tilewright.load(folder)
+        tilewright.load(shutil.copytree(folder, tmp_path / "copy"))
 
 
 @pytest.mark.slow(seconds=1)
