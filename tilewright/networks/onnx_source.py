@@ -51,8 +51,6 @@ class OnnxSource:
         self._weighted = weighted
         self._input_shapes = input_shapes
 
-    has_graph = True
-
     def weighted(self) -> onnx.ModelProto:
         """The model with all of its data."""
         return self._weighted()

@@ -70,7 +70,9 @@ def read_layers(options: BuildOptions, target: Target) -> tuple[SplitNetwork, li
     there are none, and what reading the model raises."""
     from tilewright.networks.compiled.activations import activated_layers
 
-    network = networks.load(options.model, options.input_shapes or None, options.seed)
+    network = networks.load(
+        options.model, options.input_shapes or None, options.seed, allow_code=options.allow_code
+    )
     split = SplitNetwork(network)
     if network.examined.unsupported:
         split = SplitNetwork(*network.split())
@@ -167,6 +169,6 @@ def join_sizes(
 
 
 def write_library(options: BuildOptions, made: CompiledFiles) -> Mapping[str, Json]:
-    """Write the folder; its manifest. Raises `ArtifactError` where other files are in the way."""
-    write_folder(options.out, made.files, made.manifest)
-    return made.manifest
+    """Write the folder and return its manifest. Raises `ArtifactError` where other files are in the
+    way."""
+    return write_folder(options.out, made.files, made.manifest)

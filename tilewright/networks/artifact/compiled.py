@@ -33,6 +33,7 @@ from tilewright.core.files import (
     pack_arrays,
     unpack_arrays,
 )
+from tilewright.core.forks import PerProcess, with_living_pool
 from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.artifact.compiled_profile import CallTime, LibraryProfile, profile_of
 from tilewright.networks.artifact.errors import ArtifactError, InaccurateError
@@ -202,15 +203,14 @@ class CompiledArtifact:
         keys = as_object(as_object(manifest["specification"])["keys"])
         self._built_for = as_int(keys.get("threads", usable_cores()))
         self.name, self.target = as_text(manifest["network"]), as_text(manifest["target"])
-        self._caller, self._opening = threading.local(), threading.Lock()
+        self._caller, self._opening = threading.local(), PerProcess(threading.Lock)
         self._library, self._check = bytes(files[LIBRARY]), files[CHECK]
         weights = files.get(WEIGHTS)
         self._weights = [] if weights is None else unpacked(np.frombuffer(weights, np.uint8))
         self.inputs, self.outputs = _values(manifest["inputs"]), _values(manifest["outputs"])
         self.rows = tuple(as_object(row) for row in as_list(manifest["layers"]))
         self._tail_model = bytes(files[TAIL]) if TAIL in files else None
-        self._tail_lock = threading.Lock()
-        self._tail_session: Any = None
+        self._tail_session = PerProcess(self._open_tail)
         tail = None if self._tail_model is None else as_object(manifest["tail"])
         names = ([value.name for value in values] for values in (self.inputs, self.outputs))
         self._reads, self._gives = (
@@ -219,6 +219,7 @@ class CompiledArtifact:
             else (list(map(as_text, as_list(tail[key]))) for key in ("reads", "gives"))
         )
 
+    @with_living_pool
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One inference: arrays of the shape of each of `inputs`, by name, in; of each of
         `outputs` out. Raises `InputError` for inputs that do not fit."""
@@ -230,6 +231,7 @@ class CompiledArtifact:
         known |= self._run_tail(known)
         return {value.name: known[value.name] for value in self.outputs}
 
+    @with_living_pool
     def run(
         self, inputs: Mapping[str, Array], *, layers: bool = False
     ) -> tuple[dict[str, Array], LibraryProfile]:
@@ -252,6 +254,11 @@ class CompiledArtifact:
         layers call is run once. Kernels are those of `target`, by default of what the manifest
         says. Kernels that are part of an attention's function, or read frames
         that overlap, do not stand there alone: `output_error` has them."""
+        return iter(self._kernel_errors(target))
+
+    @with_living_pool
+    def _kernel_errors(self, target: Target | None) -> list[KernelError]:
+        errors: list[KernelError] = []
         if target is None:
             spec = as_object(self.manifest["specification"])
             target = rebuild(as_text(spec["kind"]), as_object(spec["keys"]), "")
@@ -267,7 +274,9 @@ class CompiledArtifact:
                 stored = [_stored(each) for each in as_list(row.get("bfloat16", []))]
                 function = self._ready.function(name, [_places(each) for each in moved], stored)
                 known[name] = compiles.kernel_error(workload, config, function)
-            yield KernelError(number, known[name], OF_STORED if row.get("bfloat16") else TOLERANCE)
+            bound = OF_STORED if row.get("bfloat16") else TOLERANCE
+            errors.append(KernelError(number, known[name], bound))
+        return errors
 
     def output_error(self) -> float:
         """The largest difference of its outputs from the source model's, on the inputs that the
@@ -323,22 +332,22 @@ class CompiledArtifact:
     @property
     def _tail(self) -> Any:
         """onnxruntime's session, on as many threads as the library."""
-        with self._tail_lock:
-            if self._tail_session is None:
-                options = onnxruntime.SessionOptions()
-                options.log_severity_level = 4
-                options.intra_op_num_threads = self._threads or 0  # set by the head's first call
-                self._tail_session = onnxruntime.InferenceSession(
-                    self._tail_model, options, providers=["CPUExecutionProvider"]
-                )
-            return self._tail_session
+        return self._tail_session.get()
+
+    def _open_tail(self) -> Any:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = self._threads or 0  # set by the head's first call
+        return onnxruntime.InferenceSession(
+            self._tail_model, options, providers=["CPUExecutionProvider"]
+        )
 
     @property
     def _ready(self) -> LoadedLibrary:
         """The library, with the threads of the calling thread set: TVM has a pool for each."""
         network: LoadedLibrary | None = getattr(self._caller, "network", None)
         if network is None:
-            with self._opening:
+            with self._opening.get():
                 network = self._network
             self._threads = use_threads(self._threads, self._built_for)
             self._caller.network = network
