@@ -59,7 +59,7 @@ def test_an_operator_computes_what_its_runtime_does(
         step = {"int8": 1.0, "uint8": 1.0, "float32": 1e-5}.get(values.dtype.name, 0.0)
         largest = max(1.0, np.abs(values.astype(float)).max() / 32)
         assert np.abs(outputs[name].astype(float) - values.astype(float)).max() <= step * largest
-        assert np.ptp(values.astype(float)) > 3 * step or values.size == 1
+        assert np.ptp(values.astype(float)) > 3 * step or values.size == 1 or case == "fill"
 
 
 def test_a_reference_model_computes_what_its_runtime_does(

@@ -255,8 +255,13 @@ def reads(operator: TfliteOperator) -> Shape:
 READ: Mapping[str, tuple[int, int | None]] = {
     **dict.fromkeys(
         (
-            "RESHAPE", "SQUEEZE", "EXPAND_DIMS", "BROADCAST_TO", "RESIZE_BILINEAR",
-            "RESIZE_NEAREST_NEIGHBOR", "STABLEHLO_RESHAPE",
+            "RESHAPE",
+            "SQUEEZE",
+            "EXPAND_DIMS",
+            "BROADCAST_TO",
+            "RESIZE_BILINEAR",
+            "RESIZE_NEAREST_NEIGHBOR",
+            "STABLEHLO_RESHAPE",
         ),
         (0, 1),
     ),
