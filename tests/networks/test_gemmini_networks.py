@@ -51,8 +51,8 @@ def gaps_net(g: Graph) -> onnx.ModelProto:
 
 
 def channels_last_net(g: Graph) -> onnx.ModelProto:
-    """A dense layer behind an image that is flattened channels last, as in files that were TensorFlow
-    Lite once. Its sums need a large shift."""
+    """A dense layer behind an image that is flattened channels last, as every network that comes
+    from a TensorFlow Lite file has it. Its sums need a large shift."""
     x = g.quantise(g.input("x", (1, 4, 10, 20)), -5)
     y = g.quantise(g.conv(x, "first", (8, 4, 3, 3), (-5, -7)), -1)
     turned = g.op("Transpose", "turned", [y], perm=[0, 2, 3, 1])

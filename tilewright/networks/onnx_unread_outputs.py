@@ -8,6 +8,7 @@ from __future__ import annotations
 from onnx import defs
 
 from tilewright.networks.graph import STANDARD_DOMAINS, NormalGraph
+from tilewright.networks.onnx_opset import opset_of
 
 OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
 COUNTED = ("BatchNormalization",)
@@ -15,13 +16,13 @@ COUNTED = ("BatchNormalization",)
 
 
 def drop_unread_outputs(normal: NormalGraph) -> None:
-    """Remove outputs that the standard calls optional and nothing reads, in place."""
+    """Remove the last outputs of operators, in place, as long as the standard calls them optional
+    and nothing reads them."""
     graph = normal.graph
     if any(a.HasField("g") or a.graphs for node in graph.node for a in node.attribute):
         return  # an inner graph may read any tensor by name
     read = frozenset(normal.users())
-    versions = (o.version for o in normal.model.opset_import if o.domain in STANDARD_DOMAINS)
-    version = max(versions, default=1)
+    version = opset_of(normal.model)
     for node in graph.node:
         own = node.domain in STANDARD_DOMAINS and node.op_type not in COUNTED
         if not own or len(node.output) < 2:
@@ -30,8 +31,8 @@ def drop_unread_outputs(normal: NormalGraph) -> None:
             outputs = defs.get_schema(node.op_type, version, "").outputs
         except defs.SchemaError:
             continue
-        for place, formal in enumerate(outputs[: len(node.output)]):
-            if place and formal.option == OPTIONAL and node.output[place] not in read:
-                node.output[place] = ""
-        while len(node.output) > 1 and not node.output[-1]:
+        while len(node.output) > 1:
+            formal = outputs[min(len(node.output), len(outputs)) - 1]
+            if formal.option != OPTIONAL or node.output[-1] in read:
+                break
             del node.output[-1]

@@ -209,7 +209,7 @@ def _range(writer: Writer, operator: TfliteOperator) -> None:
     places = [given(operator, i) for i in range(3)]
     if all(map(writer.is_constant, places)):
         begin, end, step = (writer.constant(place, "its range").item() for place in places)
-        values = np.arange(begin, end, step, dtype)
+        values = np.arange(begin, end, step).astype(dtype)
         if values.shape == writer.tensors[result].shape:
             writer.fold(result, values)
             return
