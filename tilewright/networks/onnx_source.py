@@ -21,6 +21,7 @@ from tilewright.networks.imported_model import Whole
 from tilewright.networks.macs import Operands, count
 from tilewright.networks.model_analysis import Examined
 from tilewright.networks.normalise import normalise
+from tilewright.networks.onnx_opset import raise_opset
 from tilewright.networks.onnx_qoperator import to_qdq
 from tilewright.networks.onnx_reference import reference_model
 from tilewright.networks.recurrent.operators import GATES
@@ -66,7 +67,7 @@ class OnnxSource:
 
     def _examine(self) -> Examined:
         weightless = without_weights(to_qdq(self._model))
-        _check(weightless)
+        _check(raise_opset(weightless))
         normal = normalise(weightless, self._input_shapes)
         unsupported = _unsupported(normal) | self._missing
         found, blocked = _importable(normal, unsupported)

@@ -146,9 +146,7 @@ class GemminiTarget:
         `WorkloadError`."""
         lowering = self.lowering(workload)
         rule, schedule = lowering.vendor
-        pairs = zip(lowering.space.knobs, schedule, strict=True)
-        config = [knob.values.index(value) for knob, value in pairs]
-        lowered = lowering.lower(np.array([config], np.int32))
+        lowered = lowering.lower(np.array([lowering.config_of(schedule)], np.int32))
         return BaselineSchedule(rule, lowering.space, lowered, self.measure(lowered))
 
     def roofline(self, workload: Workload) -> Latency:
