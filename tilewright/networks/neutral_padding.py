@@ -297,7 +297,10 @@ def _product(proof: _Proof, node: onnx.NodeProto) -> None:
         raise _NotProved(f"{_titled(node)} reads a vector")
     inner = [-1, -2]
     if node.op_type == "Gemm":
-        inner = [0 if _attribute(node, "transA", 0) else 1, 1 if _attribute(node, "transB", 0) else 0]
+        inner = [
+            0 if _attribute(node, "transA", 0) else 1,
+            1 if _attribute(node, "transB", 0) else 0,
+        ]
     for place, axis in enumerate(inner):
         _refuse_along(proof, node, [axis], place)
 
@@ -344,7 +347,7 @@ def _transposed(proof: _Proof, node: onnx.NodeProto) -> None:
 
 
 def _sliced(proof: _Proof, node: onnx.NodeProto) -> None:
-    names = [name for name in node.input[1:]]
+    names = list(node.input[1:])
     if not names:
         raise _NotProved(f"{_titled(node)} has its bounds in attributes")
     rank = len(proof.sizes(node.input[0])[0])
@@ -352,7 +355,8 @@ def _sliced(proof: _Proof, node: onnx.NodeProto) -> None:
     starts = known[0]
     axes = known[2] if len(known) > 2 else None
     steps = known[3] if len(known) > 3 else None
-    if starts is None or any(name and each is None for name, each in zip(names, known, strict=True)):
+    computed = [name for name, each in zip(names, known, strict=True) if name and each is None]
+    if starts is None or computed:
         raise _NotProved(f"the bounds of {_titled(node)} are not constant")
     grows = {*proof.growing(node.input[0]), *proof.growing(node.output[0])}
     for probe, begin in enumerate(starts):
@@ -379,8 +383,10 @@ def _padded(proof: _Proof, node: onnx.NodeProto) -> None:
     amounts = proof.constant(node.input[1]) if len(node.input) > 1 else None
     axes = len(node.input) > 3 and node.input[3]
     rank = len(proof.sizes(node.input[0])[0])
-    if amounts is None or axes or any(
-        amounts[axis] or amounts[axis + rank] for axis in proof.growing(node.input[0])
+    if (
+        amounts is None
+        or axes
+        or any(amounts[axis] or amounts[axis + rank] for axis in proof.growing(node.input[0]))
     ):
         raise _NotProved(f"{_titled(node)} pads it")
 

@@ -73,8 +73,14 @@ def draw_samples(kinds: Kinds, reference: Reference) -> Iterator[Sample]:
     Raises:
         InputError: the model refuses the first sample, whatever integers are in it.
     """
-    base, first = _base_integers(kinds, reference)
-    yield first
+    names = [name for name, (_, dtype) in kinds.items() if not dtype.startswith("float")]
+    normal = {
+        name: _floats("normal", shape, dtype, np.random.default_rng([0, number]))
+        for number, (name, (shape, dtype)) in enumerate(kinds.items())
+        if name not in names
+    }
+    base, outputs = base_integers(kinds, names, normal, reference)
+    yield Sample("normal", {**normal, **base}, outputs)
     wanted = (*_SAMPLES[1:], *(_OF_INTEGERS if base else ()))
     for each in wanted:
         floats = {
@@ -153,23 +159,19 @@ def draw_integers(kind: str, kinds: Kinds, name: str, rng: np.random.Generator) 
     return drawn.astype(dtype)
 
 
-def _base_integers(kinds: Kinds, reference: Reference) -> tuple[dict[str, Array], Sample]:
-    """Return integers that the model accepts in all inputs, and the sample that shows it."""
-    names = [name for name, (_, dtype) in kinds.items() if not dtype.startswith("float")]
-    floats = {
-        name: _floats("normal", shape, dtype, np.random.default_rng([0, number]))
-        for number, (name, (shape, dtype)) in enumerate(kinds.items())
-        if name not in names
-    }
+def base_integers(
+    kinds: Kinds, names: Sequence[str], others: Feed, reference: Reference
+) -> tuple[dict[str, Array], Feed]:
+    """Return integers that the model accepts in all inputs of these names, beside the `others`, and
+    its outputs. Raises `InputError` where it refuses all kinds."""
     refusal: InputError | None = None
     for kind in INTEGERS if names else INTEGERS[:1]:
         base = {
             name: draw_integers(kind, kinds, name, np.random.default_rng([0, number]))
             for number, name in enumerate(names)
         }
-        inputs = {**floats, **base}
         try:
-            return base, Sample("normal", inputs, reference(inputs))
+            return base, reference({**others, **base})
         except InputError as error:
             refusal = refusal or error
     assert refusal is not None

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
+from tilewright.core.sanitize import printable
 from tilewright.networks.artifact.compiled import LIBRARY
 from tilewright.networks.artifact.weights_file import WEIGHTS
 from tilewright.reports.markdown import plain
@@ -69,9 +70,22 @@ def accuracy_lines(accuracy: Mapping[str, Json]) -> list[str]:
     return [error, *same]
 
 
+def unchecked_lines(manifest: Mapping[str, Json]) -> list[str]:
+    """A line that names the outputs that are the same on all samples, where there are any."""
+    names = [as_text(name) for name in as_list(manifest.get("not_checked", []))]
+    outputs = as_list(as_object(manifest.get("accuracy") or {}).get("outputs", []))
+    for row in map(as_object, outputs):
+        if row.get("checked", True) is False and as_text(row["name"]) not in names:
+            names.append(as_text(row["name"]))
+    if not names:
+        return []
+    return [f"not checked, since no sample changes it: {', '.join(map(printable, names))}"]
+
+
 def _accuracy(manifest: Mapping[str, Json]) -> list[str]:
     found = manifest.get("accuracy")
     lines = [] if found is None else accuracy_lines(as_object(found))
+    lines += unchecked_lines(manifest)
     lost = as_object(
         as_object(manifest.get("quantisation") or {}).get("rounded_weights_decibels") or {}
     )

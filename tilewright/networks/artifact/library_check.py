@@ -145,17 +145,13 @@ def pack_samples(samples: Sequence[Sample]) -> bytes:
     return pack_arrays(arrays)
 
 
-def unpack_samples(
-    content: bytes, inputs: Sequence[str], outputs: Sequence[str]
-) -> list[Sample]:
+def unpack_samples(content: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> list[Sample]:
     """Return what `pack_samples` packed, for a network with these inputs and outputs. A folder of
     an earlier version has one sample. Raises `KeyError` and `ValueError` for anything else."""
     arrays = unpack_arrays(content)
     marker = f"output {outputs[0]}" if outputs else ""
-    prefixes = [""] + sorted(
-        (key.removesuffix(marker) for key in arrays if _is_further(key, marker)),
-        key=lambda prefix: int(prefix.split()[1]),
-    )
+    further = [key.removesuffix(marker) for key in arrays if _is_further(key, marker)]
+    prefixes = ["", *sorted(further, key=lambda prefix: int(prefix.split()[1]))]
     return [
         Sample(
             " ".join(prefix.split()[2:]) or "normal",

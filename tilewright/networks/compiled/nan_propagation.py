@@ -1,8 +1,8 @@
 """Lets NaN through every maximum and minimum of the functions that TVM makes of operators.
 
-TVM's maximum is `a > b ? a : b`, which is `b` where either operand is NaN. So a NaN behind a constant
-stays a NaN, and one before it becomes the constant: a relu would turn NaN into 0. With the constant
-first, the same machine instruction is right. Two computed operands need a comparison more.
+TVM's maximum is `a > b ? a : b`, which is `b` where either operand is NaN. So `max(0, x)` is NaN
+where x is NaN, and `max(x, 0)` is 0. Both are one machine instruction, so constants are put first
+here. The maximum of two computed operands needs one comparison more.
 
 A reduction begins with the smallest finite number in TVM, which is larger than −∞. It begins with
 −∞ here (of a minimum: ∞), and so does the padding of a pool.
@@ -110,9 +110,9 @@ def _reduces(body: Any) -> bool:
     tvm_ffi.structural_walk(body, (tirx.BufferStore, found.append))
     for store in found:
         chosen = chosen_with_nan(store.value)
-        if chosen is not None and isinstance(chosen[0], TensorLoad):
-            if chosen[0].source.same_as(store.buffer):
-                return True
+        first = None if chosen is None else chosen[0]
+        if isinstance(first, TensorLoad) and first.source.same_as(store.buffer):
+            return True
     return False
 
 

@@ -16,6 +16,7 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from tilewright.networks.relax.bindings import shape_of
+from tilewright.networks.relax.resizing import resize
 
 MICROSOFT = "com.microsoft"
 
@@ -229,6 +230,18 @@ def _one_hot(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
     return relax.op.one_hot(indices, on, off, places, attrs.get("axis", -1))
 
 
+def _split(_: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    """By a number of parts, of which the last may be shorter (stock: parts of one length); None
+    (the stock converter) where lengths are given."""
+    count, shape = attrs.get("num_outputs"), shape_of(inputs[0])
+    if not count or not shape or (len(inputs) > 1 and inputs[1] is not None):
+        return None
+    axis = int(attrs.get("axis", 0)) % len(shape)
+    length = -(-shape[axis] // int(count))
+    ends = [min(length * place, shape[axis]) for place in range(1, int(count))]
+    return relax.op.split(inputs[0], ends, axis)
+
+
 def _div(bb: Any, inputs: Inputs, _: dict[str, Any]) -> Any:
     """Of signed integers. The smallest integer divided by -1 ends a process; here it is itself, as
     in numpy. None (the stock converter) for other types."""
@@ -274,7 +287,9 @@ CONVERTERS: dict[tuple[str, str], Converter] = {
     ("", "Mod"): _mod,
     ("", "OneHot"): _one_hot,
     ("", "QLinearConv"): _q_linear_conv,
+    ("", "Resize"): resize,
     ("", "Softplus"): _softplus,
+    ("", "Split"): _split,
     ("", "ConvInteger"): _conv_integer,
     ("", "DynamicQuantizeLinear"): _dynamic_quantise,
     ("", "QLinearMatMul"): _q_linear_matmul,
