@@ -122,13 +122,13 @@ def accepted(
     return None if outputs is None else (whole, outputs)
 
 
-def perturbed(inputs: Feed) -> dict[str, Array]:
-    """Return inputs whose floats differ by a millionth: what a source model changes by then is no
-    error of a built network."""
+def perturbed(inputs: Feed, share: float) -> dict[str, Array]:
+    """Return inputs whose floats differ by this share of the largest, or of 1 where all are less:
+    what a source model changes by then is no error of a built network."""
     rng, found = np.random.default_rng(7), dict[str, Array]()
     for name, array in inputs.items():
         if array.dtype.kind == "f" and array.size:
-            size = 1e-6 * max(float(np.abs(array).max()), 1.0)
+            size = share * max(float(np.abs(array).max()), 1.0)
             noise = rng.standard_normal(array.shape) * size
             found[name] = (array.astype(np.float64) + noise).astype(array.dtype)
         else:

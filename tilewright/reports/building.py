@@ -72,11 +72,12 @@ def accuracy_lines(accuracy: Mapping[str, Json]) -> list[str]:
 
 def unchecked_lines(manifest: Mapping[str, Json]) -> list[str]:
     """A line that names the outputs that are the same on all samples, where there are any."""
-    names = [as_text(name) for name in as_list(manifest.get("not_checked", []))]
-    outputs = as_list(as_object(manifest.get("accuracy") or {}).get("outputs", []))
-    for row in map(as_object, outputs):
-        if row.get("checked", True) is False and as_text(row["name"]) not in names:
-            names.append(as_text(row["name"]))
+    if "not_checked" in manifest:
+        names = [as_text(name) for name in as_list(manifest["not_checked"])]
+    else:
+        outputs = as_list(as_object(manifest.get("accuracy") or {}).get("outputs", []))
+        rows = map(as_object, outputs)
+        names = [as_text(row["name"]) for row in rows if row.get("checked", True) is False]
     if not names:
         return []
     return [f"not checked, since no sample changes it: {', '.join(map(printable, names))}"]

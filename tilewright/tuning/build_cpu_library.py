@@ -125,8 +125,13 @@ def _judged(
     one = source.seeded_inputs()
     inputs = [Input(name, array.shape, array.dtype) for name, array in one.items()]
     if options.calibration is None:
+        accepted = {
+            name: array
+            for name, array in CompiledArtifact(made.manifest, made.files).check_inputs().items()
+            if array.dtype.kind != "f"
+        }
         feeds: Sequence[Mapping[str, NDArray[Any]]] = [
-            source.seeded_inputs(seed) for seed in range(SAMPLES)
+            {**source.seeded_inputs(seed), **accepted} for seed in range(SAMPLES)
         ]
     else:
         given = read_samples(options.calibration, inputs)

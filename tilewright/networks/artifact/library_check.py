@@ -25,9 +25,11 @@ NEGLIGIBLE = 1e-6
 """A difference that is none: sigmoids and softmaxes of two libraries differ by 1e-7."""
 MOST_BYTES = 1 << 26
 """Of the samples in a folder, but for the first, which stays in any case."""
+HARDLY = 0.01
+"""Of the tolerance: inputs that differ by this share of their size hardly differ."""
 CHANGED = 0.25
-"""Where the source model changes by this share of an error for inputs that differ by a millionth,
-the sample decides nothing: a network that is fed zeros, say, orders equal scores by rounding."""
+"""Where the source model changes by this share of an error for inputs that hardly differ, the
+sample decides nothing: a network that is fed zeros, say, orders equal scores by rounding."""
 
 
 class Source(Protocol):
@@ -169,7 +171,7 @@ def _is_further(key: str, marker: str) -> bool:
 
 def _is_unstable(sample: Sample, source: Source, worst: OutputError, tolerance: float) -> bool:
     """Whether the source model changes much for inputs that hardly differ."""
-    moved = source.reference(perturbed(sample.inputs))[worst.name]
+    moved = source.reference(perturbed(sample.inputs, HARDLY * tolerance))[worst.name]
     changed = output_error(worst.name, moved, sample.outputs[worst.name], tolerance)
     return changed.error >= CHANGED * worst.error
 

@@ -59,13 +59,16 @@ def chosen_with_nan(value: Any) -> tuple[Any, Any, Any] | None:
     return (first, made.b, type(made)) if same and tests_it else None
 
 
-def propagating_nan() -> Any:
-    """Make a pass over a module whose operators are functions already."""
+def propagating_nan(*kept: str) -> Any:
+    """Make a pass over a module whose operators are functions already. Functions with one of these
+    attributes, or with `NAN_SAFE`, stay as they are."""
 
     def run(module: IRModule, _: Any) -> IRModule:
         made = IRModule(dict(module.functions), attrs=module.attrs)
         for name, function in module.functions.items():
-            if isinstance(function, tirx.PrimFunc) and NAN_SAFE not in (function.attrs or {}):
+            if not isinstance(function, tirx.PrimFunc):
+                continue
+            if not any(key in (function.attrs or {}) for key in (NAN_SAFE, *kept)):
                 made.update_func(name, function.with_body(_with_nan(function.body)))
         return made
 

@@ -98,7 +98,10 @@ def _quantise(builder: Any, call: Any) -> Any:
 
         return te.compute(x.shape, value, name="quantize")
 
-    return builder.call_te(compute, x, scale, zero, primfunc_name_hint="quantize")
+    # An integer has no NaN: what becomes of it is left open, and costs nothing.
+    return builder.call_te(
+        compute, x, scale, zero, primfunc_name_hint="quantize", primfunc_attrs={NAN_SAFE: 1}
+    )
 
 
 def _exp_everywhere(x: Any) -> Any:
