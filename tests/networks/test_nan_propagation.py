@@ -78,7 +78,7 @@ def test_operators_keep_nan_and_infinities_as_numpy_does(tmp_path: Path) -> None
         with np.errstate(all="ignore"):
             wanted = of_numpy(X.astype(np.float64), Y.astype(np.float64))
             wanted = wanted if wanted.dtype == bool else wanted.astype(np.float32)
-        np.testing.assert_allclose(ours, wanted, rtol=2e-6, atol=1e-37, err_msg=str(number))
+        np.testing.assert_allclose(ours, wanted, rtol=2e-6, atol=1e-36, err_msg=str(number))
 
 
 @pytest.mark.slow(seconds=2)
@@ -135,7 +135,7 @@ def test_a_pool_of_blocks_gives_nan_where_its_window_has_one() -> None:
     found = run_te(lambda x: pool(x, window, bfloat16=False), x)
     views = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
     np.testing.assert_array_equal(found, views.max(axis=(-2, -1)))
-    assert np.isnan(found).sum() == 6
+    assert np.isnan(found).sum() == 9
 
 
 @pytest.mark.slow(seconds=15)

@@ -57,22 +57,43 @@ def resize(bb: Any, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     shape = shape_of(data)
     if not given or not isinstance(given[0], GenericConst) or shape is None:
         return None
+    taps = plan_resize(shape, attrs, given[0].value.numpy(), by_size=given[0] is sizes)
+    if taps is None:
+        return None
+    made = data
+    for place, each in taps.items():
+        made = bb.emit(_along(bb, made, place, len(shape), each, str(data.ty.dtype)))
+    return made
+
+
+def plan_resize(
+    shape: Sequence[int], attrs: dict[str, Any], given: Array, *, by_size: bool
+) -> dict[int, Taps] | None:
+    """Return the neighbours along each axis that changes, or None where TVM is right.
+
+    Args:
+        shape: the shape of the input.
+        attrs: the attributes of the operator.
+        given: its scales, or its sizes with `by_size`.
+        by_size: whether `given` are sizes.
+
+    Raises:
+        ValueError: the form is computed by nobody here.
+    """
     mode = _text(attrs, "mode", "nearest")
     coordinates = _text(attrs, "coordinate_transformation_mode", "half_pixel")
-    axes = _axes(shape, given[0].value.numpy(), attrs, by_size=given[0] is sizes)
+    axes = _axes(shape, given, attrs, by_size=by_size)
     if coordinates == "tf_crop_and_resize":
         raise ValueError("it cuts a region out of its input, which is not computed")
     if attrs.get("antialias", 0) and any(axis.behind < axis.before for axis in axes.values()):
         raise ValueError("antialias is not computed")
     if mode == "linear" and coordinates in LINEAR_BY_TVM and _is_exact(shape, axes):
         return None
-    dtype, made = str(data.ty.dtype), data
-    for place, axis in axes.items():
-        if (axis.before, axis.scale) == (axis.behind, 1):
-            continue
-        taps = taps_of(axis, mode, coordinates, attrs)
-        made = bb.emit(_along(bb, made, place, len(shape), taps, dtype))
-    return made
+    return {
+        place: taps_of(axis, mode, coordinates, attrs)
+        for place, axis in axes.items()
+        if (axis.before, axis.scale) != (axis.behind, 1)
+    }
 
 
 def _axes(
