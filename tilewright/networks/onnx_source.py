@@ -95,7 +95,7 @@ class OnnxSource:
 
     def whole(self) -> Whole:
         """All of it, with onnxruntime as the reference; raises as `import_whole`."""
-        from tilewright.networks.quantise.session import runs
+        from tilewright.networks.quantise.session import ModelRunner
 
         refuse_unsupported(self.name, self._missing)
         model = reference_model(self._weighted())
@@ -105,7 +105,7 @@ class OnnxSource:
             flat,
             tuple(info.name for info in data_inputs(normal.model)),
             outputs,
-            lambda arrays: next(runs(model, outputs, [arrays])),
+            ModelRunner(model, outputs),
             "onnxruntime",
         )
 

@@ -4,7 +4,7 @@ manifest.json   what it is, each layer's kernel and schedule, the digests of the
 network.so      the network, for TVM's virtual machine
 weights.bin     its weights, which are mapped; only where they are large
 tail.onnx       what TVM cannot import and all behind it, for onnxruntime; only where there is such
-check.npz       seeded inputs, and what the source model gives for them
+check.npz       samples of several kinds, and what the source model gives for them
 """
 
 from __future__ import annotations
@@ -30,17 +30,24 @@ from tilewright.core.files import (
     as_number,
     as_object,
     as_text,
-    pack_arrays,
-    unpack_arrays,
 )
 from tilewright.core.forks import PerProcess, with_living_pool
 from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.artifact.compiled_profile import CallTime, LibraryProfile, profile_of
-from tilewright.networks.artifact.errors import ArtifactError, InaccurateError
+from tilewright.networks.artifact.errors import ArtifactError
 from tilewright.networks.artifact.folder import AGAIN, map_file, read_files, specification
+from tilewright.networks.artifact.library_check import (
+    decisive_samples,
+    pack_samples,
+    samples_of,
+    unchecked_outputs,
+    unpack_samples,
+    worst_output,
+)
 from tilewright.networks.artifact.run import Array, checked
 from tilewright.networks.artifact.weights_file import WEIGHTS, packed, unpacked
 from tilewright.networks.compiled.thread_pool import use_threads
+from tilewright.networks.sample_values import Sample
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import CompilesKernels, capability
@@ -118,10 +125,8 @@ def compile_files(
         made.module, compiles.code_target(), compiles.code_pipeline(), whole.flat.module, attention
     )
     library = library_bytes(executable)
-    inputs = (tail or whole).seeded_inputs()
-    check = {f"input {key}": array for key, array in inputs.items()}
-    expected = (tail or whole).reference(inputs)
-    check |= {f"output {key}": array for key, array in expected.items()}
+    samples = samples_of(tail or whole)
+    inputs, expected = samples[0].inputs, samples[0].outputs
     rows = [
         _row(layer, function, picks[layer.workload], target)
         | ({"moved": [_moved(*each) for each in moved]} if moved else {})
@@ -147,7 +152,7 @@ def compile_files(
         "reference": whole.reference_name,
         "tolerance": tolerance,
     }  # fmt: skip
-    files = {LIBRARY: library, CHECK: pack_arrays(check)}
+    files = {LIBRARY: library, CHECK: pack_samples(samples)}
     if weights:
         files[WEIGHTS] = packed(weights)
     if len(files.get(WEIGHTS, b"")) > LIBRARY_BYTES:
@@ -168,14 +173,11 @@ def compile_files(
                 f"{found.error:.2g} of its largest value on seeded tensors, and the bound is "
                 f"{found.bound:g}; build with more --trials, and report the model"
             )
-    error = artifact.output_error()
-    if not error <= tolerance:
-        raise InaccurateError(
-            f"an output of {name} is off by {error:.2g} of its largest value, compared with "
-            f"{whole.reference_name} on the source model, and the bound is {tolerance:g}; raise "
-            "--tolerance, or report the model"
-        )
+    kept, error = decisive_samples(samples, artifact.infer, tail or whole, tolerance, name)
+    files[CHECK] = pack_samples(kept)
     manifest["error"] = error
+    manifest["samples"] = [sample.kind for sample in kept]
+    manifest["not_checked"] = list[Json](unchecked_outputs(kept))
     return CompiledFiles(files, manifest)
 
 
@@ -279,19 +281,21 @@ class CompiledArtifact:
         return errors
 
     def output_error(self) -> float:
-        """The largest difference of its outputs from the source model's, on the inputs that the
-        folder holds, as a share of an output's largest value."""
-        return largest_error(self.infer(self.check_inputs()), self.check_outputs())
+        """The largest difference of its outputs from the source model's, on the samples that the
+        folder holds, as a share of an output's largest value (`library_check`)."""
+        return max(
+            worst_output(self.infer(sample.inputs), sample.outputs, self.tolerance).error
+            for sample in self.check_samples()
+        )
+
+    def check_samples(self) -> list[Sample]:
+        """The samples that the folder holds."""
+        names = ([value.name for value in values] for values in (self.inputs, self.outputs))
+        return unpack_samples(bytes(self._check), *names)
 
     def check_inputs(self) -> dict[str, Array]:
-        """The inputs that the folder holds, in the network's shapes."""
-        known = unpack_arrays(bytes(self._check))
-        return {value.name: known[f"input {value.name}"] for value in self.inputs}
-
-    def check_outputs(self) -> dict[str, Array]:
-        """What the source model gives for `check_inputs`, in the outputs' shapes."""
-        known = unpack_arrays(bytes(self._check))
-        return {value.name: known[f"output {value.name}"] for value in self.outputs}
+        """Standard-normal inputs that the folder holds, in the network's shapes."""
+        return dict(self.check_samples()[0].inputs)
 
     @property
     def tolerance(self) -> float:
@@ -385,26 +389,6 @@ def open_library(
     }
     inside = {key.removeprefix(inner): data for key, data in files.items()}
     return CompiledArtifact(manifest, inside, threads)
-
-
-def largest_error(found: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
-    """The largest difference of any output, as a share of that output's largest value; arrays of
-    the outputs' shapes by name."""
-    return max(_error(array, expected[name]) for name, array in found.items())
-
-
-def _error(found: Array, expected: Array) -> float:
-    """The largest difference of a value, as a share of the largest that is finite; infinite where
-    one alone is no number."""
-    if found.shape != expected.shape:
-        return float("inf")
-    ours, real = found.astype(np.float64), expected.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        same = (ours == real) | (np.isnan(ours) & np.isnan(real))
-        off = np.where(same, 0.0, np.abs(ours - real))
-    largest = np.abs(real[np.isfinite(real)]).max(initial=0.0)
-    worst = float(np.where(np.isnan(off), np.inf, off).max(initial=0.0))
-    return worst / float(largest) if worst and largest else worst
 
 
 def _row(layer: KernelLayer, function: str, pick: Pick, target: Target) -> dict[str, Json]:

@@ -18,6 +18,7 @@ from tvm.ir import GenericConst
 from tilewright.networks.compiled.bfloat16_numbers import narrowed, widened
 from tilewright.networks.compiled.channel_shuffles import ChannelShuffle, shuffle_function
 from tilewright.networks.compiled.local_response import LocalResponse, normalised
+from tilewright.networks.compiled.nan_propagation import NAN_SAFE
 from tilewright.networks.compiled.pixels_beside import PixelsBeside, put_beside
 from tilewright.networks.compiled.pools import PoolWindow, pool
 from tilewright.networks.compiled.resizes import along, linear_taps
@@ -115,7 +116,8 @@ class PackedTensors:
         stored = self._known[var].bfloat16
         image = self.bfloat16(var, block) if stored else self.packed(var, block)
         name = f"{'avg' if window.mean else 'max'}_pool2d"
-        whole = {"op_pattern": OPAQUE}  # fused, what is read would be computed for every window
+        # Fused, what is read would be computed for every window.
+        whole = {"op_pattern": OPAQUE, NAN_SAFE: 1}
         return self._builder.emit_te(
             lambda image: pool(image, window, bfloat16), image, primfunc_name_hint=name,
             primfunc_attrs=whole,
