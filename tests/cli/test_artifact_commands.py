@@ -14,7 +14,7 @@ from tests.sharing import made_once
 from tilewright.core.files import unpack_arrays
 from tilewright.networks.zoo.digits import held_out
 
-pytestmark = pytest.mark.slow(seconds=1.5)
+pytestmark = pytest.mark.slow(seconds=0.5)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tests.sharing import made_once
 from tilewright.evaluation.diff.load_runs import DiffError, read_side
 from tilewright.evaluation.diff.summary import diff_runs
 
-pytestmark = pytest.mark.slow(seconds=2)
+pytestmark = pytest.mark.slow(seconds=0.8)
 
 FEW = 2
 """Trials of the runs that `tuned`, of forty, is compared with."""
@@ -43,7 +43,7 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 def diff(a: Path, b: Path, *options: str, place: Place) -> subprocess.CompletedProcess[str]:
-    return place.run("diff", str(a), str(b), *options)
+    return place.call("diff", str(a), str(b), *options)
 
 
 def test_a_run_is_no_worse_than_itself_nor_than_one_of_fewer_trials(

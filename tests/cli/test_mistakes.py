@@ -187,7 +187,8 @@ LATE = (_text_file, _dynamic_shape, _unsupported_operator, _mistyped_layer)
     [
         pytest.param(
             mistake, hint, id=mistake.__name__.strip("_"),
-            marks=[pytest.mark.slow(seconds=8)] if mistake in LATE else [],
+            marks=[pytest.mark.slow(seconds=8)] if mistake in LATE[:2]
+            else [pytest.mark.nightly(seconds=8)] if mistake in LATE else [],
         )
         for mistake, hint in MISTAKES
     ],

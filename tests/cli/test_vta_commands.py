@@ -18,7 +18,7 @@ from tilewright.targets.vta.lowering.tensors import random_tensors
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import parse_workload
 
-pytestmark = pytest.mark.slow(seconds=2)
+pytestmark = pytest.mark.slow(seconds=0.5)
 
 DATA = Path(__file__).parents[1] / "data" / "tvm-vta"
 SPEC = VtaSpec.load("vta-pynq")

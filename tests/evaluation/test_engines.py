@@ -118,7 +118,7 @@ def test_a_torch_file_is_refused_with_the_way_out(tmp_path: Path) -> None:
         write_model("net.pt2", {}, tmp_path)
 
 
-@pytest.mark.slow(seconds=20)
+@pytest.mark.slow(seconds=10)
 def test_the_command_prints_a_row_an_engine_and_json(tmp_path: Path) -> None:
     command = ("benchmark", "digits_cnn", "--rounds", "3", "--seconds", "0.02")
     shown = in_process.run(command, tmp_path, os.environ)

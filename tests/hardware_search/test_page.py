@@ -10,7 +10,7 @@ import pytest
 
 from tests.hardware_search.runs import options, run
 from tilewright.hardware_search.outputs import CodesignOutcome
-from tilewright.reports.codesign.page import front_page
+from tilewright.reports.codesign.page import BOTTOM, HEIGHT, TOP, front_page
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +71,19 @@ def test_names_of_others_stay_text(outcome: CodesignOutcome, tmp_path: Path) -> 
     page = front_page(CodesignOutcome(outcome.summary, [row], outcome.beaten, outcome.trials))  # type: ignore[list-item]
     assert b"<script>alert" not in page
     assert b"&lt;script&gt;alert" in page
+
+
+def test_labels_of_axes_have_room_beside_a_tick_at_any_place(outcome: CodesignOutcome) -> None:
+    """Which ticks there are depends on latencies, and with work on the CPU on measured times."""
+    text = front_page(outcome).decode()
+    placed = re.findall(r'<text [^>]*y="([\d.]+)"[^>]*>([^<]*)</text>', text)
+    baselines = {label: float(y) for y, label in placed}
+    font = 21.0  # the size on narrow screens, in units of the picture
+    above, below = 0.95 * font, 0.25 * font
+    highest_tick = TOP + 4
+    assert baselines["latency, ms"] - above >= 0
+    assert baselines["latency, ms"] + below <= highest_tick - above
+    ticks_of_area = HEIGHT - BOTTOM + 18
+    assert ticks_of_area in baselines.values()
+    assert ticks_of_area + below <= baselines["area, default machine = 1"] - above
+    assert baselines["area, default machine = 1"] + below <= HEIGHT

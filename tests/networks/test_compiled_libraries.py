@@ -491,7 +491,7 @@ def test_a_library_that_is_too_far_off_is_not_written(tmp_path: Path) -> None:
     assert not (tmp_path / "art").exists()
 
 
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow(seconds=6)
 def test_given_samples_say_how_accurate_a_library_is(tmp_path: Path) -> None:
     images = np.random.default_rng(5).random((6, 1, 8, 8)).astype(np.float32)
     np.savez(tmp_path / "samples.npz", input=images)
@@ -531,7 +531,7 @@ class KernelsWithoutEpilogue(CpuTarget):
         return super().kernel(workload.with_steps(bare), config)
 
 
-@pytest.mark.slow(seconds=5)
+@pytest.mark.slow(seconds=1)
 def test_a_library_with_a_wrong_kernel_is_refused_whatever_the_bound() -> None:
     target, whole = KernelsWithoutEpilogue(this_machine()), networks.load("digits_cnn").whole
     layers = kernel_layers(whole.flat, target.space)

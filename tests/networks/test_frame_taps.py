@@ -49,7 +49,7 @@ def chain(
     return model(nodes, tensors, (n, *SHAPE[1:]), "y")
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=1.2)
 @pytest.mark.parametrize(
     ("depth", "pads", "n", "reads"),
     nightly_after(3, [
@@ -72,7 +72,7 @@ def test_frames_are_read_where_they_lie(
     assert len(list(artifact.verify())) == len(artifact.rows) - reads
 
 
-@pytest.mark.slow(seconds=5)
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("channels", nightly_after(1, [16, 32]))
 def test_frames_in_bfloat16_are_read_where_they_lie(channels: int, tmp_path: Path) -> None:
     drawn = chain(channels, (3, 1, 1), (1, 1, 1), residual=True)
@@ -85,7 +85,7 @@ def test_frames_in_bfloat16_are_read_where_they_lie(channels: int, tmp_path: Pat
     assert np.abs(ours - theirs).max() < OF_BFLOAT16 * np.abs(theirs).max()
 
 
-@pytest.mark.slow(seconds=3)
+@pytest.mark.slow(seconds=0.7)
 @pytest.mark.parametrize("pixels", [False, True])
 def test_somebodys_own_choice_of_images_is_not_taken_for_frames(
     pixels: bool, tmp_path: Path

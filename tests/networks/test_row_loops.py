@@ -84,7 +84,7 @@ def rows(draw: st.DrawFn, most_axes: int = 4) -> Array:
     return x.astype(np.float32)
 
 
-@pytest.mark.slow(seconds=1)
+@pytest.mark.slow(seconds=0.3)
 @pytest.mark.parametrize("shape", nightly_after(5, [(shape,) for shape in SHAPES]))
 def test_softmax_is_scipys(shape: tuple[int, ...], tmp_path: Path) -> None:
     x = 20 * normal(*shape, seed=3)
@@ -93,7 +93,7 @@ def test_softmax_is_scipys(shape: tuple[int, ...], tmp_path: Path) -> None:
     np.testing.assert_allclose(found.sum(axis=-1), 1.0, rtol=1e-5)
 
 
-@pytest.mark.slow(seconds=1)
+@pytest.mark.slow(seconds=0.3)
 @pytest.mark.parametrize("shape", nightly_after(5, [(shape,) for shape in SHAPES]))
 def test_layer_normalisation_is_what_its_definition_says(
     shape: tuple[int, ...], tmp_path: Path
@@ -111,7 +111,7 @@ def test_layer_normalisation_is_what_its_definition_says(
     np.testing.assert_allclose(run(of, x, tmp_path), expected, atol=1e-3)
 
 
-@pytest.mark.slow(seconds=12)
+@pytest.mark.slow(seconds=2)
 @settings(max_examples=examples(25), deadline=None)
 @given(rows(), st.integers(-4, -1))
 @example(normal(4, 16, 16, seed=7), -2)  # rows and columns of the same length
@@ -125,7 +125,7 @@ def test_softmax_along_any_axis_is_scipys(x: Array, axis: int) -> None:
     np.testing.assert_allclose(found, log_softmax(wide, axis=axis), rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.slow(seconds=4)
+@pytest.mark.slow(seconds=0.7)
 @settings(max_examples=examples(15), deadline=None)
 @given(st.integers(1, 60), st.integers(0, 9))
 def test_softmax_of_masked_rows_is_numpys(size: int, seed: int) -> None:
@@ -143,7 +143,7 @@ def test_softmax_of_masked_rows_is_numpys(size: int, seed: int) -> None:
     assert (found[(x == -np.inf) & ~np.isnan(expected)] == 0).all()
 
 
-@pytest.mark.slow(seconds=12)
+@pytest.mark.slow(seconds=1.5)
 @settings(max_examples=examples(40), deadline=None)
 @given(
     rows(), st.sampled_from(sorted(REDUCTIONS)), st.sets(st.integers(-4, -1), min_size=1),
@@ -173,7 +173,7 @@ def test_reductions_are_numpys(x: Array, name: str, drawn: set[int], keepdims: b
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.slow(seconds=6)
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=examples(20), deadline=None)
 @given(st.integers(1, 3), st.integers(1, 6), st.integers(1, 12), st.integers(1, 12))
 @example(1, 33, 28, 28)

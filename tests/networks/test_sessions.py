@@ -36,7 +36,7 @@ def session(digits_library: Path) -> InferenceSession:
     return tilewright.load(digits_library, allow_code=True)
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=5)
 def test_outputs_are_those_of_onnxruntime(session: InferenceSession) -> None:
     image = normal(*SHAPE, seed=3)
     (scores,) = session.run(None, {"input": image})

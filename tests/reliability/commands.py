@@ -67,7 +67,7 @@ def mlflow(place: Place) -> tuple[Counter[str], list[tuple[str, str, int, int]]]
 
 
 def wait_for(condition: Callable[[], bool], command: subprocess.Popen[str] | warm.Started) -> None:
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 900
     while not condition():
         assert command.poll() is None, command.communicate()
         assert time.monotonic() < deadline

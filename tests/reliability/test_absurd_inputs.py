@@ -15,7 +15,7 @@ import pytest
 from tests.cli.conftest import TILEWRIGHT, Place
 from tilewright.networks import zoo
 
-pytestmark = [pytest.mark.attack, pytest.mark.slow(seconds=2)]
+pytestmark = [pytest.mark.attack, pytest.mark.slow(seconds=0.7)]
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
 HEAD = "tile_b,tile_h,tile_w,tile_ci,tile_co,oc_nthread,h_nthread,status,failure,reason,cycles_pynq"

@@ -46,7 +46,7 @@ def stopped(place: Place, moment: Callable[[Place, int], bool], wait: float, *mo
         wait_for(lambda: moment(place, command.pid), command)
         time.sleep(wait)
         command.send_signal(signal.SIGINT)
-        printed, _ = command.communicate(timeout=60)
+        printed, _ = command.communicate(timeout=600)
     finally:
         command.kill()
     assert command.returncode == 130, printed
@@ -72,7 +72,8 @@ def test_while_servers_start_and_libraries_are_imported(tmp_path: Path, wait: fl
 
 @pytest.mark.slow(seconds=5)
 @pytest.mark.parametrize(
-    "more", [("--bare",), pytest.param((), marks=pytest.mark.nightly(seconds=15))]
+    "more",
+    [("--bare", "--tuner", "random"), pytest.param((), marks=pytest.mark.nightly(seconds=15))],
 )
 def test_in_the_middle_of_rounds(tmp_path: Path, more: tuple[str, ...]) -> None:
     place = Place(tmp_path)

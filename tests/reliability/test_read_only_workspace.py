@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import Place
+from tests.draws import nightly_after
 from tests.reliability.killed_comparison import TABLE
 from tilewright.services.workspace import Workspace, use_workspace
 
@@ -32,6 +33,8 @@ WORKS = [
 """In this order: some read what one before them wrote."""
 REFUSED = [
     (*TUNE, "--out", "elsewhere"),
+    ("clean", "--yes"),
+    ("ui",),
     (*COMPARE, "--replay", str(TABLE), "--out", "elsewhere"),
     (*COMPARE, "--network", "digits_cnn", "--no-mlflow", "--out", "elsewhere"),
     (
@@ -48,8 +51,6 @@ REFUSED = [
     ("dataset", "build", "--rows", "2", "--cpu-rows", "0", "--out", "elsewhere"),
     ("sweep", "digits_cnn", "--tuners", "random", "--trials", "2", "--out", "elsewhere"),
     ("clean",),
-    ("clean", "--yes"),
-    ("ui",),
     ("serve", "digits_cnn"),
 ]
 
@@ -88,7 +89,7 @@ def _fill(home: Path) -> None:
         os.environ.update(before)
 
 
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow(seconds=8)
 def test_what_keeps_no_records_works(place: Place) -> None:
     for command in WORKS:
         done = place.run(*command)
@@ -97,7 +98,11 @@ def test_what_keeps_no_records_works(place: Place) -> None:
 
 
 @pytest.mark.slow(seconds=6)
-@pytest.mark.parametrize("command", REFUSED, ids=lambda command: " ".join(command)[:30])
+@pytest.mark.parametrize(
+    "command",
+    nightly_after(4, [(command,) for command in REFUSED], 6),
+    ids=lambda command: " ".join(command)[:30],
+)
 def test_what_keeps_records_says_so_before_any_work(place: Place, command: tuple[str, ...]) -> None:
     done = place.run(*command)
     assert done.returncode == 2, done.stderr

@@ -110,14 +110,14 @@ def test_winograd_s_algorithm_gives_the_nearest_integers() -> None:
     assert emulated_error_of(tensors_of(w), {**baseline(w), "algorithm": 4}) < TOLERANCE
 
 
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow(seconds=8)
 @given(test_int8.workloads(), st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(6), derandomize=True, deadline=None)
 def test_drawn_int8_schedules_give_the_reference_s_bits(w: Workload, seed: int) -> None:
     assert drawn_error(w, seed) == 0
 
 
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow(seconds=8)
 @given(test_quantised.workloads(), st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(6), derandomize=True, deadline=None)
 def test_drawn_quantised_schedules_give_the_nearest_integers(w: Workload, seed: int) -> None:

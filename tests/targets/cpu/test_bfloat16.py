@@ -81,7 +81,7 @@ def check_a_schedule(workload: Workload, spec: CpuSpec, seed: int) -> None:
     assert called(function, tensors, values) < TOLERANCE
 
 
-@pytest.mark.slow(seconds=30)
+@pytest.mark.slow(seconds=2)
 @UNITS
 @given(workload=products(), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(40), derandomize=True)
@@ -104,7 +104,7 @@ def test_the_rule_computes_the_product(text: str, spec: CpuSpec) -> None:
     assert called(scheduled(workload, spec, values), tensors, values) < TOLERANCE
 
 
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow(seconds=1)
 @UNITS
 @given(workload=products(), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(20), derandomize=True)

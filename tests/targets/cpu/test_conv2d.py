@@ -95,7 +95,7 @@ def error(workload: Workload, spec: CpuSpec, values: dict[str, int], folder: Pat
     return tensors.error(arguments[-1].numpy())
 
 
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow(seconds=5)
 @given(workload=convolutions(), data=st.data())
 @settings(max_examples=examples(12), suppress_health_check=list(HealthCheck), deadline=None)
 def test_any_schedule_gives_the_right_numbers(

@@ -107,7 +107,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 
 
 @needs_dots
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow(seconds=2)
 @given(workloads(), st.integers(0, 2**32 - 1), st.integers(0, 9))
 @settings(max_examples=examples(30), derandomize=True, deadline=None)
 def test_every_schedule_gives_the_reference_s_bits(w: Workload, seed: int, width: int) -> None:

@@ -53,7 +53,7 @@ def products(draw: st.DrawFn) -> Workload:
     return parse_workload(text, draw(st.sampled_from(EPILOGUES)))
 
 
-@pytest.mark.slow(seconds=30)
+@pytest.mark.slow(seconds=3)
 @given(products(), st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(30), derandomize=True, deadline=None)
 def test_every_schedule_computes_the_product(workload: Workload, seed: int) -> None:

@@ -46,7 +46,7 @@ def products(draw: st.DrawFn) -> Workload:
     return parse_workload(text + ",dtype=float32", draw(st.sampled_from(EPILOGUES)))
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=2)
 @given(products(), st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(30), derandomize=True)
 def test_every_schedule_computes_the_product(workload: Workload, seed: int) -> None:

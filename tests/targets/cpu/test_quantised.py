@@ -70,7 +70,7 @@ def workloads(draw: st.DrawFn) -> Workload:
     )  # fmt: skip
 
 
-@pytest.mark.slow(seconds=20)
+@pytest.mark.slow(seconds=4)
 @given(workloads(), st.integers(0, 2**32 - 1), st.sampled_from([4, 8]))
 @settings(max_examples=examples(30), derandomize=True, deadline=None)
 def test_every_schedule_gives_the_nearest_integers(w: Workload, seed: int, lanes: int) -> None:

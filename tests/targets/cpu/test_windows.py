@@ -55,7 +55,7 @@ def convolutions(draw: st.DrawFn) -> Workload:
     )  # fmt: skip
 
 
-@pytest.mark.slow(seconds=16)
+@pytest.mark.slow(seconds=3)
 @given(convolutions(), st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(40), derandomize=True)
 def test_every_schedule_computes_the_convolution(workload: Workload, seed: int) -> None:

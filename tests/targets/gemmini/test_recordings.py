@@ -19,6 +19,7 @@ STREAMS = {"random": 40, "micro": 572, "pairs": 120, "kernels": 18, "loop_ws": 1
 """Recorded streams by part: all of them are reproduced exactly."""
 
 
+@pytest.mark.slow(seconds=0.7)
 @pytest.mark.parametrize(
     "every",
     [
