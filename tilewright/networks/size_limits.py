@@ -163,9 +163,9 @@ class _Estimate:
         what = "results that no input changes" if constant else "results that are needed at once"
         raise ModelFileError(
             f"operator '{node.name or node.output[0]}' ({node.op_type}) gives {shape} values, "
-            f"{_gigabytes(largest.bytes)}: the model's {what} take {_gigabytes(whole)}, and at "
-            f"most 1/{round(1 / share)} of this machine's {_gigabytes(self._memory)} of memory is "
-            "used for them; use smaller inputs or a smaller model"
+            f"{_gigabytes(largest.bytes)}: the model's {what} take {_gigabytes(whole)}, more than "
+            f"1/{round(1 / share)} of this machine's {_gigabytes(self._memory)} of memory; use "
+            "smaller inputs or a smaller model"
         )
 
     def _results(
