@@ -154,6 +154,16 @@ def test_usual_networks_are_far_below(name: str, monkeypatch: pytest.MonkeyPatch
     check_sizes(zoo.build(name, weights=False))
 
 
+def test_large_quantised_weights_may_become_floats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(size_limits, "machine_memory_bytes", lambda: 64 << 20)
+    weights = {"q": np.zeros((1024, 2048), np.int8), "s": np.float32(1), "z": np.int8(0)}
+    source = model(
+        [node("DequantizeLinear", ["q", "s", "z"], ["w"]), node("MatMul", ["x", "w"], ["y"])],
+        weights, (1, 1024),
+    )  # fmt: skip
+    size_limits.infer_checked(source)
+
+
 def test_counts_of_work_have_more_than_32_bits(tmp_path: Path) -> None:
     source = model([node("MatMul", ["x", "w"], ["y"])], {}, (1 << 12, 1 << 12))
     source.graph.input.append(

@@ -34,6 +34,9 @@ network's own run, the reference's and the check of a build each hold them once.
 CONSTANT_SHARE = 1 / 16
 """The same share for results that no input changes: they are folded, which keeps several copies,
 and stored in what is built."""
+MOST_GROWTH = 8
+"""How many times as large as the model's own tensors such results may be in any case: integers of
+weights become float32, and another layout or type is made of them."""
 SMALL_ELEMENTS = 4096
 """Elements of tensors that are computed here. Larger ones are no arithmetic on shapes."""
 MOST_FOLLOWED = 1 << 16
@@ -112,6 +115,8 @@ class _Estimate:
         self._opsets = model.opset_import
         self._memory = memory_bytes
         self._constant_bytes = 0
+        stored = sum(_stored(tensor).bytes for tensor in model.graph.initializer)
+        self._most_constant = max(int(memory_bytes * CONSTANT_SHARE), MOST_GROWTH * stored)
         self.longest_vector = 0
 
     def check_graph(self, graph: onnx.GraphProto, outer: Mapping[str, _Known]) -> None:
@@ -147,8 +152,7 @@ class _Estimate:
 
     def _refuse(self, node: onnx.NodeProto, known: Mapping[str, _Known], needed: int) -> None:
         most = int(self._memory * COMPUTED_SHARE)
-        most_constant = int(self._memory * CONSTANT_SHARE)
-        if needed <= most and self._constant_bytes <= most_constant:
+        if needed <= most and self._constant_bytes <= self._most_constant:
             return
         largest = max(
             (known[name] for name in node.output if name in known),
@@ -156,16 +160,16 @@ class _Estimate:
             default=_NOTHING,
         )
         shape = "×".join(map(str, largest.shape or ())) or "scalar"
-        constant = self._constant_bytes > most_constant
+        constant = self._constant_bytes > self._most_constant
         whole, share = (
             (self._constant_bytes, CONSTANT_SHARE) if constant else (needed, COMPUTED_SHARE)
         )
         what = "results that no input changes" if constant else "results that are needed at once"
         raise ModelFileError(
             f"operator '{node.name or node.output[0]}' ({node.op_type}) gives {shape} values, "
-            f"{_gigabytes(largest.bytes)}: the model's {what} take {_gigabytes(whole)}, and at "
-            f"most 1/{round(1 / share)} of this machine's {_gigabytes(self._memory)} of memory is "
-            "used for them; use smaller inputs or a smaller model"
+            f"{_gigabytes(largest.bytes)}: the model's {what} take {_gigabytes(whole)}, more than "
+            f"1/{round(1 / share)} of this machine's {_gigabytes(self._memory)} of memory; use "
+            "smaller inputs or a smaller model"
         )
 
     def _results(
