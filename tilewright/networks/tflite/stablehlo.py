@@ -112,6 +112,10 @@ def _iota(writer: Writer, operator: TfliteOperator) -> None:
     writer.fold(result, values.astype(writer.tensors[result].dtype))
 
 
+def _tanh(writer: Writer, operator: TfliteOperator) -> None:
+    writer.write(output(operator), writer.node("Tanh", [writer.real(given(operator, 0))]))
+
+
 def _remainder(writer: Writer, operator: TfliteOperator) -> None:
     """It has the sign of the dividend."""
     names = [writer.real(given(operator, i)) for i in (0, 1)]
@@ -125,7 +129,7 @@ RULES: Mapping[str, Rule] = {
             "LOGISTIC": "LOGISTIC", "ADD": "ADD", "DIVIDE": "DIV", "MULTIPLY": "MUL",
             "MAXIMUM": "MAXIMUM", "MINIMUM": "MINIMUM", "SUBTRACT": "SUB", "ABS": "ABS",
             "COSINE": "COS", "EXPONENTIAL": "EXP", "FLOOR": "FLOOR", "LOG": "LOG",
-            "NEGATE": "NEG", "POWER": "POW", "RSQRT": "RSQRT", "TANH": "TANH",
+            "NEGATE": "NEG", "POWER": "POW", "RSQRT": "RSQRT",
         }.items()
     },
     "STABLEHLO_AND": logic.RULES["LOGICAL_AND"],
@@ -142,4 +146,5 @@ RULES: Mapping[str, Rule] = {
     "STABLEHLO_COMPARE": _compare,
     "STABLEHLO_IOTA": _iota,
     "STABLEHLO_REMAINDER": _remainder,
+    "STABLEHLO_TANH": _tanh,
 }  # fmt: skip
