@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,12 @@ from numpy.typing import NDArray
 from tilewright.core.errors import UnknownName
 from tilewright.networks import report, zoo
 from tilewright.networks.accelerator import MAX_WASTE, Accelerator, EpilogueMode
-from tilewright.networks.errors import QuantisationError, UnsupportedOperatorError
+from tilewright.networks.errors import QuantisationError
 from tilewright.networks.extract import ExtractedWorkload, OffloadDecision, collect
 from tilewright.networks.model_analysis import Examined
 from tilewright.networks.offload import decide
 from tilewright.networks.onnx_reference import reference_model
 from tilewright.networks.onnx_source import OnnxSource, refuse_unsupported
-from tilewright.networks.onnx_split import OnnxTail, split
 from tilewright.networks.quantise import samples_for
 from tilewright.networks.report import ModelReport
 from tilewright.networks.sandbox import SandboxedSource
@@ -30,8 +30,17 @@ if TYPE_CHECKING:
 
     from tilewright.networks.imported_model import Whole
     from tilewright.networks.integer.graph import IntegerGraph
+    from tilewright.networks.partition.last_regions import LastRegions
     from tilewright.networks.quantise.samples import Samples
     from tilewright.networks.relax.execute import CompiledModule
+
+
+@dataclass(frozen=True, eq=False)
+class SplitNetwork:
+    """What is compiled of a network, None if nothing is, and what onnxruntime runs behind it."""
+
+    compiled: Network | None
+    last: LastRegions | None
 
 
 class Network:
@@ -66,7 +75,8 @@ class Network:
         """The whole network built for this machine's CPU, in float or as quantised."""
         from tilewright.networks.relax.execute import CompiledModule
 
-        return CompiledModule(self.whole.flat.module, self.whole.inputs, self.whole.outputs)
+        whole = self.whole
+        return CompiledModule(whole.flat.module, whole.inputs, whole.outputs, whole.regions)
 
     @cached_property
     def whole(self) -> Whole:
@@ -162,19 +172,26 @@ class Network:
         whole = not self.examined.unsupported and self._source.has_graph
         return ours and whole and not self._foretold
 
-    def split(self) -> tuple[Network, OnnxTail]:
-        """The network up to the operators that cannot be imported, and the rest of it, which
-        onnxruntime can run. Raises `UnsupportedOperatorError` where nothing is left before them."""
-        weighted = self._source.weighted()
-        found = None
-        if weighted is not None:
-            model = reference_model(weighted)
-            found = split(model, self.examined.unsupported, self.input_shapes)
-        if found is None:
-            refuse_unsupported(self.name, self.examined.unsupported)
-            raise UnsupportedOperatorError(f"'{self.name}' has no operator that onnxruntime runs")
-        head, tail = found
-        return Network(OnnxSource(self.name, head, lambda: head, {})), tail
+    def split(self) -> SplitNetwork:
+        """What is compiled of the network, with the regions inside it, and the regions that
+        onnxruntime runs behind that."""
+        source, last = self._source.split()
+        if source is None or source is self._source:
+            return SplitNetwork(None if source is None else self, last)
+        core = Network(source, calibration=self._calibration, foretold=self._foretold)
+        return SplitNetwork(core, last)
+
+    def as_region(self) -> LastRegions:
+        """The whole network as one region of onnxruntime. Raises `UnsupportedOperatorError` for one
+        that is no ONNX graph."""
+        total = sum((*self.examined.found.macs.values(), *self.examined.region_macs.values()))
+        return self._source.as_region(self.examined.regions, total)
+
+    def refuse(self, operators: Mapping[str, str]) -> None:
+        """Leave operators to onnxruntime that a compiler refused, by name with the reason."""
+        self._source.refuse(operators)
+        for name in ("examined", "whole", "compiled"):
+            self.__dict__.pop(name, None)
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """One inference on this machine's CPU: arrays by input name in, by output name out."""

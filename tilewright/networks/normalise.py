@@ -49,6 +49,14 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
     Raises `DynamicShapeError` for an input without a static shape or a shape for no input, and
     `ModelFileError` for a graph that contradicts itself.
     """
+    normal = fixed_graph(model, input_shapes)
+    make_importable(normal)
+    return normal
+
+
+def fixed_graph(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -> NormalGraph:
+    """Copy a model with static shapes, and with constants and shape arithmetic folded until nothing
+    changes. Every operator has a name of its own. Raises as `normalise`."""
     normal = named_copy(model)
     _lift_constants(normal)
     make_scalars(normal)
@@ -58,10 +66,20 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
         normal.add_operator(transposition)
     fix_inputs(normal, input_shapes)
     infer_shapes(normal)
-    make_scalars(normal)
-    fold_shape_arithmetic(normal)
-    _make_target_shapes_constant(normal)
+    while True:
+        make_scalars(normal)
+        folded = fold_shape_arithmetic(normal)
+        _make_target_shapes_constant(normal)
+        if not folded:
+            break
+        infer_shapes(normal)
     _remove_pass_through(normal)
+    _drop_unused(normal)
+    return normal
+
+
+def make_importable(normal: NormalGraph) -> None:
+    """Rewrite a fixed graph, in place, into the operators that the importer reads."""
     _make_pads_explicit(normal)
     _make_output_shapes_explicit(normal)
     _merge_pads(normal)
@@ -72,7 +90,6 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
     as_convolutions(normal)
     _drop_unused(normal)
     infer_shapes(normal)
-    return normal
 
 
 def named_copy(model: onnx.ModelProto) -> NormalGraph:

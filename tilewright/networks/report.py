@@ -17,7 +17,7 @@ from tilewright.networks.graph import Absorbed, Operator, Shape
 from tilewright.networks.model_analysis import Examined
 from tilewright.targets.workload import Workload
 
-Status = Literal["offloaded", "cpu", "unsupported"]
+Status = Literal["offloaded", "cpu", "onnxruntime", "unsupported"]
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def build(
             WorkloadReport(w.id, str(w), epilogue_text(w), calls, w.macs, names)
             for w, calls, names in collect(decisions)
         ),
-        total_macs=sum((*examined.found.macs.values(), *examined.unsupported_macs.values())),
+        total_macs=sum((*examined.found.macs.values(), *examined.region_macs.values())),
         offloaded_macs=offloaded_macs(decisions),
         notes=examined.notes,
     )
@@ -159,7 +159,7 @@ def _named(report: OperatorReport, operator: Operator, examined: Examined) -> Op
         name=operator.name,
         op_type=operator.op_type,
         macs=examined.found.macs.get(operator.name, 0)
-        or examined.unsupported_macs.get(operator.name, 0),
+        or examined.region_macs.get(operator.name, 0),
         output_shape=examined.shapes.get(operator.name),
     )
 
@@ -198,6 +198,8 @@ def _other(
     operator: Operator, examined: Examined, reports: Mapping[str, OperatorReport], slowdown: float
 ) -> OperatorReport:
     name = operator.name
+    if (reason := examined.outside.get(name)) is not None:
+        return OperatorReport(name, "", "onnxruntime", reason)
     if name in examined.unsupported:
         return OperatorReport(name, "", "unsupported", *examined.unsupported[name])
     if name in examined.found.constant_nodes:

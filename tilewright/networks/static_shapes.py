@@ -76,6 +76,17 @@ def fix_inputs(normal: NormalGraph, input_shapes: Mapping[str, Sequence[int]]) -
     normal.graph.input.extend(kept)
 
 
+def fixed_inputs(
+    model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]
+) -> onnx.ModelProto:
+    """A copy whose inputs have the shapes asked for; its outputs as far as these decide them.
+    Raises as `fix_inputs`."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    fix_inputs(NormalGraph(copy, ()), input_shapes)
+    return shape_inference.infer_shapes(copy, data_prop=True)
+
+
 def infer_shapes(normal: NormalGraph) -> None:
     """Infer every shape that follows; raises `ModelFileError` where the graph is contradictory."""
     try:
@@ -88,8 +99,9 @@ def infer_shapes(normal: NormalGraph) -> None:
     normal.model = model
 
 
-def fold_shape_arithmetic(normal: NormalGraph) -> None:
-    """Evaluate what exporters compute about shapes, now that shapes are static."""
+def fold_shape_arithmetic(normal: NormalGraph) -> bool:
+    """Evaluate what exporters compute about shapes, now that shapes are static. Return whether
+    there was anything: more shapes may be known then."""
     shapes, tensors = normal.shapes(), normal.tensors()
     folded = set()
     for node in normal.graph.node:
@@ -104,7 +116,7 @@ def fold_shape_arithmetic(normal: NormalGraph) -> None:
         folded.add(node.name)
     if folded:
         normal.remove(folded, Absorbed(None, "shape arithmetic, known before the model runs"))
-        infer_shapes(normal)
+    return bool(folded)
 
 
 def _shape_of(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> list[NDArray[Any]] | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tilewright.networks.errors import UnsupportedOperatorError
 from tilewright.networks.fused_calls import NOTHING
 from tilewright.networks.imported_model import Whole
 from tilewright.networks.model_analysis import Examined
@@ -13,6 +15,8 @@ from tilewright.networks.onnx_source import refuse_unsupported
 from tilewright.networks.torch_file import read_exported
 
 if TYPE_CHECKING:
+    from tilewright.networks.partition.last_regions import LastRegions
+    from tilewright.networks.partition.regions import Region
     from tilewright.networks.relax.torch_importer import TorchProgram
 
 
@@ -59,6 +63,25 @@ class TorchSource:
             readers={},
             shapes=program.shapes,
             found=found,
+        )
+
+    def split(self) -> tuple[TorchSource, None]:
+        """All of it: no part of it runs in onnxruntime."""
+        return self, None
+
+    def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
+        """Raise `UnsupportedOperatorError`: onnxruntime reads no torch.export files."""
+        raise UnsupportedOperatorError(
+            f"'{self.name}' has no layer that is compiled here, and onnxruntime reads no "
+            "torch.export files; export it with torch.onnx.export"
+        )
+
+    def refuse(self, operators: Mapping[str, str]) -> None:
+        """Raise `UnsupportedOperatorError` with what a compiler said."""
+        name, reason = next(iter(operators.items()))
+        raise UnsupportedOperatorError(
+            f"'{self.name}' cannot be compiled: '{name}': {reason}; export it with "
+            "torch.onnx.export"
         )
 
     def whole(self) -> Whole:

@@ -13,7 +13,7 @@ from tilewright.core.files import Json, as_int, as_list, as_number, as_object, a
 from tilewright.networks.artifact.accuracy import CHECK_FILE, NetworkAccuracy, accuracy, unpacked
 from tilewright.networks.artifact.check_order import check_order
 from tilewright.networks.artifact.compiled import KIND as LIBRARY_KIND
-from tilewright.networks.artifact.compiled import LIBRARY, TAIL, CompiledArtifact, open_library
+from tilewright.networks.artifact.compiled import LIBRARY, CompiledArtifact, open_library
 from tilewright.networks.artifact.errors import ArtifactError
 from tilewright.networks.artifact.folder import AGAIN, read_files, read_manifest
 from tilewright.networks.artifact.pipeline import (
@@ -230,7 +230,7 @@ def code_of(manifest: Mapping[str, Json]) -> list[str]:
     of_islands = ", ".join(dict.fromkeys(as_text(each["operator"]) for each in operators))
     known = {
         CPU_LIBRARY: of_islands or "changes of layout",
-        LIBRARY: "the network" if TAIL in files else "the whole network",
+        LIBRARY: "the network, but for its regions" if manifest.get("regions") else "the whole network",
     }
     return [
         f"{name} ({known[last]})"

@@ -20,7 +20,7 @@ from tilewright.networks.errors import ModelFileError, QuantisationError, first_
 from tilewright.networks.graph import STANDARD_DOMAINS, NormalGraph
 from tilewright.networks.normalise import normalise
 from tilewright.networks.onnx_file import all_tensors, is_stub
-from tilewright.networks.quantise.session import failures, quiet_options
+from tilewright.networks.onnxruntime_options import failures, quiet_options
 
 onnxruntime = lazy_module("onnxruntime")
 

@@ -1,0 +1,146 @@
+"""Imports what is compiled of a network: an operator that TVM does not take joins a region."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import onnx
+
+from tilewright.networks.errors import OperatorImportError, UnsupportedOperatorError
+from tilewright.networks.graph import NormalGraph, data_inputs
+from tilewright.networks.graph_macs import graph_macs
+from tilewright.networks.normalise import fixed_graph, make_importable
+from tilewright.networks.onnx_qoperator import to_qdq
+from tilewright.networks.partition.collapse import RegionModel, collapse, region_model, without_last
+from tilewright.networks.partition.forms import supported_forms
+from tilewright.networks.partition.inferred import complete_shapes
+from tilewright.networks.partition.regions import Region, find_regions
+from tilewright.networks.partition.rules import reasons
+from tilewright.networks.strip_weights import weights_as_inputs
+
+if TYPE_CHECKING:
+    from tilewright.networks.relax.bindings import FlatGraph
+
+POOLS = frozenset(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"))
+"""Operators that have kernels and multiply nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImportedWhole:
+    """The normal form of a network, what the importer makes of it, and the models of the regions
+    that it calls."""
+
+    normal: NormalGraph
+    flat: FlatGraph
+    regions: tuple[RegionModel, ...]
+
+
+def import_whole(
+    name: str, model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]],
+    refused: Mapping[str, str] = MappingProxyType({}),
+) -> ImportedWhole:  # fmt: skip
+    """Import a model with its weights, all regions of which are called by compiled code. Raises
+    `UnsupportedOperatorError` where nothing is compiled or a region must run last, and as
+    `normalise`."""
+    fixed = fixed_graph(to_qdq(model), input_shapes)
+    complete_shapes(fixed)
+    imported = import_compiled(fixed, refused, keep_last=True)
+    if imported.normal is None or imported.flat is None:
+        raise UnsupportedOperatorError(
+            f"nothing of '{name}' is compiled: {_first_cause(imported.regions)}; build it, then "
+            "onnxruntime runs it"
+        )
+    regions = tuple(region_model(fixed, region) for region in imported.regions)
+    return ImportedWhole(imported.normal, imported.flat, regions)
+
+
+def _first_cause(regions: Sequence[Region]) -> str:
+    cause = next((cause for region in regions for cause in region.causes), None)
+    return "it multiplies nothing" if cause is None else f"'{cause.name}': {cause.reason}"
+
+
+@dataclass(frozen=True, eq=False)
+class Imported:
+    """What the importer makes of the compiled part of a graph, with one operator for each region
+    inside it, and all regions. `normal` and `flat` are None if nothing is compiled. `refused` says
+    which operators the importer does not take, and why."""
+
+    normal: NormalGraph | None
+    flat: FlatGraph | None
+    regions: Sequence[Region]
+    refused: Mapping[str, str]
+
+
+def import_compiled(
+    fixed: NormalGraph, refused: Mapping[str, str], *, weightless: bool = False,
+    keep_last: bool = False,
+) -> Imported:  # fmt: skip
+    """Partition a fixed graph and import what is compiled. An operator that the importer does not
+    take joins a region.
+
+    Args:
+        fixed: the graph, with static input shapes.
+        refused: why further operators are not compiled, by name.
+        weightless: tensors without data are inputs.
+        keep_last: also the regions that run last are called by compiled code.
+    """
+    narrowed = reasons(fixed, supported_forms())
+    operators = {node.name for node in fixed.graph.node}
+    origins = {name: _origin(name, operators) for name in refused}
+    known = {origin: refused[name] for name, origin in origins.items() if origin is not None}
+    while True:
+        regions = find_regions(fixed, {**narrowed, **known})
+        inner = [region for region in regions if keep_last or not region.last]
+        last = [region for region in regions if region not in inner]
+        if not _multiplies(fixed, regions):
+            return Imported(None, None, regions, known)
+        core = without_last(fixed, last) if last else fixed.model
+        assert core is not None
+        normal = collapse(replace(fixed, model=core), inner)
+        try:
+            normal = deepcopy(normal)
+            make_importable(normal)
+            model = weights_as_inputs(normal.model) if weightless else normal.model
+            flat, dynamic = _flat(model, normal.model)
+        except OperatorImportError as error:
+            failed = {error.operator: str(error)}
+        else:
+            if not dynamic:
+                return Imported(normal, flat, regions, known)
+            failed = dict.fromkeys(dynamic, "the shape of its result depends on values")
+        for name, reason in failed.items():
+            origin = _origin(name, operators)
+            outside = {node for region in regions for node in region.nodes}
+            if origin is None or origin in outside:  # nobody knows which operator it was
+                known.update(dict.fromkeys(operators, reason))
+            else:
+                known[origin] = reason
+
+
+def _origin(name: str, operators: Collection[str]) -> str | None:
+    """Return the operator that one of a rewritten graph was made for: it begins with its name."""
+    while name and name not in operators:
+        name = name.rpartition("/")[0]
+    return name or None
+
+
+def _multiplies(fixed: NormalGraph, regions: Sequence[Region]) -> bool:
+    """Return whether something is compiled that sums products, or pools."""
+    outside = {name for region in regions for name in region.nodes}
+    inside = [node for node in fixed.graph.node if node.name not in outside]
+    pools = any(node.op_type in POOLS for node in inside)
+    return pools or bool(graph_macs(fixed, {node.name for node in inside}))
+
+
+def _flat(model: onnx.ModelProto, named: onnx.ModelProto) -> tuple[FlatGraph, tuple[str, ...]]:
+    """What TVM's importer makes of a model, with the data inputs of the one `named`; operators
+    whose output shapes depend on data."""
+    from tilewright.networks.relax.bindings import dynamic_nodes
+    from tilewright.networks.relax.importer import import_onnx
+
+    flat = import_onnx(model, [info.name for info in data_inputs(named)])
+    return flat, dynamic_nodes(flat)
