@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from tilewright.core.errors import WorkloadError
 from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
+from tilewright import networks
 from tilewright.networks import artifact
 from tilewright.networks.artifact.errors import InaccurateError
-from tilewright.networks.errors import UncompilableError
+from tilewright.networks.errors import NothingToOffload, UncompilableError
 from tilewright.search import LocalRunner
 from tilewright.search.events import Event, Listener, ignore
 from tilewright.targets.artifact_types import Pick
@@ -26,7 +27,12 @@ from tilewright.targets.base import Target
 from tilewright.targets.capabilities import CompilesKernels, capability, float_type_of, in_float32
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload
-from tilewright.tuning.build_artifact import BuiltArtifact, check, integer_network, link_artifact
+from tilewright.tuning.build_artifact import (
+    BuiltArtifact,
+    check,
+    integer_network,
+    link_artifact,
+)
 from tilewright.tuning.build_cpu_library import (
     check_library,
     compile_library,
@@ -68,10 +74,33 @@ def build_artifact(run: LocalRunner, options: BuildOptions) -> BuiltArtifact:
     target = make_target(options.target)
     if capability(target, CompilesKernels) is not None:
         return build_library(run, options, target)
-    made = run(integer_network, options, target).value
+    return build_program(run, options, target)
+
+
+def build_program(
+    run: LocalRunner, options: BuildOptions, target: Target,
+    refused: Mapping[str, str] = MappingProxyType({}),
+) -> BuiltArtifact:  # fmt: skip
+    """Build a network for an accelerator into `options.out`. Operators that TVM does not compile
+    for the CPU beside it, `refused` by name, run in onnxruntime, and so does a network of which
+    nothing runs on the accelerator. Raises as `build_artifact`."""
+    try:
+        made = run(integer_network, options, target, refused).value
+    except NothingToOffload as error:
+        if options.bare:
+            raise
+        network = networks.load(options.model, options.input_shapes, options.seed)
+        files, warnings = run(run_in_onnxruntime, options, target, network, str(error)).value
+        return BuiltArtifact(run(write_library, options, files).value, warnings)
     artifact.check_possible(made.graph, target, options.out, bare=options.bare)
     picks = run(choose_schedules, options, target, made.graph, run.emit).value
-    manifest = run(link_artifact, options, target, made, picks).value
+    try:
+        manifest = run(link_artifact, options, target, made, picks).value
+    except UncompilableError as error:
+        failed = {name: str(error) for name in error.operators if name not in refused}
+        if not failed:
+            raise
+        return build_program(run, options, target, {**refused, **failed})
     return BuiltArtifact(manifest, made.warnings)
 
 
@@ -105,16 +134,16 @@ def compile_one(
     as `build_library`."""
     network = run(read_layers, options, target, refused).value
     if not network.layers:
-        return run(run_in_onnxruntime, options, target, network, network.why).value
+        return run(run_in_onnxruntime, options, target, network.network, network.why).value
     picks, warnings = run(choose_kernels, options, target, network.layers, run.emit).value
     if not picks:
-        return run(run_in_onnxruntime, options, target, network, warnings[0]).value
+        return run(run_in_onnxruntime, options, target, network.network, warnings[0]).value
     try:
         return run(compile_library, options, target, network, picks).value, warnings
     except UncompilableError as error:
         failed = {name: str(error) for name in error.operators if name not in refused}
         if not failed:
-            return run(run_in_onnxruntime, options, target, network, str(error)).value
+            return run(run_in_onnxruntime, options, target, network.network, str(error)).value
         return compile_one(run, options, target, {**refused, **failed})
     except InaccurateError as error:
         longer = in_float32(target) if options.schedules is None else None

@@ -30,6 +30,10 @@ class QuantisationError(TilewrightError):
     model whose scales an accelerator that shifts cannot represent."""
 
 
+class NothingToQuantise(QuantisationError):
+    """A model without any operator that can run in int8."""
+
+
 class ImportFailedError(TilewrightError):
     """A well-formed model that the importer could not translate or the compiler could not build."""
 

@@ -141,8 +141,11 @@ class Network:
             return collect(decisions), said
         from tilewright.networks.integer.network import reported, with_nothing, workloads_of
 
+        core = self.split().compiled
+        if core is None:
+            return [], with_nothing(said, "nothing of the network is compiled")
         try:
-            graph = self._graph_on(accelerator, decisions)
+            graph = core._graph_on(accelerator, decisions)
         except QuantisationError as error:  # nothing of it can be a layer
             return [], with_nothing(said, str(error))
         return workloads_of(graph), reported(said, graph)
@@ -160,10 +163,15 @@ class Network:
     @cached_property
     def _weighted(self) -> tuple[onnx.ModelProto, Samples]:
         """The model with its weights, and samples to quantise it by."""
+        model = self.weighted
+        return model, samples_for(model, self._calibration, self.input_shapes)
+
+    @property
+    def weighted(self) -> onnx.ModelProto:
+        """The model with its weights, in the types that are computed here."""
         weighted = self._source.weighted()
         assert weighted is not None
-        model = reference_model(weighted)
-        return model, samples_for(model, self._calibration, self.input_shapes)
+        return reference_model(weighted)
 
     def _has_graph(self, accelerator: Accelerator) -> bool:
         """Whether the layers that are built can be known: the accelerator computes in integers as

@@ -19,6 +19,7 @@ from tilewright.networks.onnx_reference import reference_model
 from tilewright.networks.partition.collapse import RegionModel, region_model, without_last
 from tilewright.networks.partition.importing import import_compiled, import_whole
 from tilewright.networks.partition.inferred import complete_shapes
+from tilewright.networks.partition.known_operators import check_known
 from tilewright.networks.partition.last_regions import LastRegions
 from tilewright.networks.partition.regions import Region
 from tilewright.networks.static_shapes import fixed_inputs
@@ -47,6 +48,7 @@ class OnnxSource:
         self._weighted = weighted
         self._input_shapes = input_shapes
         self._refused = dict(refused)
+        self._known = bool(missing)  # onnxruntime does not know what could not be converted
 
     has_graph = True
 
@@ -68,6 +70,7 @@ class OnnxSource:
             ) from None
 
     def _examine(self) -> Examined:
+        self._check_known()
         weightless = without_weights(to_qdq(self._model))
         _check(weightless)
         fixed = fixed_graph(weightless, self._input_shapes)
@@ -94,6 +97,12 @@ class OnnxSource:
             constant_outputs=_constant_outputs(fixed),
         )
 
+    def _check_known(self) -> None:
+        """Raise as `check_known`, before any other work."""
+        if not self._known:
+            check_known(self.name, without_weights(self._model))
+            self._known = True
+
     def _check_missing(self) -> None:
         """Raise `UnsupportedOperatorError` for what could not be converted to ONNX."""
         refuse_unsupported(self.name, self._missing)
@@ -102,6 +111,7 @@ class OnnxSource:
         """The part of the network that is compiled, with the regions inside it, and what
         onnxruntime runs behind it. Without the first, nothing is compiled."""
         self._check_missing()
+        self._check_known()
         model = reference_model(self._weighted())
         fixed = fixed_graph(to_qdq(model), self._input_shapes)
         complete_shapes(fixed)

@@ -40,6 +40,7 @@ from tilewright.targets.capabilities import float_type_of
 from tilewright.targets.layer import NamedShape
 from tilewright.targets.registry import kind_of
 from tilewright.targets.workload import Workload
+from tilewright.tuning.build_artifact import why_not_compiled
 from tilewright.tuning.build_options import BuildOptions
 
 if TYPE_CHECKING:
@@ -85,27 +86,19 @@ def read_layers(
     network.refuse(refused)
     split = network.split()
     if split.compiled is None:
-        return CpuNetwork(network, split, why=_reason(network))
+        return CpuNetwork(network, split, why=why_not_compiled(network))
     whole = split.compiled.whole
     layers = activated_layers(whole.flat, target.space, float_type_of(target))
     why = "" if layers else f"no layer has a kernel on {target.name}"
     return CpuNetwork(network, split, layers, why)
 
 
-def _reason(network: Network) -> str:
-    """The first operator that kept the network from being compiled."""
-    causes = [cause for region in network.examined.regions for cause in region.causes]
-    if not causes:
-        return "it has no convolution, product or pool"
-    return f"'{causes[0].name}' ({causes[0].operator}): {causes[0].reason}"
-
-
 def run_in_onnxruntime(
-    options: BuildOptions, target: Target, network: CpuNetwork, why: str
+    options: BuildOptions, target: Target, network: Network, why: str
 ) -> tuple[CompiledFiles, tuple[str, ...]]:
     """The artifact of a network of which nothing is compiled, and the warning that says so. Raises
     as `networks.artifact.compiled.region_files`."""
-    last = network.network.as_region()
+    last = network.as_region()
     name = Path(options.model).stem
     made = region_files(
         last, target, kind_of(options.target)[0].name, name=name, total_macs=last.regions[0].macs

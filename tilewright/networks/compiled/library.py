@@ -27,8 +27,9 @@ Array = NDArray[Any]
 
 
 def compiled(
-    module: Any, target: Any, pipeline: str, source: FlatGraph, attention: JoinedAttention | None = None
-) -> tuple[Any, Sequence[Array]]:
+    module: Any, target: Any, pipeline: str, source: FlatGraph,
+    attention: JoinedAttention | None = None,
+) -> tuple[Any, Sequence[Array]]:  # fmt: skip
     """An executable of `main` and its kernels, which TVM's `pipeline` lowers, and the weights of
     any shape that a `LoadedLibrary` reads with it. `attention` joins what it finds. Raises
     `UncompilableError` naming the operator of `source`, the module before it was rewritten, that

@@ -133,7 +133,7 @@ def _part(
     used = {node.domain for node in nodes}
     return helper.make_model(
         graph,
-        opset_imports=[o for o in source.opset_import if o.domain in used or o.domain in STANDARD_DOMAINS],
+        opset_imports=[o for o in source.opset_import if o.domain in used | {*STANDARD_DOMAINS}],
         ir_version=source.ir_version,
     )
 

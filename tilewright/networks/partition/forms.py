@@ -2,8 +2,8 @@
 
 A form is what an operator computes apart from sizes and numbers: the operator, the version of its
 definition, its attributes, the element types and ranks of its inputs, and the outputs that are
-read. `python -m benchmarks.operator_forms` writes the table: it compiles each form, and compares the
-results with those of onnxruntime.
+read. `python -m benchmarks.operator_forms` writes the table: it compiles each form, and compares
+the results with those of onnxruntime.
 """
 
 from __future__ import annotations
@@ -111,8 +111,10 @@ class Forms:
                 found.append(f"{_type_name(kind)}:{len(shape)}{constant}{empty}")
         while found and found[-1] == "-":
             found.pop()
-        variadic = schema is not None and bool(schema.inputs) and (
-            schema.inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+        variadic = (
+            schema is not None
+            and bool(schema.inputs)
+            and (schema.inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic)
         )
         return (*sorted(set(found)), "*") if variadic and len(found) > 1 else tuple(found)
 
@@ -183,9 +185,10 @@ class FormTable:
         """Return one row for all forms of an operator that differ in the ranks of inputs only."""
         rows: dict[tuple[str, int, str, str, tuple[str, ...]], set[str]] = {}
         for form in self.forms:
-            kinds, ranks = zip(*map(_split_rank, form.inputs), strict=True) if form.inputs else ((), ())
+            parts = [_split_rank(text) for text in form.inputs]
+            kinds = tuple(kind for kind, _ in parts)
             key = (form.operator, form.since, form.attributes, form.outputs, kinds)
-            rows.setdefault(key, set()).add(" ".join(ranks))
+            rows.setdefault(key, set()).add(" ".join(rank for _, rank in parts))
         return [
             {
                 "operator": operator, "since": since, "attributes": attributes,

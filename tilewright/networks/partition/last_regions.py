@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from tilewright.networks.graph import data_inputs, static_shape
+from tilewright.networks.graph import data_inputs
 from tilewright.networks.imported_model import seeded_inputs
 from tilewright.networks.partition.collapse import RegionModel
 
@@ -25,19 +25,23 @@ class LastRegions:
     def seeded_inputs(self, seed: int = 0) -> dict[str, NDArray[Any]]:
         """Return inputs of the network, as `imported_model.seeded_inputs`."""
         kinds = {
-            info.name: (
-                static_shape(info) or (),
-                helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).name,
-            )
+            info.name: (self.shape_of(info), self.dtype_of(info))
             for info in data_inputs(self.whole)
         }
         return seeded_inputs(kinds, seed)
 
+    def shape_of(self, info: onnx.ValueInfoProto) -> tuple[int, ...]:
+        """Return sizes, −1 where they are only known when the model runs."""
+        dimensions = info.type.tensor_type.shape.dim
+        return tuple(d.dim_value if d.HasField("dim_value") else -1 for d in dimensions)
+
+    def dtype_of(self, info: onnx.ValueInfoProto) -> str:
+        """Return the element type as numpy calls it."""
+        return helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).name
+
     def output_shape(self, name: str) -> tuple[int, ...]:
-        """Return the sizes of an output, −1 where they are only known when the model runs."""
-        info = next(each for each in self.whole.graph.output if each.name == name)
-        kind = info.type.tensor_type
-        return tuple(d.dim_value if d.HasField("dim_value") else -1 for d in kind.shape.dim)
+        """Return the sizes of an output."""
+        return self.shape_of(next(each for each in self.whole.graph.output if each.name == name))
 
     def reference(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return what onnxruntime gives for the whole network, by output name."""

@@ -49,8 +49,9 @@ def reasons(normal: NormalGraph, table: FormTable) -> dict[str, str]:
             found[node.name] = "nothing is known of its form"
         elif form not in table:
             found[node.name] = f"{form} is not known to be computed exactly"
-        elif rule := RULES.get(node.op_type if node.domain in STANDARD_DOMAINS else ""):
-            if reason := rule(Use(node, shapes, constants)):
+        else:
+            rule = RULES.get(node.op_type if node.domain in STANDARD_DOMAINS else "")
+            if rule is not None and (reason := rule(Use(node, shapes, constants))):
                 found[node.name] = reason
     return found
 

@@ -28,6 +28,7 @@ from tilewright.networks.relax.failures import explanation
 
 UNBOUND = (relax.Tuple, relax.Var, relax.ShapeExpr, GenericConst)  # need no variable
 
+
 def import_onnx(model: onnx.ModelProto, inputs: Sequence[str]) -> FlatGraph:
     """The Relax module of a normalised model; graph inputs that are not among `inputs` are weights.
 
@@ -87,7 +88,11 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         self.node = attrs["tvm_custom"]["name"]
         if op_name == REGION:
             result = self._region(int(attrs[NUMBER]), inputs)
-            return self._bound(result) if len(self._written[self.node]) == 1 else self._unpacked(result)
+            return (
+                self._bound(result)
+                if len(self._written[self.node]) == 1
+                else self._unpacked(result)
+            )
         own = CONVERTERS.get(("", op_name)) or CONVERTERS.get((MICROSOFT, op_name))
         result = own(self.bb, list(inputs), attrs) if own else None
         if result is None:
