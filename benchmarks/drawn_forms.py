@@ -809,20 +809,25 @@ FAMILIES: dict[Family, str] = {
 }
 
 
-def drawn_sketches(chosen: Collection[str], draws: int) -> Iterator[Sketch]:
-    """Yield the operators of all families, or the chosen ones, in each version of theirs."""
+def drawn_sketches(
+    chosen: Collection[str], draws: int, opsets: Collection[int], types: Collection[str]
+) -> Iterator[Sketch]:
+    """Yield the operators of all families, or the chosen ones, in each version that is valid in
+    some opsets, with first inputs of some element types."""
     for family, names in FAMILIES.items():
         for operator in names.split():
             if chosen and operator not in chosen:
                 continue
-            for opset in _opsets(operator):
-                yield from _drawn(family, operator, opset, draws)
+            for opset in _opsets(operator, opsets):
+                for sketch in _drawn(family, operator, opset, draws):
+                    if str(next(a.dtype for a in sketch.inputs if a is not None)) in types:
+                        yield sketch
 
 
-def _opsets(operator: str) -> list[int]:
-    """The newest opset of each version of an operator."""
+def _opsets(operator: str, opsets: Collection[int]) -> list[int]:
+    """The newest of some opsets for each version of an operator."""
     newest: dict[int, int] = {}
-    for opset in OPSETS:
+    for opset in sorted(opsets):
         try:
             newest[int(onnx.defs.get_schema(operator, opset).since_version)] = opset
         except onnx.defs.SchemaError:  # it came later

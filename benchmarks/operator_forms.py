@@ -30,7 +30,7 @@ import typer
 from numpy.typing import NDArray
 from onnx import helper
 
-from benchmarks.drawn_forms import Sketch, drawn_sketches
+from benchmarks.drawn_forms import OPSETS, TYPES, Sketch, drawn_sketches
 from benchmarks.onnx_node_tests import node_test_sketches
 from tilewright.networks import partition
 from tilewright.networks.errors import OperatorImportError
@@ -194,47 +194,57 @@ class Judges:
 
 def main(
     only: Annotated[str, typer.Option(help="Operators, separated by commas.")] = "",
-    table: Annotated[Path, typer.Option(help="The table; other operators keep their rows.")] = (
+    table: Annotated[Path, typer.Option(help="The table; forms that are not judged stay in it.")] = (
         Path(partition.__path__[0]) / TABLE
     ),
     node_tests: Annotated[
         bool, typer.Option(help="Judge those of the onnx package, too; making them takes 20 s.")
     ] = True,
+    opsets: Annotated[
+        str, typer.Option(help="Only versions of operators in these opsets, separated by commas.")
+    ] = "",
+    types: Annotated[str, typer.Option(help="Only these element types.")] = ",".join(TYPES),
     draws: Annotated[int, typer.Option(min=1, help="Of each form, in different sizes.")] = 2,
     wrong: Annotated[Path | None, typer.Option(help="Where to list the forms left out.")] = None,
 ) -> None:
-    """Judge forms and write the table."""
+    """Judge forms and write the table. Without options, remove the table first: then it holds
+    nothing that is not judged."""
     chosen = frozenset(filter(None, only.split(",")))
     by_opset: dict[int, list[Case]] = defaultdict(list)
     seen: dict[Form, int] = defaultdict(int)
     # Of some forms there are many node tests.
+    drawn = drawn_sketches(
+        chosen, draws, list(map(int, filter(None, opsets.split(",")))) or OPSETS, types.split(",")
+    )
     tests = node_test_sketches(chosen) if node_tests else iter(())
-    for sketches, most in ((tests, 4), (drawn_sketches(chosen, draws), draws)):
+    for sketches, most in ((tests, 4), (drawn, draws)):
         for case in cases(sketches, most):
             seen[case.form] += 1
             opsets = onnx.ModelProto.FromString(case.model).opset_import
             by_opset[max(o.version for o in opsets if not o.domain)].append(case)
     print(f"{len(seen):,} forms in {sum(map(len, by_opset.values())):,} cases", flush=True)
-    judges, bad = Judges(), dict[Form, str]()
+    judges, bad, judged = Judges(), dict[Form, str](), set[Form]()
+    kept = _kept(table, set(seen))
     for opset, found in sorted(by_opset.items()):
         for start in range(0, len(found), BATCH):
             batch = found[start : start + BATCH]
             for case, said in zip(batch, judges.judge(batch), strict=True):
+                judged.add(case.form)
                 if said:
                     bad.setdefault(case.form, said)
         print(f"opset {opset}: {len(found):,} cases, {len(bad):,} forms are wrong", flush=True)
+        _write(table, FormTable([*kept, *(judged - set(bad))]))
     judges.close()
-    _write(table, FormTable([*_others(table, chosen), *(form for form in seen if form not in bad)]))
     if wrong is not None:
         wrong.write_text("\n".join(f"{form}: {said}" for form, said in sorted(bad.items())))
 
 
-def _others(table: Path, chosen: frozenset[str]) -> list[Form]:
-    """The forms of a table of operators that are not judged now."""
-    if not chosen or not table.exists():
+def _kept(table: Path, forms: set[Form]) -> list[Form]:
+    """The forms of a table that are not judged now."""
+    if not table.exists():
         return []
     rows = FormTable.from_json(json.loads(table.read_text())).forms
-    return [form for form in rows if form.operator.rpartition(".")[2] not in chosen]
+    return [form for form in rows if form not in forms]
 
 
 def _write(path: Path, table: FormTable) -> None:

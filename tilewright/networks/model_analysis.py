@@ -8,7 +8,10 @@ from functools import cached_property
 
 from tilewright.networks.fused_calls import Partitioned
 from tilewright.networks.graph import Absorbed, Operator, Shape
-from tilewright.networks.partition.regions import Region
+from tilewright.networks.partition.regions import NOTHING, Region
+
+JOINED = "joins the region of"
+"""How the reason of an operator begins that could be compiled by itself."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Examined:
         """The operators that onnxruntime runs, and why."""
         found: dict[str, str] = {}
         for region in self.regions:
-            first = region.causes[0].name if region.causes else ""
-            found |= dict.fromkeys(region.nodes, f"joins the region of '{first}'")
+            joined = f"{JOINED} '{region.causes[0].name}'" if region.causes else NOTHING
+            found |= dict.fromkeys(region.nodes, joined)
             found |= {cause.name: cause.reason for cause in region.causes}
         return found

@@ -168,9 +168,14 @@ class Network:
 
     @property
     def weighted(self) -> onnx.ModelProto:
-        """The model with its weights, in the types that are computed here."""
+        """The model with its weights, in the types that are computed here. Raises
+        `QuantisationError` for one that is no ONNX graph."""
         weighted = self._source.weighted()
-        assert weighted is not None
+        if weighted is None:
+            raise QuantisationError(
+                f"'{self.name}' is a torch.export file, and int8 models are made of ONNX ones; "
+                "export it with torch.onnx.export"
+            )
         return reference_model(weighted)
 
     def _has_graph(self, accelerator: Accelerator) -> bool:

@@ -15,6 +15,7 @@ from tilewright.networks.cpu_costs import operator_seconds
 from tilewright.networks.extract import OffloadDecision, collect, offloaded_macs
 from tilewright.networks.graph import Absorbed, Operator, Shape
 from tilewright.networks.model_analysis import Examined
+from tilewright.networks.partition.regions import Region
 from tilewright.targets.workload import Workload
 
 Status = Literal["offloaded", "cpu", "onnxruntime", "unsupported"]
@@ -58,10 +59,22 @@ class WorkloadReport:
 
 
 @dataclass(frozen=True)
+class RegionReport:
+    """What onnxruntime runs as one model: operators by name, their multiply-accumulates, and the
+    first operator that is not compiled, with the reason."""
+
+    operators: tuple[str, ...]
+    macs: int
+    cause: str
+    cause_type: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class ModelReport:
     """A model on an accelerator. `total_macs` count every operator that sums products, wherever it
     runs: convolutions of any kind, products of weights or activations, attention, and those of
-    operators that cannot be imported, where their shapes are known. `notes` are what else there is
+    operators that onnxruntime runs, where their shapes are known. `notes` are what else there is
     to know, in sentences."""
 
     model: str
@@ -75,6 +88,7 @@ class ModelReport:
     total_macs: int
     offloaded_macs: int
     notes: tuple[str, ...] = ()
+    regions: tuple[RegionReport, ...] = ()
 
     def by_status(self, status: Status) -> list[OperatorReport]:
         """The operators that share a fate, in the model's order."""
@@ -89,7 +103,8 @@ class ModelReport:
     @property
     def cpu_seconds(self) -> float:
         """An estimate of what the operators take that stay on the CPU."""
-        return sum(operator.cpu_seconds for operator in self.by_status("cpu"))
+        on_cpu = (*self.by_status("cpu"), *self.by_status("onnxruntime"))
+        return sum(operator.cpu_seconds for operator in on_cpu)
 
     @property
     def offloaded_share(self) -> float:
@@ -122,7 +137,16 @@ def build(
         total_macs=sum((*examined.found.macs.values(), *examined.region_macs.values())),
         offloaded_macs=offloaded_macs(decisions),
         notes=examined.notes,
+        regions=tuple(_region(region, examined) for region in examined.regions),
     )
+
+
+def _region(region: Region, examined: Examined) -> RegionReport:
+    macs = sum(examined.region_macs.get(name, 0) for name in region.nodes)
+    if not region.causes:
+        return RegionReport(region.nodes, macs, "", "", "")
+    first = region.causes[0]
+    return RegionReport(region.nodes, macs, first.name, first.operator, first.reason)
 
 
 def epilogue_text(workload: Workload) -> str:
@@ -199,7 +223,8 @@ def _other(
 ) -> OperatorReport:
     name = operator.name
     if (reason := examined.outside.get(name)) is not None:
-        return OperatorReport(name, "", "onnxruntime", reason)
+        seconds = slowdown * _cpu_seconds(operator, examined)
+        return OperatorReport(name, "", "onnxruntime", reason, cpu_seconds=seconds)
     if name in examined.unsupported:
         return OperatorReport(name, "", "unsupported", *examined.unsupported[name])
     if name in examined.found.constant_nodes:

@@ -17,6 +17,7 @@ from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.artifact import ArtifactError
 from tilewright.networks.artifact.accuracy import OF_FLOAT, OF_QUANTISED
 from tilewright.networks.errors import ModelFileError, NothingToOffload, NothingToQuantise
+from tilewright.networks.partition.collapse import REGION_NAME
 from tilewright.networks.pooling import pooled
 from tilewright.networks.quantise import is_quantised, samples_for
 from tilewright.networks.report import build as model_report
@@ -146,8 +147,17 @@ def integer_network(
     operators = model_report(network.examined, accelerator, decisions).operators
     return IntegerNetwork(
         graph, dict(made.quantisation), made.warnings, model, samples.judging, tolerance,
-        {each.name: each.cpu_seconds for each in operators}, last,
+        _seconds(graph, {each.name: each.cpu_seconds for each in operators}), last,
     )  # fmt: skip
+
+
+def _seconds(graph: IntegerGraph, of_operators: Mapping[str, float]) -> Mapping[str, float]:
+    """Add what regions take, which are operators of islands."""
+    of_regions = {
+        REGION_NAME.format(number): sum(of_operators.get(name, 0.0) for name, _ in region.operators)
+        for number, region in enumerate(graph.regions)
+    }
+    return {**of_operators, **of_regions}
 
 
 def link_artifact(

@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.files import Json, as_list, as_object, as_text
+from tilewright.networks.artifact.errors import ArtifactError
+from tilewright.networks.artifact.folder import read_manifest
 from tilewright.networks.partition.session import RegionCalls, RegionSession
 
 if TYPE_CHECKING:
@@ -51,6 +54,21 @@ def write_regions(
                 ],
             })  # fmt: skip
     return rows
+
+
+def refuse_regions(folder: Path) -> None:
+    """Raise `ArtifactError` for an artifact of which onnxruntime runs a part: C cannot."""
+    operators = [
+        f"'{as_text(row['name'])}' ({as_text(row['operator'])})"
+        for region in map(as_object, as_list(read_manifest(folder).get("regions", [])))
+        for row in map(as_object, as_list(region["operators"]))
+    ]
+    if operators:
+        raise ArtifactError(
+            f"C programs cannot run {folder}, because onnxruntime runs {len(operators)} of its "
+            f"operators: {', '.join(operators)}; export the model without them, or run it with "
+            "Python"
+        )
 
 
 class ArtifactRegions:

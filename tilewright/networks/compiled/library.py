@@ -27,7 +27,7 @@ Array = NDArray[Any]
 
 
 def compiled(
-    module: Any, target: Any, pipeline: str, source: FlatGraph,
+    module: Any, target: Any, pipeline: str, source: FlatGraph | None = None,
     attention: JoinedAttention | None = None,
 ) -> tuple[Any, Sequence[Array]]:  # fmt: skip
     """An executable of `main` and its kernels, which TVM's `pipeline` lowers, and the weights of
@@ -64,7 +64,7 @@ def compiled(
         said = f": {plain(error)}" if plain(error) else ""
         raise UncompilableError(
             f"TVM {tvm.__version__} cannot compile it for this processor{said}",
-            uncompilable_nodes(source),
+            () if source is None else uncompilable_nodes(source),
         ) from error
     return made, weights
 

@@ -15,6 +15,8 @@ from tilewright.networks.partition.regions import Cause, Region, node_reads
 
 DOMAIN, REGION = "tilewright", "Region"
 """The operator that stands for a region in the compiled part."""
+REGION_NAME = "region{}"
+"""Its name in the graph."""
 NUMBER = "number"
 """Its attribute: the number of the region."""
 
@@ -80,7 +82,7 @@ def collapse(normal: NormalGraph, regions: Sequence[Region]) -> NormalGraph:
         if node.name == region.nodes[0]:
             nodes.append(
                 helper.make_node(
-                    REGION, list(region.inputs), list(region.outputs), name=f"region{number}",
+                    REGION, list(region.inputs), list(region.outputs), name=REGION_NAME.format(number),
                     domain=DOMAIN, **{NUMBER: number},
                 )
             )  # fmt: skip

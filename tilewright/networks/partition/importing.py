@@ -18,7 +18,7 @@ from tilewright.networks.onnx_qoperator import to_qdq
 from tilewright.networks.partition.collapse import RegionModel, collapse, region_model, without_last
 from tilewright.networks.partition.forms import supported_forms
 from tilewright.networks.partition.inferred import complete_shapes
-from tilewright.networks.partition.regions import Region, find_regions
+from tilewright.networks.partition.regions import Region, find_regions, whole_region
 from tilewright.networks.partition.rules import reasons
 from tilewright.networks.strip_weights import weights_as_inputs
 
@@ -97,7 +97,7 @@ def import_compiled(
         inner = [region for region in regions if keep_last or not region.last]
         last = [region for region in regions if region not in inner]
         if not _multiplies(fixed, regions):
-            return Imported(None, None, regions, known)
+            return Imported(None, None, [whole_region(fixed, regions)], known)
         core = without_last(fixed, last) if last else fixed.model
         assert core is not None
         normal = collapse(replace(fixed, model=core), inner)

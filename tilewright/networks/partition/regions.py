@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import onnx
 
-from tilewright.networks.graph import NormalGraph, Shape
+from tilewright.networks.graph import NormalGraph, Shape, data_inputs
 from tilewright.networks.macs import Operands, count
 from tilewright.networks.onnx_file import COMPUTABLE
 
-DYNAMIC = "the shape or the type of '{}' is only known when the model runs"
+NOTHING = "nothing of the network has a kernel"
 LAST = -1
 """Level of the operators that nothing compiled reads: they run after all compiled code."""
 
@@ -57,6 +57,18 @@ def find_regions(normal: NormalGraph, reasons: Mapping[str, str]) -> list[Region
         The regions in an order in which they can run.
     """
     return _Partitioner(normal, reasons).regions()
+
+
+def whole_region(normal: NormalGraph, regions: Iterable[Region]) -> Region:
+    """Return all operators of a graph as one region, with the causes of its regions."""
+    causes = tuple(cause for region in regions for cause in region.causes)
+    return Region(
+        tuple(node.name for node in normal.graph.node),
+        tuple(info.name for info in data_inputs(normal.model)),
+        tuple(info.name for info in normal.graph.output),
+        True,
+        causes,
+    )
 
 
 def node_reads(node: onnx.NodeProto) -> Iterator[str]:
@@ -100,9 +112,8 @@ class _Partitioner:
             i: reasons[node.name] for i, node in enumerate(self._nodes) if node.name in reasons
         }
         for i, node in enumerate(self._nodes):
-            names = [*sorted(node.reads), *node.writes]
-            if i not in self._reasons and (unknown := self._not_passable(names)):
-                self._reasons[i] = DYNAMIC.format(unknown)
+            if unknown := self._not_passable((*sorted(node.reads), *node.writes)):
+                self._reasons[i] = self._why_not_passable(unknown)
         self._outside = set(self._reasons)
 
     def regions(self) -> list[Region]:
@@ -126,6 +137,14 @@ class _Partitioner:
     def _not_passable(self, names: Iterable[str]) -> str:
         """Return the first tensor that cannot pass between compiled code and onnxruntime, or ""."""
         return next((name for name in names if not self._is_passable(name)), "")
+
+    def _why_not_passable(self, name: str) -> str:
+        shape = self._shapes.get(name)
+        if self._types.get(name) not in COMPUTABLE:
+            return f"'{name}' is no tensor of a type that is compiled"
+        return f"the shape of '{name}' depends on values" if shape is None else (
+            f"'{name}' has no elements"
+        )
 
     def _is_passable(self, name: str) -> bool:
         # TVM neither compiles kernels for tensors without elements, nor has it every type.

@@ -42,17 +42,17 @@ def reasons(normal: NormalGraph, table: FormTable) -> dict[str, str]:
     forms, shapes, constants = Forms(normal), normal.shapes(), normal.tensors()
     found: dict[str, str] = {}
     for node in normal.graph.node:
+        rule = RULES.get(node.op_type) if node.domain in STANDARD_DOMAINS else None
+        narrowed = "" if rule is None else rule(Use(node, shapes, constants))
         form = forms.of(node)
         if any(a.HasField("g") or a.graphs for a in node.attribute):
             found[node.name] = "control flow is not compiled"
+        elif narrowed:
+            found[node.name] = narrowed
         elif form is None:
             found[node.name] = "nothing is known of its form"
         elif form not in table:
             found[node.name] = f"{form} is not known to be computed exactly"
-        else:
-            rule = RULES.get(node.op_type if node.domain in STANDARD_DOMAINS else "")
-            if rule is not None and (reason := rule(Use(node, shapes, constants))):
-                found[node.name] = reason
     return found
 
 
@@ -60,8 +60,10 @@ def _resize(use: Use) -> str:
     # TVM computes the coordinates from the ratio of sizes; onnxruntime from the scales. They agree
     # where a scale is a whole number. The benchmark draws whole numbers only.
     read, written = use.shape(use.node.input[0]), use.shape(use.node.output[0])
+    if 0 in read or len(read) != len(written):
+        return "its sizes depend on values"
     whole = all(after % before == 0 for before, after in zip(read, written, strict=True))
-    images = len(read) == len(written) == 4 and read[:2] == written[:2]
+    images = len(read) == 4 and read[:2] == written[:2]
     return "" if whole and images else "it does not resize images by whole numbers"
 
 
