@@ -30,7 +30,8 @@ USUAL_RANKS = range(1, 5)
 @dataclass(frozen=True, eq=False)
 class Sketch:
     """One operator with its inputs, None for an input that is left out. Inputs at the places in
-    `constant` are initializers."""
+    `constant` are initializers. `outputs` has a 1 for each output that is given, and a 0 for each
+    that is left out."""
 
     operator: str
     domain: str
@@ -38,12 +39,12 @@ class Sketch:
     attributes: tuple[onnx.AttributeProto, ...]
     inputs: tuple[Array | None, ...]
     constant: frozenset[int]
-    outputs: int
+    outputs: str
 
     def model(self, prefix: str) -> tuple[onnx.ModelProto, dict[str, Array]]:
         """Return a model whose tensors begin with `prefix`, and its inputs by name."""
         names = ["" if a is None else f"{prefix}.x{i}" for i, a in enumerate(self.inputs)]
-        outputs = [f"{prefix}.y{i}" for i in range(self.outputs)]
+        outputs = [f"{prefix}.y{i}" * int(there) for i, there in enumerate(self.outputs)]
         node = helper.make_node(
             self.operator, names, outputs, name=f"{prefix}.{self.operator}", domain=self.domain
         )
@@ -59,7 +60,7 @@ class Sketch:
                 )
                 for name, array in data.items()
             ],
-            [onnx.ValueInfoProto(name=name) for name in outputs],
+            [onnx.ValueInfoProto(name=name) for name in outputs if name],
             [numpy_helper.from_array(given_at[n], n) for n in given_at if n in fixed],
         )  # fmt: skip
         opsets = [helper.make_opsetid("", self.opset)]
@@ -113,7 +114,7 @@ class Draw:
         self,
         *inputs: Array | None,
         constant: Collection[int] = (),
-        outputs: int = 1,
+        outputs: str = "1",
         **attributes: Any,
     ) -> Sketch:
         made = tuple(
@@ -349,20 +350,20 @@ def parted(d: Draw) -> Iterator[Sketch]:
             shape[axis or 0] = sum(sizes)
             x = d.array(dtype, shape)
             if d.opset < 13:
-                yield d.sketch(x, axis=axis, split=sizes, outputs=3)
+                yield d.sketch(x, axis=axis, split=sizes, outputs="111")
             else:
-                yield d.sketch(x, np.array(sizes), constant=(1,), axis=axis, outputs=3)
+                yield d.sketch(x, np.array(sizes), constant=(1,), axis=axis, outputs="111")
                 yield d.sketch(x, np.array([sum(sizes)]), constant=(1,), axis=axis)
             shape[axis or 0] = 6
             even = d.array(dtype, shape)
             for count in (2, 3):
                 if d.opset < 18:
-                    yield d.sketch(even, axis=axis, outputs=count)
+                    yield d.sketch(even, axis=axis, outputs="1" * count)
                 else:
-                    yield d.sketch(even, axis=axis, num_outputs=count, outputs=count)
+                    yield d.sketch(even, axis=axis, num_outputs=count, outputs="1" * count)
             if d.opset >= 18:
                 shape[axis or 0] = 7
-                yield d.sketch(d.array(dtype, shape), axis=axis, num_outputs=2, outputs=2)
+                yield d.sketch(d.array(dtype, shape), axis=axis, num_outputs=2, outputs="11")
 
 
 def sliced(d: Draw) -> Iterator[Sketch]:
@@ -457,7 +458,7 @@ def largest(d: Draw) -> Iterator[Sketch]:
             count = int(np.prod(shape))
             x = np.random.default_rng(count).permutation(count).reshape(shape).astype(dtype)
         for axis, least in product((None, 0, -1), (None, 0)):
-            for outputs in (1, 2):
+            for outputs in ("1", "11", "01"):
                 if d.opset < 10:
                     yield d.sketch(x, k=2, axis=axis, outputs=outputs)
                 else:
@@ -659,7 +660,7 @@ def quantised(d: Draw) -> Iterator[Sketch]:
 
 def quantised_dynamically(d: Draw) -> Iterator[Sketch]:
     for rank in range(1, 5):
-        yield d.sketch(d.array("float32", d.shape(rank, 2)), outputs=3)
+        yield d.sketch(d.array("float32", d.shape(rank, 2)), outputs="111")
 
 
 def multiplied_integers(d: Draw) -> Iterator[Sketch]:
@@ -689,9 +690,10 @@ def convolved_integers(d: Draw) -> Iterator[Sketch]:
 def recurrent(d: Draw) -> Iterator[Sketch]:
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[d.operator]
     for direction, biased, initial, outputs in product(
-        (None, "reverse", "bidirectional"), (False, True), (False, True), (1, 2, 3)
+        (None, "reverse", "bidirectional"), (False, True), (False, True),
+        ("1", "01", "11", "111", "001", "011"),
     ):
-        if outputs == 3 and gates != 4:
+        if len(outputs) == 3 and gates != 4:
             continue
         directions = 2 if direction == "bidirectional" else 1
         steps, batch, size, hidden = d.size(2, 4), d.size(1, 2), d.size(2, 4), d.size(2, 4)

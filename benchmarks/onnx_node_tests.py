@@ -30,5 +30,5 @@ def node_test_sketches(chosen: Collection[str]) -> Iterator[Sketch]:
         for constant in {frozenset(), places - {0} if len(inputs) > 1 else frozenset()}:
             yield Sketch(
                 node.op_type, node.domain, opset, tuple(node.attribute), inputs, constant,
-                len(node.output),
+                "".join(str(int(bool(name))) for name in node.output),
             )  # fmt: skip

@@ -42,6 +42,15 @@ class SplitNetwork:
     compiled: Network | None
     last: LastRegions | None
 
+    def samples(
+        self, model: onnx.ModelProto, calibration: Path | None, input_shapes: InputShapes
+    ) -> Samples:
+        """Samples of the inputs of `model`, the compiled part. Raises as `samples_for`."""
+        if self.last is None:
+            return samples_for(model, calibration, input_shapes)
+        names = {info.name for info in model.graph.input}
+        return samples_for(self.last.whole, calibration, {}).restricted(names)
+
 
 class Network:
     """A network with static input shapes. TVM imports it on first use, once.
@@ -141,30 +150,29 @@ class Network:
             return collect(decisions), said
         from tilewright.networks.integer.network import reported, with_nothing, workloads_of
 
-        core = self.split().compiled
-        if core is None:
+        split = self.split()
+        if split.compiled is None:
             return [], with_nothing(said, "nothing of the network is compiled")
+        model = split.compiled.weighted
         try:
-            graph = core._graph_on(accelerator, decisions)
+            graph = self._graph_on(accelerator, decisions, split, model)
         except QuantisationError as error:  # nothing of it can be a layer
             return [], with_nothing(said, str(error))
         return workloads_of(graph), reported(said, graph)
 
-    def _graph_on(self, accelerator: Accelerator, decisions: list[OffloadDecision]) -> IntegerGraph:
-        """The layers that are built. Raises as `in_integers`."""
+    def _graph_on(
+        self, accelerator: Accelerator, decisions: list[OffloadDecision], split: SplitNetwork,
+        model: onnx.ModelProto,
+    ) -> IntegerGraph:  # fmt: skip
+        """The layers that are built of `model`, the compiled part. Raises as `in_integers`."""
         from tilewright.networks.integer.network import in_integers
 
-        model, samples = self._weighted
+        shapes = self.input_shapes if split.last is None else {}
+        samples = split.samples(model, self._calibration, shapes)
         return in_integers(
-            model, accelerator, decisions, name=self.name, input_shapes=self.input_shapes,
-            samples=samples, per_channel=accelerator.epilogue == "per-channel", judged=False,
+            model, accelerator, decisions, name=self.name, input_shapes=shapes, samples=samples,
+            per_channel=accelerator.epilogue == "per-channel", judged=False,
         ).graph  # fmt: skip
-
-    @cached_property
-    def _weighted(self) -> tuple[onnx.ModelProto, Samples]:
-        """The model with its weights, and samples to quantise it by."""
-        model = self.weighted
-        return model, samples_for(model, self._calibration, self.input_shapes)
 
     @property
     def weighted(self) -> onnx.ModelProto:

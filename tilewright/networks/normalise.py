@@ -30,7 +30,12 @@ from tilewright.networks.onnx_transposed import as_convolutions
 from tilewright.networks.onnx_volumes import as_frames
 from tilewright.networks.recurrent.layout import steps_first
 from tilewright.networks.recurrent.unroll import unroll
-from tilewright.networks.static_shapes import fix_inputs, fold_shape_arithmetic, infer_shapes
+from tilewright.networks.static_shapes import (
+    fix_inputs,
+    fold_shape_arithmetic,
+    infer_shapes,
+    state_defaults,
+)
 
 # operators whose auto_pad follows from the size of their input
 WINDOWED = frozenset(("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool"))
@@ -58,6 +63,7 @@ def fixed_graph(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]
     """Copy a model with static shapes, and with constants and shape arithmetic folded until nothing
     changes. Every operator has a name of its own. Raises as `normalise`."""
     normal = named_copy(model)
+    state_defaults(normal.model)
     _lift_constants(normal)
     make_scalars(normal)
     _take_branches(normal)
@@ -74,6 +80,7 @@ def fixed_graph(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]
             break
         infer_shapes(normal)
     _remove_pass_through(normal)
+    _write_outputs(normal)
     _drop_unused(normal)
     return normal
 
@@ -244,6 +251,21 @@ def _remove_pass_through(normal: NormalGraph) -> None:
             renamed[result] = source
         removed.add(node.name)
     normal.remove(removed, Absorbed(None, "passes its input through at inference"))
+
+
+def _write_outputs(normal: NormalGraph) -> None:
+    """An output that is a constant becomes the result of an operator, which a region can hold."""
+    tensors = normal.tensors()
+    for output in normal.graph.output:
+        name = output.name
+        if name not in tensors:
+            continue
+        tensors[name].name = constant = f"{name}/constant"
+        for node in normal.graph.node:
+            _rename(node, {name: constant})
+        node = helper.make_node("Identity", [constant], [name], name=f"{name}/identity")
+        normal.graph.node.append(node)
+        normal.add_operator(node)
 
 
 def _make_pads_explicit(normal: NormalGraph) -> None:

@@ -16,9 +16,12 @@ from tilewright.networks.model_analysis import Examined
 from tilewright.networks.normalise import fixed_graph, named_copy
 from tilewright.networks.onnx_qoperator import to_qdq
 from tilewright.networks.onnx_reference import reference_model
-from tilewright.networks.partition.collapse import RegionModel, region_model, without_last
-from tilewright.networks.partition.importing import import_compiled, import_whole
-from tilewright.networks.partition.inferred import complete_shapes
+from tilewright.networks.partition.collapse import RegionModel, region_model
+from tilewright.networks.partition.importing import (
+    ImportedWhole,
+    import_compiled,
+    import_whole,
+)
 from tilewright.networks.partition.known_operators import check_known
 from tilewright.networks.partition.last_regions import LastRegions
 from tilewright.networks.partition.regions import Region
@@ -31,7 +34,8 @@ REPLACE = "replace this operator before converting the model, or cut it off"
 class OnnxSource:
     """`model` may lack the data of large tensors; `weighted` gives the model with all of it.
     `missing` says of operators by name what is in the way of a conversion to ONNX; `refused` why
-    operators are not compiled although their form is known, as a compiler found out."""
+    operators are not compiled although their form is known, as a compiler found out; `imported`
+    what the importer made of it, if that is known."""
 
     def __init__(
         self,
@@ -41,6 +45,7 @@ class OnnxSource:
         input_shapes: Mapping[str, Sequence[int]],
         missing: Mapping[str, str] = MappingProxyType({}),
         refused: Mapping[str, str] = MappingProxyType({}),
+        imported: ImportedWhole | None = None,
     ) -> None:
         self.name = name
         self._missing = {node: (reason, REPLACE) for node, reason in missing.items()}
@@ -48,6 +53,7 @@ class OnnxSource:
         self._weighted = weighted
         self._input_shapes = input_shapes
         self._refused = dict(refused)
+        self._imported = imported
         self._known = bool(missing)  # onnxruntime does not know what could not be converted
 
     has_graph = True
@@ -59,6 +65,7 @@ class OnnxSource:
     def refuse(self, operators: Mapping[str, str]) -> None:
         """Leave further operators to onnxruntime, by name with the reason."""
         self._refused.update(operators)
+        self._imported = None
 
     def examine(self) -> Examined:
         """Import without weight data and partition; operators nobody can import are set aside."""
@@ -73,23 +80,24 @@ class OnnxSource:
         self._check_known()
         weightless = without_weights(to_qdq(self._model))
         _check(weightless)
-        fixed = fixed_graph(weightless, self._input_shapes)
-        complete_shapes(fixed)
         from tilewright.networks.relax.partition import partition
 
-        imported = import_compiled(fixed, self._refused, weightless=True)
+        imported = import_compiled(
+            lambda: fixed_graph(weightless, self._input_shapes), self._refused, weightless=True
+        )
         self._refused = dict(imported.refused)
-        normal = fixed if imported.normal is None else imported.normal
+        fixed, core = imported.fixed, imported.core
+        normal = fixed if core is None else core.normal
         outside = {name for region in imported.regions for name in region.nodes}
         return Examined(
             name=self.name,
             inputs={info.name: static_shape(info) or () for info in data_inputs(fixed.model)},
             operators=normal.operators,
-            absorbed=normal.absorbed,
+            absorbed={**fixed.absorbed, **normal.absorbed},
             unsupported=self._missing,
             readers=_readers(fixed) | _readers(normal),
             shapes=_shapes(fixed) | _shapes(normal),
-            found=NOTHING if imported.flat is None else partition(imported.flat).found,
+            found=NOTHING if core is None else partition(core.flat).found,
             results=_results(fixed) | _results(normal),
             region_macs=graph_macs(fixed, outside),
             regions=tuple(imported.regions),
@@ -113,20 +121,22 @@ class OnnxSource:
         self._check_missing()
         self._check_known()
         model = reference_model(self._weighted())
-        fixed = fixed_graph(to_qdq(model), self._input_shapes)
-        complete_shapes(fixed)
-        imported = import_compiled(fixed, self._refused)
-        if imported.normal is None:
+        quantised = to_qdq(model)
+        imported = import_compiled(
+            lambda: fixed_graph(quantised, self._input_shapes), self._refused
+        )
+        if imported.core is None:
             return None, None
-        last = [region for region in imported.regions if region.last]
-        if not last:
+        if not imported.last:
+            self._imported = imported.core
             return self, None
-        core = without_last(fixed, last)
+        core = imported.core.model
         assert core is not None
-        models = tuple(region_model(fixed, region) for region in last)
-        whole = fixed_inputs(model, self._input_shapes)
-        source = OnnxSource(self.name, core, lambda: core, {}, refused=imported.refused)
-        return source, LastRegions(models, whole)
+        source = OnnxSource(
+            self.name, core, lambda: core, {}, refused=imported.refused, imported=imported.core
+        )
+        models = tuple(region_model(imported.fixed, region) for region in imported.last)
+        return source, LastRegions(models, fixed_inputs(model, self._input_shapes))
 
     def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
         """The whole network as one region, as it stands in its file; `regions` are those that it
@@ -146,7 +156,9 @@ class OnnxSource:
 
         self._check_missing()
         model = reference_model(self._weighted())
-        imported = import_whole(self.name, model, self._input_shapes, self._refused)
+        imported = self._imported
+        if imported is None:
+            imported = import_whole(self.name, model, self._input_shapes, self._refused)
         outputs = tuple(info.name for info in imported.normal.graph.output)
         return Whole(
             imported.flat,

@@ -76,6 +76,15 @@ def fix_inputs(normal: NormalGraph, input_shapes: Mapping[str, Sequence[int]]) -
     normal.graph.input.extend(kept)
 
 
+def state_defaults(model: onnx.ModelProto) -> None:
+    """State attributes, in place, for which ONNX's shape inference takes another default than the
+    standard and onnxruntime: STFT is one-sided if nothing else is said."""
+    for node in model.graph.node:
+        said = {attribute.name for attribute in node.attribute}
+        if node.op_type == "STFT" and "onesided" not in said:
+            node.attribute.append(helper.make_attribute("onesided", 1))
+
+
 def fixed_inputs(
     model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]
 ) -> onnx.ModelProto:
@@ -83,6 +92,7 @@ def fixed_inputs(
     Raises as `fix_inputs`."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    state_defaults(copy)
     fix_inputs(NormalGraph(copy, ()), input_shapes)
     return shape_inference.infer_shapes(copy, data_prop=True)
 

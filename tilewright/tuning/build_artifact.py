@@ -19,7 +19,7 @@ from tilewright.networks.artifact.accuracy import OF_FLOAT, OF_QUANTISED
 from tilewright.networks.errors import ModelFileError, NothingToOffload, NothingToQuantise
 from tilewright.networks.partition.collapse import REGION_NAME
 from tilewright.networks.pooling import pooled
-from tilewright.networks.quantise import is_quantised, samples_for
+from tilewright.networks.quantise import is_quantised
 from tilewright.networks.report import build as model_report
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
@@ -119,9 +119,7 @@ def integer_network(
     model, last = split.compiled.weighted, split.last
     decisions = network.decisions_on(accelerator)
     shapes = options.input_shapes if last is None else {}
-    samples = samples_for(model if last is None else last.whole, options.calibration, shapes)
-    if last is not None:
-        samples = samples.restricted({info.name for info in model.graph.input})
+    samples = split.samples(model, options.calibration, shapes)
     labels = None if apart or options.schedules is None else labels_of(options.schedules)
     pool = None
     if not (apart or labels is not None):

@@ -119,7 +119,7 @@ def compile_library(
     compiled, last = network.split.compiled, network.split.last
     assert compiled is not None
     examined = network.network.examined
-    found = compiled.examined.found
+    found = examined.found
     tolerance = options.tolerance
     usual = OF_BFLOAT16 if float_type_of(target) == "bfloat16" else TOLERANCE
     if any(map(is_quantised, found.calls)):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from tilewright.networks.graph_macs import graph_macs
 from tilewright.networks.normalise import fixed_graph, make_importable
 from tilewright.networks.onnx_qoperator import to_qdq
 from tilewright.networks.partition.collapse import RegionModel, collapse, region_model, without_last
+from tilewright.networks.partition.constants import fold_constants
 from tilewright.networks.partition.forms import supported_forms
 from tilewright.networks.partition.inferred import complete_shapes
 from tilewright.networks.partition.regions import Region, find_regions, whole_region
@@ -31,12 +31,16 @@ POOLS = frozenset(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool
 
 @dataclass(frozen=True, eq=False)
 class ImportedWhole:
-    """The normal form of a network, what the importer makes of it, and the models of the regions
-    that it calls."""
+    """The normal form of the compiled part of a network, what the importer makes of it, and the
+    models of the regions that it calls. `model` is that part before it was normalised, None where
+    it is the whole network; `dynamic` are operators whose results have shapes that TVM does not
+    know."""
 
     normal: NormalGraph
     flat: FlatGraph
     regions: tuple[RegionModel, ...]
+    model: onnx.ModelProto | None = None
+    dynamic: tuple[str, ...] = ()
 
 
 def import_whole(
@@ -46,16 +50,16 @@ def import_whole(
     """Import a model with its weights, all regions of which are called by compiled code. Raises
     `UnsupportedOperatorError` where nothing is compiled or a region must run last, and as
     `normalise`."""
-    fixed = fixed_graph(to_qdq(model), input_shapes)
-    complete_shapes(fixed)
-    imported = import_compiled(fixed, refused, keep_last=True)
-    if imported.normal is None or imported.flat is None:
+    quantised = to_qdq(model)
+    imported = import_compiled(
+        lambda: fixed_graph(quantised, input_shapes), refused, keep_last=True
+    )
+    if imported.core is None:
         raise UnsupportedOperatorError(
             f"nothing of '{name}' is compiled: {_first_cause(imported.regions)}; build it, then "
             "onnxruntime runs it"
         )
-    regions = tuple(region_model(fixed, region) for region in imported.regions)
-    return ImportedWhole(imported.normal, imported.flat, regions)
+    return imported.core
 
 
 def _first_cause(regions: Sequence[Region]) -> str:
@@ -65,60 +69,79 @@ def _first_cause(regions: Sequence[Region]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Imported:
-    """What the importer makes of the compiled part of a graph, with one operator for each region
-    inside it, and all regions. `normal` and `flat` are None if nothing is compiled. `refused` says
-    which operators the importer does not take, and why."""
+    """What the importer makes of a model: the compiled part, None if nothing is compiled, the graph
+    that was partitioned, and its regions. `refused` says which operators the importer does not
+    take, and why."""
 
-    normal: NormalGraph | None
-    flat: FlatGraph | None
+    core: ImportedWhole | None
+    fixed: NormalGraph
     regions: Sequence[Region]
     refused: Mapping[str, str]
 
+    @property
+    def last(self) -> list[Region]:
+        """The regions that run behind all compiled code."""
+        return [region for region in self.regions if region.last]
+
 
 def import_compiled(
-    fixed: NormalGraph, refused: Mapping[str, str], *, weightless: bool = False,
+    read: Callable[[], NormalGraph], refused: Mapping[str, str], *, weightless: bool = False,
     keep_last: bool = False,
 ) -> Imported:  # fmt: skip
-    """Partition a fixed graph and import what is compiled. An operator that the importer does not
-    take joins a region.
+    """Partition a graph and import what is compiled. An operator that the importer does not take
+    joins a region.
 
     Args:
-        fixed: the graph, with static input shapes.
+        read: gives the graph with static input shapes, a new copy at each call.
         refused: why further operators are not compiled, by name.
         weightless: tensors without data are inputs.
         keep_last: also the regions that run last are called by compiled code.
     """
-    narrowed = reasons(fixed, supported_forms())
-    operators = {node.name for node in fixed.graph.node}
-    origins = {name: _origin(name, operators) for name in refused}
-    known = {origin: refused[name] for name, origin in origins.items() if origin is not None}
+    known = dict(refused)
     while True:
-        regions = find_regions(fixed, {**narrowed, **known})
-        inner = [region for region in regions if keep_last or not region.last]
-        last = [region for region in regions if region not in inner]
+        fixed = read()
+        complete_shapes(fixed)
+        narrowed = reasons(fixed, supported_forms())
+        fold_constants(fixed, narrowed)
+        operators = {node.name for node in fixed.graph.node}
+        origins = {name: _origin(name, operators) for name in known}
+        named = {origin: known[name] for name, origin in origins.items() if origin is not None}
+        regions = find_regions(fixed, {**narrowed, **named})
         if not _multiplies(fixed, regions):
-            return Imported(None, None, [whole_region(fixed, regions)], known)
-        core = without_last(fixed, last) if last else fixed.model
-        assert core is not None
-        normal = collapse(replace(fixed, model=core), inner)
+            return Imported(None, fixed, [whole_region(fixed, regions)], known)
+        failed = dict[str, str]()
         try:
-            normal = deepcopy(normal)
-            make_importable(normal)
-            model = weights_as_inputs(normal.model) if weightless else normal.model
-            flat, dynamic = _flat(model, normal.model)
+            core = _import_core(fixed, regions, weightless, keep_last)
         except OperatorImportError as error:
-            failed = {error.operator: str(error)}
+            failed[error.operator] = str(error)
         else:
-            if not dynamic:
-                return Imported(normal, flat, regions, known)
-            failed = dict.fromkeys(dynamic, "the shape of its result depends on values")
+            if not core.dynamic:
+                return Imported(core, fixed, regions, known)
+            failed = dict.fromkeys(core.dynamic, "the shape of its result depends on values")
+        outside = {node for region in regions for node in region.nodes}
         for name, reason in failed.items():
             origin = _origin(name, operators)
-            outside = {node for region in regions for node in region.nodes}
             if origin is None or origin in outside:  # nobody knows which operator it was
                 known.update(dict.fromkeys(operators, reason))
             else:
                 known[origin] = reason
+
+
+def _import_core(
+    fixed: NormalGraph, regions: Sequence[Region], weightless: bool, keep_last: bool
+) -> ImportedWhole:
+    """Import a graph with one operator in place of each region; without the regions that run last.
+    Where there are no regions, the graph itself is rewritten."""
+    inner = [region for region in regions if keep_last or not region.last]
+    last = [region for region in regions if region not in inner]
+    models = tuple(region_model(fixed, region) for region in inner)
+    core = without_last(fixed, last) if last else fixed.model
+    assert core is not None
+    normal = collapse(replace(fixed, model=core), inner)
+    make_importable(normal)
+    model = weights_as_inputs(normal.model) if weightless else normal.model
+    flat, dynamic = _flat(model, normal.model)
+    return ImportedWhole(normal, flat, models, core if last else None, dynamic)
 
 
 def _origin(name: str, operators: Collection[str]) -> str | None:

@@ -12,9 +12,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from tilewright.networks.graph import STANDARD_DOMAINS, NormalGraph, Shape
+from tilewright.networks.graph import STANDARD_DOMAINS, NormalGraph, Shape, data_inputs
 from tilewright.networks.onnx_file import is_stub
 from tilewright.networks.partition.forms import Forms, FormTable
+from tilewright.networks.partition.regions import node_reads
 from tilewright.networks.recurrent.operators import GATES, obstacle
 
 
@@ -40,7 +41,7 @@ class Use:
 def reasons(normal: NormalGraph, table: FormTable) -> dict[str, str]:
     """Return why operators of a graph are not compiled, by name."""
     forms, shapes, constants = Forms(normal), normal.shapes(), normal.tensors()
-    found: dict[str, str] = {}
+    found = dict.fromkeys(_constant(normal), "its result depends on no input")
     for node in normal.graph.node:
         rule = RULES.get(node.op_type) if node.domain in STANDARD_DOMAINS else None
         narrowed = "" if rule is None else rule(Use(node, shapes, constants))
@@ -53,6 +54,22 @@ def reasons(normal: NormalGraph, table: FormTable) -> dict[str, str]:
             found[node.name] = "nothing is known of its form"
         elif form not in table:
             found[node.name] = f"{form} is not known to be computed exactly"
+    return found
+
+
+def _constant(normal: NormalGraph) -> list[str]:
+    """Return the operators of outputs that depend on no input: accelerators have no place for such
+    outputs."""
+    varying = {info.name for info in data_inputs(normal.model)}
+    for node in normal.graph.node:
+        if not varying.isdisjoint(node_reads(node)):
+            varying.update(node.output)
+    wanted = {info.name for info in normal.graph.output} - varying
+    found = []
+    for node in reversed(normal.graph.node):
+        if not wanted.isdisjoint(node.output):
+            found.append(node.name)
+            wanted.update(node_reads(node))
     return found
 
 
