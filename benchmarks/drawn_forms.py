@@ -690,7 +690,9 @@ def convolved_integers(d: Draw) -> Iterator[Sketch]:
 def recurrent(d: Draw) -> Iterator[Sketch]:
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[d.operator]
     for direction, biased, initial, outputs in product(
-        (None, "reverse", "bidirectional"), (False, True), (False, True),
+        (None, "reverse", "bidirectional"),
+        (False, True),
+        (False, True),
         ("1", "01", "11", "111", "001", "011"),
     ):
         if len(outputs) == 3 and gates != 4:

@@ -194,9 +194,9 @@ class Judges:
 
 def main(
     only: Annotated[str, typer.Option(help="Operators, separated by commas.")] = "",
-    table: Annotated[Path, typer.Option(help="The table; forms that are not judged stay in it.")] = (
-        Path(partition.__path__[0]) / TABLE
-    ),
+    table: Annotated[
+        Path, typer.Option(help="The table; forms that are not judged stay in it.")
+    ] = (Path(partition.__path__[0]) / TABLE),
     node_tests: Annotated[
         bool, typer.Option(help="Judge those of the onnx package, too; making them takes 20 s.")
     ] = True,

@@ -90,7 +90,9 @@ def detector(path: Path) -> Path:
     return path
 
 
-def _graph(nodes: list[onnx.NodeProto], outputs: dict[str, int], shape: object = (2, 3)) -> NormalGraph:
+def _graph(
+    nodes: list[onnx.NodeProto], outputs: dict[str, int], shape: object = (2, 3)
+) -> NormalGraph:
     """A graph of one input `x` of shape (2, 3) with these outputs and their types."""
     of = helper.make_tensor_value_info
     graph = helper.make_graph(
@@ -308,9 +310,7 @@ def test_a_network_without_a_layer_runs_in_onnxruntime_with_a_warning(tmp_path: 
         tmp_path / "first.onnx",
     )
     for target in ("cpu", "vta-pynq"):
-        options = BuildOptions(
-            str(tmp_path / "first.onnx"), tmp_path / target, target, trials=0
-        )
+        options = BuildOptions(str(tmp_path / "first.onnx"), tmp_path / target, target, trials=0)
         made = build_artifact(LocalRunner(), options)
         assert "onnxruntime runs all of it: 'where' (NonZero)" in made.warnings[0]
         session = tilewright.load(tmp_path / target)  # it holds no machine code
@@ -335,9 +335,7 @@ def test_what_onnxruntime_does_not_know_is_refused_before_any_work(
         nodes, "odd", [of("x", TensorProto.FLOAT, (2,))], [of("y", TensorProto.FLOAT, (2,))]
     )
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("org.example", 1)]
-    onnx.save(
-        helper.make_model(graph, opset_imports=opsets, ir_version=ir), tmp_path / "odd.onnx"
-    )
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=ir), tmp_path / "odd.onnx")
     with pytest.raises((UnsupportedOperatorError, ModelFileError), match=said):
         networks.load(tmp_path / "odd.onnx").split()
 

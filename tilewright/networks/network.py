@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from tilewright.core.errors import UnknownName
 from tilewright.networks import report, zoo
 from tilewright.networks.accelerator import MAX_WASTE, Accelerator, EpilogueMode
-from tilewright.networks.errors import QuantisationError
+from tilewright.networks.errors import InputError, QuantisationError
 from tilewright.networks.extract import ExtractedWorkload, OffloadDecision, collect
+from tilewright.networks.graph import data_inputs
 from tilewright.networks.model_analysis import Examined
 from tilewright.networks.offload import decide
 from tilewright.networks.onnx_reference import reference_model
 from tilewright.networks.onnx_source import OnnxSource, refuse_unsupported
+from tilewright.networks.partition.session import RegionSession
 from tilewright.networks.quantise import samples_for
 from tilewright.networks.report import ModelReport
 from tilewright.networks.sandbox import SandboxedSource
@@ -73,6 +75,7 @@ class Network:
         self._foretold = foretold
         self.name = source.name
         self.input_shapes = dict(input_shapes or {})
+        self._split_to_run: SplitNetwork | None = None
 
     @cached_property
     def examined(self) -> Examined:
@@ -193,10 +196,11 @@ class Network:
         whole = not self.examined.unsupported and self._source.has_graph
         return ours and whole and not self._foretold
 
-    def split(self) -> SplitNetwork:
+    def split(self, *, without_layers: bool = False) -> SplitNetwork:
         """What is compiled of the network, with the regions inside it, and the regions that
-        onnxruntime runs behind that."""
-        source, last = self._source.split()
+        onnxruntime runs behind that. What neither multiplies nor pools is compiled if it is wanted
+        `without_layers`."""
+        source, last = self._source.split(without_layers=without_layers)
         if source is None or source is self._source:
             return SplitNetwork(None if source is None else self, last)
         core = Network(source, calibration=self._calibration, foretold=self._foretold)
@@ -211,12 +215,32 @@ class Network:
     def refuse(self, operators: Mapping[str, str]) -> None:
         """Leave operators to onnxruntime that a compiler refused, by name with the reason."""
         self._source.refuse(operators)
+        self._split_to_run = None
         for name in ("examined", "whole", "compiled"):
             self.__dict__.pop(name, None)
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """One inference on this machine's CPU: arrays by input name in, by output name out."""
-        return self.compiled(inputs)
+        """One inference on this machine's CPU, in compiled code and in onnxruntime: arrays by input
+        name in, by output name out. Raises `InputError`."""
+        if self._split_to_run is None:
+            self._split_to_run = self.split(without_layers=True)
+        compiled = self._split_to_run.compiled
+        if compiled is not None and self._split_to_run.last is None:
+            return compiled.compiled(inputs)
+        last = self.as_region() if compiled is None else self._split_to_run.last
+        assert last is not None
+        names = {info.name for info in data_inputs(last.whole)}
+        if set(inputs) != names:
+            raise InputError(
+                f"the network's inputs are {', '.join(sorted(names))}, not {', '.join(inputs)}; "
+                "give one array for each"
+            )
+        known: dict[str, NDArray[Any]] = dict(inputs)
+        if compiled is not None:
+            known |= compiled.compiled({n: inputs[n] for n in compiled.compiled.inputs})
+        for region in last.regions:
+            known |= RegionSession.of(region, threads=0).run(known)
+        return {info.name: known[info.name] for info in last.whole.graph.output}
 
 
 def _accelerator(

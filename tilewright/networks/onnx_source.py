@@ -115,9 +115,12 @@ class OnnxSource:
         """Raise `UnsupportedOperatorError` for what could not be converted to ONNX."""
         refuse_unsupported(self.name, self._missing)
 
-    def split(self) -> tuple[OnnxSource | None, LastRegions | None]:
+    def split(
+        self, *, without_layers: bool = False
+    ) -> tuple[OnnxSource | None, LastRegions | None]:
         """The part of the network that is compiled, with the regions inside it, and what
-        onnxruntime runs behind it. Without the first, nothing is compiled."""
+        onnxruntime runs behind it. Without the first, nothing is compiled, as is a network that
+        neither multiplies nor pools, unless it is wanted `without_layers`."""
         self._check_missing()
         self._check_known()
         model = reference_model(self._weighted())
@@ -125,7 +128,7 @@ class OnnxSource:
         imported = import_compiled(
             lambda: fixed_graph(quantised, self._input_shapes), self._refused
         )
-        if imported.core is None:
+        if imported.core is None or not (without_layers or imported.has_layers):
             return None, None
         if not imported.last:
             self._imported = imported.core

@@ -113,8 +113,8 @@ class SandboxedSource:
         """The model with its weights, read here once a child has examined it."""
         return self._opened.weighted()
 
-    def split(self) -> tuple[Source | None, LastRegions | None]:
-        return self._opened.split()
+    def split(self, *, without_layers: bool = False) -> tuple[Source | None, LastRegions | None]:
+        return self._opened.split(without_layers=without_layers)
 
     def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
         return self._opened.as_region(regions, macs)

@@ -44,9 +44,10 @@ class Source(Protocol):
         """What the importer finds. Raises `ModelFileError`, `DynamicShapeError` or
         `ImportFailedError`; operators that cannot be imported are part of it."""
 
-    def split(self) -> tuple[Source | None, LastRegions | None]:
+    def split(self, *, without_layers: bool = False) -> tuple[Source | None, LastRegions | None]:
         """The part of it that is compiled, None if nothing is, and what onnxruntime runs behind
-        it. Raises as `examine`."""
+        it. What neither multiplies nor pools is compiled if it is wanted `without_layers`. Raises
+        as `examine`."""
 
     def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
         """All of it as one region, which takes the place of `regions`. Raises

@@ -65,7 +65,7 @@ class TorchSource:
             found=found,
         )
 
-    def split(self) -> tuple[TorchSource, None]:
+    def split(self, *, without_layers: bool = False) -> tuple[TorchSource, None]:
         """All of it: no part of it runs in onnxruntime."""
         return self, None
 

@@ -79,6 +79,16 @@ class Imported:
     refused: Mapping[str, str]
 
     @property
+    def has_layers(self) -> bool:
+        """Whether something is compiled that sums products, or pools."""
+        outside = {name for region in self.regions for name in region.nodes}
+        inside = [node for node in self.fixed.graph.node if node.name not in outside]
+        if self.core is not None and self.core.model is None:
+            inside = list(self.core.normal.graph.node)  # the graph itself was rewritten
+        pools = any(node.op_type in POOLS for node in inside)
+        return pools or bool(graph_macs(self.fixed, {node.name for node in inside}))
+
+    @property
     def last(self) -> list[Region]:
         """The regions that run behind all compiled code."""
         return [region for region in self.regions if region.last]
@@ -107,7 +117,7 @@ def import_compiled(
         origins = {name: _origin(name, operators) for name in known}
         named = {origin: known[name] for name, origin in origins.items() if origin is not None}
         regions = find_regions(fixed, {**narrowed, **named})
-        if not _multiplies(fixed, regions):
+        if sum(len(region.nodes) for region in regions) == len(operators):
             return Imported(None, fixed, [whole_region(fixed, regions)], known)
         failed = dict[str, str]()
         try:
@@ -149,14 +159,6 @@ def _origin(name: str, operators: Collection[str]) -> str | None:
     while name and name not in operators:
         name = name.rpartition("/")[0]
     return name or None
-
-
-def _multiplies(fixed: NormalGraph, regions: Sequence[Region]) -> bool:
-    """Return whether something is compiled that sums products, or pools."""
-    outside = {name for region in regions for name in region.nodes}
-    inside = [node for node in fixed.graph.node if node.name not in outside]
-    pools = any(node.op_type in POOLS for node in inside)
-    return pools or bool(graph_macs(fixed, {node.name for node in inside}))
 
 
 def _flat(model: onnx.ModelProto, named: onnx.ModelProto) -> tuple[FlatGraph, tuple[str, ...]]:

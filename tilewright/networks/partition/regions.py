@@ -142,8 +142,10 @@ class _Partitioner:
         shape = self._shapes.get(name)
         if self._types.get(name) not in COMPUTABLE:
             return f"'{name}' is no tensor of a type that is compiled"
-        return f"the shape of '{name}' depends on values" if shape is None else (
-            f"'{name}' has no elements"
+        return (
+            f"the shape of '{name}' depends on values"
+            if shape is None
+            else (f"'{name}' has no elements")
         )
 
     def _is_passable(self, name: str) -> bool:

@@ -17,6 +17,8 @@ from tilewright.networks.onnxruntime_options import failures, quiet_options
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tilewright.networks.partition.collapse import RegionModel
+
 onnxruntime = lazy_module("onnxruntime")
 
 Array = NDArray[Any]
@@ -53,6 +55,11 @@ class RegionSession:
                 f"onnxruntime does not take a part of the network: {first_line(error)}; export "
                 "the model again"
             ) from error
+
+    @classmethod
+    def of(cls, region: RegionModel, threads: int) -> RegionSession:
+        """Return a session for a region. Raises `ImportFailedError`."""
+        return cls(region.model.SerializeToString(), region.inputs, region.outputs, threads)
 
     def run(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs by name; `known` has at least the inputs. Raises `InputError`."""

@@ -41,9 +41,7 @@ class CompiledModule:
                 "to run it here, export it with simpler operators"
             ) from error
         self._types = [(shape_of(p), str(p.ty.dtype)) for p in module["main"].params]
-        self._calls = RegionCalls([
-            RegionSession(r.model.SerializeToString(), r.inputs, r.outputs, 0) for r in regions
-        ])  # fmt: skip
+        self._calls = RegionCalls([RegionSession.of(region, threads=0) for region in regions])
         with self._calls.registered():
             self._machine = relax.VirtualMachine(executable, tvm.cpu())
 
