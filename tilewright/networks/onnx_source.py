@@ -13,7 +13,7 @@ from tilewright.networks.graph import NormalGraph, Shape, data_inputs, static_sh
 from tilewright.networks.graph_macs import graph_macs
 from tilewright.networks.imported_model import Whole
 from tilewright.networks.model_analysis import Examined
-from tilewright.networks.normalise import fixed_graph, named_copy
+from tilewright.networks.normalise import fixed_graph
 from tilewright.networks.onnx_qoperator import to_qdq
 from tilewright.networks.onnx_reference import reference_model
 from tilewright.networks.partition.collapse import RegionModel, region_model
@@ -78,10 +78,10 @@ class OnnxSource:
 
     def _examine(self) -> Examined:
         self._check_known()
-        weightless = without_weights(to_qdq(self._model))
-        _check(weightless)
         from tilewright.networks.relax.partition import partition
 
+        weightless = without_weights(to_qdq(self._model))
+        _check(weightless)
         imported = import_compiled(
             lambda: fixed_graph(weightless, self._input_shapes), self._refused, weightless=True
         )
@@ -145,9 +145,21 @@ class OnnxSource:
         """The whole network as one region, as it stands in its file; `regions` are those that it
         would have otherwise."""
         self._check_missing()
+        self._check_known()
         whole = fixed_inputs(self._weighted(), self._input_shapes)
+        for info in (*data_inputs(whole), *whole.graph.output):
+            kind = info.type.WhichOneof("value")
+            text = info.type.tensor_type.elem_type == onnx.TensorProto.STRING
+            if text or kind not in (None, "tensor_type"):
+                raise UnsupportedOperatorError(
+                    f"'{info.name}' of '{self.name}' is {'text' if text else 'no tensor'}, and "
+                    "artifacts take and give tensors of numbers; export the model without it"
+                )
         causes = tuple(cause for region in regions for cause in region.causes)
-        operators = tuple((node.name, node.op_type) for node in named_copy(whole).graph.node)
+        operators = tuple(
+            (node.name or f"{node.op_type}_{place}", node.op_type)
+            for place, node in enumerate(whole.graph.node)
+        )
         inputs = tuple(info.name for info in data_inputs(whole))
         outputs = tuple(info.name for info in whole.graph.output)
         return LastRegions((RegionModel(whole, inputs, outputs, operators, causes, macs),), whole)

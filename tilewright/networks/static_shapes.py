@@ -23,6 +23,7 @@ from tilewright.networks.graph import (
     static_shape,
 )
 from tilewright.networks.onnx_file import is_stub
+from tilewright.networks.partition.inferred import complete_shapes
 
 reference = lazy_module("onnx.reference")
 
@@ -93,15 +94,20 @@ def fixed_inputs(
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     state_defaults(copy)
-    fix_inputs(NormalGraph(copy, ()), input_shapes)
-    return shape_inference.infer_shapes(copy, data_prop=True)
+    normal = NormalGraph(copy, ())
+    fix_inputs(normal, input_shapes)
+    infer_shapes(normal)
+    return normal.model
 
 
 def infer_shapes(normal: NormalGraph) -> None:
-    """Infer every shape that follows; raises `ModelFileError` where the graph is contradictory."""
+    """Infer every shape that follows. Raises `ModelFileError` where the graph is contradictory, by
+    ONNX's inference and by onnxruntime's."""
     try:
         model = shape_inference.infer_shapes(normal.model, data_prop=True)
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        if complete_shapes(normal):
+            return
         reason = last_line(error)
         raise ModelFileError(f"the model contradicts itself: {reason}; export it again") from error
     for info in model.graph.value_info:

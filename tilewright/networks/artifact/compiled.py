@@ -197,7 +197,8 @@ def _described(
     outputs = [_tensor(key, array) for key, array in expected.items()]
     if isinstance(source, LastRegions):
         for row in outputs:
-            row["shape"] = list(source.output_shape(as_text(row["name"])))
+            known = source.output_shape(as_text(row["name"]))
+            row["shape"] = [-1] * len(as_list(row["shape"])) if known is None else list(known)
     return {
         "kind": KIND,
         "network": name,
@@ -283,6 +284,8 @@ class CompiledArtifact:
         layers call is run once. Kernels are those of `target`, by default of what the manifest
         says. Kernels that are part of an attention's function, or read frames
         that overlap, do not stand there alone: `output_error` has them."""
+        if not self.rows:
+            return
         if target is None:
             spec = as_object(self.manifest["specification"])
             target = rebuild(as_text(spec["kind"]), as_object(spec["keys"]), "")

@@ -82,8 +82,8 @@ def collapse(normal: NormalGraph, regions: Sequence[Region]) -> NormalGraph:
         if node.name == region.nodes[0]:
             nodes.append(
                 helper.make_node(
-                    REGION, list(region.inputs), list(region.outputs), name=REGION_NAME.format(number),
-                    domain=DOMAIN, **{NUMBER: number},
+                    REGION, list(region.inputs), list(region.outputs), domain=DOMAIN,
+                    name=REGION_NAME.format(number), **{NUMBER: number},
                 )
             )  # fmt: skip
     outputs = [info.name for info in normal.graph.output]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from tilewright.networks.errors import OperatorImportError, UnsupportedOperatorError
+from tilewright.networks.errors import OperatorImportError, UnsupportedOperatorError, last_line
 from tilewright.networks.graph import NormalGraph, data_inputs
 from tilewright.networks.graph_macs import graph_macs
 from tilewright.networks.normalise import fixed_graph, make_importable
@@ -81,12 +81,11 @@ class Imported:
     @property
     def has_layers(self) -> bool:
         """Whether something is compiled that sums products, or pools."""
-        outside = {name for region in self.regions for name in region.nodes}
-        inside = [node for node in self.fixed.graph.node if node.name not in outside]
-        if self.core is not None and self.core.model is None:
-            inside = list(self.core.normal.graph.node)  # the graph itself was rewritten
-        pools = any(node.op_type in POOLS for node in inside)
-        return pools or bool(graph_macs(self.fixed, {node.name for node in inside}))
+        if self.core is None:
+            return False
+        normal = self.core.normal
+        pools = any(node.op_type in POOLS for node in normal.graph.node)
+        return pools or bool(graph_macs(normal, {node.name for node in normal.graph.node}))
 
     @property
     def last(self) -> list[Region]:
@@ -119,11 +118,10 @@ def import_compiled(
         regions = find_regions(fixed, {**narrowed, **named})
         if sum(len(region.nodes) for region in regions) == len(operators):
             return Imported(None, fixed, [whole_region(fixed, regions)], known)
-        failed = dict[str, str]()
         try:
             core = _import_core(fixed, regions, weightless, keep_last)
         except OperatorImportError as error:
-            failed[error.operator] = str(error)
+            failed = {error.operator: str(error)}
         else:
             if not core.dynamic:
                 return Imported(core, fixed, regions, known)
@@ -148,7 +146,10 @@ def _import_core(
     core = without_last(fixed, last) if last else fixed.model
     assert core is not None
     normal = collapse(replace(fixed, model=core), inner)
-    make_importable(normal)
+    try:
+        make_importable(normal)
+    except Exception as error:  # a rewrite meets a form that it does not know
+        raise OperatorImportError(f"it cannot be rewritten: {last_line(error)}", "") from error
     model = weights_as_inputs(normal.model) if weightless else normal.model
     flat, dynamic = _flat(model, normal.model)
     return ImportedWhole(normal, flat, models, core if last else None, dynamic)

@@ -13,9 +13,10 @@ from tilewright.networks.strip_weights import weights_as_inputs
 onnxruntime = lazy_module("onnxruntime")
 
 
-def complete_shapes(normal: NormalGraph) -> None:
+def complete_shapes(normal: NormalGraph) -> bool:
     """Let onnxruntime infer the shapes and types that are missing in a graph, in place. What it
-    does not know either is only known when the model runs."""
+    does not know either is only known when the model runs. Return whether onnxruntime takes the
+    graph."""
     shapes, types = normal.shapes(), normal.types()
     missing = [
         name
@@ -24,7 +25,7 @@ def complete_shapes(normal: NormalGraph) -> None:
         if name and (name not in shapes or name not in types)
     ]
     if not missing:
-        return
+        return True
     exposed = weights_as_inputs(normal.model)
     own = {info.name for info in exposed.graph.output}
     exposed.graph.output.extend(
@@ -37,7 +38,7 @@ def complete_shapes(normal: NormalGraph) -> None:
             exposed.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
     except failures():  # it names the reason when it gets the whole model
-        return
+        return False
     known = {info.name: info for info in (*normal.graph.value_info, *normal.graph.output)}
     for output in session.get_outputs():
         if output.name not in missing or not output.type.startswith("tensor("):
@@ -48,6 +49,7 @@ def complete_shapes(normal: NormalGraph) -> None:
             known[output.name].CopyFrom(info)
         else:
             normal.graph.value_info.append(info)
+    return True
 
 
 def _element_type(text: str) -> int:

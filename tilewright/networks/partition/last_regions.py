@@ -39,9 +39,10 @@ class LastRegions:
         """Return the element type as numpy calls it."""
         return helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).name
 
-    def output_shape(self, name: str) -> tuple[int, ...]:
-        """Return the sizes of an output."""
-        return self.shape_of(next(each for each in self.whole.graph.output if each.name == name))
+    def output_shape(self, name: str) -> tuple[int, ...] | None:
+        """Return the sizes of an output; None if not even its rank is known."""
+        info = next(each for each in self.whole.graph.output if each.name == name)
+        return self.shape_of(info) if info.type.tensor_type.HasField("shape") else None
 
     def reference(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return what onnxruntime gives for the whole network, by output name."""
