@@ -43,8 +43,30 @@ class QuantisationError(TilewrightError):
     model whose scales an accelerator that shifts cannot represent."""
 
 
+class NothingToQuantise(QuantisationError):
+    """A model without any operator that can run in int8."""
+
+
 class ImportFailedError(TilewrightError):
     """A well-formed model that the importer could not translate or the compiler could not build."""
+
+
+class OperatorImportError(ImportFailedError):
+    """One operator that the importer could not translate; `operator` is its name, "" where nobody
+    knows which it was."""
+
+    def __init__(self, message: str, operator: str) -> None:
+        super().__init__(message)
+        self.operator = operator
+
+
+class UncompilableError(ImportFailedError):
+    """A network that the compiler could not build; `operators` names those that fail alone, none
+    where nobody knows which do."""
+
+    def __init__(self, message: str, operators: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.operators = operators
 
 
 def first_line(error: Exception) -> str:

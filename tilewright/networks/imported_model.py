@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from tilewright.networks.partition.collapse import RegionModel
     from tilewright.networks.relax.bindings import FlatGraph
 
 Array = NDArray[Any]
@@ -31,13 +32,15 @@ def seeded_inputs(
 @dataclass(frozen=True, eq=False)
 class Whole:
     """A network with its weights: a flat view of the module, whose parameters are `inputs`, and
-    who computes it without any of that: arrays by input name in, by output name out."""
+    who computes it without any of that: arrays by input name in, by output name out. The module
+    calls onnxruntime for `regions`."""
 
     flat: FlatGraph
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     reference: Callable[[Mapping[str, Array]], Mapping[str, Array]]
     reference_name: str
+    regions: tuple[RegionModel, ...] = ()
 
     def seeded_inputs(self, seed: int = 0) -> dict[str, Array]:
         """As `seeded_inputs`, in the shapes of its own inputs."""

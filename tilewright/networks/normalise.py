@@ -39,7 +39,12 @@ from tilewright.networks.onnx_unread_outputs import drop_unread_outputs
 from tilewright.networks.onnx_volumes import as_frames
 from tilewright.networks.recurrent.layout import steps_first
 from tilewright.networks.recurrent.unroll import unroll
-from tilewright.networks.static_shapes import fix_inputs, fold_shape_arithmetic, infer_shapes
+from tilewright.networks.static_shapes import (
+    fix_inputs,
+    fold_shape_arithmetic,
+    infer_shapes,
+    state_defaults,
+)
 
 HALF_NOTE = (
     "the model computes in half precision and is read as float32; inputs and outputs of half "
@@ -54,7 +59,16 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
     Raises `DynamicShapeError` for an input without a static shape or a shape for no input, and
     `ModelFileError` for a graph that contradicts itself.
     """
+    normal = fixed_graph(model, input_shapes)
+    make_importable(normal)
+    return normal
+
+
+def fixed_graph(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -> NormalGraph:
+    """Copy a model with static shapes, and with constants and shape arithmetic folded until nothing
+    changes. Every operator has a name of its own. Raises as `normalise`."""
     normal = named_copy(model)
+    state_defaults(normal.model)
     _lift_constants(normal)
     make_scalars(normal)
     _take_branches(normal)
@@ -63,13 +77,24 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
         normal.add_operator(transposition)
     fix_inputs(normal, input_shapes)
     infer_shapes(normal)
-    make_scalars(normal)
-    fold_shape_arithmetic(normal)
+    while True:
+        make_scalars(normal)
+        folded = fold_shape_arithmetic(normal)
+        _make_target_shapes_constant(normal)
+        if not folded:
+            break
+        infer_shapes(normal)
     drop_unread_outputs(normal)
     drop_empty_parts(normal)
     simplify_powers(normal)
-    _make_target_shapes_constant(normal)
     _remove_pass_through(normal)
+    _write_outputs(normal)
+    _drop_unused(normal)
+    return normal
+
+
+def make_importable(normal: NormalGraph) -> None:
+    """Rewrite a fixed graph, in place, into the operators that the importer reads."""
     _make_pads_explicit(normal)
     _make_output_shapes_explicit(normal)
     _merge_pads(normal)
@@ -80,7 +105,6 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
     as_convolutions(normal)
     _drop_unused(normal)
     infer_shapes(normal)
-    return normal
 
 
 def named_copy(model: onnx.ModelProto) -> NormalGraph:
@@ -237,6 +261,21 @@ def _remove_pass_through(normal: NormalGraph) -> None:
             renamed[result] = source
         removed.add(node.name)
     normal.remove(removed, Absorbed(None, "passes its input through at inference"))
+
+
+def _write_outputs(normal: NormalGraph) -> None:
+    """An output that is a constant becomes the result of an operator, which a region can hold."""
+    tensors = normal.tensors()
+    for output in normal.graph.output:
+        name = output.name
+        if name not in tensors:
+            continue
+        tensors[name].name = constant = f"{name}/constant"
+        for node in normal.graph.node:
+            _rename(node, {name: constant})
+        node = helper.make_node("Identity", [constant], [name], name=f"{name}/identity")
+        normal.graph.node.append(node)
+        normal.add_operator(node)
 
 
 def _make_pads_explicit(normal: NormalGraph) -> None:

@@ -8,7 +8,8 @@ Run as `python -m tilewright.networks.sandbox`, this module is that child.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +30,14 @@ from tilewright.core.files import as_int, as_list, as_object, as_text
 from tilewright.networks import errors
 from tilewright.networks.model_analysis import Examined
 from tilewright.networks.size_limits import machine_memory_bytes
-from tilewright.networks.sources import InputShapes, read_source
+from tilewright.networks.sources import InputShapes, Source, read_source
 
 if TYPE_CHECKING:
     import onnx
 
     from tilewright.networks.imported_model import Whole
+    from tilewright.networks.partition.last_regions import LastRegions
+    from tilewright.networks.partition.regions import Region
 
 _LEAST_MEMORY, _MOST_MEMORY, _MEMORY_SHARE = 4 << 30, 12 << 30, 0.75
 READING = Limits(
@@ -108,10 +111,24 @@ class SandboxedSource:
 
     def weighted(self) -> onnx.ModelProto:
         """The model with its weights, read here once a child has examined it."""
-        return read_source(self._path, self._shapes).weighted()
+        return self._opened.weighted()
+
+    def split(self, *, without_layers: bool = False) -> tuple[Source | None, LastRegions | None]:
+        return self._opened.split(without_layers=without_layers)
+
+    def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
+        return self._opened.as_region(regions, macs)
+
+    def refuse(self, operators: Mapping[str, str]) -> None:
+        self._opened.refuse(operators)
 
     def whole(self) -> Whole:
-        return read_source(self._path, self._shapes).whole()
+        return self._opened.whole()
+
+    @cached_property
+    def _opened(self) -> Source:
+        """The model, read in this process."""
+        return read_source(self._path, self._shapes)
 
 
 def _told(name: str, kind: str, message: str) -> TilewrightError:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import onnx
 
     from tilewright.networks.imported_model import Whole
+    from tilewright.networks.partition.last_regions import LastRegions
+    from tilewright.networks.partition.regions import Region
 
 InputShapes = Mapping[str, Sequence[int]]
 
@@ -35,6 +37,18 @@ class Source(Protocol):
     def examine(self) -> Examined:
         """What the importer finds. Raises `ModelFileError`, `DynamicShapeError` or
         `ImportFailedError`; operators that cannot be imported are part of it."""
+
+    def split(self, *, without_layers: bool = False) -> tuple[Source | None, LastRegions | None]:
+        """The part of it that is compiled, None if nothing is, and what onnxruntime runs behind
+        it. What neither multiplies nor pools is compiled if it is wanted `without_layers`. Raises
+        as `examine`."""
+
+    def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
+        """All of it as one region, which takes the place of `regions`. Raises
+        `UnsupportedOperatorError` for a model that is no ONNX graph."""
+
+    def refuse(self, operators: Mapping[str, str]) -> None:
+        """Leave operators to onnxruntime, by name with the reason."""
 
     def whole(self) -> Whole:
         """All of it as the importer makes it, weights included. Raises as `examine`, and

@@ -119,16 +119,26 @@ def _left_to_others(manifest: Mapping[str, Json]) -> list[str]:
     return [*left, f"  not for a board by itself: {as_text(manifest['why_not_bare'])}"]
 
 
-def _tail(manifest: Mapping[str, Json]) -> list[str]:
-    """What onnxruntime runs."""
-    if "tail" not in manifest:
-        return []
-    kinds = [
-        as_text(as_object(each)["operator"])
-        for each in as_list(as_object(manifest["tail"])["operators"])
-    ]
-    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
-    return [f"  left to onnxruntime, behind the library: {counts}"]
+def region_lines(manifest: Mapping[str, Json]) -> list[str]:
+    """Return what onnxruntime runs of a network: one line per region, and the sums of each side."""
+    lines = []
+    for row in map(as_object, as_list(manifest.get("regions", []))):
+        kinds = [as_text(as_object(each)["operator"]) for each in as_list(row["operators"])]
+        counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+        size = as_int(as_object(as_object(manifest["files"])[as_text(row["file"])])["bytes"])
+        lines.append(
+            f"  onnxruntime runs {len(kinds)} {plural(len(kinds), 'operator')} "
+            f"({mega(as_int(row['macs']))} MMAC, {size / MEBI:.2f} MiB): {counts}"
+        )
+        causes = [as_object(each) for each in as_list(row["causes"])]
+        if causes:
+            first = causes[0]
+            more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
+            lines.append(
+                f"    because of '{as_text(first['name'])}' ({as_text(first['operator'])}){more}: "
+                f"{as_text(first['reason'])}"
+            )
+    return lines
 
 
 def _libraries(manifest: Mapping[str, Json], out: Path) -> list[str]:
@@ -154,11 +164,14 @@ def _library(manifest: Mapping[str, Json], out: Path) -> list[str]:
     macs, layers = as_object(manifest["macs"]), as_list(manifest["layers"])
     total, ours = as_int(macs["total"]), as_int(macs["kernels"])
     kernels = {as_text(as_object(row)["function"]) for row in layers}
+    if not layers:
+        return region_lines(manifest)
+    operators = as_int(manifest.get("compiled_operators", len(layers)))
     return [
         f"  {len(layers)} {plural(len(layers), 'layer')} by {len(kernels)} "
         f"{plural(len(kernels), 'kernel')}: {percent(ours / total if total else 1.0)} of "
-        f"{mega(total)} MMAC; the rest as TVM compiles it",
-        *_tail(manifest),
+        f"{mega(total)} MMAC; the rest as TVM compiles it, {operators} operators in all",
+        *region_lines(manifest),
         f"  {_mebi(out / LIBRARY)} of code, {_mebi(out / WEIGHTS)} of weights",
         *(f"  {line}" for line in _accuracy(manifest)),
     ]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from tilewright import networks
-from tilewright.core.files import Json
+from tilewright.core.files import Json, as_text
 from tilewright.networks.artifact import ArtifactError
 from tilewright.networks.artifact.accuracy import (
     OF_QUANTISED,
@@ -25,6 +26,7 @@ from tilewright.networks.artifact.compiled import (
     CompiledArtifact,
     CompiledFiles,
     compile_files,
+    region_files,
 )
 from tilewright.networks.artifact.folder import write_folder
 from tilewright.networks.artifact.sized import joined
@@ -41,12 +43,14 @@ from tilewright.targets.capabilities import float_type_of
 from tilewright.targets.layer import NamedShape
 from tilewright.targets.registry import kind_of
 from tilewright.targets.workload import Workload
+from tilewright.tuning.build_artifact import why_not_compiled
 from tilewright.tuning.build_options import BuildOptions
 
 if TYPE_CHECKING:
     from tilewright.networks.compiled.layers import KernelLayer
-    from tilewright.networks.network import Network
-    from tilewright.networks.onnx_split import OnnxTail
+    from tilewright.networks.imported_model import Whole
+    from tilewright.networks.network import Network, SplitNetwork
+    from tilewright.networks.partition.last_regions import LastRegions
 
 
 def check_library(options: BuildOptions, target: Target) -> None:
@@ -60,70 +64,90 @@ def check_library(options: BuildOptions, target: Target) -> None:
             )
 
 
+NOTHING_COMPILED = "nothing of {} is compiled, onnxruntime runs all of it: {}"
+
+
 @dataclass(frozen=True, eq=False)
-class SplitNetwork:
-    """What is compiled of a network, and what onnxruntime runs behind it, if anything."""
+class CpuNetwork:
+    """A network on its way to a library: what of it is compiled, and its layers that the target
+    has kernels for. Where there are none, onnxruntime runs all of it; `why` says why."""
 
-    compiled: Network
-    tail: OnnxTail | None = None
+    network: Network
+    split: SplitNetwork
+    layers: Sequence[KernelLayer] = ()
+    why: str = ""
 
 
-def read_layers(options: BuildOptions, target: Target) -> tuple[SplitNetwork, list[KernelLayer]]:
-    """The network, and its layers that the target has kernels for. Raises `ArtifactError` where
-    there are none, and what reading the model raises."""
+def read_layers(
+    options: BuildOptions, target: Target, refused: Mapping[str, str] = MappingProxyType({})
+) -> CpuNetwork:
+    """The network, and its layers that the target has kernels for. `refused` says by name which
+    operators cannot be compiled. Raises what reading the model raises."""
     from tilewright.networks.compiled.activations import activated_layers
 
     network = networks.load(
         options.model, options.input_shapes or None, options.seed, allow_code=options.allow_code
     )
-    split = SplitNetwork(network)
-    if network.examined.unsupported:
-        split = SplitNetwork(*network.split())
+    network.refuse(refused)
+    split = network.split()
+    if split.compiled is None:
+        return CpuNetwork(network, split, why=why_not_compiled(network))
     whole = split.compiled.whole
     layers = activated_layers(whole.flat, target.space, float_type_of(target))
-    if not layers:
-        raise ArtifactError(
-            f"no layer of {options.model} has a kernel on {target.name}, there is nothing to "
-            "build; 'tilewright inspect' says why"
-        )
-    return split, layers
+    why = "" if layers else f"no layer has a kernel on {target.name}"
+    return CpuNetwork(network, split, layers, why)
+
+
+def run_in_onnxruntime(
+    options: BuildOptions, target: Target, network: Network, why: str
+) -> tuple[CompiledFiles, tuple[str, ...]]:
+    """The artifact of a network of which nothing is compiled, and the warning that says so. Raises
+    as `networks.artifact.compiled.region_files`."""
+    last = network.as_region()
+    name = Path(options.model).stem
+    made = region_files(
+        last, target, kind_of(options.target)[0].name, name=name, total_macs=last.regions[0].macs
+    )
+    return made, (NOTHING_COMPILED.format(name, why),)
 
 
 def compile_library(
     options: BuildOptions,
     target: Target,
-    network: SplitNetwork,
-    layers: Sequence[KernelLayer],
+    network: CpuNetwork,
     picks: Mapping[Workload, Pick],
 ) -> CompiledFiles:
     """Compile the network with these schedules, and compare it with its source on samples, where
     any were given or its numbers are shorter than float32. Raises as
     `networks.artifact.compiled.compile_files`, `ArtifactError` for outputs beyond the tolerance on
     the samples, and `InputError` for samples that do not fit."""
-    found = network.compiled.examined.found
+    compiled, last = network.split.compiled, network.split.last
+    assert compiled is not None
+    examined = network.network.examined
+    found = examined.found
     tolerance = options.tolerance
     usual = OF_BFLOAT16 if float_type_of(target) == "bfloat16" else TOLERANCE
     if any(map(is_quantised, found.calls)):
         usual = OF_QUANTISED
     if tolerance is None:
         tolerance = usual
-    macs = sum(found.macs.values())
-    picked = [layer for layer in layers if layer.workload in picks]
+    macs = sum((*examined.found.macs.values(), *examined.region_macs.values()))
+    picked = [layer for layer in network.layers if layer.workload in picks]
     made = compile_files(
-        network.compiled.whole, picked, dict(picks), target, kind_of(options.target)[0].name,
-        name=Path(options.model).stem, total_macs=macs, tolerance=tolerance, tail=network.tail,
+        compiled.whole, picked, dict(picks), target, kind_of(options.target)[0].name,
+        name=Path(options.model).stem, total_macs=macs, tolerance=tolerance, last=last,
     )  # fmt: skip
     if options.calibration is None and usual == TOLERANCE:
         return made
-    return _judged(options, target, network, made, tolerance)
+    return _judged(options, target, last or compiled.whole, made, tolerance)
 
 
 def _judged(
-    options: BuildOptions, target: Target, network: SplitNetwork, made: CompiledFiles, bound: float
-) -> CompiledFiles:
+    options: BuildOptions, target: Target, source: LastRegions | Whole, made: CompiledFiles,
+    bound: float,
+) -> CompiledFiles:  # fmt: skip
     """What was made, with its accuracy on samples in the manifest: given ones, or seeded ones.
     Raises `ArtifactError` beyond the bound, and `InputError`."""
-    source = network.tail or network.compiled.whole
     one = source.seeded_inputs()
     inputs = [Input(name, array.shape, array.dtype) for name, array in one.items()]
     if options.calibration is None:
@@ -139,7 +163,7 @@ def _judged(
         given = read_samples(options.calibration, inputs)
         feeds = (*given.feeds, *given.held_out)
     expected = [source.reference(dict(feed)) for feed in feeds]
-    check = Check(feeds, expected, network.compiled.whole.reference_name)
+    check = Check(feeds, expected, as_text(made.manifest["reference"]))
     artifact = CompiledArtifact(made.manifest, made.files)
     found = accuracy(check, artifact.infer, bound, {})
     refuse(found, Path(options.model).stem)

@@ -21,7 +21,7 @@ from tilewright.networks.graph import NormalGraph
 from tilewright.networks.normalise import normalise
 from tilewright.networks.onnx_file import all_tensors, is_stub
 from tilewright.networks.onnx_opset import OPSET, opset_of, raise_opset
-from tilewright.networks.quantise.session import failures, quiet_options
+from tilewright.networks.onnxruntime_options import failures, quiet_options
 
 onnxruntime = lazy_module("onnxruntime")
 

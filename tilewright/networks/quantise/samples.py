@@ -8,7 +8,7 @@ times. A folder holds such files, read in the order of their names.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,16 @@ class Samples:
     def judging(self) -> tuple[Mapping[str, NDArray[Any]], ...]:
         """The samples to measure errors on: those held out, else all."""
         return self.held_out or self.feeds
+
+    def restricted(self, names: Collection[str]) -> Samples:
+        """Return the samples of some inputs alone."""
+
+        def of(
+            feeds: Sequence[Mapping[str, NDArray[Any]]],
+        ) -> tuple[Mapping[str, NDArray[Any]], ...]:
+            return tuple({n: a for n, a in feed.items() if n in names} for feed in feeds)
+
+        return Samples(of(self.feeds), self.warning, of(self.held_out))
 
 
 def inputs_of(normal: NormalGraph) -> tuple[Input, ...]:

@@ -11,25 +11,11 @@ from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.errors import InputError, first_line
+from tilewright.networks.onnxruntime_options import failures, quiet_options
 
 onnxruntime = lazy_module("onnxruntime")
 
 Feed = Mapping[str, NDArray[Any]]
-
-
-def failures() -> tuple[type[Exception], ...]:
-    """What onnxruntime raises where it does not take a model or an array."""
-    native = vars(onnxruntime.capi.onnxruntime_pybind11_state)
-    own = (value for value in native.values() if isinstance(value, type))
-    return (*(kind for kind in own if issubclass(kind, Exception)), RuntimeError, ValueError)
-
-
-def quiet_options() -> Any:
-    """Session options that neither warn nor print, nor keep a processor busy with waiting."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return options
 
 
 class ModelRunner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tvm import relax
 from tvm.ir import GlobalVar
 
 from tilewright.networks.errors import refused_inputs
+from tilewright.networks.partition.session import RegionCalls
 from tilewright.networks.relax.bindings import FlatGraph, variables
 from tilewright.targets.layer import Scale
 
@@ -186,13 +188,16 @@ def _emit(builder: Any, var: Any, value: Any) -> None:
 class Library:
     """Compiled islands, called by name with arrays in the order of the island's inputs."""
 
-    def __init__(self, executable: Any) -> None:
-        self._machine = relax.VirtualMachine(executable, tvm.cpu())
+    def __init__(self, executable: Any, regions: RegionCalls | None = None) -> None:
+        self._regions = regions
+        with regions.registered() if regions else nullcontext():
+            self._machine = relax.VirtualMachine(executable, tvm.cpu())
 
     @classmethod
-    def load(cls, path: Path) -> Library:
-        """What `export` wrote. It runs code of the file: load none of strangers."""
-        return cls(tvm.runtime.load_module(str(path)))
+    def load(cls, path: Path, regions: RegionCalls | None = None) -> Library:
+        """What `export` wrote; it calls `regions`. It runs code of the file: load none of
+        strangers."""
+        return cls(tvm.runtime.load_module(str(path)), regions)
 
     def __call__(self, name: str, arrays: Sequence[Array]) -> list[Array]:
         """Arrays of the shapes and types of the island's values; its outputs. Raises `InputError`
@@ -200,7 +205,8 @@ class Library:
         # not ascontiguousarray, which makes a vector of a lone number
         given = [tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays]
         try:
-            result = self._machine[name](*given)
+            with self._regions.raising() if self._regions else nullcontext():
+                result = self._machine[name](*given)
         except ValueError as error:
             raise refused_inputs(error) from error
         return [item.numpy() for item in result]

@@ -29,6 +29,7 @@
 #define ARCH_REQ_XCOMP_PERM 0x1023
 #define XFEATURE_XTILEDATA 18
 #define WEIGHTS "weights.bin"
+#define REGION "region0.onnx"
 #define WEIGHTS_MAGIC "TWWEIGHT"
 #define WEIGHTS_VERSION 1
 #define WEIGHTS_AXES 8
@@ -194,16 +195,23 @@ static int weights_of(tilewright_library *net) {
   return status;
 }
 
-/* Maps the file of weights beside the library, if there is one. */
-static int map_weights(tilewright_library *net, const char *network_so) {
+/* Opens a file beside the library; -1 if there is none, -2 without memory. */
+static int open_beside(const char *network_so, const char *name) {
   const char *slash = strrchr(network_so, '/');
   size_t folder = slash ? (size_t)(slash - network_so) + 1 : 0;
-  char *path = malloc(folder + sizeof WEIGHTS);
-  if (!path) return fail("there is not enough memory");
+  char *path = malloc(folder + strlen(name) + 1);
+  if (!path) return -2;
   memcpy(path, network_so, folder);
-  memcpy(path + folder, WEIGHTS, sizeof WEIGHTS);
+  memcpy(path + folder, name, strlen(name) + 1);
   int file = open(path, O_RDONLY | O_CLOEXEC);
   free(path);
+  return file < 0 ? -1 : file;
+}
+
+/* Maps the file of weights beside the library, if there is one. */
+static int map_weights(tilewright_library *net, const char *network_so) {
+  int file = open_beside(network_so, WEIGHTS);
+  if (file == -2) return fail("there is not enough memory");
   if (file < 0) return 0;
   struct stat found;
   if (fstat(file, &found) || found.st_size < 1) {
@@ -336,7 +344,18 @@ static int infer_by_stand_in(tilewright_library *net, TVMFFIAny *args, int count
   return job.status;
 }
 
+/* Refuses a network of which onnxruntime runs a part: its outputs would be incomplete. */
+static int refuse_regions(const char *network_so) {
+  int file = open_beside(network_so, REGION);
+  if (file == -2) return fail("there is not enough memory");
+  if (file < 0) return 0;
+  close(file);
+  return fail("onnxruntime runs a part of the network, which C programs cannot call; "
+              "'tilewright cpu runtime DIR --for ARTIFACT' lists its operators");
+}
+
 static int start(tilewright_library *net, const char *path) {
+  if (refuse_regions(path)) return -1;
   TVMFFIAny result, file[1] = {of_text(path)};
   if (call_global("ffi.ModuleLoadFromFile", file, 1, &result)) return -1;
   net->module = result.v_obj;
