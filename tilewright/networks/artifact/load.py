@@ -222,7 +222,7 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
             )
         spec = as_object(manifest["specification"])
         kind, keys = as_text(spec["kind"]), as_object(spec["keys"])
-        if manifest.get("kind") in (SIZED_KIND, LIBRARY_KIND):
+        if manifest.get("kind") in (SIZED_KIND, LIBRARY_KIND) and code:  # regions run anywhere
             check_code(kind, keys)
         if manifest.get("kind") == SIZED_KIND:
             return SizedLibrary(manifest, folder, threads)
