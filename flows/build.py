@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from tilewright import networks
 from tilewright.core.errors import WorkloadError
 from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
-from tilewright import networks
 from tilewright.networks import artifact
 from tilewright.networks.artifact.errors import InaccurateError
 from tilewright.networks.errors import NothingToOffload, UncompilableError
