@@ -1,10 +1,9 @@
-"""Describes the forms of operators, and reads the table of the forms that are not compiled.
+"""Describes the forms of operators, and reads the table of the forms that are compiled.
 
 A form is what an operator computes apart from sizes and numbers: the operator, the version of its
 definition, its attributes, the element types and ranks of its inputs, and the outputs that are
 read. `python -m benchmarks.operator_forms` writes the table: it compiles each form, and compares
-the results with those of onnxruntime. Forms that nobody has judged are compiled where the importer
-takes them; the samples of a build compare the network's outputs.
+the results with those of onnxruntime.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from onnx import AttributeProto, TensorProto, helper
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text
 from tilewright.networks.graph import STANDARD_DOMAINS, NormalGraph, Shape
 
-TABLE = "wrong_forms.json"
+TABLE = "supported_forms.json"
 
 CONSTANTS: Mapping[str, tuple[int, ...]] = {
     "AffineGrid": (1,), "BatchNormalization": (1, 2, 3, 4), "Clip": (1, 2), "Conv": (1, 2),
@@ -174,7 +173,7 @@ def _attribute(attribute: AttributeProto) -> str | None:
 
 
 class FormTable:
-    """The forms that are not compiled."""
+    """The forms that are compiled."""
 
     def __init__(self, forms: Iterable[Form]) -> None:
         self.forms = frozenset(forms)
@@ -226,7 +225,7 @@ def _with_rank(kind: str, rank: str) -> str:
 
 
 @cache
-def wrong_forms() -> FormTable:
+def supported_forms() -> FormTable:
     """Return the table in this package."""
     text = files(__package__).joinpath(TABLE).read_text()
     return FormTable.from_json(json.loads(text))

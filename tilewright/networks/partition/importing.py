@@ -16,7 +16,7 @@ from tilewright.networks.normalise import fixed_graph, make_importable
 from tilewright.networks.onnx_qoperator import to_qdq
 from tilewright.networks.partition.collapse import RegionModel, collapse, region_model, without_last
 from tilewright.networks.partition.constants import fold_constants
-from tilewright.networks.partition.forms import wrong_forms
+from tilewright.networks.partition.forms import supported_forms
 from tilewright.networks.partition.inferred import complete_shapes
 from tilewright.networks.partition.regions import Region, find_regions, whole_region
 from tilewright.networks.partition.rules import reasons
@@ -110,7 +110,7 @@ def import_compiled(
     while True:
         fixed = read()
         complete_shapes(fixed)
-        narrowed = reasons(fixed, wrong_forms())
+        narrowed = reasons(fixed, supported_forms())
         fold_constants(fixed, narrowed)
         operators = {node.name for node in fixed.graph.node}
         origins = {name: _origin(name, operators) for name in known}

@@ -37,7 +37,7 @@ class LastRegions:
 
     def dtype_of(self, info: onnx.ValueInfoProto) -> str:
         """Return the element type as numpy calls it."""
-        return str(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).name)
+        return helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).name
 
     def output_shape(self, name: str) -> tuple[int, ...] | None:
         """Return the sizes of an output; None if not even its rank is known."""
