@@ -139,7 +139,7 @@ def magnitude(size: float, tolerance: float) -> float:
 
 def pack_samples(samples: Sequence[Sample]) -> bytes:
     """Return the samples as the folder keeps them."""
-    arrays = {}
+    arrays: dict[str, Array] = {}
     for number, sample in enumerate(samples):
         prefix = f"sample {number} {sample.kind} " if number else ""
         for role, feed in (("input", sample.inputs), ("output", sample.outputs)):

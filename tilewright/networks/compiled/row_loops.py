@@ -16,7 +16,7 @@ the one before: a map computes some values twice, a reduction leaves out the lan
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -173,7 +173,8 @@ def _statements(body: Any) -> Sequence[Any]:
 
 def _reduction(store: RowStore, initial: Mapping[Any, Any]) -> RowStore:
     """Of a value that combines what is there with another one."""
-    value, combiner = store.value, None
+    value = store.value
+    combiner: Callable[..., Any] | None = None
     if (chosen := chosen_with_nan(value)) is not None:
         first, second, choose = chosen
         combiner = partial(keep_nan, choose=choose)

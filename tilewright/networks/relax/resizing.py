@@ -7,7 +7,7 @@ that decides between two neighbours that are equally near.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +92,7 @@ def plan_resize(
     return {
         place: taps_of(axis, mode, coordinates, attrs)
         for place, axis in axes.items()
-        if (axis.before, axis.scale) != (axis.behind, 1)
+        if axis.before != axis.behind or axis.scale != 1
     }
 
 
@@ -144,7 +144,7 @@ def taps_of(axis: _Axis, mode: str, coordinates: str, attrs: dict[str, Any]) -> 
     return Taps(np.clip(places, 0, last).astype(np.int64), weights)
 
 
-_ROUNDED = {
+_ROUNDED: Mapping[str, Callable[[Array], Array]] = {
     "round_prefer_floor": lambda at: np.ceil(at - np.float32(0.5)),
     "round_prefer_ceil": lambda at: np.floor(at + np.float32(0.5)),
     "floor": np.floor,
@@ -178,7 +178,8 @@ def _cubic(share: Array, a: np.float32) -> Array:
     distance = np.abs(np.stack([share + 1, share, 1 - share, 2 - share], axis=1))
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = ((distance - 5) * distance + 8) * distance * a - 4 * a
-    return np.where(distance <= 1, near, far)
+    weights: Array = np.where(distance <= 1, near, far)
+    return weights
 
 
 def _along(bb: Any, data: Any, place: int, rank: int, taps: Taps, dtype: str) -> Any:
