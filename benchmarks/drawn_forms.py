@@ -144,7 +144,9 @@ def unary(d: Draw) -> Iterator[Sketch]:
             array = np.clip(array / 10, -0.9, 0.9).astype(dtype)
         yield d.sketch(array)
         if optional:
-            values = {name: "tanh" if name == "approximate" else 0.3 for name in optional}
+            values: dict[str, Any] = {
+                name: "tanh" if name == "approximate" else 0.3 for name in optional
+            }
             yield d.sketch(array, **values)
 
 
@@ -493,7 +495,7 @@ def convolved(d: Draw) -> Iterator[Sketch]:
             x = d.array("float32", (d.size(1, 2), channels, *image))
             shape = (channels, filters // groups) if transposes else (filters, channels // groups)
             w, b = d.array("float32", (*shape, *kernel)), d.array("float32", (filters,))
-            attributes = {
+            attributes: dict[str, Any] = {
                 "kernel_shape": kernel if has_kernel else None,
                 "group": groups if grouped else None,
                 "pads": pads if padded_ else None,
@@ -525,7 +527,7 @@ def pooled(d: Draw) -> Iterator[Sketch]:
             x = d.array(
                 "float32", (d.size(1, 2), d.size(1, 3), *[d.size(6, 9) for _ in range(rank)])
             )
-            attributes = {
+            attributes: dict[str, Any] = {
                 "kernel_shape": [d.size(2, 3) for _ in range(rank)],
                 "pads": [1] * 2 * rank if padded_ else None,
                 "strides": [d.size(1, 3) for _ in range(rank - 1)] + [2] if strided else None,
@@ -611,7 +613,7 @@ def general_product(d: Draw) -> Iterator[Sketch]:
             inputs.append(d.array("float32", (m,) if bias == 1 else (n, m)))
         elif d.opset < 11:
             continue
-        attributes = {"transA": left, "transB": right, "alpha": alpha, "beta": beta}
+        attributes: dict[str, Any] = {"transA": left, "transB": right, "alpha": alpha, "beta": beta}
         yield d.sketch(*inputs, **attributes)
         yield d.sketch(*inputs, constant=(1, 2), **attributes)
 
@@ -735,7 +737,7 @@ def resized(d: Draw) -> Iterator[Sketch]:
         ):
             if nearest and mode != "nearest":
                 continue
-            attributes = {
+            attributes: dict[str, Any] = {
                 "mode": mode, "coordinate_transformation_mode": where_, "nearest_mode": nearest,
             }  # fmt: skip
             empty = np.zeros(0, np.float32)

@@ -45,13 +45,14 @@ def run(
 def _started_in(folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
     """Have the process look as if it was started in `folder`, and put it back."""
     variables, present = dict(os.environ), Path.cwd()
+    given = {**environment, **WIDTH}  # may be a view of `os.environ`, which is cleared below
     with pytest.MonkeyPatch.context() as patch:
         # What a command notes once, as it is the only one of its process.
         patch.setattr(_Started, "folder", None)
         patch.setattr(_Started, "typed", {})
         patch.setattr(sys, "argv", sys.argv)
         os.environ.clear()
-        os.environ.update({**environment, **WIDTH})
+        os.environ.update(given)
         os.chdir(folder)
         try:
             yield

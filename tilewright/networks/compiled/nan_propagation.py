@@ -103,8 +103,8 @@ def _compared(value: Any) -> Any:
         return value
     if not tvm_ffi.structural_equal(value.a, value.b):
         return value
-    number, true = is_number(value.a), tirx.const(True, "bool")
-    return number if isinstance(value, tirx.EQ) else tirx.Select(number, tirx.Not(true), true)
+    # TVM turns `not x <= x` round to `x < x`, so a test for NaN is one by one.
+    return is_number(value.a) if isinstance(value, tirx.EQ) else tirx.isnan(value.a)
 
 
 def _reduces(body: Any) -> bool:

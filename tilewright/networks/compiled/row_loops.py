@@ -174,7 +174,7 @@ def _statements(body: Any) -> Sequence[Any]:
 def _reduction(store: RowStore, initial: Mapping[Any, Any]) -> RowStore:
     """Of a value that combines what is there with another one."""
     value = store.value
-    combiner: Callable[[Any, Any], Any] | None = None
+    combiner: Callable[..., Any] | None = None
     if (chosen := chosen_with_nan(value)) is not None:
         first, second, choose = chosen
         combiner = partial(keep_nan, choose=choose)

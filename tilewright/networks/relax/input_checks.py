@@ -101,7 +101,8 @@ def _indices(bb: Any, indices: Any, limits: Limits, node: str) -> Any:
         sizes = np.asarray(limits, known.dtype)
         if ((known < -sizes) | (known >= sizes)).any():
             raise ValueError(f"it has a constant index that lies outside the {listed} places")
-        return relax.const(np.where(known < 0, known + sizes, known), dtype)
+        counted = np.where(known < 0, known + sizes, known).reshape(known.shape)
+        return relax.const(counted, dtype)  # a lone number stays one
     if 0 in (shape_of(indices) or ()):
         return indices
     message = f"operator '{node}' got an index that lies outside its {listed} places"

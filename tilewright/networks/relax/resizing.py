@@ -92,7 +92,7 @@ def plan_resize(
     return {
         place: taps_of(axis, mode, coordinates, attrs)
         for place, axis in axes.items()
-        if axis.before != axis.behind or axis.scale != np.float32(1)
+        if axis.before != axis.behind or axis.scale != 1
     }
 
 
@@ -164,12 +164,12 @@ def _coordinates(axis: _Axis, mode: str) -> Array:
         return index * np.float32(axis.before - 1) / steps if steps else index
     if mode == "pytorch_half_pixel" and axis.behind == 1:
         return np.zeros(1, np.float32)
-    found = (index + half) / axis.scale - half
+    at = (index + half) / axis.scale
     if mode == "half_pixel_symmetric":
         exact = axis.scale * np.float32(axis.before)
-        middle = np.float32(axis.before / 2)
-        found = found + middle * (np.float32(1) - np.float32(axis.behind) / exact)
-    return found
+        offset = np.float32(axis.before / 2) * (np.float32(1) - np.float32(axis.behind) / exact)
+        at = offset + at
+    return at - half
 
 
 def _cubic(share: Array, a: np.float32) -> Array:

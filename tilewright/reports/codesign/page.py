@@ -16,9 +16,10 @@ from tilewright.targets.capabilities import PARTS
 from tilewright.targets.display_names import shape
 from tilewright.targets.workload import parse_workload
 
-WIDTH, HEIGHT = 760, 418
-LEFT, RIGHT, TOP, BOTTOM = 80, 18, 34, 46
-"""Margins of the picture."""
+WIDTH, HEIGHT = 760, 440
+LEFT, RIGHT, TOP, BOTTOM = 80, 18, 48, 54
+"""Margins of the picture. Above and below the frame, an axis label and a tick label have room for
+one line each in the large font of narrow screens, wherever the ticks are."""
 _NARROW = 4.0  # between the ends of the latencies, below which ticks are evenly spaced
 _LAYERS = 12
 """Layers of a machine that are listed; the rest is one line."""
