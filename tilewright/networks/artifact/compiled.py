@@ -42,7 +42,7 @@ from tilewright.networks.artifact.library_check import (
     unpack_samples,
     worst_output,
 )
-from tilewright.networks.artifact.regions import ArtifactRegions, write_regions
+from tilewright.networks.artifact.regions import PREFIX, ArtifactRegions, write_regions
 from tilewright.networks.artifact.run import Array, checked
 from tilewright.networks.artifact.weights_file import WEIGHTS, packed, unpacked
 from tilewright.networks.compiled.thread_pool import chosen_threads, use_threads
@@ -403,7 +403,8 @@ def open_library(
     """The library whose files lie in a folder, or in a folder `inner` of it; its manifest lists
     them. Raises `ArtifactError`, and `KeyError` and `ValueError` for what is not as it is built."""
     listed = as_object(manifest["files"])
-    large = [name for name in (inner + WEIGHTS, inner + CHECK) if name in listed]
+    regions = tuple(name for name in listed if name.startswith(inner + PREFIX))
+    large = [name for name in (inner + WEIGHTS, inner + CHECK, *regions) if name in listed]
     others = {key: said for key, said in listed.items() if key not in large}
     files: dict[str, bytes | NDArray[np.uint8]] = {
         **{name: map_file(folder, manifest, name, LIBRARY_BYTES) for name in large},

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.files import Json, as_list, as_object, as_text
+from tilewright.core.forks import PerProcess
 from tilewright.networks.artifact.errors import ArtifactError
 from tilewright.networks.artifact.folder import read_manifest
 from tilewright.networks.partition.session import RegionCalls, RegionSession
@@ -80,8 +81,8 @@ class ArtifactRegions:
 
     def __init__(self, rows: Json, files: Mapping[str, bytes | NDArray[np.uint8]]) -> None:
         self._rows = [as_object(row) for row in as_list(rows)]
-        self._models = [bytes(files[as_text(row["file"])]) for row in self._rows]
-        self._opening = threading.Lock()
+        self._models = [files[as_text(row["file"])] for row in self._rows]
+        self._opening = PerProcess(threading.Lock)
         self._last: list[RegionSession] | None = None
         self._calls: RegionCalls | None = None
 
@@ -91,14 +92,13 @@ class ArtifactRegions:
     def open(self, threads: int) -> RegionCalls | None:
         """Create the sessions. Return the functions that compiled code calls; None if there are
         none. Raises `ImportFailedError`."""
-        with self._opening:
+        with self._opening.get():
             if self._last is None:
                 inner, last = list[RegionSession](), list[RegionSession]()
                 for row, model in zip(self._rows, self._models, strict=True):
                     (last if row["last"] is True else inner).append(
                         RegionSession(model, _names(row["inputs"]), _names(row["outputs"]), threads)
                     )
-                self._models = []
                 self._calls = RegionCalls(inner) if inner else None
                 self._last = last
             return self._calls

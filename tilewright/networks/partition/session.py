@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.forks import PerProcess
 from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.errors import ImportFailedError, InputError, first_line
 from tilewright.networks.onnxruntime_options import failures, quiet_options
@@ -28,10 +29,11 @@ _registering = threading.Lock()
 
 
 class RegionSession:
-    """One onnxruntime session for one region. Threads may call it at the same time.
+    """One onnxruntime session for one region. Threads may call it at the same time. A process that
+    was forked creates a session of its own: threads of a session do not survive a fork.
 
     Args:
-        model: the region's ONNX model, serialised.
+        model: the region's ONNX model, serialised; an array of its bytes may be a mapped file.
         inputs: names of the tensors that it reads, in the order in which compiled code passes them.
         outputs: names of the tensors that it gives, in the same way.
         threads: how many threads onnxruntime uses; 0 for one per core.
@@ -41,14 +43,23 @@ class RegionSession:
     """
 
     def __init__(
-        self, model: bytes, inputs: Sequence[str], outputs: Sequence[str], threads: int
+        self,
+        model: bytes | NDArray[np.uint8],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        threads: int,
     ) -> None:
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self._model, self._threads = model, threads
+        self._session = PerProcess(self._create)
+        self._session.get()
+
+    def _create(self) -> Any:
         options = quiet_options()
-        options.intra_op_num_threads = threads
+        options.intra_op_num_threads = self._threads
         try:
-            self._session = onnxruntime.InferenceSession(
-                model, options, providers=["CPUExecutionProvider"]
+            return onnxruntime.InferenceSession(
+                bytes(self._model), options, providers=["CPUExecutionProvider"]
             )
         except failures() as error:
             raise ImportFailedError(
@@ -64,7 +75,7 @@ class RegionSession:
     def run(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs by name; `known` has at least the inputs. Raises `InputError`."""
         try:
-            made = self._session.run(
+            made = self._session.get().run(
                 list(self.outputs), {name: known[name] for name in self.inputs}
             )
         except failures() as error:
