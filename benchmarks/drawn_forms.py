@@ -721,9 +721,12 @@ def recurrent(d: Draw) -> Iterator[Sketch]:
 
 
 def resized(d: Draw) -> Iterator[Sketch]:
-    for rank in (3, 4, 5):
+    """By whole factors and by others, larger and smaller."""
+    for rank, whole in product((3, 4, 5), (True, False)):
         x = d.array("float32", (1, 2, *[d.size(3, 5) for _ in range(rank - 2)]))
-        factors = [1.0, 1.0, *[float(d.size(1, 3)) for _ in range(rank - 2)]]
+        factors = [1.0, 1.0]
+        for _ in range(rank - 2):
+            factors.append(float(d.size(1, 3)) if whole else d.size(4, 17) / 7)
         scales = np.array(factors, np.float32)
         sizes = np.array([int(size * f) for size, f in zip(x.shape, factors, strict=True)])
         if d.opset < 11:
