@@ -190,9 +190,7 @@ def compared(path: Path, artifact: Path) -> dict[str, Any]:
     import tilewright
 
     session = tilewright.load(artifact, threads=1, allow_code=True)
-    kinds = {
-        each.name: (tuple(each.shape), _numpy_type(each.type)) for each in session.get_inputs()
-    }
+    kinds = {each.name: (tuple(each.shape), str(each.dtype)) for each in session.get_inputs()}
     engine = _onnxruntime(path) if path.suffix == ".onnx" else _tensorflow_lite(path)
     worst = 0.0
     if engine is None:
@@ -271,12 +269,6 @@ def _dynamic(path: Path) -> set[str]:
         for info in graph.input
         if not all(d.dim_value > 0 for d in info.type.tensor_type.shape.dim)
     }
-
-
-def _numpy_type(text: str) -> str:
-    """The NumPy name of the element type that onnxruntime calls `tensor(float)` and so on."""
-    inner = text.removeprefix("tensor(").removesuffix(")")
-    return {"float": "float32", "double": "float64"}.get(inner, inner)
 
 
 def _tilewright(*words: str) -> subprocess.CompletedProcess[str]:
