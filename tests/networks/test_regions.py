@@ -344,3 +344,27 @@ def test_every_row_of_the_table_can_be_written_and_read() -> None:
     table = supported_forms()
     assert FormTable.from_json(table.to_json()).forms == table.forms
     assert len(table.forms) > 100
+
+
+def test_a_network_of_text_runs_in_onnxruntime(tmp_path: Path) -> None:
+    of = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node("StringConcat", ["word", "ending"], ["joined"]),
+        helper.make_node("Equal", ["word", "ending"], ["same"]),
+    ]
+    inputs = [of(name, TensorProto.STRING, [2, 2]) for name in ("word", "ending")]
+    outputs = [of("joined", TensorProto.STRING, [2, 2]), of("same", TensorProto.BOOL, [2, 2])]
+    graph = helper.make_graph(nodes, "text", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    onnx.save(model, tmp_path / "text.onnx")
+    build_artifact(
+        LocalRunner(), BuildOptions(str(tmp_path / "text.onnx"), tmp_path / "art", "cpu", trials=0)
+    )
+    session = tilewright.load(tmp_path / "art", allow_code=True)
+    assert [value.dtype for value in session.get_inputs()] == ["str", "str"]
+    words = np.array([["tile", "é"], ["", "a"]])
+    joined, same = session.run(None, {"word": words, "ending": words.astype(object)})
+    assert joined.tolist() == [["tiletile", "éé"], ["", "aa"]]
+    assert same.all()
+    with pytest.raises(InputError, match="'word' is float32 instead of str"):
+        session.run(None, {"word": np.zeros((2, 2), np.float32), "ending": words})

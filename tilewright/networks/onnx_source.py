@@ -147,12 +147,10 @@ class OnnxSource:
         self._check_known()
         whole = fixed_inputs(self._weighted(), self._input_shapes)
         for info in (*data_inputs(whole), *whole.graph.output):
-            kind = info.type.WhichOneof("value")
-            text = info.type.tensor_type.elem_type == onnx.TensorProto.STRING
-            if text or kind not in (None, "tensor_type"):
+            if info.type.WhichOneof("value") not in (None, "tensor_type"):
                 raise UnsupportedOperatorError(
-                    f"'{info.name}' of '{self.name}' is {'text' if text else 'no tensor'}, and "
-                    "artifacts take and give tensors of numbers; export the model without it"
+                    f"'{info.name}' of '{self.name}' is no tensor, and artifacts take and give "
+                    "tensors; export the model without it"
                 )
         causes = tuple(cause for region in regions for cause in region.causes)
         operators = tuple(

@@ -26,6 +26,9 @@ Reference = Callable[[Feed], Feed]
 INTEGERS = ("flags", "ones", "small", "sizes", "large", "negative", "zeros")
 """Kinds of integers: 0 and 1, ones, 1 to 8, the largest size of an input (a length that leaves
 nothing out), 100 to 999, −1 to −8, zeros."""
+TEXT = "str"
+"""What artifacts call the element type of text, of which arrays hold `str` objects."""
+WORDS = ("a", "1", "2.5", "Tile wright", "tensor-1", "été", "")
 LARGE = 100.0
 """Standard deviation of large floats: beyond the range of exp, and of most ranges that networks
 were trained for."""
@@ -137,9 +140,11 @@ def perturbed(inputs: Feed, share: float) -> dict[str, Array]:
 
 
 def draw_integers(kind: str, kinds: Kinds, name: str, rng: np.random.Generator) -> Array:
-    """Return an array of an integer or boolean input. Integers of eight bits are of any value,
-    unless they are flags, ones or zeros: most are quantised numbers."""
+    """Return an array of an input of integers, booleans or text. Integers of eight bits are of any
+    value, unless they are flags, ones or zeros: most are quantised numbers."""
     shape, dtype = kinds[name]
+    if dtype == TEXT:
+        return draw_words(shape, rng)
     if dtype == "bool":
         flags = rng.integers(0, 2, shape) if kind in ("flags", "small") else np.ones(shape)
         return (flags * (kind != "zeros")).astype(bool)
@@ -157,6 +162,11 @@ def draw_integers(kind: str, kinds: Kinds, name: str, rng: np.random.Generator) 
         return -rng.integers(1, 9, shape).astype(dtype)
     drawn = rng.integers(100, 1000, shape) if kind == "large" else rng.integers(1, 9, shape)
     return drawn.astype(dtype)
+
+
+def draw_words(shape: Sequence[int], rng: np.random.Generator) -> Array:
+    """Return an array of text: words, numbers, and nothing."""
+    return rng.choice(np.array(WORDS, object), tuple(shape))
 
 
 def base_integers(

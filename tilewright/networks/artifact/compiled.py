@@ -46,7 +46,7 @@ from tilewright.networks.artifact.regions import PREFIX, ArtifactRegions, write_
 from tilewright.networks.artifact.run import Array, checked
 from tilewright.networks.artifact.weights_file import WEIGHTS, packed, unpacked
 from tilewright.networks.compiled.thread_pool import chosen_threads, use_threads
-from tilewright.networks.sample_values import Sample
+from tilewright.networks.sample_values import TEXT, Sample
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import CompilesKernels, capability
@@ -460,7 +460,8 @@ def _places(row: Mapping[str, Json]) -> Moved:
 
 
 def _tensor(name: str, array: Array) -> dict[str, Json]:
-    return {"name": name, "shape": list(array.shape), "dtype": str(array.dtype)}
+    dtype = TEXT if array.dtype.kind in "OU" else str(array.dtype)
+    return {"name": name, "shape": list(array.shape), "dtype": dtype}
 
 
 def _values(rows: Json) -> tuple[Value, ...]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.files import pack_arrays, unpack_arrays
 from tilewright.networks.artifact.errors import InaccurateError
+from tilewright.networks.artifact.run import as_text_objects
 from tilewright.networks.sample_values import Feed, Kinds, Sample, draw_samples, perturbed
 
 Array = NDArray[Any]
@@ -157,8 +158,8 @@ def unpack_samples(content: bytes, inputs: Sequence[str], outputs: Sequence[str]
     return [
         Sample(
             " ".join(prefix.split()[2:]) or "normal",
-            {name: arrays[f"{prefix}input {name}"] for name in inputs},
-            {name: arrays[f"{prefix}output {name}"] for name in outputs},
+            {name: as_text_objects(arrays[f"{prefix}input {name}"]) for name in inputs},
+            {name: as_text_objects(arrays[f"{prefix}output {name}"]) for name in outputs},
         )
         for prefix in prefixes
     ]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.networks.errors import InputError
+from tilewright.networks.sample_values import TEXT
 from tilewright.targets.artifact_types import BuiltProgram, StreamTimes
 from tilewright.targets.host_numbers import from_int8, to_int8
 from tilewright.targets.layer import Value
@@ -145,6 +146,8 @@ def checked(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[str, A
     for value in wanted:
         if value.dtype == "float32" and getattr(inputs.get(value.name), "dtype", "") == "float16":
             inputs[value.name] = inputs[value.name].astype(np.float32)
+        if value.dtype == TEXT and getattr(inputs.get(value.name), "dtype", None) is not None:
+            inputs[value.name] = as_text_objects(inputs[value.name])
     problems = [f"there is no input '{name}'" for name in inputs if name not in names]
     for value in wanted:
         array = inputs.get(value.name)
@@ -154,12 +157,18 @@ def checked(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[str, A
             problems.append(
                 f"'{value.name}' has shape {_sizes(array.shape)} instead of {_sizes(value.shape)}"
             )
-        elif array.dtype != np.dtype(value.dtype):
+        elif array.dtype != (np.dtype(object) if value.dtype == TEXT else np.dtype(value.dtype)):
             problems.append(f"'{value.name}' is {array.dtype} instead of {value.dtype}")
     if problems:
         listed = ", ".join(f"{v.name} ({v.dtype} {_sizes(v.shape)})" for v in wanted)
         raise InputError(f"{problems[0]}; the network takes {listed}")
     return {value.name: inputs[value.name] for value in wanted}
+
+
+def as_text_objects(array: Array) -> Array:
+    """Return an array of text as one of `str` objects, which onnxruntime reads and gives; any other
+    array as it is."""
+    return array.astype(object) if array.dtype.kind == "U" else array
 
 
 def layer_times(rows: Sequence[LayerTime], times: Sequence[StreamTimes]) -> tuple[LayerTime, ...]:

@@ -13,6 +13,7 @@ from tilewright.networks.errors import OperatorImportError, UnsupportedOperatorE
 from tilewright.networks.graph import NormalGraph, data_inputs
 from tilewright.networks.graph_macs import graph_macs
 from tilewright.networks.normalise import fixed_graph, make_importable
+from tilewright.networks.onnx_file import COMPUTABLE
 from tilewright.networks.onnx_qoperator import to_qdq
 from tilewright.networks.partition.collapse import RegionModel, collapse, region_model, without_last
 from tilewright.networks.partition.constants import fold_constants
@@ -116,7 +117,7 @@ def import_compiled(
         origins = {name: _origin(name, operators) for name in known}
         named = {origin: known[name] for name, origin in origins.items() if origin is not None}
         regions = find_regions(fixed, {**narrowed, **named})
-        if sum(len(region.nodes) for region in regions) == len(operators):
+        if sum(len(region.nodes) for region in regions) == len(operators) or _takes_text(fixed):
             return Imported(None, fixed, [whole_region(fixed, regions)], known)
         try:
             core = _import_core(fixed, regions, weightless, keep_last)
@@ -133,6 +134,12 @@ def import_compiled(
                 known.update(dict.fromkeys(operators, reason))
             else:
                 known[origin] = reason
+
+
+def _takes_text(fixed: NormalGraph) -> bool:
+    """Whether an input is of a type that no compiled function takes, such as text."""
+    inputs = data_inputs(fixed.model)
+    return any(info.type.tensor_type.elem_type not in COMPUTABLE for info in inputs)
 
 
 def _import_core(

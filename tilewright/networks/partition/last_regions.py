@@ -8,11 +8,12 @@ from typing import Any
 
 import onnx
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import TensorProto, helper
 
 from tilewright.networks.graph import data_inputs
 from tilewright.networks.imported_model import seeded_inputs
 from tilewright.networks.partition.collapse import RegionModel
+from tilewright.networks.sample_values import TEXT
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +37,9 @@ class LastRegions:
         return tuple(d.dim_value if d.HasField("dim_value") else -1 for d in dimensions)
 
     def dtype_of(self, info: onnx.ValueInfoProto) -> str:
-        """Return the element type as numpy calls it."""
-        return helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).name
+        """Return the element type as numpy calls it, "str" for text."""
+        kind = info.type.tensor_type.elem_type
+        return TEXT if kind == TensorProto.STRING else helper.tensor_dtype_to_np_dtype(kind).name
 
     def output_shape(self, name: str) -> tuple[int, ...] | None:
         """Return the sizes of an output; None if not even its rank is known."""
