@@ -18,6 +18,7 @@ from tilewright.flows.build import build_artifact
 from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.artifact import ArtifactError, CompiledArtifact, load
 from tilewright.networks.artifact.regions import refuse_regions
+from tilewright.networks.artifact.run import as_arrays
 from tilewright.networks.errors import InputError, ModelFileError, UnsupportedOperatorError
 from tilewright.networks.graph import NormalGraph
 from tilewright.networks.partition.collapse import collapse, region_model
@@ -368,3 +369,42 @@ def test_a_network_of_text_runs_in_onnxruntime(tmp_path: Path) -> None:
     assert same.all()
     with pytest.raises(InputError, match="'word' is float32 instead of str"):
         session.run(None, {"word": np.zeros((2, 2), np.float32), "ending": words})
+
+
+def test_a_classifier_gives_the_maps_of_its_scores(tmp_path: Path) -> None:
+    """As models that were converted from scikit-learn do."""
+    of = helper.make_tensor_value_info
+    weights, intercepts = [0.5, -1.0, 2.0, 0.1, 0.2, -0.3], [0.1, -0.1]
+    nodes = [
+        helper.make_node(
+            "LinearClassifier", ["x"], ["label", "scores"], domain="ai.onnx.ml",
+            classlabels_ints=[3, 7], coefficients=weights, intercepts=intercepts,
+            post_transform="SOFTMAX",
+        ),
+        helper.make_node(
+            "ZipMap", ["scores"], ["by_label"], domain="ai.onnx.ml", classlabels_int64s=[3, 7]
+        ),
+    ]  # fmt: skip
+    kind = helper.make_sequence_type_proto(
+        helper.make_map_type_proto(
+            TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+        )
+    )
+    outputs = [of("label", TensorProto.INT64, [4]), helper.make_value_info("by_label", kind)]
+    graph = helper.make_graph(nodes, "classes", [of("x", TensorProto.FLOAT, [4, 3])], outputs)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 2)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    path, x = tmp_path / "classes.onnx", normal(4, 3, seed=2)
+    onnx.save(model, path)
+    build_artifact(LocalRunner(), BuildOptions(str(path), tmp_path / "art", "cpu", trials=0))
+    artifact = load(tmp_path / "art", allow_code=True)
+    assert artifact.manifest["not_checked"] == ["by_label"]
+    label, by_label = tilewright.load(tmp_path / "art", allow_code=True).run(None, {"x": x})
+    expected = onnxruntime.InferenceSession(path).run(None, {"x": x})
+    np.testing.assert_array_equal(label, expected[0])
+    assert by_label == expected[1]
+    arrays = as_arrays({"label": label, "by_label": by_label})
+    assert set(arrays) == {"label"} | {
+        f"by_label.{row}.{part}" for row in range(4) for part in ("keys", "values")
+    }
+    np.testing.assert_array_equal(arrays["by_label.0.keys"], [3, 7])

@@ -146,12 +146,6 @@ class OnnxSource:
         self._check_missing()
         self._check_known()
         whole = fixed_inputs(self._weighted(), self._input_shapes)
-        for info in (*data_inputs(whole), *whole.graph.output):
-            if info.type.WhichOneof("value") not in (None, "tensor_type"):
-                raise UnsupportedOperatorError(
-                    f"'{info.name}' of '{self.name}' is no tensor, and artifacts take and give "
-                    "tensors; export the model without it"
-                )
         causes = tuple(cause for region in regions for cause in region.causes)
         operators = tuple(
             (node.name or f"{node.op_type}_{place}", node.op_type)

@@ -268,11 +268,12 @@ def _run_library(fit: Fit, output: Path, *, profile: bool, as_json: bool) -> Non
     )
     from tilewright.cli.views.terminal import Terminal, working
     from tilewright.core.files import pack_arrays, write_atomically
+    from tilewright.networks.artifact.run import as_arrays
 
     artifact = fit.library
     with working(f"running {artifact.name}"):
         outputs, spent = artifact.run(fit.inputs, layers=profile or as_json)
-    write_atomically(output, pack_arrays(fit.cropped(outputs)))
+    write_atomically(output, pack_arrays(as_arrays(fit.cropped(outputs))))
     if as_json:
         typer.echo(json.dumps(library_profile_json(spent), indent=2, ensure_ascii=False))
     elif profile:

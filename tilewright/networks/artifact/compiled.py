@@ -64,6 +64,8 @@ if TYPE_CHECKING:
 
 KIND = "library"
 LIBRARY, CHECK = "network.so", "check.npz"
+CONTAINERS = ("sequence", "map", "optional", "sparse_tensor")
+"""Element types of outputs that are no tensors, as onnxruntime gives them."""
 TOLERANCE = 1e-4
 """Largest difference that counts as equal, as a share of the largest value."""
 OF_BFLOAT16 = 0.05
@@ -195,7 +197,8 @@ def _checked(
     files[CHECK] = pack_samples(kept)
     manifest["error"] = error
     manifest["samples"] = [sample.kind for sample in kept]
-    manifest["not_checked"] = list[Json](unchecked_outputs(kept))
+    containers = [value.name for value in artifact.outputs if value.dtype in CONTAINERS]
+    manifest["not_checked"] = list[Json]([*unchecked_outputs(kept), *containers])
     return CompiledFiles(files, manifest)
 
 
@@ -207,11 +210,18 @@ def _described(
     from tilewright.networks.partition.last_regions import LastRegions
 
     inputs, expected = sample.inputs, sample.outputs
-    outputs = [_tensor(key, array) for key, array in expected.items()]
     if isinstance(source, LastRegions):
-        for row in outputs:
-            known = source.output_shape(as_text(row["name"]))
+        outputs = []
+        for info in source.whole.graph.output:
+            if container := source.container_of(info):
+                outputs.append({"name": info.name, "shape": [], "dtype": container})
+                continue
+            row = _tensor(info.name, expected[info.name])
+            known = source.output_shape(info.name)
             row["shape"] = [-1] * len(as_list(row["shape"])) if known is None else list(known)
+            outputs.append(row)
+    else:
+        outputs = [_tensor(key, array) for key, array in expected.items()]
     return {
         "kind": KIND,
         "network": name,
@@ -335,7 +345,10 @@ class CompiledArtifact:
 
     def check_samples(self) -> list[Sample]:
         """The samples that the folder holds."""
-        names = ([value.name for value in values] for values in (self.inputs, self.outputs))
+        names = (
+            [value.name for value in values if value.dtype not in CONTAINERS]
+            for values in (self.inputs, self.outputs)
+        )
         return unpack_samples(bytes(self._check), *names)
 
     def check_inputs(self) -> dict[str, Array]:

@@ -153,7 +153,7 @@ def unpack_samples(content: bytes, inputs: Sequence[str], outputs: Sequence[str]
     an earlier version has one sample. Raises `KeyError` and `ValueError` for anything else."""
     arrays = unpack_arrays(content)
     marker = f"output {outputs[0]}" if outputs else ""
-    further = [key.removesuffix(marker) for key in arrays if _is_further(key, marker)]
+    further = [key.removesuffix(marker) for key in arrays if marker and _is_further(key, marker)]
     prefixes = ["", *sorted(further, key=lambda prefix: int(prefix.split()[1]))]
     return [
         Sample(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,6 +170,21 @@ def as_text_objects(array: Array) -> Array:
     """Return an array of text as one of `str` objects, which onnxruntime reads and gives; any other
     array as it is."""
     return array.astype(object) if array.dtype.kind == "U" else array
+
+
+def as_arrays(outputs: Mapping[str, Any]) -> dict[str, Array]:
+    """Return outputs by name as arrays alone. A sequence has an array for each element, `name.0`
+    and so on, and a map has `name.keys` and `name.values`."""
+    found: dict[str, Array] = {}
+    for name, value in outputs.items():
+        if isinstance(value, Mapping):
+            parts = {"keys": np.array(list(value)), "values": np.array(list(value.values()))}
+            found |= {f"{name}.{part}": array for part, array in parts.items()}
+        elif isinstance(value, list):
+            found |= as_arrays({f"{name}.{place}": each for place, each in enumerate(value)})
+        elif value is not None:
+            found[name] = np.asarray(value)
+    return found
 
 
 def layer_times(rows: Sequence[LayerTime], times: Sequence[StreamTimes]) -> tuple[LayerTime, ...]:

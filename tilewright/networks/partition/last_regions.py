@@ -47,8 +47,17 @@ class LastRegions:
         return self.shape_of(info) if info.type.tensor_type.HasField("shape") else None
 
     def reference(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return what onnxruntime gives for the whole network, by output name."""
+        """Return the tensors that onnxruntime gives for the whole network, by output name."""
         from tilewright.networks.quantise.session import runs
 
-        outputs = [info.name for info in self.whole.graph.output]
-        return next(runs(self.whole, outputs, [inputs]))
+        return next(runs(self.whole, [info.name for info in self.tensors], [inputs]))
+
+    @property
+    def tensors(self) -> list[onnx.ValueInfoProto]:
+        """The outputs that are tensors; others are sequences, maps or optional."""
+        return [info for info in self.whole.graph.output if not self.container_of(info)]
+
+    def container_of(self, info: onnx.ValueInfoProto) -> str:
+        """Return what an output is that is no tensor, such as "sequence"; "" for a tensor."""
+        kind = str(info.type.WhichOneof("value") or "tensor_type").removesuffix("_type")
+        return "" if kind == "tensor" else kind
