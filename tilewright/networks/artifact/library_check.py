@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from tilewright.core.files import pack_arrays, unpack_arrays
 from tilewright.networks.artifact.errors import InaccurateError
 from tilewright.networks.artifact.run import as_text_objects
-from tilewright.networks.sample_values import Feed, Kinds, Sample, draw_samples, perturbed
+from tilewright.networks.sample_values import (
+    TEXT,
+    Feed,
+    Kinds,
+    Sample,
+    draw_samples,
+    perturbed,
+)
 
 Array = NDArray[Any]
 Infer = Callable[[Feed], Mapping[str, Array]]
@@ -58,7 +65,8 @@ def samples_of(source: Source) -> list[Sample]:
     """Return samples for a network with the outputs of its source model, the first one as
     `draw_samples` says. Raises `InputError` where the model refuses that."""
     kinds: Kinds = {
-        name: (array.shape, array.dtype.name) for name, array in source.seeded_inputs().items()
+        name: (array.shape, TEXT if array.dtype.kind == "O" else array.dtype.name)
+        for name, array in source.seeded_inputs().items()
     }
     found: list[Sample] = []
     size = 0
