@@ -85,6 +85,7 @@ def fixed_graph(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]
         if not folded:
             break
         infer_shapes(normal)
+    _make_pads_explicit(normal)
     drop_unread_outputs(normal)
     drop_empty_parts(normal)
     simplify_powers(normal)
@@ -96,7 +97,6 @@ def fixed_graph(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]
 
 def make_importable(normal: NormalGraph) -> None:
     """Rewrite a fixed graph, in place, into the operators that the importer reads."""
-    _make_pads_explicit(normal)
     _make_output_shapes_explicit(normal)
     _merge_pads(normal)
     as_frame_products(normal)

@@ -17,6 +17,7 @@ from tilewright.networks.normalise import fixed_graph
 from tilewright.networks.onnx_opset import raise_opset
 from tilewright.networks.onnx_qoperator import to_qdq
 from tilewright.networks.onnx_reference import reference_model
+from tilewright.networks.onnx_same_padding import make_dilated_same_explicit
 from tilewright.networks.partition.collapse import RegionModel, region_model
 from tilewright.networks.partition.importing import (
     ImportedWhole,
@@ -146,6 +147,7 @@ class OnnxSource:
         self._check_missing()
         self._check_known()
         whole = fixed_inputs(self._weighted(), self._input_shapes)
+        make_dilated_same_explicit(whole)  # onnxruntime refuses these
         causes = tuple(cause for region in regions for cause in region.causes)
         operators = tuple(
             (node.name or f"{node.op_type}_{place}", node.op_type)

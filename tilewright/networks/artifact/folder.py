@@ -75,7 +75,8 @@ def write_folder(
     folder: Path, files: Mapping[str, bytes], manifest: Mapping[str, Json]
 ) -> dict[str, Json]:
     """Write an artifact in the place of an earlier one, the manifest last. Return the manifest as
-    it was given, with the signature of an artifact that holds machine code, or why it has none.
+    it was given, with the files, and the signature of an artifact that holds machine code, or why
+    it has none.
     Raises `ArtifactError` where something else is there, and `OSError`."""
     problem = in_the_way(folder)
     if problem:
@@ -97,7 +98,7 @@ def write_folder(
     whole = {**head, **manifest, "files": listed}
     signed = _signed(whole, folder) if any(map(is_code, files)) else {}
     write_atomically(folder / MANIFEST, sealed({**whole, **signed}), within=folder)
-    return {**manifest, **signed}
+    return {**manifest, "files": listed, **signed}
 
 
 def is_code(name: str) -> bool:

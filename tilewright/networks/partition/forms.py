@@ -36,6 +36,11 @@ CONSTANTS: Mapping[str, tuple[int, ...]] = {
     )},
 }  # fmt: skip
 """Inputs that are converted differently when they are constant."""
+STORED = frozenset((
+    "Cast", "DequantizeLinear", "QuantizeLinear", "Reshape", "Squeeze", "Transpose", "Unsqueeze",
+))  # fmt: skip
+"""Operators whose results are constant where their inputs are: the importer reads weights through
+them."""
 MODES = frozenset((
     "align_corners", "allowzero", "antialias", "batch_dims", "ceil_mode", "center_point_box",
     "centered", "channels_last", "count_include_pad", "detect_negative", "detect_positive",
@@ -73,6 +78,9 @@ class Forms:
     def __init__(self, normal: NormalGraph) -> None:
         self._shapes, self._types = normal.shapes(), normal.types()
         self._constants = set(normal.tensors())
+        for node in normal.graph.node:
+            if node.op_type in STORED and self._constants.issuperset(filter(None, node.input)):
+                self._constants.update(node.output)
         self._read = frozenset(normal.users())
         self._opsets = {o.domain: o.version for o in normal.model.opset_import}
         for name in STANDARD_DOMAINS:
