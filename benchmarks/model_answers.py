@@ -105,13 +105,13 @@ def _compared(case: ModelCase, network: Network) -> Answer:
             return Answer(case.title, "loads", "the package ships no tensors for it")
         inputs, wanted = known
         names = network.examined.inputs
-        found = list(network.run(dict(zip(names, inputs, strict=True))).values())
+        found = network.run(dict(zip(names, inputs, strict=True)))
     except TilewrightError as error:
         answer = _refusal(case, str(error))
         return answer if answer.verdict == "false" else Answer(case.title, "loads", answer.said)
     except Exception as error:
         return Answer(case.title, "false", f"{type(error).__name__} escaped: {error}")
-    for name, got, want in zip(network.compiled.outputs, found, wanted, strict=True):
+    for (name, got), want in zip(found.items(), wanted, strict=True):
         if problem := difference(got, want):
             return Answer(case.title, "false", f"wrong numbers in '{name}': {problem}")
     return Answer(case.title, "right")

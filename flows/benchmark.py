@@ -17,9 +17,8 @@ from tilewright.evaluation.engines.engine import OWN, EngineError, check_engines
 from tilewright.evaluation.engines.timing import Rounds, Timed, time_engines
 from tilewright.flows.build import build_artifact
 from tilewright.networks.artifact import CompiledArtifact, SizedLibrary, load
-from tilewright.networks.imported_model import seeded_inputs
 from tilewright.networks.quantise.prepare import model_with_weights
-from tilewright.networks.sources import TORCH_SUFFIXES
+from tilewright.networks.torch_export import TORCH_SUFFIXES
 from tilewright.search import LocalRunner
 from tilewright.tuning.build_options import BuildOptions
 
@@ -83,7 +82,7 @@ def benchmark(run: LocalRunner, options: BenchmarkOptions) -> Benchmark:
         timed = run(
             time_engines,
             {OWN: built} | dict.fromkeys(options.against, source),
-            seeded_inputs({each.name: (each.shape, each.dtype) for each in loaded.inputs}),
+            loaded.check_inputs(),
             threads,
             Rounds(options.rounds, 3 * options.rounds, options.seconds),
             run.emit,

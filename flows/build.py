@@ -7,17 +7,17 @@ for several sizes    read_sizes → (as above, a size) → join_sizes → write_
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from tilewright import networks
 from tilewright.core.errors import WorkloadError
-from tilewright.flows.tuning import tune
-from tilewright.models import make_explorer
 from tilewright.networks import artifact
-from tilewright.networks.artifact import ArtifactError
 from tilewright.networks.artifact.errors import InaccurateError
+from tilewright.networks.errors import NothingToOffload, UncompilableError
 from tilewright.search import LocalRunner
 from tilewright.search.events import Event, Listener, ignore
 from tilewright.targets.artifact_types import Pick
@@ -25,13 +25,19 @@ from tilewright.targets.base import Target
 from tilewright.targets.capabilities import CompilesKernels, capability, float_type_of, in_float32
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload
-from tilewright.tuning.build_artifact import BuiltArtifact, check, integer_network, link_artifact
+from tilewright.tuning.build_artifact import (
+    BuiltArtifact,
+    check,
+    integer_network,
+    link_artifact,
+)
 from tilewright.tuning.build_cpu_library import (
     check_library,
     compile_library,
     join_sizes,
     read_layers,
     read_sizes,
+    run_in_onnxruntime,
     write_library,
 )
 from tilewright.tuning.build_options import BuildOptions
@@ -66,10 +72,33 @@ def build_artifact(run: LocalRunner, options: BuildOptions) -> BuiltArtifact:
     target = make_target(options.target)
     if capability(target, CompilesKernels) is not None:
         return build_library(run, options, target)
-    made = run(integer_network, options, target).value
+    return build_program(run, options, target)
+
+
+def build_program(
+    run: LocalRunner, options: BuildOptions, target: Target,
+    refused: Mapping[str, str] = MappingProxyType({}),
+) -> BuiltArtifact:  # fmt: skip
+    """Build a network for an accelerator into `options.out`. Operators that TVM does not compile
+    for the CPU beside it, `refused` by name, run in onnxruntime, and so does a network of which
+    nothing runs on the accelerator. Raises as `build_artifact`."""
+    try:
+        made = run(integer_network, options, target, refused).value
+    except NothingToOffload as error:
+        if options.bare:
+            raise
+        network = networks.load(options.model, options.input_shapes, options.seed)
+        files, warnings = run(run_in_onnxruntime, options, target, network, str(error)).value
+        return BuiltArtifact(run(write_library, options, files).value, warnings)
     artifact.check_possible(made.graph, target, options.out, bare=options.bare)
     picks = run(choose_schedules, options, target, made.graph, run.emit).value
-    manifest = run(link_artifact, options, target, made, picks).value
+    try:
+        manifest = run(link_artifact, options, target, made, picks).value
+    except UncompilableError as error:
+        failed = {name: str(error) for name in error.operators if name not in refused}
+        if not failed:
+            raise
+        return build_program(run, options, target, {**refused, **failed})
     return BuiltArtifact(manifest, made.warnings)
 
 
@@ -94,21 +123,32 @@ def build_library(run: LocalRunner, options: BuildOptions, target: Target) -> Bu
 
 
 def compile_one(
-    run: LocalRunner, options: BuildOptions, target: Target
-) -> tuple[CompiledFiles, tuple[str, ...]]:
+    run: LocalRunner, options: BuildOptions, target: Target,
+    refused: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[CompiledFiles, tuple[str, ...]]:  # fmt: skip
     """The library of a network of static shapes, and words about what it lacks. Where the target
-    chose a type that is too short for the network, layers multiply float32. Raises as
-    `build_library`."""
-    network, layers = run(read_layers, options, target).value
-    picks, warnings = run(choose_kernels, options, target, layers, run.emit).value
+    chose a type that is too short for the network, layers multiply float32. Operators that TVM does
+    not compile, `refused` by name, run in onnxruntime, and so does a network without layers. Raises
+    as `build_library`."""
+    network = run(read_layers, options, target, refused).value
+    if not network.layers:
+        return run(run_in_onnxruntime, options, target, network.network, network.why).value
+    picks, warnings = run(choose_kernels, options, target, network.layers, run.emit).value
+    if not picks:
+        return run(run_in_onnxruntime, options, target, network.network, warnings[0]).value
     try:
-        return run(compile_library, options, target, network, layers, picks).value, warnings
+        return run(compile_library, options, target, network, picks).value, warnings
+    except UncompilableError as error:
+        failed = {name: str(error) for name in error.operators if name not in refused}
+        if not failed:
+            return run(run_in_onnxruntime, options, target, network.network, str(error)).value
+        return compile_one(run, options, target, {**refused, **failed})
     except InaccurateError as error:
         longer = in_float32(target) if options.schedules is None else None
         if longer is None:
             raise
         said = f"its layers multiply float32, for in {float_type_of(target)} {error}"
-    made, warnings = compile_one(run, options, longer)
+    made, warnings = compile_one(run, options, longer, refused)
     return made, (said.partition(";")[0], *warnings)
 
 
@@ -129,7 +169,7 @@ def choose_kernels(
 ) -> tuple[dict[Workload, Pick], tuple[str, ...]]:
     """A schedule of each workload that any runs of, and words about the others, which TVM compiles.
     A tuned folder has those of layers without their activation, which changes no space. Raises
-    `PickError`, and `ArtifactError` where none runs."""
+    `PickError`."""
     workloads = [layer.workload for layer in layers]
     if options.schedules is not None:
         tuned = [workload.without_activation for workload in workloads]
@@ -157,8 +197,6 @@ def choose_kernels(
                 warnings.append(f"{picked}; until then TVM compiles it without a schedule")
             else:
                 found[workload] = picked
-    if not found:
-        raise ArtifactError(f"no kernel of {options.model} runs: {warnings[0]}")
     return found, tuple(warnings)
 
 
@@ -183,6 +221,10 @@ def tuned_picks(
 
 def _tried(workload: Workload, target: Target, trials: int, seed: int) -> tuple[float, Pick] | None:
     """The best of so many trials, with its cost; None if none is valid."""
+    # Tuners import pandas and more, which takes as long as building a small network.
+    from tilewright.flows.tuning import tune
+    from tilewright.models import make_explorer
+
     done = list(
         tune(
             target, workload, make_explorer("default"), trials=trials, batch=min(trials, 16),

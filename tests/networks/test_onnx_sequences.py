@@ -221,12 +221,12 @@ def test_the_batch_may_come_first(kind: str, more: list[str]) -> None:
         ("w r", {"steps": MAX_STEPS + 1}, "steps"),
     ],
 )
-def test_what_cannot_be_unrolled_is_refused_by_name_and_counted(
+def test_what_cannot_be_unrolled_is_left_to_onnxruntime_and_counted(
     inputs: str, attributes: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     read = [name.replace(".", "") for name in inputs.split()]
     report = _report(tmp_path, _recurrent("LSTM", read, ["y"], **attributes))
-    (operator,) = report.by_status("unsupported")
+    (operator,) = report.by_status("onnxruntime")
     assert operator.name == "rec"
     assert reason in operator.reason
     steps = attributes.get("steps", 5)

@@ -15,7 +15,7 @@ from onnx import helper
 from onnx_graphs import model, normal
 
 from tilewright import networks
-from tilewright.networks.errors import ImportFailedError, UnsupportedOperatorError
+from tilewright.networks.errors import UnsupportedOperatorError
 from tilewright.networks.network import Network
 from tilewright.networks.onnx_source import OnnxSource
 from tilewright.networks.report import OperatorReport, epilogue_text
@@ -163,52 +163,40 @@ def test_other_convolutions_are_left_with_a_reason(save: Load) -> None:
     assert "with constant weights" in found["y"].reason
 
 
-def test_an_unknown_operator_is_reported_and_the_rest_still_examined(save: Load) -> None:
+def test_an_unknown_operator_is_refused_by_name(save: Load) -> None:
     nodes = [
         _conv("x", "w", "first"),
         helper.make_node("Wobble", ["first"], ["z"], name="odd", domain="org.example"),
-        _conv("z", "w", "second"),
-        helper.make_node("Relu", ["second"], ["y"], name="relu"),
-    ]
-    source = model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y", 17, ("org.example",))
-    source.graph.output[0].CopyFrom(
-        helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (1, 16, 8, 8))
-    )
-    network = save(source)
-    found = _by_name(network)
-    assert found["first"].status == "offloaded"
-    assert found["odd"].status == "unsupported"
-    assert "org.example.Wobble" in found["odd"].reason
-    assert found["odd"].next_step
-    assert [found[n].status for n in ("second", "relu")] == ["unsupported"] * 2
-    assert "behind 'odd'" in found["second"].reason
-    with pytest.raises(UnsupportedOperatorError, match=r"'odd'.*org\.example\.Wobble"):
-        network.workloads(16, 16)
-    with pytest.raises(UnsupportedOperatorError, match="'odd'"):
-        network.run({"x": normal(1, 16, 8, 8)})
-
-
-def test_behind_an_unknown_operator_of_known_shape_the_graph_goes_on(save: Load) -> None:
-    nodes = [
-        helper.make_node("Wobble", ["x"], ["z"], name="odd", domain="org.example"),
         _conv("z", "w", "y"),
     ]
     source = model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y", 17, ("org.example",))
-    del source.graph.value_info[:]
-    source.graph.value_info.append(
-        helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, (1, 16, 8, 8))
-    )
-    source.graph.output[0].CopyFrom(
-        helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (1, 16, 8, 8))
-    )
-    assert _by_name(save(source))["y"].status == "offloaded"
+    network = save(source)
+    for refused in (lambda: network.report(16, 16), network.split):
+        with pytest.raises(UnsupportedOperatorError, match=r"'odd'.*org\.example\.Wobble"):
+            refused()
+
+
+def test_behind_an_operator_that_onnxruntime_runs_the_graph_goes_on(save: Load) -> None:
+    nodes = [
+        _conv("x", "w", "first"),
+        helper.make_node("QuickGelu", ["first"], ["z"], name="odd", domain="com.microsoft"),
+        _conv("z", "w", "y"),
+    ]
+    source = model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y", 17, ("com.microsoft",))
+    network = save(source)
+    found = _by_name(network)
+    assert [found[n].status for n in ("first", "odd", "y")] == [
+        "offloaded", "onnxruntime", "offloaded",
+    ]  # fmt: skip
+    assert "QuickGelu" in found["odd"].reason
+    (region,) = network.report(16, 16).regions
+    assert (region.operators, region.cause) == (("odd",), "odd")
 
 
 def test_a_standard_operator_the_importer_cannot_express_is_named(save: Load) -> None:
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"], name="deep")]
     network = save(model(nodes, {"w": normal(2, 2, 1, 1, 1, 1)}, (1, 2, 3, 3, 3, 3), "y"))
-    with pytest.raises(ImportFailedError, match="'deep'"):
-        network.report(16, 16)
+    assert _by_name(network)["deep"].status == "onnxruntime"
 
 
 def test_the_report_is_plain_data(save: Load) -> None:

@@ -57,7 +57,7 @@ def module_of(of: Callable[[Any], Any], x: Array) -> Any:
 def run(of: Callable[[Any], Any], x: Array, folder: Path | None = None) -> Array:
     """What the network of one operator gives: its library in `folder`, or within this process."""
     module = module_of(of, x)
-    executable, weights = compiled(module, llvm_target(CpuSpec.parse("")), lowering(), module)
+    executable, weights = compiled(module, llvm_target(CpuSpec.parse("")), lowering())
     if folder is not None:
         path = folder / "network.so"
         path.write_bytes(library_bytes(executable))

@@ -49,7 +49,7 @@ def test_the_result_is_numpys(
             made = builder.emit_output(relax.op.scatter_nd(*params, reduction))
         builder.emit_func_output(made)
     module: IRModule = builder.finalize()
-    executable, _ = compiled(module, llvm_target(CpuSpec.parse("")), lowering(), module)
+    executable, _ = compiled(module, llvm_target(CpuSpec.parse("")), lowering())
     want = data.copy()
     for place, values in zip(map(tuple, at), new, strict=True):
         want[place] = COMBINED[reduction](want[place], values)

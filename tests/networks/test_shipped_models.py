@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import numpy_helper
 
@@ -99,33 +100,34 @@ X = np.zeros((2, 3, 4), np.float32)
 
 
 @pytest.mark.parametrize(
-    ("node", "arrays", "message"),
+    ("node", "arrays"),
     [
         (
-            onnx.helper.make_node("Attention", ["q", "q", "q"], ["y"], name="heads"),
-            {"q": np.zeros((1, 2, 4, 8))},
-            r"'heads' \(Attention\) cannot be imported: .*attribute 'num_heads'.*; ",
-        ),
-        (
             onnx.helper.make_node("ReduceSum", ["x", "axes"], ["y"], name="sum"),
-            {"x": X, "axes": np.zeros(1)},
-            r"'sum' \(ReduceSum\) .*input 'axes' \('axes'\).*must be constant; simplify",
+            {"x": X, "axes": np.zeros(1, np.int64)},
         ),
         (
             onnx.helper.make_node("TopK", ["x", "k"], ["v", "i"], name="top"),
-            {"x": X, "k": np.zeros(1)},
-            r"'top' \(TopK\) .*input 'K' \('k'\).*must be constant; simplify",
+            {"x": X, "k": np.ones(1, np.int64)},
         ),
+        (onnx.helper.make_node("IsInf", ["x"], ["y"], detect_negative=0), {"x": X}),
+        (
+            onnx.helper.make_node("SpaceToDepth", ["i"], ["y"], blocksize=2, mode="CRD"),
+            {"i": np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)},
+        ),
+        (onnx.helper.make_node("Dropout", ["x"], ["y", "mask"]), {"x": X}),
     ],
 )
-def test_what_cannot_be_imported_is_named_with_its_cause_and_the_next_step(
-    node: onnx.NodeProto, arrays: dict[str, np.ndarray], message: str, tmp_path: Path
+def test_what_is_not_compiled_runs_in_onnxruntime(
+    node: onnx.NodeProto, arrays: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
-    opset = 23 if node.op_type == "Attention" else 18
-    case = _alone(node, tmp_path / "one.onnx", opset, **arrays)
-    with pytest.raises(networks.errors.ImportFailedError, match=message):
-        networks.load(case.path).report(16, 16)
-    assert judge(case).verdict == "refused"
+    case = _alone(node, tmp_path / "one.onnx", **arrays)
+    network = networks.load(case.path)
+    assert network.report(16, 16).by_status("onnxruntime")
+    found = network.run(arrays)
+    wanted = onnxruntime.InferenceSession(case.path).run(None, arrays)
+    for array, other in zip(found.values(), wanted, strict=True):
+        np.testing.assert_array_equal(array, other)
 
 
 def test_an_input_without_elements_is_not_called_dynamic(tmp_path: Path) -> None:
@@ -136,30 +138,6 @@ def test_an_input_without_elements_is_not_called_dynamic(tmp_path: Path) -> None
     assert r"shape (2, 0, 4), which is static and holds no elements" in str(caught.value)
     assert "dynamic" not in str(caught.value)
     assert networks.load(case.path, {"x": (2, 5, 4)}).report(16, 16).inputs == {"x": (2, 5, 4)}
-
-
-@pytest.mark.parametrize(
-    ("node", "names", "message"),
-    [
-        (onnx.helper.make_node("IsInf", ["x"], ["y"], detect_negative=0), ["y"], "detect_negative"),
-        (
-            onnx.helper.make_node("SpaceToDepth", ["i"], ["y"], blocksize=2, mode="CRD"),
-            ["y"],
-            "CRD",
-        ),
-        (onnx.helper.make_node("Dropout", ["x"], ["y", "mask"]), ["y", "mask"], "mask"),
-        (onnx.helper.make_node("Mod", ["x", "x"], ["y"]), ["y"], "fmod"),
-        (onnx.helper.make_node("Cast", ["x"], ["y"], to=17), ["y"], "FLOAT8E4M3FN"),
-    ],
-)
-def test_what_would_be_computed_wrongly_is_refused(
-    node: onnx.NodeProto, names: list[str], message: str, tmp_path: Path
-) -> None:
-    arrays = {"x": X, "i": np.zeros((1, 1, 4, 4))}
-    used = {name: arrays[name] for name in node.input}
-    case = _alone(node, tmp_path / "one.onnx", NEWEST, **used)
-    with pytest.raises(networks.errors.UnsupportedOperatorError, match=message):
-        networks.load(case.path).workloads(16, 16)
 
 
 def test_scalars_go_in_as_scalars(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_they_equal_scipys_and_call_no_scalar_function(tmp_path: Path) -> None:
         builder.emit_func_output(made)
     module: IRModule = builder.finalize()
     target = llvm_target(CpuSpec.parse(""))
-    executable, weights = compiled(module, target, lowering(), module)
+    executable, weights = compiled(module, target, lowering())
     library = library_bytes(executable)
     wide = X.astype(np.float64)
     inner = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
@@ -62,7 +62,7 @@ def test_exp_of_a_softmax_calls_no_scalar_function(tmp_path: Path) -> None:
             made = builder.emit_output(relax.Tuple([exp, builder.emit(relax.op.nn.softmax(x, -1))]))
         builder.emit_func_output(made)
     module: IRModule = builder.finalize()
-    executable, weights = compiled(module, llvm_target(CpuSpec.parse("")), lowering(), module)
+    executable, weights = compiled(module, llvm_target(CpuSpec.parse("")), lowering())
     path = tmp_path / "network.so"
     path.write_bytes(library_bytes(executable))
     rows = np.tile(X, (3, 1))

@@ -231,8 +231,8 @@ def pack_files(files: Mapping[str, bytes], *, level: int = 0) -> bytes:
 
 
 def pack_arrays(arrays: Arrays, *, level: int = 0) -> bytes:
-    """An NPZ file of arrays of any shape, but none of objects, with fixed time stamps; `level` as
-    in `pack_files`."""
+    """An NPZ file of arrays of any shape, but none of objects other than text, with fixed time
+    stamps; `level` as in `pack_files`."""
     return pack_files({f"{name}.npy": _npy(array) for name, array in arrays.items()}, level=level)
 
 
@@ -308,7 +308,10 @@ def _write(handle: int, data: bytes) -> None:
         view = view[os.write(handle, view) :]
 
 
-def _npy(array: NDArray[np.generic]) -> bytes:
+def _npy(array: NDArray[Any]) -> bytes:
     buffer = io.BytesIO()
-    np.lib.format.write_array(buffer, np.asarray(array), allow_pickle=False)
+    array = np.asarray(array)
+    if array.dtype.kind == "O" and all(isinstance(each, str) for each in array.flat):
+        array = array.astype(str)
+    np.lib.format.write_array(buffer, array, allow_pickle=False)
     return buffer.getvalue()

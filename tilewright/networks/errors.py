@@ -17,6 +17,19 @@ class InputError(TilewrightError):
     """Arrays that do not fit the inputs of the network they are given to."""
 
 
+REFUSED_INPUTS = "the network refuses its inputs: "
+"""Begins the message of an error that compiled code raises for an index that lies outside its
+tensor, or a divisor of zero."""
+
+
+def refused_inputs(error: Exception) -> Exception:
+    """Return the `InputError` that an exception of compiled code stands for, or the exception."""
+    said = last_line(error)
+    if REFUSED_INPUTS not in said:
+        return error
+    return InputError(f"{said[said.index(REFUSED_INPUTS) :]}; check their values")
+
+
 class UnsupportedOperatorError(TilewrightError):
     """An operator that the importer cannot express."""
 
@@ -30,8 +43,30 @@ class QuantisationError(TilewrightError):
     model whose scales an accelerator that shifts cannot represent."""
 
 
+class NothingToQuantise(QuantisationError):
+    """A model without any operator that can run in int8."""
+
+
 class ImportFailedError(TilewrightError):
     """A well-formed model that the importer could not translate or the compiler could not build."""
+
+
+class OperatorImportError(ImportFailedError):
+    """One operator that the importer could not translate; `operator` is its name, "" where nobody
+    knows which it was."""
+
+    def __init__(self, message: str, operator: str) -> None:
+        super().__init__(message)
+        self.operator = operator
+
+
+class UncompilableError(ImportFailedError):
+    """A network that the compiler could not build; `operators` names those that fail alone, none
+    where nobody knows which do."""
+
+    def __init__(self, message: str, operators: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.operators = operators
 
 
 def first_line(error: Exception) -> str:

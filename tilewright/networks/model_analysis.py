@@ -8,17 +8,22 @@ from functools import cached_property
 
 from tilewright.networks.fused_calls import Partitioned
 from tilewright.networks.graph import Absorbed, Operator, Shape
+from tilewright.networks.partition.regions import NOTHING, Region
+
+JOINED = "joins the region of"
+"""How the reason of an operator begins that could be compiled by itself."""
 
 
 @dataclass(frozen=True)
 class Examined:
     """All that was learned about a model, independent of any accelerator.
 
-    `unsupported` maps an operator to (reason, next step); `readers` an operator to those that read
+    `unsupported` maps an operator that nobody runs to (reason, next step); `regions` are what
+    onnxruntime runs; `readers` an operator to those that read
     its results; `shapes` an operator to the shape of its first result. `results` are the operators
     that write what the network gives. Of some kinds of files nobody knows readers and results.
-    `unsupported_macs` are the multiply-accumulates of operators that cannot be imported, where
-    their shapes are known; `notes` what else a user should know, in sentences. `constant_outputs`
+    `region_macs` are the multiply-accumulates of operators in regions, where their shapes are
+    known; `notes` what else a user should know, in sentences. `constant_outputs`
     are outputs that depend on no input.
     """
 
@@ -31,7 +36,8 @@ class Examined:
     shapes: Mapping[str, Shape]
     found: Partitioned
     results: frozenset[str] = frozenset()
-    unsupported_macs: Mapping[str, int] = field(default_factory=dict)
+    region_macs: Mapping[str, int] = field(default_factory=dict)
+    regions: tuple[Region, ...] = ()
     notes: tuple[str, ...] = ()
     constant_outputs: tuple[str, ...] = ()
 
@@ -43,3 +49,13 @@ class Examined:
             for reader in readers:
                 found.setdefault(reader, []).append(writer)
         return {name: tuple(writers) for name, writers in found.items()}
+
+    @cached_property
+    def outside(self) -> Mapping[str, str]:
+        """The operators that onnxruntime runs, and why."""
+        found: dict[str, str] = {}
+        for region in self.regions:
+            joined = f"{JOINED} '{region.causes[0].name}'" if region.causes else NOTHING
+            found |= dict.fromkeys(region.nodes, joined)
+            found |= {cause.name: cause.reason for cause in region.causes}
+        return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,17 +13,19 @@ from numpy.typing import NDArray
 from tilewright.core.errors import UnknownName
 from tilewright.networks import report, zoo
 from tilewright.networks.accelerator import MAX_WASTE, Accelerator, EpilogueMode
-from tilewright.networks.errors import QuantisationError, UnsupportedOperatorError
+from tilewright.networks.errors import InputError, QuantisationError
 from tilewright.networks.extract import ExtractedWorkload, OffloadDecision, collect
+from tilewright.networks.graph import data_inputs
 from tilewright.networks.model_analysis import Examined
 from tilewright.networks.offload import decide
 from tilewright.networks.onnx_reference import reference_model
 from tilewright.networks.onnx_source import OnnxSource, refuse_unsupported
-from tilewright.networks.onnx_split import OnnxTail, split
+from tilewright.networks.partition.session import RegionSession
 from tilewright.networks.quantise import samples_for
 from tilewright.networks.report import ModelReport
 from tilewright.networks.sandbox import SandboxedSource
 from tilewright.networks.sources import InputShapes, Source, read_source
+from tilewright.networks.torch_export import TORCH_SUFFIXES
 from tilewright.targets.capabilities import Blocks
 
 if TYPE_CHECKING:
@@ -30,8 +33,26 @@ if TYPE_CHECKING:
 
     from tilewright.networks.imported_model import Whole
     from tilewright.networks.integer.graph import IntegerGraph
+    from tilewright.networks.partition.last_regions import LastRegions
     from tilewright.networks.quantise.samples import Samples
     from tilewright.networks.relax.execute import CompiledModule
+
+
+@dataclass(frozen=True, eq=False)
+class SplitNetwork:
+    """What is compiled of a network, None if nothing is, and what onnxruntime runs behind it."""
+
+    compiled: Network | None
+    last: LastRegions | None
+
+    def samples(
+        self, model: onnx.ModelProto, calibration: Path | None, input_shapes: InputShapes
+    ) -> Samples:
+        """Samples of the inputs of `model`, the compiled part. Raises as `samples_for`."""
+        if self.last is None:
+            return samples_for(model, calibration, input_shapes)
+        names = {info.name for info in model.graph.input}
+        return samples_for(self.last.whole, calibration, {}).restricted(names)
 
 
 class Network:
@@ -55,6 +76,7 @@ class Network:
         self._foretold = foretold
         self.name = source.name
         self.input_shapes = dict(input_shapes or {})
+        self._split_to_run: SplitNetwork | None = None
 
     @cached_property
     def examined(self) -> Examined:
@@ -66,7 +88,8 @@ class Network:
         """The whole network built for this machine's CPU, in float or as quantised."""
         from tilewright.networks.relax.execute import CompiledModule
 
-        return CompiledModule(self.whole.flat.module, self.whole.inputs, self.whole.outputs)
+        whole = self.whole
+        return CompiledModule(whole.flat.module, whole.inputs, whole.outputs, whole.regions)
 
     @cached_property
     def whole(self) -> Whole:
@@ -127,58 +150,90 @@ class Network:
     def _surveyed_on(self, accelerator: Accelerator) -> tuple[list[ExtractedWorkload], ModelReport]:
         decisions = self.decisions_on(accelerator)
         said = report.build(self.examined, accelerator, decisions)
-        if not self._has_graph(accelerator):
+        if not self._knows_layers(accelerator):
             return collect(decisions), said
         from tilewright.networks.integer.network import reported, with_nothing, workloads_of
 
+        split = self.split()
+        if split.compiled is None:
+            return [], with_nothing(said, "nothing of the network is compiled")
+        model = split.compiled.weighted
         try:
-            graph = self._graph_on(accelerator, decisions)
+            graph = self._graph_on(accelerator, decisions, split, model)
         except QuantisationError as error:  # nothing of it can be a layer
             return [], with_nothing(said, str(error))
         return workloads_of(graph), reported(said, graph)
 
-    def _graph_on(self, accelerator: Accelerator, decisions: list[OffloadDecision]) -> IntegerGraph:
-        """The layers that are built. Raises as `in_integers`."""
+    def _graph_on(
+        self, accelerator: Accelerator, decisions: list[OffloadDecision], split: SplitNetwork,
+        model: onnx.ModelProto,
+    ) -> IntegerGraph:  # fmt: skip
+        """The layers that are built of `model`, the compiled part. Raises as `in_integers`."""
         from tilewright.networks.integer.network import in_integers
 
-        model, samples = self._weighted
+        shapes = self.input_shapes if split.last is None else {}
+        samples = split.samples(model, self._calibration, shapes)
         return in_integers(
-            model, accelerator, decisions, name=self.name, input_shapes=self.input_shapes,
-            samples=samples, per_channel=accelerator.epilogue == "per-channel", judged=False,
+            model, accelerator, decisions, name=self.name, input_shapes=shapes, samples=samples,
+            per_channel=accelerator.epilogue == "per-channel", judged=False,
         ).graph  # fmt: skip
 
-    @cached_property
-    def _weighted(self) -> tuple[onnx.ModelProto, Samples]:
-        """The model with its weights, and samples to quantise it by."""
-        weighted = self._source.weighted()
-        assert weighted is not None
-        model = reference_model(weighted)
-        return model, samples_for(model, self._calibration, self.input_shapes)
+    @property
+    def weighted(self) -> onnx.ModelProto:
+        """The model with its weights, in the types that are computed here."""
+        return reference_model(self._source.weighted())
 
-    def _has_graph(self, accelerator: Accelerator) -> bool:
+    def _knows_layers(self, accelerator: Accelerator) -> bool:
         """Whether the layers that are built can be known: the accelerator computes in integers as
-        the network needs it, and the model comes as a graph that can be imported whole."""
+        the network needs it, and the model can be imported whole."""
         ours = not accelerator.computes_floats and accelerator.epilogue != "plain"
-        whole = not self.examined.unsupported and self._source.has_graph
-        return ours and whole and not self._foretold
+        return ours and not self.examined.unsupported and not self._foretold
 
-    def split(self) -> tuple[Network, OnnxTail]:
-        """The network up to the operators that cannot be imported, and the rest of it, which
-        onnxruntime can run. Raises `UnsupportedOperatorError` where nothing is left before them."""
-        weighted = self._source.weighted()
-        found = None
-        if weighted is not None:
-            model = reference_model(weighted)
-            found = split(model, self.examined.unsupported, self.input_shapes)
-        if found is None:
-            refuse_unsupported(self.name, self.examined.unsupported)
-            raise UnsupportedOperatorError(f"'{self.name}' has no operator that onnxruntime runs")
-        head, tail = found
-        return Network(OnnxSource(self.name, head, lambda: head, {})), tail
+    def split(self, *, without_layers: bool = False) -> SplitNetwork:
+        """What is compiled of the network, with the regions inside it, and the regions that
+        onnxruntime runs behind that. What neither multiplies nor pools is compiled if it is wanted
+        `without_layers`."""
+        source, last = self._source.split(without_layers=without_layers)
+        if source is None or source is self._source:
+            return SplitNetwork(None if source is None else self, last)
+        core = Network(source, calibration=self._calibration, foretold=self._foretold)
+        return SplitNetwork(core, last)
+
+    def as_region(self) -> LastRegions:
+        """The whole network as one region of onnxruntime. Raises `UnsupportedOperatorError` for one
+        that is no ONNX graph."""
+        total = sum((*self.examined.found.macs.values(), *self.examined.region_macs.values()))
+        return self._source.as_region(self.examined.regions, total)
+
+    def refuse(self, operators: Mapping[str, str]) -> None:
+        """Leave operators to onnxruntime that a compiler refused, by name with the reason."""
+        self._source.refuse(operators)
+        self._split_to_run = None
+        for name in ("examined", "whole", "compiled"):
+            self.__dict__.pop(name, None)
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """One inference on this machine's CPU: arrays by input name in, by output name out."""
-        return self.compiled(inputs)
+        """One inference on this machine's CPU, in compiled code and in onnxruntime: arrays by input
+        name in, by output name out. Raises `InputError`."""
+        if self._split_to_run is None:
+            self._split_to_run = self.split(without_layers=True)
+        compiled = self._split_to_run.compiled
+        if compiled is not None and self._split_to_run.last is None:
+            return compiled.compiled(inputs)
+        last = self.as_region() if compiled is None else self._split_to_run.last
+        assert last is not None
+        names = {info.name for info in data_inputs(last.whole)}
+        if set(inputs) != names:
+            raise InputError(
+                f"the network's inputs are {', '.join(sorted(names))}, not {', '.join(inputs)}; "
+                "give one array for each"
+            )
+        known: dict[str, NDArray[Any]] = dict(inputs)
+        if compiled is not None:
+            known |= compiled.compiled({n: inputs[n] for n in compiled.compiled.inputs})
+        for region in last.regions:
+            known |= RegionSession.of(region, threads=0).run(known)
+        return {info.name: known[info.name] for info in last.whole.graph.output}
 
 
 def _accelerator(
@@ -194,6 +249,7 @@ def load(
     *,
     sandbox: bool = False,
     calibration: Path | None = None,
+    allow_code: bool = False,
 ) -> Network:
     """A built-in network by name (`seed` draws its weights), or an ONNX, TensorFlow Lite or
     torch.export file.
@@ -202,6 +258,7 @@ def load(
     `samples_for` reads them. Reads the file and checks it; raises
     `UnknownName` and as `networks.sources.read_source`. `sandbox`, for files of strangers, leaves
     reading to a child process with limits, once the network is examined (`networks.sandbox`).
+    `allow_code` permits the code that a torch.export file may run when it is read.
     """
     shapes = dict(input_shapes or {})
     if str(source) in zoo.FAMILIES:
@@ -212,6 +269,7 @@ def load(
     path = Path(source)
     if not path.exists() and path.name == str(source) and not path.suffix:
         raise UnknownName("network", str(source), zoo.names())
-    if sandbox:
+    if sandbox and path.suffix not in TORCH_SUFFIXES:
         return Network(SandboxedSource(path, shapes), shapes, calibration=calibration)
-    return Network(read_source(path, shapes), shapes, calibration=calibration)
+    opened = read_source(path, shapes, allow_code=allow_code)
+    return Network(opened, shapes, calibration=calibration)

@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
 
 import onnx
 
 from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError, first_line
-from tilewright.networks.fused_calls import NOTHING, Partitioned
-from tilewright.networks.graph import (
-    STANDARD_DOMAINS,
-    NormalGraph,
-    Shape,
-    data_inputs,
-    static_shape,
-)
+from tilewright.networks.fused_calls import NOTHING
+from tilewright.networks.graph import NormalGraph, Shape, data_inputs, static_shape
+from tilewright.networks.graph_macs import graph_macs
 from tilewright.networks.imported_model import Whole
-from tilewright.networks.macs import Operands, count
 from tilewright.networks.model_analysis import Examined
-from tilewright.networks.normalise import normalise
+from tilewright.networks.normalise import fixed_graph
+from tilewright.networks.onnx_opset import raise_opset
 from tilewright.networks.onnx_qoperator import to_qdq
 from tilewright.networks.onnx_reference import reference_model
-from tilewright.networks.recurrent.operators import GATES
-from tilewright.networks.strip_weights import weights_as_inputs, without_operators, without_weights
-from tilewright.networks.unsupported_ops import CUT, DEPENDS, limits
-
-if TYPE_CHECKING:
-    from tilewright.networks.relax.bindings import FlatGraph
+from tilewright.networks.onnx_same_padding import make_dilated_same_explicit
+from tilewright.networks.partition.collapse import RegionModel, region_model
+from tilewright.networks.partition.importing import (
+    ImportedWhole,
+    import_compiled,
+    import_whole,
+)
+from tilewright.networks.partition.known_operators import check_known
+from tilewright.networks.partition.last_regions import LastRegions
+from tilewright.networks.partition.regions import Region
+from tilewright.networks.static_shapes import fixed_inputs
+from tilewright.networks.strip_weights import weights_as_inputs, without_weights
 
 REPLACE = "replace this operator before converting the model, or cut it off"
 
 
 class OnnxSource:
     """`model` may lack the data of large tensors; `weighted` gives the model with all of it.
-    `missing` says of operators by name what is in the way of a conversion to ONNX."""
+    `missing` says of operators by name what is in the way of a conversion to ONNX; `refused` why
+    operators are not compiled although their form is known, as a compiler found out; `imported`
+    what the importer made of it, if that is known."""
 
     def __init__(
         self,
@@ -44,18 +46,26 @@ class OnnxSource:
         weighted: Callable[[], onnx.ModelProto],
         input_shapes: Mapping[str, Sequence[int]],
         missing: Mapping[str, str] = MappingProxyType({}),
+        refused: Mapping[str, str] = MappingProxyType({}),
+        imported: ImportedWhole | None = None,
     ) -> None:
         self.name = name
         self._missing = {node: (reason, REPLACE) for node, reason in missing.items()}
         self._model = model
         self._weighted = weighted
         self._input_shapes = input_shapes
-
-    has_graph = True
+        self._refused = dict(refused)
+        self._imported = imported
+        self._known = bool(missing)  # onnxruntime does not know what could not be converted
 
     def weighted(self) -> onnx.ModelProto:
         """The model with all of its data."""
         return self._weighted()
+
+    def refuse(self, operators: Mapping[str, str]) -> None:
+        """Leave further operators to onnxruntime, by name with the reason."""
+        self._refused.update(operators)
+        self._imported = None
 
     def examine(self) -> Examined:
         """Import without weight data and partition; operators nobody can import are set aside."""
@@ -67,70 +77,105 @@ class OnnxSource:
             ) from None
 
     def _examine(self) -> Examined:
+        self._check_known()
+        from tilewright.networks.relax.partition import partition
+
         weightless = without_weights(to_qdq(self._model))
-        _check(weightless)
-        normal = normalise(weightless, self._input_shapes)
-        unsupported = _unsupported(normal) | self._missing
-        found, blocked = _importable(normal, unsupported)
-        if found.dynamic:  # what TVM finds, not ONNX
-            unsupported |= dict.fromkeys(found.dynamic, (DEPENDS, CUT))
-            found, blocked = _importable(normal, unsupported)
-        first = next(iter(unsupported), "")
-        behind = f"behind '{first}', its input's shape is unknown"
-        unsupported |= dict.fromkeys(blocked, (behind, f"see '{first}'"))
-        inputs = {info.name: static_shape(info) or () for info in data_inputs(normal.model)}
+        _check(raise_opset(weightless))
+        imported = import_compiled(
+            lambda: fixed_graph(weightless, self._input_shapes), self._refused, weightless=True
+        )
+        self._refused = dict(imported.refused)
+        fixed, core = imported.fixed, imported.core
+        normal = fixed if core is None else core.normal
+        outside = {name for region in imported.regions for name in region.nodes}
         return Examined(
             name=self.name,
-            inputs=inputs,
+            inputs={info.name: static_shape(info) or () for info in data_inputs(fixed.model)},
             operators=normal.operators,
-            absorbed=normal.absorbed,
-            unsupported=unsupported,
-            readers=_readers(normal),
-            shapes=_shapes(normal),
-            found=found.partitioned,
-            results=_results(normal),
-            unsupported_macs=_macs(normal, unsupported),
+            absorbed={**fixed.absorbed, **normal.absorbed},
+            unsupported=self._missing,
+            readers=_readers(fixed) | _readers(normal),
+            shapes=_shapes(fixed) | _shapes(normal),
+            found=NOTHING if core is None else partition(core.flat).found,
+            results=_results(fixed) | _results(normal),
+            region_macs=graph_macs(fixed, outside),
+            regions=tuple(imported.regions),
             notes=normal.notes,
-            constant_outputs=_constant_outputs(normal),
+            constant_outputs=_constant_outputs(fixed),
         )
+
+    def _check_known(self) -> None:
+        """Raise as `check_known`, before any other work."""
+        if not self._known:
+            check_known(self.name, without_weights(self._model))
+            self._known = True
+
+    def _check_missing(self) -> None:
+        """Raise `UnsupportedOperatorError` for what could not be converted to ONNX."""
+        refuse_unsupported(self.name, self._missing)
+
+    def split(
+        self, *, without_layers: bool = False
+    ) -> tuple[OnnxSource | None, LastRegions | None]:
+        """The part of the network that is compiled, with the regions inside it, and what
+        onnxruntime runs behind it. Without the first, nothing is compiled, as is a network that
+        neither multiplies nor pools, unless it is wanted `without_layers`."""
+        self._check_missing()
+        self._check_known()
+        model = reference_model(self._weighted())
+        quantised = to_qdq(model)
+        imported = import_compiled(
+            lambda: fixed_graph(quantised, self._input_shapes), self._refused
+        )
+        if imported.core is None or not (without_layers or imported.has_layers):
+            return None, None
+        if not imported.last:
+            self._imported = imported.core
+            return self, None
+        core = imported.core.model
+        assert core is not None
+        source = OnnxSource(
+            self.name, core, lambda: core, {}, refused=imported.refused, imported=imported.core
+        )
+        models = tuple(region_model(imported.fixed, region) for region in imported.last)
+        return source, LastRegions(models, fixed_inputs(model, self._input_shapes))
+
+    def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
+        """The whole network as one region, as it stands in its file; `regions` are those that it
+        would have otherwise."""
+        self._check_missing()
+        self._check_known()
+        whole = fixed_inputs(self._weighted(), self._input_shapes)
+        make_dilated_same_explicit(whole)  # onnxruntime refuses these
+        causes = tuple(cause for region in regions for cause in region.causes)
+        operators = tuple(
+            (node.name or f"{node.op_type}_{place}", node.op_type)
+            for place, node in enumerate(whole.graph.node)
+        )
+        inputs = tuple(info.name for info in data_inputs(whole))
+        outputs = tuple(info.name for info in whole.graph.output)
+        return LastRegions((RegionModel(whole, inputs, outputs, operators, causes, macs),), whole)
 
     def whole(self) -> Whole:
-        """All of it, with onnxruntime as the reference; raises as `import_whole`."""
-        from tilewright.networks.quantise.session import runs
+        """What is compiled with the regions inside it, with onnxruntime as the reference; raises as
+        `import_whole`."""
+        from tilewright.networks.quantise.session import ModelRunner
 
-        refuse_unsupported(self.name, self._missing)
+        self._check_missing()
         model = reference_model(self._weighted())
-        normal, flat = import_whole(self.name, model, self._input_shapes)
-        outputs = tuple(info.name for info in normal.graph.output)
+        imported = self._imported
+        if imported is None:
+            imported = import_whole(self.name, model, self._input_shapes, self._refused)
+        outputs = tuple(info.name for info in imported.normal.graph.output)
         return Whole(
-            flat,
-            tuple(info.name for info in data_inputs(normal.model)),
+            imported.flat,
+            tuple(info.name for info in data_inputs(imported.normal.model)),
             outputs,
-            lambda arrays: next(runs(model, outputs, [arrays])),
+            ModelRunner(model, outputs),
             "onnxruntime",
+            imported.regions,
         )
-
-
-def import_whole(
-    name: str, model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]
-) -> tuple[NormalGraph, FlatGraph]:
-    """The normal form of a model with its weights, and what the importer makes of it. Raises
-    `UnsupportedOperatorError`, and as `normalise` and the importer."""
-    normal = normalise(to_qdq(model), input_shapes)
-    refuse_unsupported(name, _unsupported(normal))
-    flat, dynamic = _flat(normal.model, normal.model)
-    refuse_unsupported(name, dict.fromkeys(dynamic, (DEPENDS, CUT)))
-    return normal, flat
-
-
-def _flat(model: onnx.ModelProto, named: onnx.ModelProto) -> tuple[FlatGraph, tuple[str, ...]]:
-    """What TVM's importer makes of a model, with the data inputs of the one `named`; operators
-    whose output shapes depend on data."""
-    from tilewright.networks.relax.bindings import dynamic_nodes
-    from tilewright.networks.relax.importer import import_onnx
-
-    flat = import_onnx(model, [info.name for info in data_inputs(named)])
-    return flat, dynamic_nodes(flat)
 
 
 def refuse_unsupported(name: str, unsupported: Mapping[str, tuple[str, str]]) -> None:
@@ -144,72 +189,6 @@ def refuse_unsupported(name: str, unsupported: Mapping[str, tuple[str, str]]) ->
             f"'{name}' cannot be imported whole: {shown}{more}; "
             f"`tilewright inspect {name}` lists every operator and what to do"
         )
-
-
-def _unsupported(normal: NormalGraph) -> dict[str, tuple[str, str]]:
-    """By operator why the importer cannot or must not have it, and the next step."""
-    from tilewright.networks.relax.importer import unsupported
-
-    found = limits(normal)
-    for node in unsupported(normal.graph.node):
-        operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-        reason = f"the importer has no rule for the operator {operator}"
-        found.setdefault(node.name, (reason, _step(node)))
-    return found
-
-
-def _step(node: onnx.NodeProto) -> str:
-    """What to do about an operator that nobody has a rule for."""
-    if node.op_type in ("If", "Loop", "Scan"):
-        return (
-            "export the model without control flow: trace it with fixed sizes, or cut it before "
-            "this one"
-        )
-    if node.domain in STANDARD_DOMAINS:
-        return "cut the model before it, or export it in simpler operators (an older opset)"
-    return "export the model with standard ONNX operators, or cut this one off"
-
-
-class _ImportedPart(NamedTuple):
-    """What the importer says of a part of a model, and the operators whose results have no static
-    shape."""
-
-    partitioned: Partitioned
-    dynamic: tuple[str, ...]
-
-
-def _importable(
-    normal: NormalGraph, unsupported: Mapping[str, tuple[str, str]]
-) -> tuple[_ImportedPart, set[str]]:
-    """What is found of a model without some operators, and the further ones that go with them."""
-    from tilewright.networks.relax.partition import partition
-
-    model, blocked = normal.model, set[str]()
-    if unsupported:
-        model, blocked = without_operators(normal, unsupported)
-    if not model.graph.node:
-        return _ImportedPart(NOTHING, ()), blocked
-    flat, dynamic = _flat(weights_as_inputs(model), model)
-    return _ImportedPart(NOTHING if dynamic else partition(flat).found, dynamic), blocked
-
-
-def _macs(normal: NormalGraph, names: Collection[str]) -> dict[str, int]:
-    """Multiply-accumulates of operators by their ONNX shapes; those of them that do any."""
-    shapes = normal.shapes()
-    found = {}
-    for node in normal.graph.node:
-        known = node.output[0] in shapes or node.op_type in GATES
-        if node.name not in names or not known:
-            continue
-        operator = node.op_type
-        if operator == "Attention":
-            operator = f"{node.domain or 'ai.onnx'}.{operator}"
-        equation = next((a.s.decode() for a in node.attribute if a.name == "equation"), "")
-        operands = Operands(
-            [shapes.get(name) for name in node.input], shapes.get(node.output[0], ()), equation
-        )
-        found[node.name] = count(operator, operands)
-    return {name: macs for name, macs in found.items() if macs}
 
 
 def _check(model: onnx.ModelProto) -> None:

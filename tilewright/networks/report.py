@@ -15,9 +15,10 @@ from tilewright.networks.cpu_costs import operator_seconds
 from tilewright.networks.extract import OffloadDecision, collect, offloaded_macs
 from tilewright.networks.graph import Absorbed, Operator, Shape
 from tilewright.networks.model_analysis import Examined
+from tilewright.networks.partition.regions import Region
 from tilewright.targets.workload import Workload
 
-Status = Literal["offloaded", "cpu", "unsupported"]
+Status = Literal["offloaded", "cpu", "onnxruntime", "unsupported"]
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,22 @@ class WorkloadReport:
 
 
 @dataclass(frozen=True)
+class RegionReport:
+    """What onnxruntime runs as one model: operators by name, their multiply-accumulates, and the
+    first operator that is not compiled, with the reason."""
+
+    operators: tuple[str, ...]
+    macs: int
+    cause: str
+    cause_type: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class ModelReport:
     """A model on an accelerator. `total_macs` count every operator that sums products, wherever it
     runs: convolutions of any kind, products of weights or activations, attention, and those of
-    operators that cannot be imported, where their shapes are known. `notes` are what else there is
+    operators that onnxruntime runs, where their shapes are known. `notes` are what else there is
     to know, in sentences."""
 
     model: str
@@ -75,6 +88,7 @@ class ModelReport:
     total_macs: int
     offloaded_macs: int
     notes: tuple[str, ...] = ()
+    regions: tuple[RegionReport, ...] = ()
 
     def by_status(self, status: Status) -> list[OperatorReport]:
         """The operators that share a fate, in the model's order."""
@@ -89,7 +103,8 @@ class ModelReport:
     @property
     def cpu_seconds(self) -> float:
         """An estimate of what the operators take that stay on the CPU."""
-        return sum(operator.cpu_seconds for operator in self.by_status("cpu"))
+        on_cpu = (*self.by_status("cpu"), *self.by_status("onnxruntime"))
+        return sum(operator.cpu_seconds for operator in on_cpu)
 
     @property
     def offloaded_share(self) -> float:
@@ -119,10 +134,19 @@ def build(
             WorkloadReport(w.id, str(w), epilogue_text(w), calls, w.macs, names)
             for w, calls, names in collect(decisions)
         ),
-        total_macs=sum((*examined.found.macs.values(), *examined.unsupported_macs.values())),
+        total_macs=sum((*examined.found.macs.values(), *examined.region_macs.values())),
         offloaded_macs=offloaded_macs(decisions),
         notes=examined.notes,
+        regions=tuple(_region(region, examined) for region in examined.regions),
     )
+
+
+def _region(region: Region, examined: Examined) -> RegionReport:
+    macs = sum(examined.region_macs.get(name, 0) for name in region.nodes)
+    if not region.causes:
+        return RegionReport(region.nodes, macs, "", "", "")
+    first = region.causes[0]
+    return RegionReport(region.nodes, macs, first.name, first.operator, first.reason)
 
 
 def epilogue_text(workload: Workload) -> str:
@@ -159,7 +183,7 @@ def _named(report: OperatorReport, operator: Operator, examined: Examined) -> Op
         name=operator.name,
         op_type=operator.op_type,
         macs=examined.found.macs.get(operator.name, 0)
-        or examined.unsupported_macs.get(operator.name, 0),
+        or examined.region_macs.get(operator.name, 0),
         output_shape=examined.shapes.get(operator.name),
     )
 
@@ -198,6 +222,9 @@ def _other(
     operator: Operator, examined: Examined, reports: Mapping[str, OperatorReport], slowdown: float
 ) -> OperatorReport:
     name = operator.name
+    if (reason := examined.outside.get(name)) is not None:
+        seconds = slowdown * _cpu_seconds(operator, examined)
+        return OperatorReport(name, "", "onnxruntime", reason, cpu_seconds=seconds)
     if name in examined.unsupported:
         return OperatorReport(name, "", "unsupported", *examined.unsupported[name])
     if name in examined.found.constant_nodes:

@@ -8,7 +8,8 @@ Run as `python -m tilewright.networks.sandbox`, this module is that child.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,14 +29,21 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.files import as_int, as_list, as_object, as_text
 from tilewright.networks import errors
 from tilewright.networks.model_analysis import Examined
-from tilewright.networks.sources import TORCH_SUFFIXES, InputShapes, read_source
+from tilewright.networks.size_limits import machine_memory_bytes
+from tilewright.networks.sources import InputShapes, Source, read_source
 
 if TYPE_CHECKING:
     import onnx
 
     from tilewright.networks.imported_model import Whole
+    from tilewright.networks.partition.last_regions import LastRegions
+    from tilewright.networks.partition.regions import Region
 
-READING = Limits(seconds=300.0, memory_bytes=12 << 30)
+_LEAST_MEMORY, _MOST_MEMORY, _MEMORY_SHARE = 4 << 30, 12 << 30, 0.75
+READING = Limits(
+    seconds=300.0,
+    memory_bytes=max(_LEAST_MEMORY, min(_MOST_MEMORY, int(machine_memory_bytes() * _MEMORY_SHARE))),
+)
 """For files of up to 2 GiB, with the importer and its libraries."""
 _LIBRARIES = 1 << 30
 """Bytes of address space; with less, the reader's own libraries fail, each in its own words."""
@@ -101,17 +109,26 @@ class SandboxedSource:
             return ""
         return f"this shell's limit of {least / (1 << 30):.3g} GiB of memory (ulimit -v)"
 
-    @property
-    def has_graph(self) -> bool:
-        """Whether it comes as an ONNX graph."""
-        return self._path.suffix not in TORCH_SUFFIXES
-
-    def weighted(self) -> onnx.ModelProto | None:
+    def weighted(self) -> onnx.ModelProto:
         """The model with its weights, read here once a child has examined it."""
-        return read_source(self._path, self._shapes).weighted()
+        return self._opened.weighted()
+
+    def split(self, *, without_layers: bool = False) -> tuple[Source | None, LastRegions | None]:
+        return self._opened.split(without_layers=without_layers)
+
+    def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
+        return self._opened.as_region(regions, macs)
+
+    def refuse(self, operators: Mapping[str, str]) -> None:
+        self._opened.refuse(operators)
 
     def whole(self) -> Whole:
-        return read_source(self._path, self._shapes).whole()
+        return self._opened.whole()
+
+    @cached_property
+    def _opened(self) -> Source:
+        """The model, read in this process."""
+        return read_source(self._path, self._shapes)
 
 
 def _told(name: str, kind: str, message: str) -> TilewrightError:

@@ -23,6 +23,8 @@ from tilewright.networks.graph import (
     static_shape,
 )
 from tilewright.networks.onnx_file import is_stub
+from tilewright.networks.partition.inferred import complete_shapes
+from tilewright.networks.size_limits import infer_checked
 
 reference = lazy_module("onnx.reference")
 
@@ -76,11 +78,37 @@ def fix_inputs(normal: NormalGraph, input_shapes: Mapping[str, Sequence[int]]) -
     normal.graph.input.extend(kept)
 
 
+def state_defaults(model: onnx.ModelProto) -> None:
+    """State attributes, in place, for which ONNX's shape inference takes another default than the
+    standard and onnxruntime: STFT is one-sided if nothing else is said."""
+    for node in model.graph.node:
+        said = {attribute.name for attribute in node.attribute}
+        if node.op_type == "STFT" and "onesided" not in said:
+            node.attribute.append(helper.make_attribute("onesided", 1))
+
+
+def fixed_inputs(
+    model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]
+) -> onnx.ModelProto:
+    """A copy whose inputs have the shapes asked for; its outputs as far as these decide them.
+    Raises as `fix_inputs`."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    state_defaults(copy)
+    normal = NormalGraph(copy, ())
+    fix_inputs(normal, input_shapes)
+    infer_shapes(normal)
+    return normal.model
+
+
 def infer_shapes(normal: NormalGraph) -> None:
-    """Infer every shape that follows; raises `ModelFileError` where the graph is contradictory."""
+    """Infer every shape that follows. Raises `ModelFileError` where the graph is contradictory, by
+    ONNX's inference and by onnxruntime's, or its results would take too much memory."""
     try:
-        model = shape_inference.infer_shapes(normal.model, data_prop=True)
+        model = infer_checked(normal.model)
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        if complete_shapes(normal):
+            return
         reason = last_line(error)
         raise ModelFileError(f"the model contradicts itself: {reason}; export it again") from error
     for info in model.graph.value_info:
@@ -88,8 +116,9 @@ def infer_shapes(normal: NormalGraph) -> None:
     normal.model = model
 
 
-def fold_shape_arithmetic(normal: NormalGraph) -> None:
-    """Evaluate what exporters compute about shapes, now that shapes are static."""
+def fold_shape_arithmetic(normal: NormalGraph) -> bool:
+    """Evaluate what exporters compute about shapes, now that shapes are static. Return whether
+    there was anything: more shapes may be known then."""
     shapes, tensors = normal.shapes(), normal.tensors()
     folded = set()
     for node in normal.graph.node:
@@ -104,7 +133,7 @@ def fold_shape_arithmetic(normal: NormalGraph) -> None:
         folded.add(node.name)
     if folded:
         normal.remove(folded, Absorbed(None, "shape arithmetic, known before the model runs"))
-        infer_shapes(normal)
+    return bool(folded)
 
 
 def _shape_of(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> list[NDArray[Any]] | None:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
+from tilewright.core.sanitize import printable
 from tilewright.networks.artifact.compiled import LIBRARY
 from tilewright.networks.artifact.weights_file import WEIGHTS
-from tilewright.reports.markdown import plain
+from tilewright.reports.markdown import paragraphs, plain
 from tilewright.reports.number_format import mega, milliseconds, percent, plural
-from tilewright.reports.run_description import paragraphs
 
 LIBRARY_KIND, SIZED_KIND = "library", "sized library"
 MEBI = 1 << 20
@@ -69,9 +69,23 @@ def accuracy_lines(accuracy: Mapping[str, Json]) -> list[str]:
     return [error, *same]
 
 
+def unchecked_lines(manifest: Mapping[str, Json]) -> list[str]:
+    """A line that names the outputs that are the same on all samples, where there are any."""
+    if "not_checked" in manifest:
+        names = [as_text(name) for name in as_list(manifest["not_checked"])]
+    else:
+        outputs = as_list(as_object(manifest.get("accuracy") or {}).get("outputs", []))
+        rows = map(as_object, outputs)
+        names = [as_text(row["name"]) for row in rows if row.get("checked", True) is False]
+    if not names:
+        return []
+    return [f"not checked, since no sample changes it: {', '.join(map(printable, names))}"]
+
+
 def _accuracy(manifest: Mapping[str, Json]) -> list[str]:
     found = manifest.get("accuracy")
     lines = [] if found is None else accuracy_lines(as_object(found))
+    lines += unchecked_lines(manifest)
     lost = as_object(
         as_object(manifest.get("quantisation") or {}).get("rounded_weights_decibels") or {}
     )
@@ -104,16 +118,26 @@ def _left_to_others(manifest: Mapping[str, Json]) -> list[str]:
     return [*left, f"  not for a board by itself: {as_text(manifest['why_not_bare'])}"]
 
 
-def _tail(manifest: Mapping[str, Json]) -> list[str]:
-    """What onnxruntime runs."""
-    if "tail" not in manifest:
-        return []
-    kinds = [
-        as_text(as_object(each)["operator"])
-        for each in as_list(as_object(manifest["tail"])["operators"])
-    ]
-    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
-    return [f"  left to onnxruntime, behind the library: {counts}"]
+def region_lines(manifest: Mapping[str, Json]) -> list[str]:
+    """Return what onnxruntime runs of a network: one line per region, and the sums of each side."""
+    lines = []
+    for row in map(as_object, as_list(manifest.get("regions", []))):
+        kinds = [as_text(as_object(each)["operator"]) for each in as_list(row["operators"])]
+        counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+        size = as_int(as_object(as_object(manifest["files"])[as_text(row["file"])])["bytes"])
+        lines.append(
+            f"  onnxruntime runs {len(kinds)} {plural(len(kinds), 'operator')} "
+            f"({mega(as_int(row['macs']))} MMAC, {size / MEBI:.2f} MiB): {counts}"
+        )
+        causes = [as_object(each) for each in as_list(row["causes"])]
+        if causes:
+            first = causes[0]
+            more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
+            lines.append(
+                f"    because of '{as_text(first['name'])}' ({as_text(first['operator'])}){more}: "
+                f"{as_text(first['reason'])}"
+            )
+    return lines
 
 
 def _libraries(manifest: Mapping[str, Json], out: Path) -> list[str]:
@@ -139,11 +163,14 @@ def _library(manifest: Mapping[str, Json], out: Path) -> list[str]:
     macs, layers = as_object(manifest["macs"]), as_list(manifest["layers"])
     total, ours = as_int(macs["total"]), as_int(macs["kernels"])
     kernels = {as_text(as_object(row)["function"]) for row in layers}
+    if not layers:
+        return region_lines(manifest)
+    operators = as_int(manifest.get("compiled_operators", len(layers)))
     return [
         f"  {len(layers)} {plural(len(layers), 'layer')} by {len(kernels)} "
         f"{plural(len(kernels), 'kernel')}: {percent(ours / total if total else 1.0)} of "
-        f"{mega(total)} MMAC; the rest as TVM compiles it",
-        *_tail(manifest),
+        f"{mega(total)} MMAC; the rest as TVM compiles it, {operators} operators in all",
+        *region_lines(manifest),
         f"  {_mebi(out / LIBRARY)} of code, {_mebi(out / WEIGHTS)} of weights",
         *(f"  {line}" for line in _accuracy(manifest)),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -15,11 +16,10 @@ from tilewright.networks import artifact, load
 from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.artifact import ArtifactError
 from tilewright.networks.artifact.accuracy import OF_FLOAT, OF_QUANTISED
-from tilewright.networks.errors import ImportFailedError, ModelFileError
-from tilewright.networks.onnx_reference import reference_model
-from tilewright.networks.onnx_source import refuse_unsupported
+from tilewright.networks.errors import ModelFileError, NothingToOffload, NothingToQuantise
+from tilewright.networks.partition.collapse import REGION_NAME
 from tilewright.networks.pooling import pooled
-from tilewright.networks.quantise import is_quantised, model_with_weights, samples_for
+from tilewright.networks.quantise import is_quantised
 from tilewright.networks.report import build as model_report
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from tilewright.networks.accelerator import Accelerator
     from tilewright.networks.integer.graph import IntegerGraph
     from tilewright.networks.integer.pooling import PoolRule
+    from tilewright.networks.network import Network
+    from tilewright.networks.partition.last_regions import LastRegions
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +75,8 @@ def check(options: BuildOptions) -> None:
 class IntegerNetwork:
     """A network in integers: how it was quantised, as the manifest states it, warnings, and by what
     its outputs are judged: the model it came from, samples, and the bound on the relative error.
-    `cpu_seconds` estimates what its operators take on the CPU beside the target, by name."""
+    `cpu_seconds` estimates what its operators take on the CPU beside the target, by name. Behind
+    it, onnxruntime runs the `last` regions."""
 
     graph: IntegerGraph
     quantisation: Json
@@ -82,15 +85,18 @@ class IntegerNetwork:
     samples: Sequence[Mapping[str, NDArray[Any]]]
     tolerance: float
     cpu_seconds: Mapping[str, float]
+    last: LastRegions | None = None
 
 
 def integer_network(
-    options: BuildOptions, target: Target, *, apart: bool = False
-) -> IntegerNetwork:
+    options: BuildOptions, target: Target, refused: Mapping[str, str] = MappingProxyType({}), *,
+    apart: bool = False,
+) -> IntegerNetwork:  # fmt: skip
     """The network in integers for a target. What runs together is as `options.schedules` says, or
-    nothing that may be `apart`. Raises `ArtifactError` for a target that runs no programs of ours,
-    `PickError` for schedules of what is fused otherwise, `ImportFailedError` for an output that no
-    input changes."""
+    nothing that may be `apart`. `refused` says by name which operators onnxruntime runs, since TVM
+    cannot compile them. Raises `ArtifactError` for a target that runs no programs of ours,
+    `PickError` for schedules of what is fused otherwise, `NothingToOffload` where no layer of the
+    network runs on the target."""
     if capability(target, Builds) is None:
         raise ArtifactError(
             f"{target.name} runs no programs of ours, so nothing is built for it; choose a VTA"
@@ -98,30 +104,39 @@ def integer_network(
     from tilewright.networks.integer.network import in_integers
 
     accelerator = Accelerator.of(target, "per-channel" if options.per_channel else "full")
-    model = reference_model(model_with_weights(options.model, options.seed))
     if options.sizes:
         raise ArtifactError(
             f"--sizes makes a library for a processor, and streams of {target.name} have one "
             "shape; give --input-shape instead"
         )
-    network = load(options.model, options.input_shapes, options.seed)
-    refuse_unsupported(options.model, network.examined.unsupported)  # before it is quantised
-    if network.examined.constant_outputs:
-        raise ImportFailedError(
-            f"output '{network.examined.constant_outputs[0]}' of '{options.model}' does not depend "
-            "on its inputs; export the model without it"
-        )
+    network = load(
+        options.model, options.input_shapes, options.seed, calibration=options.calibration,
+        allow_code=options.allow_code,
+    )  # fmt: skip
+    network.refuse(refused)
+    split = network.split()
+    if split.compiled is None:
+        raise NothingToOffload(why_not_compiled(network))
+    model, last = split.compiled.weighted, split.last
     decisions = network.decisions_on(accelerator)
-    samples = samples_for(model, options.calibration, options.input_shapes)
+    shapes = options.input_shapes if last is None else {}
+    samples = split.samples(model, options.calibration, shapes)
     labels = None if apart or options.schedules is None else labels_of(options.schedules)
     pool = None
     if not (apart or labels is not None):
         pool = _pool_rule(options, target, accelerator)
-    made = in_integers(
-        model, accelerator, decisions, name=Path(options.model).stem,
-        input_shapes=options.input_shapes, keep_float=options.keep_float, samples=samples,
-        per_channel=options.per_channel, exact=options.exact, pool=pool, apart=pool is None,
-    )  # fmt: skip
+    try:
+        made = in_integers(
+            model, accelerator, decisions, name=Path(options.model).stem, input_shapes=shapes,
+            keep_float=options.keep_float, samples=samples, per_channel=options.per_channel,
+            exact=options.exact, pool=pool, apart=pool is None, refused=refused,
+        )  # fmt: skip
+    except NothingToQuantise as error:
+        raise NothingToOffload(str(error)) from error
+    if not made.graph.layers:
+        left = next(iter(made.graph.left.items()), None)
+        why = "it has no layer for it" if left is None else f"'{left[0]}': {left[1]}"
+        raise NothingToOffload(f"no layer runs on {target.name}: {why}")
     graph = made.graph
     if labels is not None and options.schedules is not None:
         graph = _labelled(graph, labels, options.schedules / FUSION)
@@ -131,8 +146,17 @@ def integer_network(
     operators = model_report(network.examined, accelerator, decisions).operators
     return IntegerNetwork(
         graph, dict(made.quantisation), made.warnings, model, samples.judging, tolerance,
-        {each.name: each.cpu_seconds for each in operators},
+        _seconds(graph, {each.name: each.cpu_seconds for each in operators}), last,
     )  # fmt: skip
+
+
+def _seconds(graph: IntegerGraph, of_operators: Mapping[str, float]) -> Mapping[str, float]:
+    """Add what regions take, which are operators of islands."""
+    of_regions = {
+        REGION_NAME.format(number): sum(of_operators.get(name, 0.0) for name, _ in region.operators)
+        for number, region in enumerate(graph.regions)
+    }
+    return {**of_operators, **of_regions}
 
 
 def link_artifact(
@@ -144,8 +168,16 @@ def link_artifact(
         made.graph, picks, target, kind_of(options.target)[0].name, options.out,
         notes={"quantisation": made.quantisation}, bare=options.bare,
         check=artifact.check_of(made.source, made.samples), tolerance=made.tolerance,
-        cpu_seconds=made.cpu_seconds,
+        cpu_seconds=made.cpu_seconds, last=made.last,
     )  # fmt: skip
+
+
+def why_not_compiled(network: Network) -> str:
+    """Return the first operator that kept a network from being compiled."""
+    causes = [cause for region in network.examined.regions for cause in region.causes]
+    if not causes:
+        return "it has no convolution, product or pool"
+    return f"'{causes[0].name}' ({causes[0].operator}): {causes[0].reason}"
 
 
 def _labelled(graph: IntegerGraph, labels: Mapping[str, bool], path: Path) -> IntegerGraph:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from tilewright import networks
-from tilewright.core.files import Json
+from tilewright.core.files import Json, as_text
 from tilewright.networks.artifact import ArtifactError
 from tilewright.networks.artifact.accuracy import (
     OF_QUANTISED,
@@ -25,25 +26,31 @@ from tilewright.networks.artifact.compiled import (
     CompiledArtifact,
     CompiledFiles,
     compile_files,
+    region_files,
 )
 from tilewright.networks.artifact.folder import write_folder
 from tilewright.networks.artifact.sized import joined
 from tilewright.networks.dynamic_sizes import SizedShapes, named_shapes, shapes_at
 from tilewright.networks.float32 import is_quantised
+from tilewright.networks.neutral_padding import padding_obstacles
 from tilewright.networks.onnx_file import read
+from tilewright.networks.onnx_qoperator import to_qdq
 from tilewright.networks.quantise.samples import Input, read_samples
+from tilewright.networks.strip_weights import without_weights
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import float_type_of
 from tilewright.targets.layer import NamedShape
 from tilewright.targets.registry import kind_of
 from tilewright.targets.workload import Workload
+from tilewright.tuning.build_artifact import why_not_compiled
 from tilewright.tuning.build_options import BuildOptions
 
 if TYPE_CHECKING:
     from tilewright.networks.compiled.layers import KernelLayer
-    from tilewright.networks.network import Network
-    from tilewright.networks.onnx_split import OnnxTail
+    from tilewright.networks.imported_model import Whole
+    from tilewright.networks.network import Network, SplitNetwork
+    from tilewright.networks.partition.last_regions import LastRegions
 
 
 def check_library(options: BuildOptions, target: Target) -> None:
@@ -57,79 +64,106 @@ def check_library(options: BuildOptions, target: Target) -> None:
             )
 
 
+NOTHING_COMPILED = "nothing of {} is compiled, onnxruntime runs all of it: {}"
+
+
 @dataclass(frozen=True, eq=False)
-class SplitNetwork:
-    """What is compiled of a network, and what onnxruntime runs behind it, if anything."""
+class CpuNetwork:
+    """A network on its way to a library: what of it is compiled, and its layers that the target
+    has kernels for. Where there are none, onnxruntime runs all of it; `why` says why."""
 
-    compiled: Network
-    tail: OnnxTail | None = None
+    network: Network
+    split: SplitNetwork
+    layers: Sequence[KernelLayer] = ()
+    why: str = ""
 
 
-def read_layers(options: BuildOptions, target: Target) -> tuple[SplitNetwork, list[KernelLayer]]:
-    """The network, and its layers that the target has kernels for. Raises `ArtifactError` where
-    there are none, and what reading the model raises."""
+def read_layers(
+    options: BuildOptions, target: Target, refused: Mapping[str, str] = MappingProxyType({})
+) -> CpuNetwork:
+    """The network, and its layers that the target has kernels for. `refused` says by name which
+    operators cannot be compiled. Raises what reading the model raises."""
     from tilewright.networks.compiled.activations import activated_layers
 
-    network = networks.load(options.model, options.input_shapes or None, options.seed)
-    split = SplitNetwork(network)
-    if network.examined.unsupported:
-        split = SplitNetwork(*network.split())
+    network = networks.load(
+        options.model, options.input_shapes or None, options.seed, allow_code=options.allow_code
+    )
+    network.refuse(refused)
+    split = network.split()
+    if split.compiled is None:
+        return CpuNetwork(network, split, why=why_not_compiled(network))
     whole = split.compiled.whole
     layers = activated_layers(whole.flat, target.space, float_type_of(target))
-    if not layers:
-        raise ArtifactError(
-            f"no layer of {options.model} has a kernel on {target.name}, there is nothing to "
-            "build; 'tilewright inspect' says why"
-        )
-    return split, layers
+    why = "" if layers else f"no layer has a kernel on {target.name}"
+    return CpuNetwork(network, split, layers, why)
+
+
+def run_in_onnxruntime(
+    options: BuildOptions, target: Target, network: Network, why: str
+) -> tuple[CompiledFiles, tuple[str, ...]]:
+    """The artifact of a network of which nothing is compiled, and the warning that says so. Raises
+    as `networks.artifact.compiled.region_files`."""
+    last = network.as_region()
+    name = Path(options.model).stem
+    made = region_files(
+        last, target, kind_of(options.target)[0].name, name=name, total_macs=last.regions[0].macs
+    )
+    return made, (NOTHING_COMPILED.format(name, why),)
 
 
 def compile_library(
     options: BuildOptions,
     target: Target,
-    network: SplitNetwork,
-    layers: Sequence[KernelLayer],
+    network: CpuNetwork,
     picks: Mapping[Workload, Pick],
 ) -> CompiledFiles:
     """Compile the network with these schedules, and compare it with its source on samples, where
     any were given or its numbers are shorter than float32. Raises as
     `networks.artifact.compiled.compile_files`, `ArtifactError` for outputs beyond the tolerance on
     the samples, and `InputError` for samples that do not fit."""
-    found = network.compiled.examined.found
+    compiled, last = network.split.compiled, network.split.last
+    assert compiled is not None
+    examined = network.network.examined
+    found = examined.found
     tolerance = options.tolerance
     usual = OF_BFLOAT16 if float_type_of(target) == "bfloat16" else TOLERANCE
     if any(map(is_quantised, found.calls)):
         usual = OF_QUANTISED
     if tolerance is None:
         tolerance = usual
-    macs = sum(found.macs.values())
-    picked = [layer for layer in layers if layer.workload in picks]
+    macs = sum((*examined.found.macs.values(), *examined.region_macs.values()))
+    picked = [layer for layer in network.layers if layer.workload in picks]
     made = compile_files(
-        network.compiled.whole, picked, dict(picks), target, kind_of(options.target)[0].name,
-        name=Path(options.model).stem, total_macs=macs, tolerance=tolerance, tail=network.tail,
+        compiled.whole, picked, dict(picks), target, kind_of(options.target)[0].name,
+        name=Path(options.model).stem, total_macs=macs, tolerance=tolerance, last=last,
     )  # fmt: skip
     if options.calibration is None and usual == TOLERANCE:
         return made
-    return _judged(options, target, network, made, tolerance)
+    return _judged(options, target, last or compiled.whole, made, tolerance)
 
 
 def _judged(
-    options: BuildOptions, target: Target, network: SplitNetwork, made: CompiledFiles, bound: float
-) -> CompiledFiles:
+    options: BuildOptions, target: Target, source: LastRegions | Whole, made: CompiledFiles,
+    bound: float,
+) -> CompiledFiles:  # fmt: skip
     """What was made, with its accuracy on samples in the manifest: given ones, or seeded ones.
     Raises `ArtifactError` beyond the bound, and `InputError`."""
-    source = network.tail or network.compiled.whole
     one = source.seeded_inputs()
     inputs = [Input(name, array.shape, array.dtype) for name, array in one.items()]
     if options.calibration is None:
+        accepted = {
+            name: array
+            for name, array in CompiledArtifact(made.manifest, made.files).check_inputs().items()
+            if array.dtype.kind != "f"
+        }
         feeds: Sequence[Mapping[str, NDArray[Any]]] = [
-            source.seeded_inputs(seed) for seed in range(SAMPLES)
+            {**source.seeded_inputs(seed), **accepted} for seed in range(SAMPLES)
         ]
     else:
         given = read_samples(options.calibration, inputs)
         feeds = (*given.feeds, *given.held_out)
     expected = [source.reference(dict(feed)) for feed in feeds]
-    check = Check(feeds, expected, network.compiled.whole.reference_name)
+    check = Check(feeds, expected, as_text(made.manifest["reference"]))
     artifact = CompiledArtifact(made.manifest, made.files)
     found = accuracy(check, artifact.infer, bound, {})
     refuse(found, Path(options.model).stem)
@@ -138,10 +172,12 @@ def _judged(
 
 @dataclass(frozen=True)
 class DynamicModel:
-    """The inputs of a model, dynamic axes by name, and their shapes at the sizes that are asked."""
+    """The inputs of a model, dynamic axes by name, and their shapes at the sizes that are asked.
+    `obstacles` says by dimension why inputs must not be padded along it, "" where they may."""
 
     inputs: Mapping[str, NamedShape]
     wanted: tuple[SizedShapes, ...]
+    obstacles: Mapping[str, str]
 
 
 def read_sizes(options: BuildOptions) -> DynamicModel:
@@ -154,8 +190,11 @@ def read_sizes(options: BuildOptions) -> DynamicModel:
         )
     if options.input_shapes:
         raise ArtifactError("give either --sizes or --input-shape: both say how large inputs are")
-    inputs = named_shapes(read(Path(options.model)))
-    return DynamicModel(inputs, tuple(shapes_at(inputs, options.sizes)))
+    model = read(Path(options.model))
+    inputs = named_shapes(model)
+    wanted = tuple(shapes_at(inputs, options.sizes))
+    weightless = without_weights(to_qdq(model))
+    return DynamicModel(inputs, wanted, padding_obstacles(weightless, inputs, options.sizes))
 
 
 def join_sizes(
@@ -163,10 +202,10 @@ def join_sizes(
 ) -> CompiledFiles:
     """One artifact of the libraries of a model's sizes."""
     sizes = [each.sizes for each in model.wanted]
-    return joined(model.inputs, list(zip(sizes, made, strict=True)))
+    return joined(model.inputs, list(zip(sizes, made, strict=True)), model.obstacles)
 
 
 def write_library(options: BuildOptions, made: CompiledFiles) -> Mapping[str, Json]:
-    """Write the folder; its manifest. Raises `ArtifactError` where other files are in the way."""
-    write_folder(options.out, made.files, made.manifest)
-    return made.manifest
+    """Write the folder and return its manifest. Raises `ArtifactError` where other files are in the
+    way."""
+    return write_folder(options.out, made.files, made.manifest)

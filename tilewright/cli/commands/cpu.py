@@ -24,10 +24,17 @@ def _group() -> None:
 @commands.command("runtime")
 def runtime(
     out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the sources.")],
+    artifact: Annotated[
+        Path | None,
+        typer.Option("--for", metavar="ART", help="Refuse an artifact that C cannot run."),
+    ] = None,
 ) -> None:
     """Write what a C program needs to run the libraries of 'tilewright build --target cpu': a
     header, its source, an example with a Makefile, and TVM's runtime (6 MB)."""
+    from tilewright.networks.artifact.regions import refuse_regions
     from tilewright.networks.compiled.c_interface import write_c_interface
 
+    if artifact is not None:
+        refuse_regions(artifact)
     write_c_interface(out)
     typer.echo(f"{as_typed(str(out))}: make -C {as_typed(str(out))} builds the example")

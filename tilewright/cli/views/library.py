@@ -89,7 +89,10 @@ def show_errors(
         if each.wrong:
             name = as_text(artifact.rows[each.layer]["name"])
             say(console, f"{name}: differs from the reference by {each.error:.1e}")
-    right, worst = sum(not each.wrong for each in errors), max(each.error for each in errors)
+    right, worst = (
+        sum(not each.wrong for each in errors),
+        max((each.error for each in errors), default=0.0),
+    )
     say(
         console,
         f"{right} of {len(errors)} {plural(len(errors), 'layer')} of {artifact.name} agree with "

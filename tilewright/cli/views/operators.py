@@ -10,15 +10,18 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.cli.views.terminal import columns_of, fitted_table
+from tilewright.networks.model_analysis import JOINED
 from tilewright.networks.report import ModelReport, OperatorReport
-from tilewright.reports.number_format import mega, milliseconds, percent
+from tilewright.reports.number_format import mega, milliseconds, percent, plural
 from tilewright.targets.display_names import shape
 from tilewright.targets.workload import parse_workload
 
-STYLES = {"offloaded": "green", "cpu": "yellow", "unsupported": "bold red"}
-OFFLOADED = {"offloaded": "accel.", "cpu": "CPU", "unsupported": "none"}
+STYLES = {
+    "offloaded": "green", "cpu": "yellow", "onnxruntime": "cyan", "unsupported": "bold red",
+}  # fmt: skip
+OFFLOADED = {"offloaded": "accel.", "cpu": "CPU", "onnxruntime": "ORT", "unsupported": "none"}
 WHY = "workload or reason"
-KERNELS = {"offloaded": "kernel", "cpu": "TVM", "unsupported": "ORT"}
+KERNELS = {"offloaded": "kernel", "cpu": "TVM", "onnxruntime": "ORT", "unsupported": "none"}
 
 
 def show_report(
@@ -47,22 +50,37 @@ def show_report(
         console.print(_times(report), highlight=False)
     for note in report.notes:
         console.print(f"note: {note}", highlight=False)
-    for operator in report.by_status("unsupported") if has_host else ():
+    for line in region_lines(report):
+        console.print(line, highlight=False)
+    for operator in report.by_status("unsupported"):
         console.print(f"{operator.name}: {operator.reason}; {operator.next_step}", style="red")
+
+
+def region_lines(report: ModelReport) -> list[str]:
+    """Return what onnxruntime runs: one line per region, with the operator that caused it."""
+    lines = []
+    for region in report.regions:
+        count = len(region.operators)
+        operators = f"{count} {plural(count, 'operator')} ({mega(region.macs)} MMAC)"
+        cause = f"'{region.cause}' ({region.cause_type}): {region.reason}"
+        because = f", because of {cause}" if region.cause else ""
+        lines.append(f"onnxruntime (ORT) runs {operators}{because}")
+    return lines
 
 
 def _rest_of_library(report: ModelReport) -> str:
     """What a library does with the rest."""
-    left = len(report.by_status("unsupported"))
-    if not left:
+    if not report.by_status("onnxruntime"):
         return "TVM compiles the rest"
-    return f"TVM compiles the rest, but for {left} that onnxruntime (ORT) runs, with all behind"
+    return "TVM compiles the rest, but for what onnxruntime runs"
 
 
 def _rest(report: ModelReport) -> str:
     """What the figures before it leave out."""
     if report.by_status("unsupported"):
-        return "some operators cannot be imported"
+        return "some operators cannot be converted"
+    if report.by_status("onnxruntime"):
+        return "the rest stays on the CPU, part of it in onnxruntime"
     return "the rest stays on the CPU" if report.offloaded_macs else "nothing here can be tuned"
 
 
@@ -79,6 +97,8 @@ def _times(report: ModelReport) -> str:
 
 def _matters(operator: OperatorReport) -> bool:
     alone = operator.status == "cpu" and operator.cpu_seconds > 0
+    if operator.status == "onnxruntime":
+        return not operator.reason.startswith(JOINED)
     done = operator.macs > 0 or operator.workload is not None or alone
     return done or operator.status == "unsupported" or bool(operator.next_step)
 

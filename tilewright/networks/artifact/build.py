@@ -13,7 +13,9 @@ from tilewright.networks.artifact.accuracy import CHECK_FILE, OF_FLOAT, Check, a
 from tilewright.networks.artifact.errors import ArtifactError
 from tilewright.networks.artifact.folder import in_the_way, specification, write_folder
 from tilewright.networks.artifact.load import CPU_LIBRARY, Artifact
+from tilewright.networks.artifact.regions import ArtifactRegions, write_regions
 from tilewright.networks.cpu_costs import SECONDS, SLOWDOWN
+from tilewright.networks.graph import data_inputs
 from tilewright.targets.artifact_types import Built, HostStep, LayerGraph, Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Builds, HasHost, capability
@@ -22,18 +24,21 @@ from tilewright.targets.workload import Workload, canonical
 
 if TYPE_CHECKING:
     from tilewright.networks.integer.graph import CpuIsland, IntegerGraph
+    from tilewright.networks.partition.last_regions import LastRegions
 
 
 def build(
     graph: IntegerGraph, schedules: Sequence[Pick], target: Target, target_kind: str, out: Path, *,
     notes: Mapping[str, Json] | None = None, bare: bool = False, check: Check | None = None,
     tolerance: float = OF_FLOAT, cpu_seconds: Mapping[str, float] | None = None,
+    last: LastRegions | None = None,
 ) -> Mapping[str, Json]:  # fmt: skip
     """Write an artifact to `out` and return its manifest; `schedules` has one for each of
     `graph.layers`, `target_kind` is what `targets.registry.rebuild` knows the target by, and
     `notes` are further entries of the manifest, such as how the model was quantised. The artifact
     is run on the inputs of `check` before it is written. `cpu_seconds` estimates what operators
-    take on the CPU beside the target, by name.
+    take on the CPU beside the target, by name. Behind the graph, onnxruntime runs the `last`
+    regions.
 
     Raises `ArtifactError` for a target that builds nothing, a folder with other files, outputs
     further from those of `check` than `tolerance` (of their size), and, if it is to be `bare`, work
@@ -46,17 +51,40 @@ def build(
     files = dict(made.files)
     if graph.islands:
         files[CPU_LIBRARY] = _library(graph)
-    manifest = _manifest(graph, made, target, target_kind, notes or {}, cpu_seconds)
+    manifest = {
+        **_manifest(graph, made, target, target_kind, notes or {}, cpu_seconds),
+        "regions": write_regions(graph.regions, () if last is None else last.regions, files),
+    }
+    if last is not None:
+        manifest |= _whole_network(last)
     if check is not None:
         layers = [as_object(row) for row in as_list(manifest["layers"])]
         library = files.get(CPU_LIBRARY)
-        artifact = Artifact(manifest, builds.open(files, layers), library)
-        found = accuracy(check, artifact.infer, tolerance, artifact.zero_points)
+        regions = ArtifactRegions(manifest["regions"], files)
+        artifact = Artifact(manifest, builds.open(files, layers), library, regions=regions)
+        found = accuracy(check, artifact.infer_layers, tolerance, artifact.zero_points)
         refuse(found, graph.name)
         files[CHECK_FILE] = check.packed()
         manifest["accuracy"] = found.to_json()
-    write_folder(out, files, manifest)
-    return manifest
+    return write_folder(out, files, manifest)
+
+
+def _whole_network(last: LastRegions) -> dict[str, Json]:
+    """What a network with regions behind its last layer takes and gives."""
+    infos = {"inputs": data_inputs(last.whole), "outputs": list(last.whole.graph.output)}
+    found: dict[str, Json] = {}
+    for key, values in infos.items():
+        found[f"network_{key}"] = [
+            {
+                "name": info.name,
+                "shape": list(last.shape_of(info)),
+                "dtype": last.dtype_of(info),
+                "scale": None,
+                "zero_point": None,
+            }
+            for info in values
+        ]
+    return found
 
 
 def check_possible(graph: IntegerGraph, target: Target, out: Path, *, bare: bool = False) -> Builds:

@@ -3,21 +3,20 @@
 manifest.json   what it is, each layer's kernel and schedule, the digests of the files
 network.so      the network, for TVM's virtual machine
 weights.bin     its weights, which are mapped; only where they are large
-tail.onnx       what TVM cannot import and all behind it, for onnxruntime; only where there is such
-check.npz       seeded inputs, and what the source model gives for them
+region0.onnx    operators that onnxruntime runs; one file for each region, if there are any
+check.npz       samples of several kinds, and what the source model gives for them
 """
 
 from __future__ import annotations
 
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,16 +29,24 @@ from tilewright.core.files import (
     as_number,
     as_object,
     as_text,
-    pack_arrays,
-    unpack_arrays,
 )
-from tilewright.core.lazy_module import lazy_module
+from tilewright.core.forks import PerProcess, with_living_pool
 from tilewright.networks.artifact.compiled_profile import CallTime, LibraryProfile, profile_of
-from tilewright.networks.artifact.errors import ArtifactError, InaccurateError
+from tilewright.networks.artifact.errors import ArtifactError
 from tilewright.networks.artifact.folder import AGAIN, map_file, read_files, specification
+from tilewright.networks.artifact.library_check import (
+    decisive_samples,
+    pack_samples,
+    samples_of,
+    unchecked_outputs,
+    unpack_samples,
+    worst_output,
+)
+from tilewright.networks.artifact.regions import PREFIX, ArtifactRegions, write_regions
 from tilewright.networks.artifact.run import Array, checked
 from tilewright.networks.artifact.weights_file import WEIGHTS, packed, unpacked
-from tilewright.networks.compiled.thread_pool import use_threads
+from tilewright.networks.compiled.thread_pool import chosen_threads, use_threads
+from tilewright.networks.sample_values import TEXT, Sample
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import CompilesKernels, capability
@@ -53,12 +60,12 @@ if TYPE_CHECKING:
     from tilewright.networks.compiled.loaded_library import LoadedLibrary, Moved
     from tilewright.networks.compiled.transposed_operands import MovedAxes
     from tilewright.networks.imported_model import Whole
-    from tilewright.networks.onnx_split import OnnxTail
-
-onnxruntime = lazy_module("onnxruntime")
+    from tilewright.networks.partition.last_regions import LastRegions
 
 KIND = "library"
-LIBRARY, CHECK, TAIL = "network.so", "check.npz", "tail.onnx"
+LIBRARY, CHECK = "network.so", "check.npz"
+CONTAINERS = ("sequence", "map", "optional", "sparse_tensor")
+"""Element types of outputs that are no tensors, as onnxruntime gives them."""
 TOLERANCE = 1e-4
 """Largest difference that counts as equal, as a share of the largest value."""
 OF_BFLOAT16 = 0.05
@@ -95,15 +102,15 @@ class CompiledFiles:
 def compile_files(
     whole: Whole, layers: Sequence[KernelLayer], picks: Mapping[Workload, Pick], target: Target,
     target_kind: str, *, name: str, total_macs: int, tolerance: float = TOLERANCE,
-    tail: OnnxTail | None = None,
+    last: LastRegions | None = None,
 ) -> CompiledFiles:  # fmt: skip
     """A network as a library; `picks` has a schedule of each workload. Behind `whole`, onnxruntime
-    runs the `tail`.
+    runs the `last` regions.
 
     Raises `ArtifactError` for a target that compiles no kernels, a kernel that is wrong on seeded
     tensors, and outputs that are further from the source model's than `tolerance`, a share of the
-    largest value, `WorkloadError` for a schedule that does not apply, `ImportFailedError` where TVM
-    cannot compile the rest or nothing can link it.
+    largest value, `WorkloadError` for a schedule that does not apply, `UncompilableError` where TVM
+    cannot compile the rest, `ImportFailedError` where nothing can link it.
     """
     from tilewright.networks.compiled.attention import JoinedAttention
     from tilewright.networks.compiled.library import compiled, library_bytes
@@ -114,13 +121,10 @@ def compile_files(
     made = rewritten(whole.flat, layers, kernels, compiles.registers)
     attention = JoinedAttention(made, compiles)
     executable, weights = compiled(
-        made.module, compiles.code_target(), compiles.code_pipeline(), whole.flat.module, attention
+        made.module, compiles.code_target(), compiles.code_pipeline(), whole.flat, attention
     )
     library = library_bytes(executable)
-    inputs = (tail or whole).seeded_inputs()
-    check = {f"input {key}": array for key, array in inputs.items()}
-    expected = (tail or whole).reference(inputs)
-    check |= {f"output {key}": array for key, array in expected.items()}
+    samples = samples_of(last or whole)
     rows = [
         _row(layer, function, picks[layer.workload], target)
         | ({"moved": [_moved(*each) for each in moved]} if moved else {})
@@ -131,22 +135,7 @@ def compile_files(
             zip(made.layers, made.called, made.moved, made.bfloat16, made.frames, strict=True)
         )
     ]
-    manifest: dict[str, Json] = {
-        "kind": KIND,
-        "network": name,
-        "target": target.name,
-        "inputs": [_tensor(key, array) for key, array in inputs.items()],
-        "outputs": [_tensor(key, array) for key, array in expected.items()],
-        "macs": {
-            "total": total_macs, "kernels": sum(layer.workload.macs for layer in made.layers),
-        },
-        "layers": rows,
-        "specification": specification(target, target_kind),
-        "tvm": version("apache-tvm"),
-        "reference": whole.reference_name,
-        "tolerance": tolerance,
-    }  # fmt: skip
-    files = {LIBRARY: library, CHECK: pack_arrays(check)}
+    files = {LIBRARY: library, CHECK: pack_samples(samples)}
     if weights:
         files[WEIGHTS] = packed(weights)
     if len(files.get(WEIGHTS, b"")) > LIBRARY_BYTES:
@@ -154,11 +143,18 @@ def compile_files(
             f"the packed weights of {name} take more than {LIBRARY_BYTES >> 30} GiB, more than is "
             "read again; build a smaller model"
         )
-    if tail is not None:
-        files[TAIL] = tail.model.SerializeToString()
-        manifest["tail"] = _tail(tail, whole)
-        for row in map(as_object, as_list(manifest["outputs"])):
-            row["shape"] = list(tail.output_shape(as_text(row["name"])))
+    kernels_macs = sum(layer.workload.macs for layer in made.layers)
+    manifest = {
+        **_described(last or whole, samples[0], target, target_kind, name, tolerance),
+        "macs": {"total": total_macs, "kernels": kernels_macs},
+        "layers": rows,
+        "reads": list(whole.inputs),
+        "gives": list(whole.outputs),
+        "compiled_operators": len({binding.node for binding in whole.flat.bindings}),
+        "tvm": version("apache-tvm"),
+        "reference": whole.reference_name,
+        "regions": write_regions(whole.regions, () if last is None else last.regions, files),
+    }
     artifact = CompiledArtifact(manifest, files)
     for found in artifact.verify(target):
         if found.wrong:
@@ -167,15 +163,74 @@ def compile_files(
                 f"{found.error:.2g} of its largest value on seeded tensors, and the bound is "
                 f"{found.bound:g}; build with more --trials, and report the model"
             )
-    error = artifact.output_error()
-    if not error <= tolerance:
-        raise InaccurateError(
-            f"an output of {name} is off by {error:.2g} of its largest value, compared with "
-            f"{whole.reference_name} on the source model, and the bound is {tolerance:g}; raise "
-            "--tolerance, or report the model"
-        )
+    return _checked(artifact, files, manifest, samples, last or whole, tolerance)
+
+
+def region_files(
+    last: LastRegions, target: Target, target_kind: str, *, name: str, total_macs: int
+) -> CompiledFiles:
+    """A network of which nothing is compiled: onnxruntime runs it. Raises `ImportFailedError` where
+    it does not take it."""
+    samples = samples_of(last)
+    files: dict[str, bytes] = {CHECK: pack_samples(samples)}
+    manifest = {
+        **_described(last, samples[0], target, target_kind, name, TOLERANCE),
+        "macs": {"total": total_macs, "kernels": 0},
+        "layers": [],
+        "reads": [],
+        "gives": [],
+        "compiled_operators": 0,
+        "reference": "onnxruntime",
+        "regions": write_regions((), last.regions, files),
+    }
+    artifact = CompiledArtifact(manifest, files)
+    return _checked(artifact, files, manifest, samples, last, TOLERANCE)
+
+
+def _checked(
+    artifact: CompiledArtifact, files: dict[str, bytes], manifest: dict[str, Json],
+    samples: Sequence[Sample], source: LastRegions | Whole, tolerance: float,
+) -> CompiledFiles:  # fmt: skip
+    """Return the files with the samples that decide, once the artifact gives what its source gives
+    on them. Raises as `decisive_samples`."""
+    kept, error = decisive_samples(samples, artifact.infer, source, tolerance, artifact.name)
+    files[CHECK] = pack_samples(kept)
     manifest["error"] = error
+    manifest["samples"] = [sample.kind for sample in kept]
+    containers = [value.name for value in artifact.outputs if value.dtype in CONTAINERS]
+    manifest["not_checked"] = list[Json]([*unchecked_outputs(kept), *containers])
     return CompiledFiles(files, manifest)
+
+
+def _described(
+    source: LastRegions | Whole, sample: Sample, target: Target, target_kind: str,
+    name: str, tolerance: float,
+) -> dict[str, Json]:  # fmt: skip
+    """Return what a manifest says of any network; `sample` has its inputs and outputs."""
+    from tilewright.networks.partition.last_regions import LastRegions
+
+    inputs, expected = sample.inputs, sample.outputs
+    if isinstance(source, LastRegions):
+        outputs = []
+        for info in source.whole.graph.output:
+            if container := source.container_of(info):
+                outputs.append({"name": info.name, "shape": [], "dtype": container})
+                continue
+            row = _tensor(info.name, expected[info.name])
+            known = source.output_shape(info.name)
+            row["shape"] = [-1] * len(as_list(row["shape"])) if known is None else list(known)
+            outputs.append(row)
+    else:
+        outputs = [_tensor(key, array) for key, array in expected.items()]
+    return {
+        "kind": KIND,
+        "network": name,
+        "target": target.name,
+        "inputs": [_tensor(key, array) for key, array in inputs.items()],
+        "outputs": list[Json](outputs),
+        "specification": specification(target, target_kind),
+        "tolerance": tolerance,
+    }
 
 
 def compiles_kernels(target: Target) -> CompilesKernels:
@@ -202,45 +257,47 @@ class CompiledArtifact:
         keys = as_object(as_object(manifest["specification"])["keys"])
         self._built_for = as_int(keys.get("threads", usable_cores()))
         self.name, self.target = as_text(manifest["network"]), as_text(manifest["target"])
-        self._caller, self._opening = threading.local(), threading.Lock()
-        self._library, self._check = bytes(files[LIBRARY]), files[CHECK]
+        self._caller, self._opening = threading.local(), PerProcess(threading.Lock)
+        self._library, self._check = bytes(files.get(LIBRARY, b"")), files[CHECK]
+        self._compiled = LIBRARY in files
         weights = files.get(WEIGHTS)
         self._weights = [] if weights is None else unpacked(np.frombuffer(weights, np.uint8))
         self.inputs, self.outputs = _values(manifest["inputs"]), _values(manifest["outputs"])
         self.rows = tuple(as_object(row) for row in as_list(manifest["layers"]))
-        self._tail_model = bytes(files[TAIL]) if TAIL in files else None
-        self._tail_lock = threading.Lock()
-        self._tail_session: Any = None
-        tail = None if self._tail_model is None else as_object(manifest["tail"])
-        names = ([value.name for value in values] for values in (self.inputs, self.outputs))
+        self._regions = ArtifactRegions(manifest.get("regions", []), files)
         self._reads, self._gives = (
-            names
-            if tail is None
-            else (list(map(as_text, as_list(tail[key]))) for key in ("reads", "gives"))
+            [as_text(name) for name in as_list(manifest.get(key, [v.name for v in values]))]
+            for key, values in (("reads", self.inputs), ("gives", self.outputs))
         )
 
+    @with_living_pool
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One inference: arrays of the shape of each of `inputs`, by name, in; of each of
         `outputs` out. Raises `InputError` for inputs that do not fit."""
         arrays = checked(self.inputs, inputs)
-        made = dict(zip(self._gives, self._ready(self._of_head(arrays)), strict=True))
-        if self._tail_model is None:
+        made = self._run_compiled(arrays)
+        if not self._regions:
             return made
         known = {**arrays, **made}
-        known |= self._run_tail(known)
+        known |= self._regions.run_last(known)
         return {value.name: known[value.name] for value in self.outputs}
 
+    @with_living_pool
     def run(
         self, inputs: Mapping[str, Array], *, layers: bool = False
     ) -> tuple[dict[str, Array], LibraryProfile]:
         """One inference, shapes as in `infer`, and some more for how long it takes: medians, of the
         whole and, if `layers`, of each call. Raises `InputError` for inputs that do not fit."""
-        outputs, arrays = self.infer(inputs), self._of_head(checked(self.inputs, inputs))
-        whole = self._ready.timed(arrays, PROFILED if layers else TIMED)
-        calls = [self._ready.profiled(arrays) for _ in range(PROFILED if layers else 0)]
+        outputs, known = self.infer(inputs), checked(self.inputs, inputs)
+        times = PROFILED if layers else TIMED
+        whole, calls = np.zeros(times), list[Sequence[tuple[str, float]]]()
+        if self._compiled:
+            arrays = self._read(known)
+            whole = self._ready.timed(arrays, times)
+            calls = [self._ready.profiled(arrays) for _ in range(times if layers else 0)]
         found = profile_of(self._call_times(), whole, calls)
-        if self._tail_model is not None:
-            seconds = self._tail_seconds(inputs, arrays, len(whole))
+        if self._regions:
+            seconds = self._regions.time_last({**known, **self._run_compiled(known)}, times)
             found = replace(
                 found, seconds=found.seconds + seconds,
                 others=(*found.others, ("onnxruntime", seconds)) if layers else (),
@@ -252,6 +309,13 @@ class CompiledArtifact:
         layers call is run once. Kernels are those of `target`, by default of what the manifest
         says. Kernels that are part of an attention's function, or read frames
         that overlap, do not stand there alone: `output_error` has them."""
+        return iter(self._kernel_errors(target))
+
+    @with_living_pool
+    def _kernel_errors(self, target: Target | None) -> list[KernelError]:
+        if not self.rows:
+            return []
+        errors: list[KernelError] = []
         if target is None:
             spec = as_object(self.manifest["specification"])
             target = rebuild(as_text(spec["kind"]), as_object(spec["keys"]), "")
@@ -267,49 +331,45 @@ class CompiledArtifact:
                 stored = [_stored(each) for each in as_list(row.get("bfloat16", []))]
                 function = self._ready.function(name, [_places(each) for each in moved], stored)
                 known[name] = compiles.kernel_error(workload, config, function)
-            yield KernelError(number, known[name], OF_STORED if row.get("bfloat16") else TOLERANCE)
+            bound = OF_STORED if row.get("bfloat16") else TOLERANCE
+            errors.append(KernelError(number, known[name], bound))
+        return errors
 
     def output_error(self) -> float:
-        """The largest difference of its outputs from the source model's, on the inputs that the
-        folder holds, as a share of an output's largest value."""
-        return largest_error(self.infer(self.check_inputs()), self.check_outputs())
+        """The largest difference of its outputs from the source model's, on the samples that the
+        folder holds, as a share of an output's largest value (`library_check`)."""
+        return max(
+            worst_output(self.infer(sample.inputs), sample.outputs, self.tolerance).error
+            for sample in self.check_samples()
+        )
+
+    def check_samples(self) -> list[Sample]:
+        """The samples that the folder holds."""
+        names = (
+            [value.name for value in values if value.dtype not in CONTAINERS]
+            for values in (self.inputs, self.outputs)
+        )
+        return unpack_samples(bytes(self._check), *names)
 
     def check_inputs(self) -> dict[str, Array]:
-        """The inputs that the folder holds, in the network's shapes."""
-        known = unpack_arrays(bytes(self._check))
-        return {value.name: known[f"input {value.name}"] for value in self.inputs}
-
-    def check_outputs(self) -> dict[str, Array]:
-        """What the source model gives for `check_inputs`, in the outputs' shapes."""
-        known = unpack_arrays(bytes(self._check))
-        return {value.name: known[f"output {value.name}"] for value in self.outputs}
+        """Standard-normal inputs that the folder holds, in the network's shapes."""
+        return dict(self.check_samples()[0].inputs)
 
     @property
     def tolerance(self) -> float:
         """What `output_error` may be."""
         return as_number(self.manifest.get("tolerance", TOLERANCE))
 
-    def _of_head(self, arrays: Mapping[str, Array]) -> list[Array]:
+    def _read(self, arrays: Mapping[str, Array]) -> list[Array]:
         """What the compiled part reads."""
         return [arrays[name] for name in self._reads]
 
-    def _run_tail(self, known: Mapping[str, Array]) -> dict[str, Array]:
-        feeds = {info.name: known[info.name] for info in self._tail.get_inputs()}
-        left = [value.name for value in self.outputs if value.name not in self._gives]
-        return dict(zip(left, self._tail.run(left, feeds), strict=True))
-
-    def _tail_seconds(
-        self, inputs: Mapping[str, Array], arrays: Sequence[Array], times: int
-    ) -> float:
-        """The median of what onnxruntime takes behind the compiled part."""
-        made = self._ready(arrays)
-        known = {**inputs, **dict(zip(self._gives, made, strict=True))}
-        taken = []
-        for _ in range(times):
-            begun = time.perf_counter()
-            self._run_tail(known)
-            taken.append(time.perf_counter() - begun)
-        return float(np.median(taken))
+    def _run_compiled(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """What the compiled part gives, by name; nothing where all runs in onnxruntime."""
+        if not self._compiled:
+            self._regions.open(chosen_threads(self._threads, self._built_for))
+            return {}
+        return dict(zip(self._gives, self._ready(self._read(arrays)), strict=True))
 
     def _call_times(self) -> list[CallTime]:
         """A row each; the products of an attention are one call, that of the second."""
@@ -321,24 +381,11 @@ class CompiledArtifact:
         ]
 
     @property
-    def _tail(self) -> Any:
-        """onnxruntime's session, on as many threads as the library."""
-        with self._tail_lock:
-            if self._tail_session is None:
-                options = onnxruntime.SessionOptions()
-                options.log_severity_level = 4
-                options.intra_op_num_threads = self._threads or 0  # set by the head's first call
-                self._tail_session = onnxruntime.InferenceSession(
-                    self._tail_model, options, providers=["CPUExecutionProvider"]
-                )
-            return self._tail_session
-
-    @property
     def _ready(self) -> LoadedLibrary:
         """The library, with the threads of the calling thread set: TVM has a pool for each."""
         network: LoadedLibrary | None = getattr(self._caller, "network", None)
         if network is None:
-            with self._opening:
+            with self._opening.get():
                 network = self._network
             self._threads = use_threads(self._threads, self._built_for)
             self._caller.network = network
@@ -356,7 +403,8 @@ class CompiledArtifact:
             path = Path(folder) / LIBRARY
             path.write_bytes(self._library)
             self._library = b""
-            return LoadedLibrary(path, self._weights)
+            calls = self._regions.open(chosen_threads(self._threads, self._built_for))
+            return LoadedLibrary(path, self._weights, calls)
 
 
 def open_library(
@@ -368,7 +416,8 @@ def open_library(
     """The library whose files lie in a folder, or in a folder `inner` of it; its manifest lists
     them. Raises `ArtifactError`, and `KeyError` and `ValueError` for what is not as it is built."""
     listed = as_object(manifest["files"])
-    large = [name for name in (inner + WEIGHTS, inner + CHECK) if name in listed]
+    regions = tuple(name for name in listed if name.startswith(inner + PREFIX))
+    large = [name for name in (inner + WEIGHTS, inner + CHECK, *regions) if name in listed]
     others = {key: said for key, said in listed.items() if key not in large}
     files: dict[str, bytes | NDArray[np.uint8]] = {
         **{name: map_file(folder, manifest, name, LIBRARY_BYTES) for name in large},
@@ -376,26 +425,6 @@ def open_library(
     }
     inside = {key.removeprefix(inner): data for key, data in files.items()}
     return CompiledArtifact(manifest, inside, threads)
-
-
-def largest_error(found: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
-    """The largest difference of any output, as a share of that output's largest value; arrays of
-    the outputs' shapes by name."""
-    return max(_error(array, expected[name]) for name, array in found.items())
-
-
-def _error(found: Array, expected: Array) -> float:
-    """The largest difference of a value, as a share of the largest that is finite; infinite where
-    one alone is no number."""
-    if found.shape != expected.shape:
-        return float("inf")
-    ours, real = found.astype(np.float64), expected.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        same = (ours == real) | (np.isnan(ours) & np.isnan(real))
-        off = np.where(same, 0.0, np.abs(ours - real))
-    largest = np.abs(real[np.isfinite(real)]).max(initial=0.0)
-    worst = float(np.where(np.isnan(off), np.inf, off).max(initial=0.0))
-    return worst / float(largest) if worst and largest else worst
 
 
 def _row(layer: KernelLayer, function: str, pick: Pick, target: Target) -> dict[str, Json]:
@@ -443,17 +472,9 @@ def _places(row: Mapping[str, Json]) -> Moved:
     return as_int(row["parameter"]), shape, axes
 
 
-def _tail(tail: OnnxTail, whole: Whole) -> dict[str, Json]:
-    """What the compiled part reads and gives, and the operators behind it."""
-    return {
-        "reads": list(whole.inputs),
-        "gives": list(whole.outputs),
-        "operators": [{"name": name, "operator": kind} for name, kind in tail.operators],
-    }
-
-
 def _tensor(name: str, array: Array) -> dict[str, Json]:
-    return {"name": name, "shape": list(array.shape), "dtype": str(array.dtype)}
+    dtype = TEXT if array.dtype.kind in "OU" else str(array.dtype)
+    return {"name": name, "shape": list(array.shape), "dtype": dtype}
 
 
 def _values(rows: Json) -> tuple[Value, ...]:

@@ -8,12 +8,14 @@ from functools import cached_property
 from math import prod
 from pathlib import Path
 
+from tilewright.core.cores import usable_cores
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
+from tilewright.core.forks import with_living_pool
 from tilewright.networks.artifact.accuracy import CHECK_FILE, NetworkAccuracy, accuracy, unpacked
 from tilewright.networks.artifact.check_order import check_order
 from tilewright.networks.artifact.compiled import KIND as LIBRARY_KIND
-from tilewright.networks.artifact.compiled import LIBRARY, TAIL, CompiledArtifact, open_library
+from tilewright.networks.artifact.compiled import LIBRARY, CompiledArtifact, open_library
 from tilewright.networks.artifact.errors import ArtifactError
 from tilewright.networks.artifact.folder import AGAIN, read_files, read_manifest
 from tilewright.networks.artifact.pipeline import (
@@ -24,6 +26,7 @@ from tilewright.networks.artifact.pipeline import (
     plan,
     run_images,
 )
+from tilewright.networks.artifact.regions import ArtifactRegions
 from tilewright.networks.artifact.run import (
     Array,
     Island,
@@ -31,11 +34,14 @@ from tilewright.networks.artifact.run import (
     Order,
     Profile,
     RunCpu,
+    checked,
     infer,
     layer_times,
 )
+from tilewright.networks.artifact.signature import reason_for_doubt
 from tilewright.networks.artifact.sized import KIND as SIZED_KIND
 from tilewright.networks.artifact.sized import SizedLibrary
+from tilewright.networks.compiled.thread_pool import chosen_threads
 from tilewright.networks.cpu_costs import SLOWDOWN
 from tilewright.targets.artifact_types import BuiltProgram, LayerCheck, StreamTimes
 from tilewright.targets.capabilities import Builds, capability
@@ -60,9 +66,12 @@ class Artifact:
 
     def __init__(
         self, manifest: Mapping[str, Json], program: BuiltProgram, library: bytes | None,
-        check: bytes | None = None,
+        check: bytes | None = None, regions: ArtifactRegions | None = None,
+        threads: int | None = None,
     ) -> None:  # fmt: skip
         self.manifest = manifest
+        self._regions = ArtifactRegions([], {}) if regions is None else regions
+        self._threads = chosen_threads(threads, usable_cores())
         self.name, self.target = as_text(manifest["network"]), as_text(manifest["target"])
         self.program = program
         self._library = library
@@ -73,33 +82,52 @@ class Artifact:
         self.clock_hz = _clock(manifest)
         self.host_slowdown = _amount(manifest.get("host_slowdown", SLOWDOWN))
         self._islands = _island_seconds(manifest)
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        """What `run` takes."""
-        return self._order.inputs
-
-    @property
-    def outputs(self) -> tuple[Value, ...]:
-        """What `run` gives."""
-        return self._order.outputs
+        self.inputs, self.outputs = (
+            _values(manifest[f"network_{key}"], least=-1) if f"network_{key}" in manifest else own
+            for key, own in (("inputs", self._order.inputs), ("outputs", self._order.outputs))
+        )
 
     @cached_property
     def times(self) -> Sequence[StreamTimes]:
         """Cycles of each segment and of its layers, by the cycle simulator."""
         return self.program.times()
 
+    @with_living_pool
     def run(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Profile]:
         """One inference, bit by bit as on the hardware: arrays of the shape of each of `inputs`, by
         name, in; of each of `outputs` out, and where the time goes. Raises `InputError` for inputs
         that do not fit."""
-        outputs, seconds = infer(self._order, self.program, self._cpu, inputs)
-        return outputs, self.profile(seconds)
+        made, seconds = infer(self._order, self.program, self._cpu, self._read(inputs))
+        return self._finished(inputs, made), self.profile(seconds)
 
+    @with_living_pool
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs alone, shapes as in `run`. Raises as `run`."""
+        return self._finished(inputs, self.infer_layers(self._read(inputs)))
+
+    def infer_layers(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """What the part up to the last layer gives for its own inputs: what regions behind it read
+        is among that. Raises as `run`."""
         return infer(self._order, self.program, self._cpu, inputs)[0]
 
+    def _read(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        """The inputs of the part up to the last layer. Raises `InputError` for inputs that do not
+        fit."""
+        if self.inputs is self._order.inputs:
+            return inputs
+        arrays = checked(self.inputs, inputs)
+        return {value.name: arrays[value.name] for value in self._order.inputs}
+
+    def _finished(self, inputs: Mapping[str, Array], made: dict[str, Array]) -> dict[str, Array]:
+        """The network's outputs, once the part up to the last layer has run."""
+        if self.outputs is self._order.outputs:
+            return made
+        self._regions.open(self._threads)
+        known = {**checked(self.inputs, inputs), **made}
+        known |= self._regions.run_last(known)
+        return {value.name: known[value.name] for value in self.outputs}
+
+    @with_living_pool
     def plan_images(self, image: Mapping[str, Array]) -> PipelinePlan:
         """How successive images share the CPU and the accelerator. `image`, shapes as in `run`, is
         run where the artifact has no estimate of what the CPU takes. Raises `InputError`, and
@@ -109,7 +137,7 @@ class Artifact:
         estimated = [each for each in self._islands if each is not None]
         known = len(estimated) == len(self._islands)
         if not known:
-            _, spent = infer(self._order, self.program, self._cpu, image)
+            _, spent = infer(self._order, self.program, self._cpu, self._read(image))
             estimated = [slowdown * spent[each.name] for each in self._order.islands]
         border = [
             (border_seconds(before, slowdown), border_seconds(after, slowdown))
@@ -118,6 +146,7 @@ class Artifact:
         cpu = CpuTimes(estimated, border, "estimated" if known else "measured")
         return plan(self._order, program, [each.total for each in self.times], self.clock_hz, cpu)
 
+    @with_living_pool
     def run_images(
         self, images: Sequence[Mapping[str, Array]], planned: PipelinePlan
     ) -> list[dict[str, Array]]:
@@ -125,7 +154,9 @@ class Artifact:
         another, as planned, in the memory of one accelerator. Raises as `plan_images`."""
         program = images_in_flight_of(self.program, self.target)
         in_flight = planned.taken.steady.in_flight
-        return run_images(self._order, program, self._cpu, images, planned.stages, in_flight)
+        read = list(map(self._read, images))
+        made = run_images(self._order, program, self._cpu, read, planned.stages, in_flight)
+        return list(map(self._finished, images, made))
 
     def profile(self, cpu_seconds: Mapping[str, float] | None = None) -> Profile:
         """Where the time goes; no inference is needed for it."""
@@ -138,7 +169,7 @@ class Artifact:
     @property
     def zero_points(self) -> dict[str, int]:
         """What stands for 0 in the outputs that are of integers with a scale, in their own type."""
-        outputs = [value for value in self.outputs if value.dtype in ("int8", "uint8")]
+        outputs = [value for value in self._order.outputs if value.dtype in ("int8", "uint8")]
         return {
             value.name: value.scale.zero_point + (128 if value.dtype == "uint8" else 0)
             for value in outputs
@@ -150,11 +181,12 @@ class Artifact:
         None where it holds none. Raises `ArtifactError` where they are damaged."""
         if self._check is None:
             return None
-        names = [[value.name for value in values] for values in (self.inputs, self.outputs)]
+        order = self._order
+        names = [[value.name for value in values] for values in (order.inputs, order.outputs)]
         try:
             tolerance = as_number(as_object(self.manifest["accuracy"])["tolerance"])
             check = unpacked(self._check, *names)
-            return accuracy(check, self.infer, tolerance, self.zero_points)
+            return accuracy(check, self.infer_layers, tolerance, self.zero_points)
         except (KeyError, ValueError, TypeError) as error:
             raise ArtifactError(
                 f"{CHECK_FILE} is not as it was written ({error}); {AGAIN}"
@@ -174,7 +206,7 @@ class Artifact:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / Path(CPU_LIBRARY).name
             path.write_bytes(self._library)
-            return Library.load(path)
+            return Library.load(path, self._regions.open(self._threads))
 
 
 AnyArtifact = Artifact | CompiledArtifact | SizedLibrary
@@ -183,20 +215,21 @@ AnyArtifact = Artifact | CompiledArtifact | SizedLibrary
 def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) -> AnyArtifact:
     """Read an artifact and compare every file with its digest. Imports neither TVM nor ONNX, unless
     work was left to the CPU and is run. An artifact with machine code, which an inference would
-    run, is read if the caller says `allow_code`. A library runs on so many `threads`, by default on
-    as many as it was built for. Raises `ArtifactError`."""
+    run, is read if the user built it here, which its signature says
+    (`networks.artifact.signature`), or if the caller says `allow_code`. A library runs on so many
+    `threads`, by default on as many as it was built for. Raises `ArtifactError`."""
     manifest = read_manifest(folder)
     try:
         code = code_of(manifest)
-        if code and not allow_code:
+        if code and not allow_code and (doubt := reason_for_doubt(manifest, folder)):
             raise ArtifactError(
                 f"{folder} holds machine code, which would run with your rights: "
-                f"{'; '.join(code)}; if you built it, or trust who did, allow it with --allow-code "
-                "(allow_code=True)"
+                f"{'; '.join(code)}; {doubt}; if you trust who built it, allow it with "
+                "--allow-code (allow_code=True)"
             )
         spec = as_object(manifest["specification"])
         kind, keys = as_text(spec["kind"]), as_object(spec["keys"])
-        if manifest.get("kind") in (SIZED_KIND, LIBRARY_KIND):
+        if manifest.get("kind") in (SIZED_KIND, LIBRARY_KIND) and code:  # regions run anywhere
             check_code(kind, keys)
         if manifest.get("kind") == SIZED_KIND:
             return SizedLibrary(manifest, folder, threads)
@@ -209,8 +242,9 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
             raise ArtifactError(f"{folder} is for {target.name}, which runs no programs of ours")
         layers = [as_object(row) for row in as_list(manifest["layers"])]
         return Artifact(
-            manifest, builds.open(files, layers), files.get(CPU_LIBRARY), files.get(CHECK_FILE)
-        )
+            manifest, builds.open(files, layers), files.get(CPU_LIBRARY), files.get(CHECK_FILE),
+            ArtifactRegions(manifest.get("regions", []), files), threads,
+        )  # fmt: skip
     except ArtifactError:
         raise
     except TilewrightError as error:
@@ -230,7 +264,7 @@ def code_of(manifest: Mapping[str, Json]) -> list[str]:
     of_islands = ", ".join(dict.fromkeys(as_text(each["operator"]) for each in operators))
     known = {
         CPU_LIBRARY: of_islands or "changes of layout",
-        LIBRARY: "the network" if TAIL in files else "the whole network",
+        LIBRARY: "the compiled part" if manifest.get("regions") else "the whole network",
     }
     return [
         f"{name} ({known[last]})"
@@ -272,13 +306,16 @@ def _texts(value: Json) -> tuple[str, ...]:
     return tuple(map(as_text, as_list(value)))
 
 
-def _values(rows: Json) -> tuple[Value, ...]:
-    return tuple(_value(as_text(as_object(row)["name"]), as_object(row)) for row in as_list(rows))
+def _values(rows: Json, least: int = 0) -> tuple[Value, ...]:
+    """The tensors of rows; a size may be −1, which is known when the network runs, if that is the
+    least."""
+    found = map(as_object, as_list(rows))
+    return tuple(_value(as_text(row["name"]), row, least) for row in found)
 
 
-def _value(name: str, row: Mapping[str, Json]) -> Value:
+def _value(name: str, row: Mapping[str, Json], least: int = 0) -> Value:
     shape, dtype = tuple(map(as_int, as_list(row["shape"]))), as_text(row["dtype"])
-    if len(shape) > MOST_AXES or min(shape, default=0) < 0 or prod(shape) > MOST_ELEMENTS:
+    if len(shape) > MOST_AXES or min(shape, default=0) < least or prod(shape) > MOST_ELEMENTS:
         raise ValueError(f"'{name:.60}' has a shape that cannot be")
     if dtype not in DTYPES:
         raise ValueError(f"'{name:.60}' is of type {dtype:.20}")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.networks.errors import InputError
+from tilewright.networks.sample_values import TEXT
 from tilewright.targets.artifact_types import BuiltProgram, StreamTimes
 from tilewright.targets.host_numbers import from_int8, to_int8
 from tilewright.targets.layer import Value
@@ -145,6 +147,8 @@ def checked(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[str, A
     for value in wanted:
         if value.dtype == "float32" and getattr(inputs.get(value.name), "dtype", "") == "float16":
             inputs[value.name] = inputs[value.name].astype(np.float32)
+        if value.dtype == TEXT and getattr(inputs.get(value.name), "dtype", None) is not None:
+            inputs[value.name] = as_text_objects(inputs[value.name])
     problems = [f"there is no input '{name}'" for name in inputs if name not in names]
     for value in wanted:
         array = inputs.get(value.name)
@@ -154,12 +158,33 @@ def checked(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[str, A
             problems.append(
                 f"'{value.name}' has shape {_sizes(array.shape)} instead of {_sizes(value.shape)}"
             )
-        elif array.dtype != np.dtype(value.dtype):
+        elif array.dtype != (np.dtype(object) if value.dtype == TEXT else np.dtype(value.dtype)):
             problems.append(f"'{value.name}' is {array.dtype} instead of {value.dtype}")
     if problems:
         listed = ", ".join(f"{v.name} ({v.dtype} {_sizes(v.shape)})" for v in wanted)
         raise InputError(f"{problems[0]}; the network takes {listed}")
     return {value.name: inputs[value.name] for value in wanted}
+
+
+def as_text_objects(array: Array) -> Array:
+    """Return an array of text as one of `str` objects, which onnxruntime reads and gives; any other
+    array as it is."""
+    return array.astype(object) if array.dtype.kind == "U" else array
+
+
+def as_arrays(outputs: Mapping[str, Any]) -> dict[str, Array]:
+    """Return outputs by name as arrays alone. A sequence has an array for each element, `name.0`
+    and so on, and a map has `name.keys` and `name.values`."""
+    found: dict[str, Array] = {}
+    for name, value in outputs.items():
+        if isinstance(value, Mapping):
+            parts = {"keys": np.array(list(value)), "values": np.array(list(value.values()))}
+            found |= {f"{name}.{part}": array for part, array in parts.items()}
+        elif isinstance(value, list):
+            found |= as_arrays({f"{name}.{place}": each for place, each in enumerate(value)})
+        elif value is not None:
+            found[name] = np.asarray(value)
+    return found
 
 
 def layer_times(rows: Sequence[LayerTime], times: Sequence[StreamTimes]) -> tuple[LayerTime, ...]:
@@ -176,10 +201,14 @@ def _sizes(shape: Sequence[int]) -> str:
 
 
 def _tensor(order: Order, tensors: dict[str, Array], name: str) -> Array:
-    """A tensor that is there, or that the host quantises first."""
+    """A tensor that is there, or that the host quantises first. Raises `InputError` for NaN, which
+    would become a number; the C runtime of a board refuses it, too."""
     if name not in tensors:
-        value = order.values[name]
-        tensors[name] = to_int8(tensors[order.quantised[name]], value.scale).reshape(value.shape)
+        value, source = order.values[name], order.quantised[name]
+        real = tensors[source]
+        if real.dtype.kind == "f" and np.isnan(real).any():
+            raise InputError(f"'{source}' has a NaN, which int8 does not have; take it out")
+        tensors[name] = to_int8(real, value.scale).reshape(value.shape)
     return tensors[name]
 
 

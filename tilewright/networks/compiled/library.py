@@ -15,22 +15,26 @@ from tvm.target.codegen import target_has_features
 
 from tilewright.networks.compiled.attention import JoinedAttention
 from tilewright.networks.compiled.default_schedules import joining_rows, scheduling
+from tilewright.networks.compiled.nan_propagation import propagating_nan
+from tilewright.networks.compiled.rewrite import KERNEL
 from tilewright.networks.compiled.scatter import OPERATOR, scatter_nd
 from tilewright.networks.compiled.vector_math import vector_legalizations
 from tilewright.networks.compiled.weights import taking_out
-from tilewright.networks.errors import ImportFailedError
+from tilewright.networks.errors import ImportFailedError, UncompilableError
+from tilewright.networks.relax.bindings import FlatGraph
 from tilewright.networks.relax.failures import plain
-from tilewright.networks.relax.uncompilable import uncompilable_operator
+from tilewright.networks.relax.uncompilable import uncompilable_nodes
 
 Array = NDArray[Any]
 
 
 def compiled(
-    module: Any, target: Any, pipeline: str, source: Any, attention: JoinedAttention | None = None
-) -> tuple[Any, Sequence[Array]]:
+    module: Any, target: Any, pipeline: str, source: FlatGraph | None = None,
+    attention: JoinedAttention | None = None,
+) -> tuple[Any, Sequence[Array]]:  # fmt: skip
     """An executable of `main` and its kernels, which TVM's `pipeline` lowers, and the weights of
     any shape that a `LoadedLibrary` reads with it. `attention` joins what it finds. Raises
-    `ImportFailedError` naming the operator of `source`, the module before it was rewritten, that
+    `UncompilableError` naming the operator of `source`, the module before it was rewritten, that
     fails alone."""
     weights: list[Array] = []
     lanes = _lanes(target)
@@ -38,6 +42,7 @@ def compiled(
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         relax.transform.LegalizeOps({**vector_legalizations(), OPERATOR: scatter_nd}),
+        propagating_nan(KERNEL),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(), joining_rows(lanes),
         relax.transform.FuseOps(), relax.transform.FuseTIR(),
@@ -59,11 +64,10 @@ def compiled(
                 tir_pipeline=pipeline,
             )
     except Exception as error:
-        said = uncompilable_operator(source["main"])
-        said += f": {plain(error)}" if plain(error) else ""
-        raise ImportFailedError(
-            f"TVM {tvm.__version__} cannot compile the network for this processor"
-            f"{said}; export the model with simpler operators"
+        said = f": {plain(error)}" if plain(error) else ""
+        raise UncompilableError(
+            f"TVM {tvm.__version__} cannot compile it for this processor{said}",
+            () if source is None else uncompilable_nodes(source),
         ) from error
     return made, weights
 

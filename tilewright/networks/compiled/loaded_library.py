@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cache
 from importlib.util import find_spec
 from itertools import count
@@ -21,7 +22,8 @@ from numpy.typing import NDArray
 from tvm_ffi.libinfo import load_lib_ctypes
 
 from tilewright.core.bfloat16 import rounded_array, widened_array
-from tilewright.networks.errors import ImportFailedError
+from tilewright.networks.errors import ImportFailedError, refused_inputs
+from tilewright.networks.partition.session import RegionCalls
 from tilewright.targets.kernels import ALIGNMENT, aligned_empty
 
 Array = NDArray[Any]
@@ -40,11 +42,14 @@ CPU, POOLED = 1, 2
 class LoadedLibrary:
     """A library in this process. It runs code: load none of strangers. Threads may call it at the
     same time: each has a virtual machine of its own. It reads `weights` where they lie, at
-    multiples of `ALIGNMENT`, in the shapes that it was compiled with. Raises `ImportFailedError`
-    without TVM's runtime."""
+    multiples of `ALIGNMENT`, in the shapes that it was compiled with, and calls `regions`. Raises
+    `ImportFailedError` without TVM's runtime."""
 
-    def __init__(self, path: Path, weights: Sequence[Array]) -> None:
+    def __init__(
+        self, path: Path, weights: Sequence[Array], regions: RegionCalls | None = None
+    ) -> None:
         _load_runtime()
+        self._regions = regions
         self._module = tvm_ffi.load_module(str(path))
         self._weights = (tvm_ffi.Array(list(map(_tensor, weights))),) if weights else ()
         self._caller = threading.local()
@@ -52,10 +57,15 @@ class LoadedLibrary:
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """The network's outputs, shapes as it has them. Large inputs at an address that is a
         multiple of `ALIGNMENT` are read in place. Only an output that is an input in another shape
-        is copied."""
+        is copied. Raises `InputError` for an index that lies outside its tensor, and an integer
+        that is divided by zero."""
         main, own = self._main, self._caller.tensors
         given = list(map(own.input, count(), arrays))
-        result = main(*given, *self._weights)
+        try:
+            with self._regions.raising() if self._regions else nullcontext():
+                result = main(*given, *self._weights)
+        except ValueError as error:
+            raise refused_inputs(error) from error
         results = [result] if isinstance(result, tvm_ffi.Tensor) else result
         made: list[Array] = own.outputs(given, list(map(_array, results)))
         return made
@@ -65,8 +75,9 @@ class LoadedLibrary:
         """The calling thread's own."""
         machine = getattr(self._caller, "machine", None)
         if machine is None:
-            machine = self._caller.machine = self._module["vm_load_executable"]()
-            machine["vm_initialization"](CPU, 0, POOLED)
+            with self._regions.registered() if self._regions else nullcontext():
+                machine = self._caller.machine = self._module["vm_load_executable"]()
+                machine["vm_initialization"](CPU, 0, POOLED)
             self._caller.tensors = _TensorsOfThread()
             self._caller.main = machine[MAIN]
         return machine

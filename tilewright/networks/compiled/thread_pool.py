@@ -18,13 +18,7 @@ def use_threads(threads: int | None, built_for: int) -> int:
     """Give the calling thread's pool of TVM so many threads, by default as many as kernels were
     `built_for`, on all cores of the process: a thread that is kept from its core would hold up all.
     Gives the number. Raises `SpecError` for more than there are cores."""
-    own = usable_cores()
-    if threads is not None and not 1 <= threads <= own:
-        raise SpecError(
-            f"threads={threads}: this process may use {own} {'core' if own == 1 else 'cores'}; "
-            f"name 1 to {own}"
-        )
-    count = threads or min(built_for, own)
+    count = chosen_threads(threads, built_for)
     configure = tvm_ffi.get_global_func("runtime.config_threadpool")
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if cores:
@@ -32,3 +26,15 @@ def use_threads(threads: int | None, built_for: int) -> int:
     else:
         configure(FASTEST_FIRST, count)
     return count
+
+
+def chosen_threads(threads: int | None, built_for: int) -> int:
+    """Return how many threads a network runs on: as many as are asked for, by default those that it
+    was `built_for`. Raises `SpecError` for more than there are cores."""
+    own = usable_cores()
+    if threads is not None and not 1 <= threads <= own:
+        raise SpecError(
+            f"threads={threads}: this process may use {own} {'core' if own == 1 else 'cores'}; "
+            f"name 1 to {own}"
+        )
+    return threads or min(built_for, own)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -16,7 +17,8 @@ from tilewright.networks.integer.matmul_layers import NotALayer
 from tilewright.networks.integer.pooling import PoolRule, with_pools
 from tilewright.networks.integer.qdq_propagation import QdqTensors, is_kept
 from tilewright.networks.integer.schedule import StepRun, schedule
-from tilewright.networks.onnx_source import import_whole
+from tilewright.networks.partition.collapse import DOMAIN
+from tilewright.networks.partition.importing import import_whole
 from tilewright.networks.relax.bindings import FlatGraph, shape_of, variables
 from tilewright.networks.relax.cpu_subgraphs import CpuNode, function_of
 from tilewright.networks.relax.macs import macs_by_node
@@ -34,6 +36,7 @@ def integer_graph(
     input_shapes: Mapping[str, Sequence[int]] | None = None, keep_float: Collection[str] = (),
     unfold: UnfoldRule | None = None, pool: PoolRule | None = None, exact: bool = True,
     accept: Callable[[Workload], object] = lambda workload: None,
+    refused: Mapping[str, str] = MappingProxyType({}),
 ) -> IntegerGraph:  # fmt: skip
     """The layers and CPU islands of a quantised model (QDQ or QOperator form) with all its weights.
 
@@ -44,10 +47,13 @@ def integer_graph(
     two passes a layer; where they are not to be `exact`, one, with weights that are rounded anew
     (`IntegerGraph.lost`). Operators with scales that are not known before the network runs are left
     to the CPU, as are those of whose workloads `accept` raises `WorkloadError`;
-    `IntegerGraph.left` says why. Raises as `networks.load(...).compiled`.
+    `IntegerGraph.left` says why. `refused` names operators that onnxruntime runs, with the reason.
+    Raises as `networks.load(...).compiled`.
     """
-    normal, flat = import_whole(name, model, dict(input_shapes or {}))
+    imported = import_whole(name, model, dict(input_shapes or {}), refused)
+    normal, flat = imported.normal, imported.flat
     types = {o.name: o.op_type for o in normal.operators}
+    types |= {node.name: node.op_type for node in normal.graph.node if node.domain == DOMAIN}
     outputs = [info.name for info in normal.graph.output]
     rule = unfold or (lambda workload: best_unfold(workload, blocks))
 
@@ -71,12 +77,12 @@ def integer_graph(
             accept=accept_pools,
         ).graph()  # fmt: skip
 
-    graph = extracted(keep_float)
-    refused = dict(_refused_pools(graph, accept))
-    if not refused:
+    graph = replace(extracted(keep_float), regions=imported.regions)
+    pools = dict(_refused_pools(graph, accept))
+    if not pools:
         return graph
-    graph = extracted((*keep_float, *refused))
-    return replace(graph, left={node: refused.get(node, why) for node, why in graph.left.items()})
+    graph = replace(extracted((*keep_float, *pools)), regions=imported.regions)
+    return replace(graph, left={node: pools.get(node, why) for node, why in graph.left.items()})
 
 
 def _refused_pools(

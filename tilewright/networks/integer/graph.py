@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from tilewright.networks.partition.collapse import RegionModel
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import ChannelSlice, Layer, Value
 
@@ -67,6 +68,8 @@ class IntegerGraph:
     lost: Mapping[str, float] = field(default_factory=dict)
     """Layers with weights that were rounded anew, by name: the power of the exact weights over that
     of what rounding took, in decibels."""
+    regions: tuple[RegionModel, ...] = ()
+    """What islands call onnxruntime for."""
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:

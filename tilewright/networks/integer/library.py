@@ -9,8 +9,9 @@ from typing import Any
 import tvm
 from numpy.typing import NDArray
 
-from tilewright.networks.errors import ImportFailedError
+from tilewright.networks.errors import UncompilableError
 from tilewright.networks.integer.graph import IntegerGraph
+from tilewright.networks.partition.collapse import REGION
 from tilewright.networks.relax.cpu_subgraphs import compiled
 from tilewright.networks.relax.failures import plain
 from tilewright.networks.relax.uncompilable import first_uncompilable, uncompilable_variable
@@ -27,7 +28,7 @@ def write(graph: IntegerGraph, path: Path) -> None:
 
 
 def compiled_islands(graph: IntegerGraph) -> Any:
-    """TVM's executable of a graph's islands, for this machine. Raises `ImportFailedError` naming
+    """TVM's executable of a graph's islands, for this machine. Raises `UncompilableError` naming
     the operators that TVM cannot compile."""
     functions = {island.name: island.function for island in graph.islands}
     try:
@@ -36,10 +37,11 @@ def compiled_islands(graph: IntegerGraph) -> Any:
         operators = _uncompilable(graph, functions)
         which = "which is" if len(operators) == 1 else "together, which are"
         said = plain(error)
-        raise ImportFailedError(
+        raise UncompilableError(
             f"TVM {tvm.__version__} cannot compile {_listed(operators)}, {which} left to the CPU"
             f"{': ' * bool(said)}{said}; export the model with simpler operators in place of "
-            f"{'it' if len(operators) == 1 else 'some'}, or cut the model before"
+            f"{'it' if len(operators) == 1 else 'some'}, or cut the model before",
+            tuple(name for name, kind in operators if kind != REGION),
         ) from error
 
 

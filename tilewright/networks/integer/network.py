@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import onnx
 
@@ -46,6 +47,7 @@ def in_integers(
     name: str = "network", input_shapes: Mapping[str, Sequence[int]] | None = None,
     keep_float: Sequence[str] = (), samples: Samples | None = None, per_channel: bool = False,
     exact: bool = True, pool: PoolRule | None = None, apart: bool = False, judged: bool = True,
+    refused: Mapping[str, str] = MappingProxyType({}),
 ) -> InIntegers:  # fmt: skip
     """The layers and CPU islands of a model with its weights: a float one in int8 by `samples` (by
     default those of `samples_for`), a quantised one in its own scales, of whose `samples` only the
@@ -54,7 +56,7 @@ def in_integers(
     The CPU keeps `keep_float`, and what `decisions` say it is done with sooner. `pool` is a rule
     for max-pools behind convolutions, by default what is estimated to be sooner; nothing is pooled
     `apart`. `per_channel` is of float models, `exact` of quantised ones. `judged` is of float
-    models, that of `quantise`. Raises as `quantise`,
+    models, that of `quantise`; `refused` is that of `integer_graph`. Raises as `quantise`,
     `integer_graph` and `samples_for`.
     """
     samples = samples or samples_for(model, None, input_shapes)
@@ -62,6 +64,7 @@ def in_integers(
         graph = quantised_graph(
             model, accelerator, decisions, name=name, input_shapes=input_shapes,
             keep_float=keep_float, samples=samples, exact=exact, pool=pool, apart=apart,
+            refused=refused,
         )  # fmt: skip
         said: dict[str, Json] = {"method": "as the model has it"}
         if graph.lost:
@@ -76,6 +79,7 @@ def in_integers(
         made.model, accelerator.blocks, name=name, input_shapes=input_shapes, keep_float=on_cpu,
         unfold=lambda plain: unfold_for(plain, accelerator),
         pool=None if apart else pool or _pooled_on(accelerator), accept=accelerator.accept,
+        refused=refused,
     )  # fmt: skip
     graph = _in_form(graph, accelerator)
     return InIntegers(graph, as_object(made.report.to_json()), made.report.warnings)
@@ -91,6 +95,7 @@ def quantised_graph(
     name: str = "network", input_shapes: Mapping[str, Sequence[int]] | None = None,
     keep_float: Sequence[str] = (), samples: Samples | None = None, exact: bool = True,
     pool: PoolRule | None = None, apart: bool = False,
+    refused: Mapping[str, str] = MappingProxyType({}),
 ) -> IntegerGraph:  # fmt: skip
     """The layers and CPU islands of a model that is quantised already, with its weights.
 
@@ -105,7 +110,7 @@ def quantised_graph(
         made.model, accelerator.blocks, name=name, keep_float=on_cpu,
         unfold=lambda plain: unfold_for(plain, accelerator),
         pool=None if apart else pool or _pooled_on(accelerator), exact=exact,
-        accept=accelerator.accept,
+        accept=accelerator.accept, refused=refused,
     )  # fmt: skip
     samples = samples or samples_for(model, None, input_shapes)
     return _in_form(calibrated(graph, made.model, samples.feeds), accelerator)
@@ -183,6 +188,8 @@ def _operator(
     on_cpu: set[str],
     quantised: bool,
 ) -> OperatorReport:
+    if own.status == "onnxruntime":
+        return own
     layer = owners.get(own.name)
     if layer is not None:
         anchor = layer.names[0]

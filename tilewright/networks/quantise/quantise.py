@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from tilewright.networks.errors import QuantisationError
+from tilewright.networks.errors import NothingToQuantise, QuantisationError
 from tilewright.networks.graph import NormalGraph
 from tilewright.networks.normalise import normalise
 from tilewright.networks.onnx_source import OnnxSource
@@ -105,7 +105,7 @@ def quantise(
     calls = OnnxSource(name, normal.model, lambda: normal.model, {}).examine().found.calls
     found = plan(normal, calls, options.keep_float)
     if not found.groups:
-        raise QuantisationError(
+        raise NothingToQuantise(
             f"nothing of '{name}' can run in int8: it has no convolution or product with constant "
             "weights that is not kept in float"
         )

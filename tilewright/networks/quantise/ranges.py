@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.errors import InputError, QuantisationError, first_line
+from tilewright.networks.onnxruntime_options import failures, quiet_options
 from tilewright.networks.quantise.exponents import INT8_MAX, MOST, covering, squared_error
-from tilewright.networks.quantise.session import Feed, failures, quiet_options, runs
+from tilewright.networks.quantise.session import Feed, runs
 from tilewright.networks.quantise.tails import Tail
 
 onnxruntime = lazy_module("onnxruntime")

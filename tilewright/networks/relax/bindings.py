@@ -50,7 +50,9 @@ class FlatGraph:
             operands = list(variables(binding.value))
             for operand in operands:
                 self.users.setdefault(operand, []).append(binding)
-            if all(operand in self.constants for operand in operands):
+            # A region without inputs may draw random numbers: it is no weight.
+            region = binding.op == "relax.call_dps_packed"
+            if not region and all(operand in self.constants for operand in operands):
                 self.constants.add(binding.var)
 
     def is_constant(self, value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GlobalVar
 
+from tilewright.networks.errors import refused_inputs
+from tilewright.networks.partition.session import RegionCalls
 from tilewright.networks.relax.bindings import FlatGraph, variables
 from tilewright.targets.layer import Scale
 
@@ -185,27 +188,43 @@ def _emit(builder: Any, var: Any, value: Any) -> None:
 class Library:
     """Compiled islands, called by name with arrays in the order of the island's inputs."""
 
-    def __init__(self, executable: Any) -> None:
-        self._machine = relax.VirtualMachine(executable, tvm.cpu())
+    def __init__(self, executable: Any, regions: RegionCalls | None = None) -> None:
+        self._regions = regions
+        with regions.registered() if regions else nullcontext():
+            self._machine = relax.VirtualMachine(executable, tvm.cpu())
 
     @classmethod
-    def load(cls, path: Path) -> Library:
-        """What `export` wrote. It runs code of the file: load none of strangers."""
-        return cls(tvm.runtime.load_module(str(path)))
+    def load(cls, path: Path, regions: RegionCalls | None = None) -> Library:
+        """What `export` wrote; it calls `regions`. It runs code of the file: load none of
+        strangers."""
+        return cls(tvm.runtime.load_module(str(path)), regions)
 
     def __call__(self, name: str, arrays: Sequence[Array]) -> list[Array]:
-        """Arrays of the shapes and types of the island's values; its outputs."""
-        result = self._machine[name](
-            # not ascontiguousarray, which makes a vector of a lone number
-            *(tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays)
-        )
+        """Arrays of the shapes and types of the island's values; its outputs. Raises `InputError`
+        for an index that lies outside its tensor, and an integer that is divided by zero."""
+        # not ascontiguousarray, which makes a vector of a lone number
+        given = [tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays]
+        try:
+            with self._regions.raising() if self._regions else nullcontext():
+                result = self._machine[name](*given)
+        except ValueError as error:
+            raise refused_inputs(error) from error
         return [item.numpy() for item in result]
 
 
 def compiled(functions: Mapping[str, Any]) -> Any:
     """An executable of some functions by name, for this machine's CPU. Raises whatever TVM
     does."""
-    return tvm.compile(_module(functions), target="llvm")
+    from tilewright.networks.compiled.nan_propagation import propagating_nan
+
+    target = tvm.target.Target("llvm")
+    passes = [  # those that TVM's pipeline begins with, and ours behind them
+        relax.backend.DispatchSampling(), relax.backend.DispatchSortScan(),
+        relax.transform.LegalizeOps(), propagating_nan(),
+    ]  # fmt: skip
+    with target:
+        module = tvm.ir.transform.Sequential(passes)(_module(functions))
+    return tvm.compile(module, target=target)
 
 
 def compiles(functions: Mapping[str, Any]) -> bool:

@@ -10,7 +10,9 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from tilewright.networks.errors import ImportFailedError, InputError
+from tilewright.networks.errors import ImportFailedError, InputError, refused_inputs
+from tilewright.networks.partition.collapse import RegionModel
+from tilewright.networks.partition.session import RegionCalls, RegionSession
 from tilewright.networks.relax.bindings import shape_of
 from tilewright.networks.relax.failures import plain
 from tilewright.networks.relax.uncompilable import uncompilable_operator
@@ -22,7 +24,10 @@ class CompiledModule:
     Raises `ImportFailedError` where the module cannot be compiled.
     """
 
-    def __init__(self, module: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    def __init__(
+        self, module: Any, inputs: Sequence[str], outputs: Sequence[str],
+        regions: Sequence[RegionModel] = (),
+    ) -> None:  # fmt: skip
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         try:
@@ -36,7 +41,9 @@ class CompiledModule:
                 "to run it here, export it with simpler operators"
             ) from error
         self._types = [(shape_of(p), str(p.ty.dtype)) for p in module["main"].params]
-        self._machine = relax.VirtualMachine(executable, tvm.cpu())
+        self._calls = RegionCalls([RegionSession.of(region, threads=0) for region in regions])
+        with self._calls.registered():
+            self._machine = relax.VirtualMachine(executable, tvm.cpu())
 
     def __call__(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Arrays by input name in, by output name out; raises `InputError`."""
@@ -47,8 +54,11 @@ class CompiledModule:
             )
         arrays = [self._checked(name, np.asarray(inputs[name], order="C")) for name in self.inputs]
         try:
-            result = self._machine["main"](*map(tvm.runtime.tensor, arrays))
+            with self._calls.raising():
+                result = self._machine["main"](*map(tvm.runtime.tensor, arrays))
         except (ValueError, TypeError, RuntimeError) as error:
+            if isinstance(refused := refused_inputs(error), InputError):
+                raise refused from error
             said = plain(error) or "TVM stops while it computes"
             raise InputError(
                 f"the network cannot run on these arrays: {said}; check their values"

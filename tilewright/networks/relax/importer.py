@@ -8,62 +8,68 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx
+from onnx import helper
 from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from tilewright.networks.errors import ImportFailedError
-from tilewright.networks.graph import STANDARD_DOMAINS
+from tilewright.networks.errors import OperatorImportError
+from tilewright.networks.graph import STANDARD_DOMAINS, Shape, static_shape
+from tilewright.networks.partition.collapse import DOMAIN, NUMBER, REGION
+from tilewright.networks.partition.session import FUNCTION
 from tilewright.networks.relax.batch_norm import fold_batch_norm
 from tilewright.networks.relax.bindings import FlatGraph, flatten
 from tilewright.networks.relax.converters import CONVERTERS, MICROSOFT, Inputs
 from tilewright.networks.relax.failures import explanation
+from tilewright.networks.relax.input_checks import checked_inputs
 
 UNBOUND = (relax.Tuple, relax.Var, relax.ShapeExpr, GenericConst)  # need no variable
-SEQUENCES = frozenset((
-    "Optional", "OptionalGetElement", "SequenceConstruct", "SequenceEmpty", "SequenceErase",
-    "SequenceInsert", "ConcatFromSequence", "SplitToSequence",
-))  # fmt: skip
-"""Operators that give a tuple as one result."""
-
-
-def unsupported(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """The operators nobody has a converter for."""
-    stock = set(onnx_frontend._get_convert_map()) | {"Constant"}
-    missing = []
-    for node in nodes:
-        known = node.op_type in stock and node.domain in (*STANDARD_DOMAINS, MICROSOFT)
-        if not known and (_domain(node), node.op_type) not in CONVERTERS:
-            missing.append(node)
-    return missing
 
 
 def import_onnx(model: onnx.ModelProto, inputs: Sequence[str]) -> FlatGraph:
     """The Relax module of a normalised model; graph inputs that are not among `inputs` are weights.
 
-    BatchNorms are folded. Raises `ImportFailedError`, naming the operator.
+    BatchNorms are folded. Raises `OperatorImportError`.
     """
     opset = max((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), default=13)
-    importer = _Importer()
+    importer = _Importer(_region_results(model.graph))
     with _quiet():
         try:
             module = importer.from_onnx(model.graph, opset)
         except Exception as error:
             importer.close()
-            raise ImportFailedError(explanation(model, importer.node, error)) from error
+            said = explanation(model, importer.node, error)
+            raise OperatorImportError(said, importer.node) from error
     data = [importer.variable(name) for name in inputs]
     return fold_batch_norm(flatten(module, data, importer.owners))
+
+
+def _region_results(graph: onnx.GraphProto) -> dict[str, list[tuple[Shape, str]]]:
+    """The shape and element type of each result of each region."""
+    infos = {info.name: info for info in (*graph.value_info, *graph.output)}
+    found: dict[str, list[tuple[Shape, str]]] = {}
+    for node in graph.node:
+        if node.domain == DOMAIN and node.op_type == REGION:
+            if any(static_shape(infos[name]) is None for name in node.output):
+                raise OperatorImportError("the shape of its result depends on values", node.name)
+            kinds = [infos[name].type.tensor_type.elem_type for name in node.output]
+            found[node.name] = [
+                (static_shape(infos[name]) or (), helper.tensor_dtype_to_np_dtype(kind).name)
+                for name, kind in zip(node.output, kinds, strict=True)
+            ]
+    return found
 
 
 class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
     """TVM's importer, binding each operator's result to a variable of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, written: Mapping[str, Sequence[tuple[Shape, str]]]) -> None:
         super().__init__({}, "float32", sanitize=False)
+        self._written = written
         self.owners: dict[Any, str] = {}
         self.node = ""
 
@@ -77,12 +83,20 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
                 self.bb._end_block()
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-        """Done before, with names: `unsupported`."""
+        """Do nothing: the partition leaves these operators to onnxruntime."""
 
     def _convert_operator(
         self, op_name: str, inputs: Inputs, attrs: dict[str, Any], opset: int
     ) -> Any:
         self.node = attrs["tvm_custom"]["name"]
+        if op_name == REGION:
+            result = self._region(int(attrs[NUMBER]), inputs)
+            return (
+                self._bound(result)
+                if len(self._written[self.node]) == 1
+                else self._unpacked(result)
+            )
+        inputs = checked_inputs(self.bb, op_name, self.node, inputs, attrs)
         own = CONVERTERS.get(("", op_name)) or CONVERTERS.get((MICROSOFT, op_name))
         result = own(self.bb, list(inputs), attrs) if own else None
         if result is None:
@@ -93,8 +107,18 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         if not isinstance(result, relax.Expr) or isinstance(result, UNBOUND):
             return result
         if isinstance(result.ty, relax.TupleType):
-            single = op_name in SEQUENCES and isinstance(result, relax.Var)
-            return result if single else self._unpacked(result)
+            return self._unpacked(result)
+        return self._bound(result)
+
+    def _region(self, number: int, inputs: Inputs) -> Any:
+        """The call of a function that runs a region: it writes tensors of known types."""
+        types = [relax.TensorType(shape, dtype) for shape, dtype in self._written[self.node]]
+        name = FUNCTION.format(number)
+        return relax.call_dps_packed(
+            name, relax.Tuple(list(inputs)), types[0] if len(types) == 1 else types
+        )
+
+    def _bound(self, result: Any) -> Any:
         bound = self.bb.emit(result, name_hint=self.node)
         self.owners[bound] = self.node
         return bound
@@ -115,7 +139,3 @@ def _quiet() -> Iterator[None]:
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-def _domain(node: onnx.NodeProto) -> str:
-    return "" if node.domain in STANDARD_DOMAINS else node.domain

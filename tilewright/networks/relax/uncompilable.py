@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax
 
-from tilewright.networks.relax.bindings import variables
+from tilewright.networks.relax.bindings import FlatGraph, variables
 from tilewright.networks.relax.cpu_subgraphs import compiles
 
 
@@ -21,6 +21,14 @@ def uncompilable_variable(function: Any) -> str | None:
     and only together they do not."""
     binding = _uncompilable(function)
     return None if binding is None else str(binding.var.name)
+
+
+def uncompilable_nodes(flat: FlatGraph) -> tuple[str, ...]:
+    """Return the source operator of the first expression that does not compile alone; none where
+    each does."""
+    binding = _uncompilable(flat.module["main"])
+    node = "" if binding is None else flat.by_var[binding.var].node
+    return (node,) if node else ()
 
 
 def uncompilable_operator(function: Any) -> str:

@@ -1,0 +1,125 @@
+"""Writes and opens the regions of an artifact: the parts of a network that onnxruntime runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.files import Json, as_list, as_object, as_text
+from tilewright.core.forks import PerProcess
+from tilewright.networks.artifact.errors import ArtifactError
+from tilewright.networks.artifact.folder import read_manifest
+from tilewright.networks.partition.session import RegionCalls, RegionSession
+
+if TYPE_CHECKING:
+    from tilewright.networks.partition.collapse import RegionModel
+
+Array = NDArray[Any]
+PREFIX, SUFFIX = "region", ".onnx"
+
+
+def write_regions(
+    inner: Iterable[RegionModel], last: Iterable[RegionModel], files: dict[str, bytes]
+) -> list[Json]:
+    """Add the models of regions to the files of an artifact.
+
+    Args:
+        inner: regions that compiled code calls, in the order of their numbers.
+        last: regions that run behind all compiled code.
+        files: the artifact's files by name.
+
+    Returns:
+        One row for the manifest per region.
+    """
+    rows: list[Json] = []
+    for is_last, regions in ((False, inner), (True, last)):
+        for region in regions:
+            file = f"{PREFIX}{len(rows)}{SUFFIX}"
+            files[file] = region.model.SerializeToString()
+            rows.append({
+                "file": file,
+                "last": is_last,
+                "inputs": list(region.inputs),
+                "outputs": list(region.outputs),
+                "macs": region.macs,
+                "operators": [{"name": n, "operator": kind} for n, kind in region.operators],
+                "causes": [
+                    {"name": cause.name, "operator": cause.operator, "reason": cause.reason}
+                    for cause in region.causes
+                ],
+            })  # fmt: skip
+    return rows
+
+
+def refuse_regions(folder: Path) -> None:
+    """Raise `ArtifactError` for an artifact of which onnxruntime runs a part: C cannot."""
+    operators = [
+        f"'{as_text(row['name'])}' ({as_text(row['operator'])})"
+        for region in map(as_object, as_list(read_manifest(folder).get("regions", [])))
+        for row in map(as_object, as_list(region["operators"]))
+    ]
+    if operators:
+        raise ArtifactError(
+            f"C programs cannot run {folder}, because onnxruntime runs {len(operators)} of its "
+            f"operators: {', '.join(operators)}; export the model without them, or run it with "
+            "Python"
+        )
+
+
+class ArtifactRegions:
+    """The regions of an artifact. `rows` are those of its manifest, `files` has their models.
+
+    `open` creates one onnxruntime session for each of them, once, on as many threads as the
+    artifact runs on.
+    """
+
+    def __init__(self, rows: Json, files: Mapping[str, bytes | NDArray[np.uint8]]) -> None:
+        self._rows = [as_object(row) for row in as_list(rows)]
+        self._models = [files[as_text(row["file"])] for row in self._rows]
+        self._opening = PerProcess(threading.Lock)
+        self._last: list[RegionSession] | None = None
+        self._calls: RegionCalls | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def open(self, threads: int) -> RegionCalls | None:
+        """Create the sessions. Return the functions that compiled code calls; None if there are
+        none. Raises `ImportFailedError`."""
+        with self._opening.get():
+            if self._last is None:
+                inner, last = list[RegionSession](), list[RegionSession]()
+                for row, model in zip(self._rows, self._models, strict=True):
+                    (last if row["last"] is True else inner).append(
+                        RegionSession(model, _names(row["inputs"]), _names(row["outputs"]), threads)
+                    )
+                self._calls = RegionCalls(inner) if inner else None
+                self._last = last
+            return self._calls
+
+    def run_last(self, known: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the regions behind compiled code, once they are open. `known` has the network's
+        inputs and what compiled code gives. Raises `InputError`."""
+        made: dict[str, Array] = {}
+        for session in self._last or ():
+            made |= session.run(known)
+        return made
+
+    def time_last(self, known: Mapping[str, Array], times: int) -> float:
+        """Return the median of the seconds that the regions behind compiled code take."""
+        taken = []
+        for _ in range(times):
+            begun = time.perf_counter()
+            self.run_last(known)
+            taken.append(time.perf_counter() - begun)
+        return float(np.median(taken))
+
+
+def _names(value: Json) -> Sequence[str]:
+    return list(map(as_text, as_list(value)))

@@ -1,0 +1,1 @@
+"""Partitions an ONNX graph: what TVM compiles, and regions that onnxruntime runs."""

@@ -1,0 +1,95 @@
+"""Refuses models that onnxruntime cannot run: it is the reference, and runs every region."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+import onnx
+
+from tilewright.core.lazy_module import lazy_module
+from tilewright.core.sanitize import printable
+from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError, first_line
+from tilewright.networks.graph import STANDARD_DOMAINS
+from tilewright.networks.onnxruntime_options import failures, quiet_options
+from tilewright.networks.strip_weights import weights_as_inputs
+
+onnxruntime = lazy_module("onnxruntime")
+
+
+def check_known(name: str, weightless: onnx.ModelProto) -> None:
+    """Check that onnxruntime knows all of a model, which may lack the data of weights.
+
+    Args:
+        name: what messages call the model.
+        weightless: the model.
+
+    Raises:
+        UnsupportedOperatorError: an operator is of no known domain or type, or has no kernel for
+            its element types.
+        ModelFileError: the opset or the IR version is newer than onnxruntime supports.
+    """
+    own = {(function.domain, function.name) for function in weightless.functions}
+    for node in _nodes(weightless):
+        domain = "" if node.domain in STANDARD_DOMAINS else node.domain
+        if (domain, node.op_type) not in _operators() | own:
+            operator = f"{node.domain}.{node.op_type}" if domain else node.op_type
+            raise UnsupportedOperatorError(
+                f"operator '{printable(node.name) or node.output[0]}' of '{name}' is "
+                f"{printable(operator)}, which neither Tilewright nor onnxruntime "
+                f"{onnxruntime.__version__} knows; export the model with standard operators"
+            )
+    options = quiet_options()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        onnxruntime.InferenceSession(
+            weights_as_inputs(weightless).SerializeToString(), options,
+            providers=["CPUExecutionProvider"],
+        )  # fmt: skip
+    except failures() as error:
+        _refuse(name, weightless, first_line(error))
+
+
+def _refuse(name: str, model: onnx.ModelProto, said: str) -> None:
+    """Raise what fits an error of onnxruntime; nothing for one that lies in missing weights."""
+    version = f"onnxruntime {onnxruntime.__version__}"
+    if "Unsupported model IR version" in said:
+        newest = said.rpartition("max supported IR version: ")[2]
+        raise ModelFileError(
+            f"'{name}' has IR version {model.ir_version}, and {version} reads at most {newest}; "
+            "save the model with an older version of the onnx package"
+        )
+    if found := re.search(r"domain (\S+) is till opset (\d+)", said):
+        raise ModelFileError(
+            f"'{name}' is written in opset {_opset(model)}, and {version} supports at most opset "
+            f"{found[2]}; export the model in an older opset"
+        )
+    if found := re.search(r"find an implementation for (\w+)\(\d+\) node with name '(.*)'", said):
+        raise UnsupportedOperatorError(
+            f"operator '{printable(found[2]) or found[1]}' ({found[1]}) of '{name}' has no kernel "
+            f"for its element types in {version}; cast its inputs to other types, or export the "
+            "model without it"
+        )
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    return max((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), default=1)
+
+
+def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield all nodes, those of subgraphs and of functions among them."""
+    waiting = [*model.graph.node, *(node for f in model.functions for node in f.node)]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                waiting += graph.node
+
+
+@cache
+def _operators() -> frozenset[tuple[str, str]]:
+    """Return the domain and type of every operator that onnxruntime knows."""
+    schemas = onnxruntime.capi.onnxruntime_pybind11_state.get_all_operator_schema()
+    return frozenset((schema.domain, schema.name) for schema in schemas)

@@ -1,0 +1,63 @@
+"""Holds what onnxruntime runs behind all compiled code of a network, or in place of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from tilewright.networks.graph import data_inputs
+from tilewright.networks.imported_model import seeded_inputs
+from tilewright.networks.partition.collapse import RegionModel
+from tilewright.networks.sample_values import TEXT
+
+
+@dataclass(frozen=True, eq=False)
+class LastRegions:
+    """The regions of `whole`, the network with static inputs, that run last."""
+
+    regions: tuple[RegionModel, ...]
+    whole: onnx.ModelProto
+
+    def seeded_inputs(self, seed: int = 0) -> dict[str, NDArray[Any]]:
+        """Return inputs of the network, as `imported_model.seeded_inputs`."""
+        kinds = {
+            info.name: (self.shape_of(info), self.dtype_of(info))
+            for info in data_inputs(self.whole)
+        }
+        return seeded_inputs(kinds, seed)
+
+    def shape_of(self, info: onnx.ValueInfoProto) -> tuple[int, ...]:
+        """Return sizes, −1 where they are only known when the model runs."""
+        dimensions = info.type.tensor_type.shape.dim
+        return tuple(d.dim_value if d.HasField("dim_value") else -1 for d in dimensions)
+
+    def dtype_of(self, info: onnx.ValueInfoProto) -> str:
+        """Return the element type as numpy calls it, "str" for text."""
+        kind = info.type.tensor_type.elem_type
+        return TEXT if kind == TensorProto.STRING else helper.tensor_dtype_to_np_dtype(kind).name
+
+    def output_shape(self, name: str) -> tuple[int, ...] | None:
+        """Return the sizes of an output; None if not even its rank is known."""
+        info = next(each for each in self.whole.graph.output if each.name == name)
+        return self.shape_of(info) if info.type.tensor_type.HasField("shape") else None
+
+    def reference(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return the tensors that onnxruntime gives for the whole network, by output name."""
+        from tilewright.networks.quantise.session import runs
+
+        return next(runs(self.whole, [info.name for info in self.tensors], [inputs]))
+
+    @property
+    def tensors(self) -> list[onnx.ValueInfoProto]:
+        """The outputs that are tensors; others are sequences, maps or optional."""
+        return [info for info in self.whole.graph.output if not self.container_of(info)]
+
+    def container_of(self, info: onnx.ValueInfoProto) -> str:
+        """Return what an output is that is no tensor, such as "sequence"; "" for a tensor."""
+        kind = str(info.type.WhichOneof("value") or "tensor_type").removesuffix("_type")
+        return "" if kind == "tensor" else kind

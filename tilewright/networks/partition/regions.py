@@ -1,0 +1,339 @@
+"""Groups the operators of a graph that are not compiled into regions, which onnxruntime runs.
+
+Every operator gets a level: compiled operators have even levels, others odd ones, and a level rises
+where the side changes on the way from the inputs. No path leads from an operator through another
+level back to its own, so operators of one level that are connected can run together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+
+from tilewright.networks.graph import NormalGraph, Shape, data_inputs
+from tilewright.networks.macs import Operands, count
+from tilewright.networks.onnx_file import COMPUTABLE
+
+NOTHING = "nothing of the network has a kernel"
+LAST = -1
+"""Level of the operators that nothing compiled reads: they run after all compiled code."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """An operator that is not compiled, and why."""
+
+    name: str
+    operator: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Region:
+    """Operators that onnxruntime runs as one model, by name and in order.
+
+    `inputs` and `outputs` are tensors of the graph. A `last` region is read by nothing that is
+    compiled, so the shapes of its outputs may depend on values. `causes` are the operators that are
+    not compiled; the others joined them to save transfers.
+    """
+
+    nodes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    last: bool
+    causes: tuple[Cause, ...]
+
+
+def find_regions(normal: NormalGraph, reasons: Mapping[str, str]) -> list[Region]:
+    """Partition a graph with static input shapes.
+
+    Args:
+        normal: the graph; operators without a static shape around them are never compiled.
+        reasons: why operators are not compiled, by name.
+
+    Returns:
+        The regions in an order in which they can run.
+    """
+    return _Partitioner(normal, reasons).regions()
+
+
+def whole_region(normal: NormalGraph, regions: Iterable[Region]) -> Region:
+    """Return all operators of a graph as one region, with the causes of its regions."""
+    causes = tuple(cause for region in regions for cause in region.causes)
+    return Region(
+        tuple(node.name for node in normal.graph.node),
+        tuple(info.name for info in data_inputs(normal.model)),
+        tuple(info.name for info in normal.graph.output),
+        True,
+        causes,
+    )
+
+
+def node_reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the tensors that a node reads, including those that its subgraphs capture."""
+    yield from (name for name in node.input if name)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            own = {value.name for value in (*graph.input, *graph.initializer)}
+            for inner in graph.node:
+                yield from (name for name in node_reads(inner) if name not in own)
+                own.update(inner.output)
+            yield from (info.name for info in graph.output if info.name not in own)
+
+
+@dataclass
+class _Node:
+    """A node of the graph; `before` and `after` are the numbers of its neighbours."""
+
+    name: str
+    operator: str
+    reads: frozenset[str]
+    writes: tuple[str, ...]
+    multiplies: bool
+    before: set[int] = field(default_factory=set)
+    after: set[int] = field(default_factory=set)
+
+
+class _Partitioner:
+    def __init__(self, normal: NormalGraph, reasons: Mapping[str, str]) -> None:
+        self._shapes, self._types = normal.shapes(), normal.types()
+        self._constants = set(normal.tensors())
+        self._outputs = {info.name for info in normal.graph.output}
+        self._nodes = [self._node(node) for node in normal.graph.node]
+        makers = {name: i for i, node in enumerate(self._nodes) for name in node.writes}
+        for i, node in enumerate(self._nodes):
+            node.before = {makers[name] for name in node.reads if name in makers}
+            for j in node.before:
+                self._nodes[j].after.add(i)
+        self._makers = makers
+        self._reasons = {
+            i: reasons[node.name] for i, node in enumerate(self._nodes) if node.name in reasons
+        }
+        for i, node in enumerate(self._nodes):
+            if unknown := self._not_passable((*sorted(node.reads), *node.writes)):
+                self._reasons[i] = self._why_not_passable(unknown)
+        self._outside = set(self._reasons)
+
+    def regions(self) -> list[Region]:
+        """Return the regions, once nothing more joins them."""
+        while self._absorb_between() or self._absorb_behind() or self._absorb_small():
+            pass
+        ordered = sorted(
+            self._groups(), key=lambda group: (group.level == LAST, group.level, group.nodes)
+        )
+        return [self._region(group) for group in ordered]
+
+    def _node(self, node: onnx.NodeProto) -> _Node:
+        equation = next((a.s.decode() for a in node.attribute if a.name == "equation"), "")
+        known = [self._shapes.get(name) for name in node.input]
+        output: Shape = self._shapes.get(node.output[0], ()) if node.output else ()
+        macs = count(node.op_type, Operands(known, output, equation))
+        reads = frozenset(node_reads(node)) - self._constants
+        writes = tuple(name for name in node.output if name)
+        return _Node(node.name, node.op_type, reads, writes, macs > 0)
+
+    def _not_passable(self, names: Iterable[str]) -> str:
+        """Return the first tensor that cannot pass between compiled code and onnxruntime, or ""."""
+        return next((name for name in names if not self._is_passable(name)), "")
+
+    def _why_not_passable(self, name: str) -> str:
+        shape = self._shapes.get(name)
+        if self._types.get(name) not in COMPUTABLE:
+            return f"'{name}' is no tensor of a type that is compiled"
+        return (
+            f"the shape of '{name}' depends on values"
+            if shape is None
+            else (f"'{name}' has no elements")
+        )
+
+    def _is_passable(self, name: str) -> bool:
+        # TVM neither compiles kernels for tensors without elements, nor has it every type.
+        shape = self._shapes.get(name)
+        return shape is not None and 0 not in shape and self._types.get(name) in COMPUTABLE
+
+    def _clusters(self) -> list[set[int]]:
+        """Return the sets of operators that must share a region, because they exchange tensors
+        that cannot pass to compiled code."""
+        found: dict[int, set[int]] = {}
+        for i, node in enumerate(self._nodes):
+            for name in node.writes:
+                if self._is_passable(name):
+                    continue
+                readers = {j for j in node.after if name in self._nodes[j].reads}
+                cluster = {i}.union(readers, *(found.get(j, ()) for j in (i, *readers)))
+                found.update(dict.fromkeys(cluster, cluster))
+        return list({id(cluster): cluster for cluster in found.values()}.values())
+
+    def _levels(self) -> list[int]:
+        """Return the level of each node; the nodes are in topological order."""
+        clusters = self._clusters()
+        cluster_of = {i: n for n, cluster in enumerate(clusters) for i in cluster}
+        least = [0] * len(clusters)
+        while True:  # a cluster has the level of its last operator
+            levels: list[int] = []
+            for i, node in enumerate(self._nodes):
+                outside = i in self._outside
+                level = max(int(outside), least[cluster_of[i]] if i in cluster_of else 0)
+                for j in node.before:
+                    level = max(level, levels[j] + ((j in self._outside) != outside))
+                levels.append(level)
+            highest = [max(levels[i] for i in cluster) for cluster in clusters]
+            if highest == least:
+                return levels
+            least = highest
+
+    def _groups(self) -> list[_Group]:
+        """Return the groups of connected operators outside compiled code."""
+        levels, early = self._levels(), self._early()
+        late: set[int] = set()  # these leave their group, since their results cannot pass
+        for i in sorted(self._outside - early):
+            node = self._nodes[i]
+            if self._not_passable(node.writes) or not late.isdisjoint(node.before):
+                late.add(i)
+                levels[i] = LAST
+        for group in self._connected(levels):
+            if early.isdisjoint(group.nodes):
+                for i in group.nodes:
+                    levels[i] = LAST
+        return self._connected(levels)
+
+    def _connected(self, levels: Sequence[int]) -> list[_Group]:
+        """Return the connected components of the operators of each level outside."""
+        found: list[_Group] = []
+        seen: set[int] = set()
+        for start in sorted(self._outside):
+            if start in seen:
+                continue
+            members, waiting = {start}, [start]
+            while waiting:
+                node = self._nodes[waiting.pop()]
+                for j in (*node.before, *node.after):
+                    if j in self._outside and levels[j] == levels[start] and j not in members:
+                        members.add(j)
+                        waiting.append(j)
+            seen |= members
+            found.append(_Group(levels[start], tuple(sorted(members))))
+        return found
+
+    def _early(self) -> set[int]:
+        """Return the operators outside compiled code that must run before some of it."""
+        clusters, early = self._clusters(), set[int]()
+        while True:
+            size = len(early)
+            for i in reversed(range(len(self._nodes))):
+                after = self._nodes[i].after
+                if i in self._outside and any(j not in self._outside or j in early for j in after):
+                    early.add(i)
+            for cluster in clusters:
+                if not early.isdisjoint(cluster):
+                    early |= cluster
+            if len(early) == size:
+                return early
+
+    def _reached(self, start: Iterable[int], *, backwards: bool = False) -> set[int]:
+        """Return all nodes behind (or before) some."""
+        found: set[int] = set()
+        waiting = list(start)
+        while waiting:
+            node = self._nodes[waiting.pop()]
+            new = (node.before if backwards else node.after) - found
+            found |= new
+            waiting += new
+        return found
+
+    def _absorb(self, nodes: Iterable[int]) -> bool:
+        """Move compiled nodes to onnxruntime. Return whether there were any."""
+        new = set(nodes) - self._outside
+        self._outside |= new
+        return bool(new)
+
+    def _absorb_between(self) -> bool:
+        """Absorb what is compiled between operators that must share a region."""
+        between = [
+            self._reached(cluster) & self._reached(cluster, backwards=True)
+            for cluster in self._clusters()
+        ]
+        return self._absorb(set[int]().union(*between))
+
+    def _absorb_behind(self) -> bool:
+        """Absorb what is compiled behind operators that must run last, since the shape of an output
+        of the network that they write depends on values."""
+        early = self._early()
+        for cluster in self._clusters():
+            names = [name for i in cluster & early for name in self._nodes[i].writes]
+            if any(name in self._outputs and not self._is_passable(name) for name in names):
+                everything = range(len(self._nodes))
+                return self._absorb(self._reached(cluster)) or self._absorb(everything)
+        return False
+
+    def _absorb_small(self) -> bool:
+        """Absorb compiled operators beside regions that multiply nothing, where fewer tensors then
+        pass from one side to the other."""
+        levels = self._levels()
+        seen: set[int] = set()
+        changed = False
+        for start in range(len(self._nodes)):
+            if start in self._outside or start in seen:
+                continue
+            members, waiting = {start}, [start]
+            while waiting:
+                node = self._nodes[waiting.pop()]
+                for j in (*node.before, *node.after):
+                    if j not in self._outside and levels[j] == levels[start] and j not in members:
+                        members.add(j)
+                        waiting.append(j)
+            seen |= members
+            if any(self._nodes[i].multiplies for i in members):
+                continue
+            now, then = self._transfers(members)
+            if then < now:
+                changed = self._absorb(members) or changed
+        return changed
+
+    def _transfers(self, members: set[int]) -> tuple[int, int]:
+        """Return how many tensors pass between a compiled component and regions now, and how many
+        would pass between it and other compiled code."""
+        read = {name for i in members for name in self._nodes[i].reads if name in self._makers}
+        read = {name for name in read if self._makers[name] not in members}
+        outside = {name for name in read if self._makers[name] in self._outside}
+        now, then = len(outside), len(read - outside)
+        for i in members:
+            for name in self._nodes[i].writes:
+                readers = [
+                    j for j in self._nodes[i].after - members if name in self._nodes[j].reads
+                ]
+                now += any(j in self._outside for j in readers)
+                then += any(j not in self._outside for j in readers)
+        return now, then
+
+    def _region(self, group: _Group) -> Region:
+        members = [self._nodes[i] for i in group.nodes]
+        own = {name for node in members for name in node.writes}
+        inputs = dict.fromkeys(
+            name for node in members for name in sorted(node.reads) if name not in own
+        )
+        inside = set(group.nodes)
+        outputs = [
+            name
+            for i in group.nodes
+            for name in self._nodes[i].writes
+            if name in self._outputs
+            or any(name in self._nodes[j].reads for j in self._nodes[i].after - inside)
+        ]
+        causes = tuple(
+            Cause(self._nodes[i].name, self._nodes[i].operator, self._reasons[i])
+            for i in group.nodes
+            if i in self._reasons
+        )
+        return Region(
+            tuple(node.name for node in members), tuple(inputs), tuple(outputs),
+            group.level == LAST, causes,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Group:
+    level: int
+    nodes: tuple[int, ...]
