@@ -72,14 +72,14 @@ class Sketch:
 class Draw:
     """Draws sizes and tensors for one operator at one opset."""
 
-    def __init__(self, draw: st.DrawFn, operator: str, opset: int) -> None:
+    def __init__(self, draw: Callable[..., Any], operator: str, opset: int) -> None:
         self._draw = draw
         self.operator, self.opset = operator, opset
         self._rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
         self.schema = onnx.defs.get_schema(operator, opset)
 
     def size(self, least: int = 1, most: int = 5) -> int:
-        return self._draw(st.integers(least, most))
+        return int(self._draw(st.integers(least, most)))
 
     def shape(self, rank: int, least: int = 1) -> tuple[int, ...]:
         return tuple(self.size(least) for _ in range(rank))

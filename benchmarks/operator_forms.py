@@ -220,8 +220,8 @@ def main(
     for sketches, most in ((tests, 4), (drawn, draws)):
         for case in cases(sketches, most):
             seen[case.form] += 1
-            opsets = onnx.ModelProto.FromString(case.model).opset_import
-            by_opset[max(o.version for o in opsets if not o.domain)].append(case)
+            imports = onnx.ModelProto.FromString(case.model).opset_import
+            by_opset[max(o.version for o in imports if not o.domain)].append(case)
     print(f"{len(seen):,} forms in {sum(map(len, by_opset.values())):,} cases", flush=True)
     judges, bad, judged = Judges(), dict[Form, str](), set[Form]()
     kept = _kept(table, set(seen))

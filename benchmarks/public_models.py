@@ -190,7 +190,9 @@ def compared(path: Path, artifact: Path) -> dict[str, Any]:
     import tilewright
 
     session = tilewright.load(artifact, threads=1, allow_code=True)
-    kinds = {each.name: (tuple(each.shape), str(each.dtype)) for each in session.get_inputs()}
+    kinds = {
+        each.name: (tuple(map(int, each.shape)), str(each.dtype)) for each in session.get_inputs()
+    }
     engine = _onnxruntime(path) if path.suffix == ".onnx" else _tensorflow_lite(path)
     worst = 0.0
     if engine is None:

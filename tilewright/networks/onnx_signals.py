@@ -95,7 +95,7 @@ class _Rewriter:
     def _cut_to(self, length: int) -> str:
         """Return the signal with its padding, of exactly that length."""
         begin, _ = self._pads
-        name, behind = self._node.input[0], length - self._length - begin
+        name, behind = str(self._node.input[0]), length - self._length - begin
         if behind < 0:
             name = self._slice(name, "cut", (2, 0, self._length + behind))
         if begin or behind > 0:
