@@ -15,7 +15,6 @@ from tilewright.networks.artifact.folder import in_the_way, specification, write
 from tilewright.networks.artifact.load import CPU_LIBRARY, Artifact
 from tilewright.networks.artifact.regions import ArtifactRegions, write_regions
 from tilewright.networks.cpu_costs import SECONDS, SLOWDOWN
-from tilewright.networks.graph import data_inputs
 from tilewright.targets.artifact_types import Built, HostStep, LayerGraph, Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Builds, HasHost, capability
@@ -71,6 +70,8 @@ def build(
 
 def _whole_network(last: LastRegions) -> dict[str, Json]:
     """What a network with regions behind its last layer takes and gives."""
+    from tilewright.networks.graph import data_inputs
+
     infos = {"inputs": data_inputs(last.whole), "outputs": list(last.whole.graph.output)}
     found: dict[str, Json] = {}
     for key, values in infos.items():

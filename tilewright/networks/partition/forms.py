@@ -51,6 +51,8 @@ MODES = frozenset((
 ))  # fmt: skip
 """Whole-number attributes that choose what is computed. Of the others, a form says whether they
 are given: their values are sizes, positions and numbers."""
+WEIGHTED = frozenset(("Conv", "ConvInteger", "ConvTranspose", "QLinearConv"))
+"""Operators whose `kernel_shape` repeats a part of the shape of their weights."""
 ELEMENT_TYPES = frozenset(("to", "dtype", "output_dtype"))
 
 
@@ -143,6 +145,8 @@ def _attributes(node: onnx.NodeProto, schema: onnx.defs.OpSchema | None) -> str 
     found = []
     for attribute in sorted(node.attribute, key=lambda each: str(each.name)):
         text = _attribute(attribute)
+        if attribute.name == "kernel_shape" and node.op_type in WEIGHTED:
+            continue
         if text is None:
             return None
         if text and not _is_default(attribute, schema):

@@ -57,6 +57,8 @@ class RegionSession:
     def _create(self) -> Any:
         options = quiet_options()
         options.intra_op_num_threads = self._threads
+        # Its integer kernels saturate sums of products on processors without VNNI.
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
         try:
             return onnxruntime.InferenceSession(
                 bytes(self._model), options, providers=["CPUExecutionProvider"]
