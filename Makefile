@@ -115,8 +115,10 @@ $(VENV)/bin/python:
 # Makes the environment hold what a lock says, and Tilewright. uv takes seconds where pip takes
 # minutes, but it does not read pip's configuration: where it does not reach an index by its own
 # settings, pip installs. Where the system's Python cannot bootstrap pip, the system's pip does.
+# Tilewright's own modules are compiled, because many a command of the tests would do it again where
+# PYTHONDONTWRITEBYTECODE is set.
 define install
-	@if command -v uv >/dev/null && VIRTUAL_ENV=$(VENV) uv pip sync --quiet --require-hashes $(1); \
+	@if command -v uv >/dev/null && VIRTUAL_ENV=$(VENV) uv pip sync --quiet --compile-bytecode --require-hashes $(1); \
 	then VIRTUAL_ENV=$(VENV) uv pip install --quiet --no-deps --no-build-isolation -e .; \
 	else \
 		pip="$(BIN)/python -m pip"; $(BIN)/python -c 'import pip' 2>/dev/null \
@@ -125,6 +127,7 @@ define install
 		$$pip install $(PIP_OPTIONS) --require-hashes -r $(1) \
 		&& $$pip install $(PIP_OPTIONS) --no-build-isolation -e .; \
 	fi
+	@$(BIN)/python -m compileall -q -j 0 tilewright
 endef
 
 $(VENV)/.installed: requirements.lock pyproject.toml | $(VENV)/bin/python

@@ -122,7 +122,9 @@ def test_threads_are_as_many_as_asked_for_and_there_are_cores_for(digits_library
     (more,) = tilewright.load(digits_library, allow_code=True).run(None, {"input": image})
     np.testing.assert_allclose(one, more, rtol=1e-5)
     with pytest.raises(SpecError, match=f"this process may use {cores} core"):
-        tilewright.load(digits_library, threads=cores + 1, allow_code=True).run(None, {"input": image})
+        tilewright.load(digits_library, threads=cores + 1, allow_code=True).run(
+            None, {"input": image}
+        )
 
 
 @pytest.mark.slow(seconds=5)

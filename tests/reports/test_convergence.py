@@ -20,6 +20,7 @@ from tilewright.reports.axis_ticks import (
     round_ticks,
     scale_factors,
     scale_latency,
+    scale_seconds,
     trial_ticks,
 )
 from tilewright.tuning.results import TunedWorkload
@@ -115,3 +116,27 @@ def test_pictures_of_any_outcome_are_png() -> None:
     for each in (outcome(), outcome(source=None, bound=None), outcome(chosen=False)):
         assert pictures.convergence(each, trials_of([each])).startswith(b"\x89PNG")
         assert pictures.network_convergence("n", [each], trials_of([each])).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "seconds", [[0.003, 0.081], [0.05, 0.06], [1e-4, 40.0], [0.7, 0.7], [90.0, 4000.0]]
+)
+def test_labels_of_an_axis_of_seconds_lie_beside_each_other(seconds: list[float]) -> None:
+    figure = Figure(figsize=(5.1, 1.4), layout="constrained")
+    axes = figure.subplots()
+    axes.scatter(seconds, range(len(seconds)))
+    scale_seconds(axes)
+    FigureCanvasAgg(figure).draw()
+    low, high = axes.get_xlim()
+    labels = [
+        label
+        for minor in (False, True)
+        for place, label in zip(
+            axes.get_xticks(minor=minor), axes.get_xticklabels(minor=minor), strict=True
+        )
+        if low <= place <= high and label.get_text()
+    ]
+    assert len(labels) >= 2
+    assert not any("$" in label.get_text() for label in labels)
+    boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: box.x0)
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))

@@ -47,15 +47,31 @@ def scale_latency(axes: Axes, *, counted: bool) -> None:
     axes.yaxis.set_major_formatter(whole if counted else EngFormatter(unit="s"))
 
 
+def scale_seconds(axes: Axes) -> None:
+    """Make the horizontal axis one of seconds: `1.5 ms`."""
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    if high / low < _NARROW:
+        axes.set_xscale("linear")
+    _place_ticks(axes.xaxis, low, high, _FEWEST)
+    axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
+
+
 def _scale(axes: Axes) -> None:
     """Logarithmic where much lies between the ends of what is drawn, else linear."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     if high / low < _NARROW:
         axes.set_yscale("linear")
-        axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
+    _place_ticks(axes.yaxis, low, high, _MOST)
+
+
+def _place_ticks(axis: Axis, low: float, high: float, most: int) -> None:
+    """Place at most about so many round ticks on an axis, for its scale."""
+    if high / low < _NARROW:
+        axis.set_major_locator(MaxNLocator(min(most, 7), steps=[1, 2, 2.5, 5, 10]))
     else:
-        fix_ticks(axes.yaxis, round_ticks(low, high))
+        fix_ticks(axis, round_ticks(low, high, most))
 
 
 def trial_ticks(axis: Axis, most: int) -> None:

@@ -15,11 +15,12 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import NullFormatter
 from numpy.typing import NDArray
 
 from tilewright.evaluation.compare.leaderboard import Floats, LeaderboardRow, Results, band
 from tilewright.evaluation.compare.plan import GOAL
+from tilewright.reports.axis_ticks import scale_seconds
 from tilewright.reports.styles import GRID, INK, MUTED, LineStyle, colours, line_styles
 
 FLOOR = 1e-3
@@ -126,9 +127,8 @@ def seconds(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
         axes.plot([goal, ends[1]], [place, place], color=colour, lw=1, alpha=0.5)
         _whisker(axes, place, ends, colour)
         axes.scatter(goal, place, s=34, facecolor="white", edgecolor=colour, lw=1.5, zorder=4)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_xlabel("seconds a run (hollow: until the goal)")
+    scale_seconds(axes)
+    axes.set_xlabel("time of a run (hollow: until the goal)")
     return _svg(figure, "seconds")
 
 
