@@ -78,7 +78,7 @@ def propagating_nan(*kept: str) -> Any:
 def _with_nan(body: Any) -> Any:
     body = tvm_ffi.structural_map(
         body,
-        [(tirx.Max, _ordered), (tirx.Min, _ordered), (tirx.EQ, _compared), (tirx.NE, _compared)],
+        [(tirx.Max, _ordered), (tirx.Min, _ordered), (tirx.EQ, _equal), (tirx.NE, _unequal)],
     )
     if not _reduces(body):
         return body
@@ -96,15 +96,35 @@ def _ordered(value: Any) -> Any:
     return keep_nan(first, second, type(value))
 
 
-def _compared(value: Any) -> Any:
-    """Return a comparison of a float with itself, by which models look for NaN, as one that TVM
-    does not simplify."""
+def _equal(value: Any) -> Any:
+    """Return `x == x` of floats, by which models look for NaN, as a comparison that TVM does not
+    simplify to true."""
+    is_float = str(value.a.ty.dtype).startswith("float")
+    return is_number(value.a) if is_float and _same(value.a, value.b) else value
+
+
+def _unequal(value: Any) -> Any:
+    """Return `a != b` of floats, which is false in TVM's code where an operand is NaN, as one that
+    is true there."""
     if not str(value.a.ty.dtype).startswith("float"):
         return value
-    if not tvm_ffi.structural_equal(value.a, value.b):
-        return value
-    # TVM turns `not x <= x` round to `x < x`, so a test for NaN is one by one.
-    return is_number(value.a) if isinstance(value, tirx.EQ) else tirx.isnan(value.a)
+    if _same(value.a, value.b):
+        return _is_nan(value.a)
+    return tirx.Or(value, tirx.Or(_is_nan(value.a), _is_nan(value.b)))
+
+
+def _same(first: Any, second: Any) -> bool:
+    return bool(tvm_ffi.structural_equal(first, second))
+
+
+def _is_nan(value: Any) -> Any:
+    """Return the condition that a float is NaN, by its bits: TVM turns `not x <= x` round to
+    `x < x`, and lowers `isnan` to `x != x`, which is false."""
+    floats = str(value.ty.dtype)
+    integers = floats.replace("float", "int")
+    infinity, magnitude = int(np.array(np.inf, floats).view(integers)), np.iinfo(integers).max
+    number = tirx.reinterpret(integers, value) & tirx.const(magnitude, integers)
+    return number > tirx.const(infinity, integers)
 
 
 def _reduces(body: Any) -> bool:
