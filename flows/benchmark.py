@@ -19,7 +19,7 @@ from tilewright.flows.build import build_artifact
 from tilewright.networks.artifact import CompiledArtifact, SizedLibrary, load
 from tilewright.networks.imported_model import seeded_inputs
 from tilewright.networks.quantise.prepare import model_with_weights
-from tilewright.networks.sources import TORCH_SUFFIXES
+from tilewright.networks.torch_export import TORCH_SUFFIXES
 from tilewright.search import LocalRunner
 from tilewright.tuning.build_options import BuildOptions
 

@@ -85,8 +85,8 @@ def load(
 
     `threads` is how many a library of the target `cpu` uses, by default as many as it was built
     for. Threads of the caller may run one session at the same time. `allow_code` lets machine code
-    of the folder run, as for `run`. Raises `ArtifactError` for a damaged folder and for code that
-    is not allowed.
+    of a folder run that you did not build yourself, as for `run`. Raises `ArtifactError` for a
+    damaged folder and for code that is not allowed.
 
     >>> session = tilewright.load("built/digits")
     >>> [(value.name, value.shape) for value in session.get_inputs()]
@@ -106,9 +106,11 @@ def run(
     """One inference of a built network, on its simulated accelerator or this CPU.
 
     `inputs` are arrays by name, in the shapes of the network's inputs. Returns the outputs by name,
-    and where the time goes. `allow_code` lets machine code of the folder run, which those of the
-    target `cpu` and of networks with work left to the CPU hold. Raises `ArtifactError` for a
-    damaged folder and for code that is not allowed, and `InputError` for arrays that do not fit.
+    and where the time goes. Folders of the target `cpu`, and of networks with work left to the CPU,
+    hold machine code. It runs if you built the folder yourself in the workspace in force
+    (`.tilewright/` or `TILEWRIGHT_HOME`), which its signature proves, or with `allow_code`. Raises
+    `ArtifactError` for a damaged folder and for code that is not allowed, and `InputError` for
+    arrays that do not fit.
 
     >>> image = np.zeros((1, 1, 8, 8), np.float32)
     >>> outputs, profile = tilewright.run("built/digits", {"input": image})
@@ -247,8 +249,9 @@ def load_model(source: str | Path, **options: Any) -> Network:
     """A built-in network by name, or an ONNX, TensorFlow Lite or torch.export file.
 
     `options` are those of `tilewright.networks.load`: `input_shapes` fixes dynamic inputs, `seed`
-    draws the weights of a built-in network, `calibration` names samples, and `sandbox` reads a
-    stranger's file in a child process. Raises `UnknownName`, and `ModelFileError` for a file that
+    draws the weights of a built-in network, `calibration` names samples, `sandbox` reads a
+    stranger's file in a child process, and `allow_code` permits a torch.export file, which can run
+    any code when it is read. Raises `UnknownName`, and `ModelFileError` for a file that
     cannot be read.
 
     >>> network = tilewright.load_model("digits_cnn")

@@ -115,7 +115,9 @@ def test_the_error_of_an_output_is_the_difference_over_its_size() -> None:
     assert _found(real, -real) == 2
     assert _found(real, np.array([3.0, np.nan], np.float32)) == np.inf
     assert _found(np.array([np.nan, 1.0]), np.array([np.nan, 1.0])) == 0
-    assert _found(np.zeros(2), np.ones(2)) == np.inf
+    assert _found(np.zeros(2), np.ones(2)) > 1e4
+    assert _found(np.zeros(2), np.full(2, 1e-7)) < 0.1  # a difference that is none
+    assert _found(real, real.astype(np.float64)) == np.inf
     assert _found(real, real[:1]) == np.inf
 
 

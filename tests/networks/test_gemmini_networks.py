@@ -51,6 +51,17 @@ def gaps_net(g: Graph) -> onnx.ModelProto:
     return g.model((g.quantise(product, 8), (1, 50)))
 
 
+def channels_last_net(g: Graph) -> onnx.ModelProto:
+    """A dense layer behind an image that is flattened channels last, as every network that comes
+    from a TensorFlow Lite file has it. Its sums need a large shift."""
+    x = g.quantise(g.input("x", (1, 4, 10, 20)), -5)
+    y = g.quantise(g.conv(x, "first", (8, 4, 3, 3), (-5, -7)), -1)
+    turned = g.op("Transpose", "turned", [y], perm=[0, 2, 3, 1])
+    flat = g.op("Flatten", "flat", [turned])
+    product = g.op("MatMul", "fc", [flat, g.weight("fc", (8 * 8 * 18, 4), -7)])
+    return g.model((g.quantise(product, 6), (1, 4)))
+
+
 def pools_net(g: Graph) -> onnx.ModelProto:
     """Three max-pools behind convolutions: zeros around the image are right for the first, there
     are none around the second, and around the third they would be wrong."""
@@ -68,7 +79,7 @@ def pools_net(g: Graph) -> onnx.ModelProto:
 NETS: dict[str, tuple[Callable[[Graph], onnx.ModelProto], int]] = {
     "residual": (residual_net, 5), "depthwise": (depthwise_net, 2),
     "attention": (attention_net, 5), "strips": (strips_net, 4),
-    "gaps": (gaps_net, 3), "pools": (pools_net, 3),
+    "gaps": (gaps_net, 3), "pools": (pools_net, 3), "channels_last": (channels_last_net, 2),
 }  # fmt: skip
 """Networks, and the layers that the accelerator gets of them at least."""
 

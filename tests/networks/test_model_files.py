@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +18,9 @@ from onnx_graphs import model, normal
 from tilewright import networks
 from tilewright.core.errors import TilewrightError
 from tilewright.networks import zoo
-from tilewright.networks.errors import DynamicShapeError, ModelFileError, UnsupportedOperatorError
+from tilewright.networks.errors import DynamicShapeError, ModelFileError
 from tilewright.networks.onnx_file import read, stub, tensor_bytes
+from tilewright.networks.quantise import model_with_weights
 
 
 def _relu(shape: tuple[int | str, ...] = (1, 4)) -> onnx.ModelProto:
@@ -234,38 +234,30 @@ def test_a_written_model_is_whole_and_reads_back(tmp_path: Path) -> None:
     assert read(path) != zoo.build("mobilenet_v2", seed=4)
 
 
-# --- torch.export archives, checked before PyTorch sees them ------------------------------------
+# --- torch.export archives, which may run code when they are read ---------------------------------
+
+CODE = b"\x80\x04cposix\nsystem\n(S'touch ran'\ntR."
+"""A pickle that runs a command."""
 
 
-def _archive(
-    path: Path, use_pickle: bool = False, target: str = "torch.ops.aten.relu.default"
-) -> Path:
-    size = {"as_int": 4}
-    program = {
-        "graph_module": {"graph": {"nodes": [{"target": target, "metadata": {}}], "sizes": [size]}},
-        "guards_code": ["__import__('os').abort()"],
-    }
-    weights = {"config": {"w": {"path_name": "weight_0", "use_pickle": use_pickle}}}
+@pytest.mark.parametrize("suffix", [".pt2", ".pt", ".pth"])
+@pytest.mark.parametrize("sandbox", [True, False])
+def test_an_exported_program_is_not_opened_without_permission(
+    tmp_path: Path, suffix: str, sandbox: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / f"m{suffix}"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("m/models/model.json", json.dumps(program))
-        archive.writestr("m/data/weights/model_weights_config.json", json.dumps(weights))
-        archive.writestr("m/data/constants/model_constants_config.json", '{"config": {}}')
-        archive.writestr("m/data/weights/weight_0", bytes(16))
-    return path
+        archive.writestr("m/models/model.json", "{}")
+        archive.writestr("m/data/weights/weight_0", CODE)
+        archive.writestr("m/data/sample_inputs/model.pt", CODE)
+    for read_it in (networks.load, model_with_weights):
+        with pytest.raises(ModelFileError, match=r"--allow-code \(allow_code=True\)"):
+            read_it(path, **({"sandbox": sandbox} if read_it is networks.load else {}))
+    assert not (tmp_path / "ran").exists()
 
 
-def test_pickled_weights_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match=r"'w' .* pickled object"):
-        networks.load(_archive(tmp_path / "m.pt2", use_pickle=True))
-
-
-def test_foreign_operators_of_an_exported_program_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedOperatorError, match=r"os\.system"):
-        networks.load(_archive(tmp_path / "m.pt2", target="os.system"))
-
-
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"\x80\x04\x95pickle"])
-def test_other_files_are_no_exported_program(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "m.pt2").write_bytes(content)
-    with pytest.raises(ModelFileError, match=r"not a torch\.export file"):
-        networks.load(tmp_path / "m.pt2")
+def test_with_permission_pytorch_alone_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "m.pt2").write_bytes(b"PK")
+    with pytest.raises(ModelFileError, match=r"PyTorch|torch \d"):
+        networks.load(tmp_path / "m.pt2", allow_code=True)

@@ -23,7 +23,7 @@ from quantise_nets import attention_net, residual_net
 from benchmarks.integer_graphs import in_memory, run
 from tilewright.core.errors import UnknownName
 from tilewright.networks import zoo
-from tilewright.networks.errors import QuantisationError
+from tilewright.networks.errors import ModelFileError, QuantisationError
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.onnx_qoperator import to_qdq
 from tilewright.networks.quantise import (
@@ -185,7 +185,7 @@ def test_one_call_takes_float_and_quantised_models(tmp_path: Path) -> None:
     with pytest.raises(UnknownName):
         model_with_weights("resnet17")
     (tmp_path / "model.pt2").touch()
-    with pytest.raises(QuantisationError, match="is a torch"):
+    with pytest.raises(ModelFileError, match="--allow-code"):
         model_with_weights(tmp_path / "model.pt2")
 
 

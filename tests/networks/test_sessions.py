@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -60,9 +61,9 @@ def test_what_fits_nothing_is_refused(session: InferenceSession) -> None:
 
 
 @pytest.mark.slow(seconds=1)
-def test_code_is_refused_without_leave(digits_library: Path) -> None:
+def test_code_of_a_copy_is_refused_without_leave(digits_library: Path, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="allow_code=True"):
-        tilewright.load(digits_library)
+        tilewright.load(shutil.copytree(digits_library, tmp_path / "copy"))
 
 
 @pytest.mark.slow(seconds=1)

@@ -113,8 +113,23 @@ def test_where_padding_changes_the_outputs_only_the_sizes_themselves_run(tmp_pat
         feeds = {"x": np.random.default_rng(1).standard_normal(shape, np.float32)}
         (ours,), (expected,) = session.run(None, feeds), theirs.run(None, feeds)
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
-    with pytest.raises(InputError, match=r"'tokens' is 12, .* padding would change the outputs"):
+    said = r"'tokens' is 12, .* padding may change the outputs: operator 'softmax'"
+    with pytest.raises(InputError, match=said):
         session.run(None, {"x": np.zeros((1, 12, 32), np.float32)})
+
+
+@pytest.mark.slow(seconds=10)
+def test_a_maximum_over_a_dynamic_dimension_sees_no_padding(tmp_path: Path) -> None:
+    weights = {"w": np.abs(np.random.default_rng(0).standard_normal((16, 8), np.float32))}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["q"], name="dense"),
+        helper.make_node("ReduceMax", ["q"], ["y"], name="most", axes=[1], keepdims=0),
+    ]
+    path = _saved(_model(nodes, weights, [1, "tokens", 16], [1, 8]), tmp_path)
+    tilewright.build(path, tmp_path / "art", target="cpu", trials=0, sizes={"tokens": (4, 8)})
+    session = tilewright.load(tmp_path / "art", allow_code=True)
+    with pytest.raises(InputError, match=r"built for 4, 8; .*'most' \(ReduceMax\)"):
+        session.run(None, {"x": np.full((1, 6, 16), -1, np.float32)})
 
 
 @pytest.mark.slow(seconds=1)

@@ -196,7 +196,7 @@ def _foreign() -> bytes:
     w = f.constant("w", np.ones((4, 1, 1, 4), np.int8), scale=0.1)
     f.operator("CONV_2D", [tensors[0], w, -1], [tensors[1]], "Conv2DOptions", StrideH=1,
                StrideW=1, Padding=SAME)  # fmt: skip
-    f.operator("CUMSUM", [tensors[1]], [tensors[2]])
+    f.operator("HASHTABLE_FIND", [tensors[1]], [tensors[2]])
     f.operator("ADD", [tensors[2], tensors[1]], [tensors[3]], "AddOptions",
                FusedActivationFunction=5)  # fmt: skip
     f.operator("TFLite_Mystery", [tensors[3]], [tensors[4]])
@@ -207,9 +207,9 @@ def test_all_operators_that_cannot_be_expressed_are_named_at_once(tmp_path: Path
     path = _saved(tmp_path, _foreign())
     with pytest.raises(UnsupportedOperatorError) as error:
         model_with_weights(path)
-    assert "'t2': CUMSUM: there is no rule for this kind of operator" in str(error.value)
+    assert "'t2': HASHTABLE_FIND: there is no rule for this kind of operator" in str(error.value)
     assert "'t3': ADD: the activation SIGN_BIT" in str(error.value)
-    assert "'t4': TFLite_Mystery: there is no rule" in str(error.value)
+    assert "'t4': TFLite_Mystery: it is a custom operator" in str(error.value)
 
 
 def test_the_report_says_what_is_missing_and_what_is_offloaded(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_the_report_says_what_is_missing_and_what_is_offloaded(tmp_path: Path) -
         assert found[name].status == "unsupported"
     assert found["t3"].reason.startswith("ADD: the activation SIGN_BIT")
     assert found["t1"].status == "offloaded"
-    with pytest.raises(UnsupportedOperatorError, match="CUMSUM"):
+    with pytest.raises(UnsupportedOperatorError, match="HASHTABLE_FIND"):
         _ = networks.load(path).compiled
 
 
@@ -236,6 +236,51 @@ def test_tensors_that_cannot_be_computed_are_named(
     f.operator("LOGISTIC", [x], [y])
     with pytest.raises(UnsupportedOperatorError, match=f"'x' {reason}"):
         read_tflite(_saved(tmp_path, f.write([x], [y])))
+
+
+def test_an_operator_with_state_is_named_and_the_file_is_not_called_damaged(
+    tmp_path: Path,
+) -> None:
+    f = File()
+    x, state, y = (f.tensor(n, s, "FLOAT32", variable=n == "state") for n, s in
+                   (("x", (1, 16)), ("state", (1, 32)), ("y", (1, 8))))  # fmt: skip
+    feature = f.constant("feature", np.ones((8, 16), np.float32))
+    time = f.constant("time", np.ones((8, 4), np.float32))
+    f.operator("SVDF", [x, feature, time, -1, state], [y], "SVDFOptions", Rank=1)
+    path = _saved(tmp_path, f.write([x], [y]))
+    reason = "SVDF: its tensor 'state' is state, kept from run to run"
+    with pytest.raises(UnsupportedOperatorError, match=reason):
+        read_tflite(path)
+    (missing,) = convert(read(path)).missing.values()
+    assert missing == reason
+
+
+def test_a_bias_has_one_dimension_whatever_the_file_says_of_its_channels(tmp_path: Path) -> None:
+    f = File()
+    scales = np.array([0.5, 0.25])
+    x, y = (f.tensor(n, (1, 4, 4, 2), scale=0.5) for n in "xy")
+    w = f.constant("w", np.ones((1, 3, 3, 2), np.int8), scale=scales, axis=3)
+    b = f.constant("b", np.array([8, 16], np.int32), scale=scales * 0.5, axis=3)
+    f.operator("DEPTHWISE_CONV_2D", [x, w, b], [y], "DepthwiseConv2DOptions", Padding=SAME,
+               StrideH=1, StrideW=1, DepthMultiplier=1)  # fmt: skip
+    model = read_tflite(_saved(tmp_path, f.write([x], [y])))
+    makers = {node.output[0]: node for node in model.graph.node}
+    bias = makers[_nodes(model, "Conv")[0].input[2]]
+    np.testing.assert_allclose(_constants(model)[bias.input[1]], scales * 0.5)
+
+
+def test_shapes_are_constants(tmp_path: Path) -> None:
+    f = File()
+    x = f.tensor("x", (2, 6), "FLOAT32")
+    shape, rank, zeros = (f.tensor("shape", (2,), "INT32"), f.tensor("rank", (), "INT32"),
+                          f.tensor("zeros", (2, 6), "FLOAT32"))  # fmt: skip
+    f.operator("SHAPE", [x], [shape], "ShapeOptions")
+    f.operator("RANK", [x], [rank], "RankOptions")
+    f.operator("ZEROS_LIKE", [x], [zeros], "ZerosLikeOptions")
+    model = read_tflite(_saved(tmp_path, f.write([x], [shape, rank, zeros])))
+    values = sorted(map(np.size, _constants(model).values()))
+    assert values == [1, 2, 12]
+    assert {node.op_type for node in model.graph.node} == {"Identity"}
 
 
 def test_numbers_are_the_same_on_this_machine_as_in_onnxruntime(tmp_path: Path) -> None:

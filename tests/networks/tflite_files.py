@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +133,11 @@ class File:
         written = b.CreateNumpyVector(np.array(outputs, np.int32))
         options = None
         if word:
+            wide = np.int64 if word in LATER else np.int32
             vectors = {
-                name: b.CreateNumpyVector(np.array(value, np.int32))
+                name: b.CreateNumpyVector(
+                    np.array(value, np.float32 if isinstance(value[0], float) else wide)
+                )
                 for name, value in values.items()
                 if isinstance(value, (list, tuple))
             }
@@ -145,7 +149,10 @@ class File:
         tflite.OperatorAddOpcodeIndex(b, kinds.index(kind))
         tflite.OperatorAddInputs(b, read)
         tflite.OperatorAddOutputs(b, written)
-        if options is not None:
+        if options is not None and word in LATER:
+            tflite.OperatorAddBuiltinOptions2Type(b, getattr(tflite.BuiltinOptions2, word))
+            tflite.OperatorAddBuiltinOptions2(b, options)
+        elif options is not None:
             tflite.OperatorAddBuiltinOptionsType(b, getattr(tflite.BuiltinOptions, word))
             tflite.OperatorAddBuiltinOptions(b, options)
         return int(tflite.OperatorEnd(b))
@@ -170,6 +177,9 @@ def _offsets(b: Any, start: Callable[[Any, int], Any], offsets: list[int]) -> An
     return b.EndVector()
 
 
+LATER = frozenset(name for name in vars(tflite.BuiltinOptions2) if name[0].isupper())
+"""Tables of options that lie in the second field of an operator."""
+
 # versions at which the runtime takes int8 tensors
 VERSIONS = {
     "CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "ADD": 2, "SUB": 2, "MUL": 2,
@@ -177,7 +187,7 @@ VERSIONS = {
     "PAD": 2, "PADV2": 2, "CONCATENATION": 2, "LEAKY_RELU": 2, "TRANSPOSE": 2, "STRIDED_SLICE": 2,
     "SLICE": 2, "SPLIT": 2, "TRANSPOSE_CONV": 3, "RESIZE_BILINEAR": 2,
     "RESIZE_NEAREST_NEIGHBOR": 2, "BATCH_MATMUL": 2, "QUANTIZE": 2, "DEQUANTIZE": 2, "RELU": 2,
-    "RELU6": 2, "MAXIMUM": 2, "MINIMUM": 2,
+    "RELU6": 2, "MAXIMUM": 2, "MINIMUM": 2, "BROADCAST_TO": 2,
 }  # fmt: skip
 
 SAME, VALID = 0, 1
@@ -296,6 +306,66 @@ def two(
     y = f.tensor("y", result or shape, **(own if alike else {"scale": 0.07, "zero": 2}))
     f.operator(kind, [x, z], [y], options, **values)
     return f.write([x] if constant else [x, z], [y])
+
+
+Spec = tuple[tuple[int, ...], str] | tuple[tuple[int, ...], str, float, int]
+"""A tensor that is computed: shape, the schema's word for its type, and scale and zero point."""
+
+
+def general(
+    kind: str, inputs: list[Any], outputs: list[Spec], options: str = "", **values: Any
+) -> bytes:
+    """One operator; what is an array among its inputs is a constant, None is left out."""
+    f = File()
+    read, data = [], []
+    for i, each in enumerate(inputs):
+        if each is None:
+            read.append(-1)
+        elif isinstance(each, tuple):
+            read.append(_computed(f, f"x{i}", each))
+            data.append(read[-1])
+        else:
+            read.append(f.constant(f"c{i}", each))
+    written = [_computed(f, f"y{i}", each) for i, each in enumerate(outputs)]
+    f.operator(kind, read, written, options, **values)
+    return f.write(data, written)
+
+
+def _computed(f: File, name: str, spec: Any) -> int:
+    shape, dtype, *own = spec
+    quantised = {"scale": own[0], "zero": own[1]} if own else {}
+    return f.tensor(name, shape, dtype, **quantised)
+
+
+def gathered_by_computed_indices() -> bytes:
+    f = File()
+    x = f.tensor("x", (4, 6), "FLOAT32")
+    places, y = f.tensor("places", (4,), "INT32"), f.tensor("y", (4, 3), "FLOAT32")
+    axis = f.constant("axis", np.array(1, np.int32))
+    table = f.constant("table", _numbers("table", (6, 3)).astype(np.float32))
+    f.operator("ARG_MAX", [x, axis], [places], "ArgMaxOptions",
+               OutputType=tflite.TensorType.INT32)  # fmt: skip
+    f.operator("GATHER", [table, places], [y], "GatherOptions", Axis=0)
+    return f.write([x], [y])
+
+
+def dilated_by_batches() -> bytes:
+    """A dilated convolution as old converters write it: between blocks of space and batches."""
+    f = File()
+    x = f.tensor("x", (1, 7, 8, 3), scale=0.05, zero=-3)
+    split = f.tensor("split", (4, 5, 6, 3), scale=0.05, zero=-3)
+    summed = f.tensor("summed", (4, 3, 4, 2), scale=0.04, zero=2)
+    y = f.tensor("y", (1, 6, 7, 2), scale=0.04, zero=2)
+    blocks = f.constant("blocks", np.array([2, 2], np.int32))
+    pads = f.constant("pads", np.array([[2, 1], [2, 2]], np.int32))
+    crops = f.constant("crops", np.array([[0, 0], [0, 1]], np.int32))
+    w = f.constant("w", _weights("w", 2, 3, 3, 3), scale=_spread(2, 0.01))
+    b = f.constant("b", np.array([90, -40], np.int32), scale=_spread(2, 0.0005))
+    f.operator("SPACE_TO_BATCH_ND", [x, blocks, pads], [split], "SpaceToBatchNDOptions")
+    f.operator("CONV_2D", [split, w, b], [summed], "Conv2DOptions", Padding=VALID, StrideH=1,
+               StrideW=1)  # fmt: skip
+    f.operator("BATCH_TO_SPACE_ND", [summed, blocks, crops], [y], "BatchToSpaceNDOptions")
+    return f.write([x], [y])
 
 
 def split(kind: str = "SPLIT") -> bytes:
@@ -436,6 +506,180 @@ CASES: dict[str, Callable[[], bytes]] = {
     "batch_matmul": lambda: two("BATCH_MATMUL", (2, 3, 4), (2, 5, 4), "BatchMatMulOptions",
                                 (2, 3, 5), AdjY=True),
     "network": network,
+    **{
+        kind.lower(): partial(general, kind, [((2, 7), "FLOAT32"), ((2, 7), "FLOAT32")],
+                              [((2, 7), "BOOL")], f"{table}Options")
+        for kind, table in {
+            "LESS": "Less", "LESS_EQUAL": "LessEqual", "GREATER": "Greater",
+            "GREATER_EQUAL": "GreaterEqual",
+        }.items()
+    },
+    "equal": lambda: general(
+        "EQUAL", [((430,), "INT32"), np.arange(430, dtype=np.int32) % 86 - 43],
+        [((430,), "BOOL")], "EqualOptions"),
+    "not_equal": lambda: general("NOT_EQUAL", [((3, 4), "BOOL"), np.array(True)],
+                                 [((3, 4), "BOOL")], "NotEqualOptions"),
+    "less_of_images": lambda: general(
+        "LESS", [(IMAGE, "INT8", 0.05, -3), (IMAGE, "INT8", 0.05, -3)], [(IMAGE, "BOOL")],
+        "LessOptions"),
+    "logical_and": lambda: general("LOGICAL_AND", [(IMAGE, "BOOL"), (IMAGE, "BOOL")],
+                                   [(IMAGE, "BOOL")], "LogicalAndOptions"),
+    "logical_or": lambda: general("LOGICAL_OR", [((3, 4), "BOOL"), ((4,), "BOOL")],
+                                  [((3, 4), "BOOL")], "LogicalOrOptions"),
+    "logical_not": lambda: general("LOGICAL_NOT", [((3, 4), "BOOL")], [((3, 4), "BOOL")],
+                                   "LogicalNotOptions"),
+    "select": lambda: general("SELECT", [((3,), "BOOL"), ((3, 4), "FLOAT32"), ((3, 4), "FLOAT32")],
+                              [((3, 4), "FLOAT32")], "SelectOptions"),
+    "select_v2": lambda: general(
+        "SELECT_V2", [((3, 1), "BOOL"), ((3, 4), "INT32"), ((4,), "INT32")],
+        [((3, 4), "INT32")], "SelectV2Options"),
+    "cast_to_integers": lambda: general("CAST", [((3, 4), "FLOAT32")], [((3, 4), "INT32")],
+                                        "CastOptions"),
+    "cast_to_bool": lambda: general("CAST", [((60,), "INT32")], [((60,), "FLOAT32")],
+                                    "CastOptions"),
+    "floor_div": lambda: general("FLOOR_DIV", [((40,), "INT32"), np.array(7, np.int32)],
+                                 [((40,), "INT32")], "FloorDivOptions"),
+    "floor_div_negative": lambda: general("FLOOR_DIV", [((40,), "INT32"), np.array(-9, np.int32)],
+                                          [((40,), "INT32")], "FloorDivOptions"),
+    "floor_div_floats": lambda: general(
+        "FLOOR_DIV", [((40,), "FLOAT32"), np.array(0.3, np.float32)], [((40,), "FLOAT32")],
+        "FloorDivOptions"),
+    "floor_mod": lambda: general("FLOOR_MOD", [((40,), "INT32"), np.array(-9, np.int32)],
+                                 [((40,), "INT32")], "FloorModOptions"),
+    "floor_mod_floats": lambda: general(
+        "FLOOR_MOD", [((2, 40), "FLOAT32"), np.array([[0.75], [-1.25]], np.float32)],
+        [((2, 40), "FLOAT32")], "FloorModOptions"),
+    "add_n": lambda: general("ADD_N", [((3, 4), "FLOAT32")] * 3, [((3, 4), "FLOAT32")],
+                             "AddNOptions"),
+    "relu_0_to_1": lambda: one("RELU_0_TO_1", (2, 7), (2, 7), dtype="FLOAT32"),
+    "gelu": lambda: one("GELU", IMAGE, IMAGE, "GeluOptions", dtype="FLOAT32"),
+    "gelu_approximate": lambda: one("GELU", IMAGE, IMAGE, "GeluOptions", dtype="FLOAT32",
+                                    Approximate=True),
+    "sign": lambda: one("SIGN", (2, 7), (2, 7), "SignOptions", dtype="FLOAT32"),
+    "fake_quant": lambda: one("FAKE_QUANT", (2, 30), (2, 30), "FakeQuantOptions", dtype="FLOAT32",
+                              Min=-1.0, Max=1.3, NumBits=4, NarrowRange=False),
+    "exp": lambda: one("EXP", (2, 7), (2, 7), dtype="FLOAT32"),
+    "l2_pool": lambda: one("L2_POOL_2D", IMAGE, (1, 3, 3, 4), "Pool2DOptions", dtype="FLOAT32",
+                           Padding=SAME, StrideH=2, StrideW=2, FilterHeight=3, FilterWidth=3),
+    "l2_normalization": lambda: one("L2_NORMALIZATION", (3, 7), (3, 7), "L2NormOptions",
+                                    dtype="FLOAT32"),
+    "local_response": lambda: one("LOCAL_RESPONSE_NORMALIZATION", IMAGE, IMAGE,
+                                  "LocalResponseNormalizationOptions", dtype="FLOAT32", Radius=1,
+                                  Bias=1.5, Alpha=0.4, Beta=0.75),
+    "reduce_prod": lambda: one("REDUCE_PROD", IMAGE, (1, 6, 4), "ReducerOptions",
+                               (np.array((2,), np.int32),), dtype="FLOAT32"),
+    "reduce_any": lambda: one("REDUCE_ANY", (32, 2), (32,), "ReducerOptions",
+                              (np.array((1,), np.int32),), dtype="BOOL"),
+    "reduce_all": lambda: one("REDUCE_ALL", (8, 2), (8, 1), "ReducerOptions",
+                              (np.array((-1,), np.int32),), dtype="BOOL", KeepDims=True),
+    "depth_to_space": lambda: one("DEPTH_TO_SPACE", (1, 3, 2, 12), (1, 6, 4, 3),
+                                  "DepthToSpaceOptions", zeros=(4, 4), BlockSize=2),
+    "space_to_depth": lambda: one("SPACE_TO_DEPTH", (1, 6, 4, 3), (1, 3, 2, 12),
+                                  "SpaceToDepthOptions", dtype="FLOAT32", BlockSize=2),
+    "space_to_batch": lambda: one(
+        "SPACE_TO_BATCH_ND", (2, 5, 6, 3), (12, 3, 2, 3), "SpaceToBatchNDOptions",
+        (np.array((2, 3), np.int32), np.array(((0, 1), (0, 0)), np.int32)), dtype="FLOAT32"),
+    "batch_to_space": lambda: one(
+        "BATCH_TO_SPACE_ND", (12, 3, 2, 3), (2, 5, 4, 3), "BatchToSpaceNDOptions",
+        (np.array((2, 3), np.int32), np.array(((1, 0), (0, 2)), np.int32)), zeros=(4, 4)),
+    "dilated_by_batches": dilated_by_batches,
+    "tile": lambda: one("TILE", (2, 3), (4, 9), "TileOptions", (np.array((2, 3), np.int32),),
+                        dtype="FLOAT32"),
+    "broadcast_to": lambda: one("BROADCAST_TO", (3, 1), (2, 3, 4), "BroadcastToOptions",
+                                (np.array((2, 3, 4), np.int32),), dtype="FLOAT32"),
+    "reverse": lambda: one("REVERSE_V2", (3, 4, 2), (3, 4, 2), "ReverseV2Options",
+                           (np.array((1,), np.int32),), dtype="FLOAT32"),
+    "reverse_sequence": lambda: one("REVERSE_SEQUENCE", (4, 5, 3), (4, 5, 3),
+                                    "ReverseSequenceOptions", (np.array((2, 5, 1, 3), np.int32),),
+                                    dtype="FLOAT32", SeqDim=1, BatchDim=0),
+    "reverse_sequence_by_other_axes": lambda: one(
+        "REVERSE_SEQUENCE", (2, 5, 3), (2, 5, 3), "ReverseSequenceOptions",
+        (np.array((2, 3, 1), np.int32),), dtype="FLOAT32", SeqDim=1, BatchDim=2),
+    "matrix_diag": lambda: one("MATRIX_DIAG", (2, 3), (2, 3, 3), "MatrixDiagOptions",
+                               dtype="FLOAT32"),
+    "matrix_set_diag": lambda: general(
+        "MATRIX_SET_DIAG", [((2, 4, 3), "FLOAT32"), ((2, 3), "FLOAT32")],
+        [((2, 4, 3), "FLOAT32")], "MatrixSetDiagOptions"),
+    "fill": lambda: general("FILL", [np.array((2, 3), np.int32), ((), "FLOAT32")],
+                            [((2, 3), "FLOAT32")], "FillOptions"),
+    "mirror_pad_symmetric": lambda: one(
+        "MIRROR_PAD", IMAGE, (1, 9, 6, 4), "MirrorPadOptions",
+        (np.array(((0, 0), (1, 2), (0, 1), (0, 0)), np.int32),), dtype="FLOAT32", Mode=1),
+    "strided_slice_ellipsis": lambda: one(
+        "STRIDED_SLICE", (2, 3, 4, 5), (1, 3, 4, 2), "StridedSliceOptions",
+        tuple(np.array(v, np.int32) for v in ((1, 0, 1), (2, 0, 5), (1, 1, 2))),
+        dtype="FLOAT32", EllipsisMask=2),
+    "strided_slice_new_axis": lambda: one(
+        "STRIDED_SLICE", (3, 5), (3, 1, 2), "StridedSliceOptions",
+        tuple(np.array(v, np.int32) for v in ((0, 0, 1), (3, 1, 3), (1, 1, 1))),
+        dtype="FLOAT32", NewAxisMask=2),
+    "gather": lambda: one("GATHER", (3, 5, 2), (3, 2, 2, 2), "GatherOptions",
+                          (np.array(((4, 1), (0, 4)), np.int32),), zeros=(4, 4), Axis=1),
+    "gather_batches": lambda: one("GATHER", (2, 5, 3), (2, 4, 3), "GatherOptions",
+                                  (np.array(((4, 1, 0, 0), (2, 2, 3, 1)), np.int32),),
+                                  dtype="FLOAT32", Axis=1, BatchDims=1),
+    "gather_computed": gathered_by_computed_indices,
+    "gather_nd": lambda: one("GATHER_ND", (3, 4, 2), (3, 2), "GatherNdOptions",
+                             (np.array(((0, 1), (2, 3), (1, 0)), np.int32),), dtype="FLOAT32"),
+    "embedding_lookup": lambda: general(
+        "EMBEDDING_LOOKUP", [np.array((2, 0, 2), np.int32), ((4, 3), "FLOAT32")],
+        [((3, 3), "FLOAT32")]),
+    "scatter_nd": lambda: general(
+        "SCATTER_ND", [np.array(((1,), (3,), (1,)), np.int32), ((3, 4), "FLOAT32"),
+                       np.array((5, 4), np.int32)], [((5, 4), "FLOAT32")], "ScatterNdOptions"),
+    "segment_sum": lambda: one("SEGMENT_SUM", (5, 3), (3, 3), "SegmentSumOptions",
+                               (np.array((0, 0, 1, 2, 2), np.int32),), dtype="FLOAT32"),
+    "sparse_to_dense": lambda: general(
+        "SPARSE_TO_DENSE", [np.array(((0, 1), (2, 3)), np.int32), np.array((3, 4), np.int32),
+                            ((2,), "FLOAT32"), np.array(0.5, np.float32)],
+        [((3, 4), "FLOAT32")], "SparseToDenseOptions"),
+    "one_hot": lambda: general(
+        "ONE_HOT", [((30,), "INT32"), np.array(40, np.int32), np.array(2.5, np.float32),
+                    np.array(-0.5, np.float32)], [((30, 40), "FLOAT32")], "OneHotOptions",
+        Axis=-1),
+    "one_hot_first": lambda: general(
+        "ONE_HOT", [((30,), "INT32"), np.array(40, np.int32), np.array(2, np.int32),
+                    np.array(-1, np.int32)], [((40, 30), "INT32")], "OneHotOptions", Axis=0),
+    "top_k": lambda: general("TOPK_V2", [((3, 9), "FLOAT32"), np.array(4, np.int32)],
+                             [((3, 4), "FLOAT32"), ((3, 4), "INT32")], "TopKV2Options"),
+    "arg_max": lambda: general("ARG_MAX", [(IMAGE, "INT8", 0.05, -3), np.array(-1, np.int32)],
+                               [((1, 6, 5), "INT32")], "ArgMaxOptions",
+                               OutputType=tflite.TensorType.INT32),
+    "arg_min": lambda: general("ARG_MIN", [((5, 7), "FLOAT32"), np.array(0, np.int32)],
+                               [((7,), "INT64")], "ArgMinOptions",
+                               OutputType=tflite.TensorType.INT64),
+    "cumsum": lambda: one("CUMSUM", (3, 5), (3, 5), "CumsumOptions", (np.array(1, np.int32),),
+                          dtype="FLOAT32", Exclusive=True, Reverse=True),
+    "bucketize": lambda: general("BUCKETIZE", [((3, 9), "FLOAT32")], [((3, 9), "INT32")],
+                                 "BucketizeOptions", Boundaries=[-2.0, -0.5, 0.25, 1.0]),
+    "dynamic_update_slice": lambda: general(
+        "DYNAMIC_UPDATE_SLICE", [((4, 5), "FLOAT32"), ((2, 3), "FLOAT32"),
+                                 np.array((3, 1), np.int32)], [((4, 5), "FLOAT32")],
+        "DynamicUpdateSliceOptions"),
+    "non_max_suppression": lambda: general(
+        "NON_MAX_SUPPRESSION_V4",
+        [((9, 4), "FLOAT32"), ((9,), "FLOAT32"), np.array(6, np.int32),
+         np.array(0.2, np.float32), np.array(-0.5, np.float32)],
+        [((6,), "INT32"), ((), "INT32")], "NonMaxSuppressionV4Options"),
+    "non_max_suppression_scores": lambda: general(
+        "NON_MAX_SUPPRESSION_V5",
+        [((9, 4), "FLOAT32"), ((9,), "FLOAT32"), np.array(6, np.int32),
+         np.array(0.2, np.float32), np.array(-0.5, np.float32), np.array(0.0, np.float32)],
+        [((6,), "INT32"), ((6,), "FLOAT32"), ((), "INT32")], "NonMaxSuppressionV5Options"),
+    "range": lambda: general("RANGE", [np.array(2, np.int32), np.array(9, np.int32),
+                                       np.array(3, np.int32)], [((3,), "INT32")], "RangeOptions"),
+    "conv_3d": lambda: general(
+        "CONV_3D", [((1, 5, 6, 7, 2), "FLOAT32"), _weights("v", 3, 2, 3, 2, 4).astype(np.float32),
+                    _numbers("vb", (4,)).astype(np.float32)],
+        [((1, 3, 3, 4, 4), "FLOAT32")], "Conv3DOptions", Padding=SAME, StrideD=2, StrideH=2,
+        StrideW=2, DilationDFactor=1, DilationHFactor=1, DilationWFactor=1,
+        FusedActivationFunction=RELU),
+    "conv_3d_transpose": lambda: general(
+        "CONV_3D_TRANSPOSE",
+        [np.array((1, 4, 6, 6, 3), np.int32), _weights("vt", 2, 3, 3, 3, 2).astype(np.float32),
+         ((1, 2, 3, 3, 2), "FLOAT32")],
+        [((1, 4, 6, 6, 3), "FLOAT32")], "Conv3DOptions", Padding=SAME, StrideD=2, StrideH=2,
+        StrideW=2, DilationDFactor=1, DilationHFactor=1, DilationWFactor=1),
 }  # fmt: skip
 
 
@@ -445,7 +689,11 @@ def inputs_of(name: str, details: list[tuple[str, tuple[int, ...], str]]) -> dic
     for tensor, shape, dtype in details:
         numbers = _numbers(f"{name}/{tensor}", shape, -128, 128)
         if dtype == "float32":
-            made[tensor] = (numbers / 32).astype(np.float32)
+            made[tensor] = np.asarray(numbers / 32, np.float32)
+        elif dtype == "bool":
+            made[tensor] = numbers > 0
+        elif dtype in ("int32", "int64"):
+            made[tensor] = (numbers // 3).astype(dtype)  # small, and some equal
         else:
             made[tensor] = (numbers + 128 * (dtype == "uint8")).astype(dtype)
     return made

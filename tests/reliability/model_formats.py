@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.reliability.format_types import HANG_SECONDS, Draw, Format, Read, named, of_name
-from tests.reliability.mutants import archive_mutant, json_mutant, mutant, onnx_mutant
+from tests.reliability.mutants import json_mutant, mutant, onnx_mutant
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -46,38 +44,6 @@ def _onnx(folder: Path) -> tuple[Draw, Read]:
 def _tflite(folder: Path) -> tuple[Draw, Read]:
     whole = (DATA / "tflite" / "kws_ref_model.tflite").read_bytes()
     return lambda rng: mutant(whole, rng), _in_sandbox(folder / "model.tflite")
-
-
-def _exported(folder: Path) -> tuple[Draw, Read]:
-    """What is looked at before PyTorch reads it."""
-    from tilewright.networks.torch_file import CONFIGS, MODEL, _rebuilt
-
-    node = {"target": "torch.ops.aten.relu.default", "inputs": [], "metadata": {}}
-    graph = {"graph_module": {"graph": {"nodes": [node], "inputs": []}}, "guards_code": ["x"]}
-    payload = {"path_name": "weight_0", "use_pickle": False, "tensor_meta": {}}
-    config = {"config": {"w": payload}}
-    path, whole = folder / "model.pt2", io.BytesIO()
-    with zipfile.ZipFile(whole, "w") as archive:
-        archive.writestr(f"model/{MODEL}", json.dumps(graph))
-        for name in CONFIGS:
-            archive.writestr(f"model/{name}", json.dumps(config))
-        archive.writestr("model/data/weights/weight_0", bytes(64))
-
-    def draw(rng: random.Random) -> bytes:
-        if rng.random() < 0.4:
-            return archive_mutant(whole.getvalue(), rng)
-        changed = io.BytesIO()
-        with zipfile.ZipFile(changed, "w") as archive:
-            archive.writestr(f"model/{MODEL}", json_mutant(graph, rng))
-            for name in CONFIGS:
-                archive.writestr(f"model/{name}", json_mutant(config, rng))
-        return changed.getvalue()
-
-    def read_it(data: bytes) -> object:
-        path.write_bytes(data)
-        return _rebuilt(path)
-
-    return draw, read_it
 
 
 def _transferred(kind: str, options: dict[str, object]) -> Callable[[Path], tuple[Draw, Read]]:
@@ -125,7 +91,6 @@ FORMATS = {
     "TensorFlow Lite models": Format(
         _tflite, in_child=("tilewright.networks.tflite.file:read",), share=0.5
     ),
-    "exported programs": Format(_exported, ("tilewright.networks.torch_file:_rebuilt",)),
     "transferred XGBoost": Format(_transferred("xgboost", {"trees": 8, "threads": 1}), READ),
     "transferred LightGBM": Format(
         _transferred("lightgbm", {"trees": 8, "leaves": 8, "threads": 1}), READ

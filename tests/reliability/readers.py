@@ -28,8 +28,8 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.core.safe_files:_open", "tilewright.core.safe_files:create_beside",
         "tilewright.core.safe_files:opened_folder", "tilewright.core.safe_files:read_plain",
         "tilewright.services.local_services:_OwnFileHandler._open",
-        "tilewright.services.secret_file:held_alone",
-        "tilewright.services.secret_file:write_private",
+        "tilewright.core.private_files:held_alone",
+        "tilewright.core.private_files:write_private",
         "tilewright.services.server_process:start", "tilewright.targets.cluster.keys:_write",
     ),
     "its files are the installation's own": (
@@ -63,6 +63,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.networks.relax.cpu_subgraphs:Library.load",
     ),
     "the kernel wrote it": (
+        "tilewright.networks.size_limits:machine_memory_bytes",
         "tilewright.search.file_lock:_boot_id", "tilewright.search.file_lock:_stopped",
         "tilewright.evaluation.engines.process:_peak_bytes",
         "tilewright.evaluation.engines.process:_waited",

@@ -137,7 +137,7 @@ FORMATS = {
          f"{SERVICES}.retention:compact"),
         share=0.2,
     ),
-    "secrets": Format(_secrets, (f"{SERVICES}.secret_file:read_private",)),
+    "secrets": Format(_secrets, ("tilewright.core.private_files:read_private",)),
     "workspaces": Format(_workspaces, (f"{SERVICES}.workspace:_check_version",)),
     "announcements": Format(_announcements, (f"{SERVICES}.prefect_server:_announced_address",)),
     "logs": Format(_logs, (f"{SERVICES}.server_process:ServerProcess._last_words",)),

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.services.secret_file import SecretError, secret_path, workspace_secret
+from tilewright.core.private_files import SecretError
+from tilewright.services.secret_file import secret_path, workspace_secret
 from tilewright.services.workspace import Workspace, WorkspaceError
 
 pytestmark = pytest.mark.attack

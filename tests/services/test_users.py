@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.reliability.mutants import mutant
-from tilewright.services.secret_file import SecretError
+from tilewright.core.private_files import SecretError
 from tilewright.services.users import UserError, Users, add_user, remove_user
 
 ROOT = Path(__file__).parents[2]

@@ -12,6 +12,13 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import as_typed
 from tilewright.tuning.options import OptionsError, TrackingOptions
 
+ReadCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code",
+        help="Read a torch.export file, which can run any code with your rights when it is read.",
+    ),
+]
 Model = Annotated[
     str,
     typer.Argument(

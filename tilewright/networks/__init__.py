@@ -32,12 +32,15 @@ def load(
     *,
     sandbox: bool = False,
     calibration: Path | None = None,
+    allow_code: bool = False,
 ) -> Network:
     """A built-in network by name, an ONNX, TensorFlow Lite or torch.export file
     (`networks.network.load`)."""
     from tilewright.networks.network import load as load_network
 
-    return load_network(source, input_shapes, seed, sandbox=sandbox, calibration=calibration)
+    return load_network(
+        source, input_shapes, seed, sandbox=sandbox, calibration=calibration, allow_code=allow_code
+    )
 
 
 def zoo_names() -> list[str]:

@@ -17,6 +17,19 @@ class InputError(TilewrightError):
     """Arrays that do not fit the inputs of the network they are given to."""
 
 
+REFUSED_INPUTS = "the network refuses its inputs: "
+"""Begins the message of an error that compiled code raises for an index that lies outside its
+tensor, or a divisor of zero."""
+
+
+def refused_inputs(error: Exception) -> Exception:
+    """Return the `InputError` that an exception of compiled code stands for, or the exception."""
+    said = last_line(error)
+    if REFUSED_INPUTS not in said:
+        return error
+    return InputError(f"{said[said.index(REFUSED_INPUTS) :]}; check their values")
+
+
 class UnsupportedOperatorError(TilewrightError):
     """An operator that the importer cannot express."""
 

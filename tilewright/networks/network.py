@@ -23,6 +23,7 @@ from tilewright.networks.quantise import samples_for
 from tilewright.networks.report import ModelReport
 from tilewright.networks.sandbox import SandboxedSource
 from tilewright.networks.sources import InputShapes, Source, read_source
+from tilewright.networks.torch_export import TORCH_SUFFIXES
 from tilewright.targets.capabilities import Blocks
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class Network:
     def _surveyed_on(self, accelerator: Accelerator) -> tuple[list[ExtractedWorkload], ModelReport]:
         decisions = self.decisions_on(accelerator)
         said = report.build(self.examined, accelerator, decisions)
-        if not self._has_graph(accelerator):
+        if not self._knows_layers(accelerator):
             return collect(decisions), said
         from tilewright.networks.integer.network import reported, with_nothing, workloads_of
 
@@ -150,26 +151,20 @@ class Network:
     @cached_property
     def _weighted(self) -> tuple[onnx.ModelProto, Samples]:
         """The model with its weights, and samples to quantise it by."""
-        weighted = self._source.weighted()
-        assert weighted is not None
-        model = reference_model(weighted)
+        model = reference_model(self._source.weighted())
         return model, samples_for(model, self._calibration, self.input_shapes)
 
-    def _has_graph(self, accelerator: Accelerator) -> bool:
+    def _knows_layers(self, accelerator: Accelerator) -> bool:
         """Whether the layers that are built can be known: the accelerator computes in integers as
-        the network needs it, and the model comes as a graph that can be imported whole."""
+        the network needs it, and the model can be imported whole."""
         ours = not accelerator.computes_floats and accelerator.epilogue != "plain"
-        whole = not self.examined.unsupported and self._source.has_graph
-        return ours and whole and not self._foretold
+        return ours and not self.examined.unsupported and not self._foretold
 
     def split(self) -> tuple[Network, OnnxTail]:
         """The network up to the operators that cannot be imported, and the rest of it, which
         onnxruntime can run. Raises `UnsupportedOperatorError` where nothing is left before them."""
-        weighted = self._source.weighted()
-        found = None
-        if weighted is not None:
-            model = reference_model(weighted)
-            found = split(model, self.examined.unsupported, self.input_shapes)
+        model = reference_model(self._source.weighted())
+        found = split(model, self.examined.unsupported, self.input_shapes)
         if found is None:
             refuse_unsupported(self.name, self.examined.unsupported)
             raise UnsupportedOperatorError(f"'{self.name}' has no operator that onnxruntime runs")
@@ -194,6 +189,7 @@ def load(
     *,
     sandbox: bool = False,
     calibration: Path | None = None,
+    allow_code: bool = False,
 ) -> Network:
     """A built-in network by name (`seed` draws its weights), or an ONNX, TensorFlow Lite or
     torch.export file.
@@ -202,6 +198,7 @@ def load(
     `samples_for` reads them. Reads the file and checks it; raises
     `UnknownName` and as `networks.sources.read_source`. `sandbox`, for files of strangers, leaves
     reading to a child process with limits, once the network is examined (`networks.sandbox`).
+    `allow_code` permits the code that a torch.export file may run when it is read.
     """
     shapes = dict(input_shapes or {})
     if str(source) in zoo.FAMILIES:
@@ -212,6 +209,7 @@ def load(
     path = Path(source)
     if not path.exists() and path.name == str(source) and not path.suffix:
         raise UnknownName("network", str(source), zoo.names())
-    if sandbox:
+    if sandbox and path.suffix not in TORCH_SUFFIXES:
         return Network(SandboxedSource(path, shapes), shapes, calibration=calibration)
-    return Network(read_source(path, shapes), shapes, calibration=calibration)
+    opened = read_source(path, shapes, allow_code=allow_code)
+    return Network(opened, shapes, calibration=calibration)

@@ -8,7 +8,6 @@ that disappears leaves a note of where it went.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -19,22 +18,28 @@ import onnx
 from onnx import helper, inliner, numpy_helper
 
 from tilewright.core.sanitize import printable
-from tilewright.networks.graph import Absorbed, NormalGraph, Operator, Shape
+from tilewright.networks.graph import Absorbed, NormalGraph, Operator
 from tilewright.networks.onnx_dynamic_quantisation import as_dequantised_products
+from tilewright.networks.onnx_empty_parts import drop_empty_parts
 from tilewright.networks.onnx_file import is_stub
 from tilewright.networks.onnx_float16 import is_half, widen
 from tilewright.networks.onnx_images import as_images
+from tilewright.networks.onnx_opset import raise_opset
+from tilewright.networks.onnx_powers import simplify_powers
+from tilewright.networks.onnx_same_padding import (
+    WINDOWED,
+    kernel_shape,
+    replace_attribute,
+    same_pads,
+)
 from tilewright.networks.onnx_scalars import make_scalars
 from tilewright.networks.onnx_sums import as_additions
 from tilewright.networks.onnx_transposed import as_convolutions
+from tilewright.networks.onnx_unread_outputs import drop_unread_outputs
 from tilewright.networks.onnx_volumes import as_frames
 from tilewright.networks.recurrent.layout import steps_first
 from tilewright.networks.recurrent.unroll import unroll
 from tilewright.networks.static_shapes import fix_inputs, fold_shape_arithmetic, infer_shapes
-
-# operators whose auto_pad follows from the size of their input
-WINDOWED = frozenset(("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool"))
-
 
 HALF_NOTE = (
     "the model computes in half precision and is read as float32; inputs and outputs of half "
@@ -60,6 +65,9 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
     infer_shapes(normal)
     make_scalars(normal)
     fold_shape_arithmetic(normal)
+    drop_unread_outputs(normal)
+    drop_empty_parts(normal)
+    simplify_powers(normal)
     _make_target_shapes_constant(normal)
     _remove_pass_through(normal)
     _make_pads_explicit(normal)
@@ -76,8 +84,10 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
 
 
 def named_copy(model: onnx.ModelProto) -> NormalGraph:
-    """A copy in which every operator has a name of its own, and none is half precision."""
+    """A copy in opset 17 or a newer one where that can be had, in which every operator has a name
+    of its own, and none is half precision."""
     copy = deepcopy(inliner.inline_local_functions(model) if model.functions else model)
+    copy = raise_opset(copy)
     copy.ir_version = max(copy.ir_version, MIN_IR_VERSION)
     notes: tuple[str, ...] = ()
     if is_half(copy):
@@ -230,28 +240,17 @@ def _remove_pass_through(normal: NormalGraph) -> None:
 
 
 def _make_pads_explicit(normal: NormalGraph) -> None:
-    """`auto_pad` becomes `pads` (ONNX operator Conv: SAME_UPPER puts the odd row at the end)."""
+    """`auto_pad` becomes `pads`."""
     shapes = normal.shapes()
     for node in normal.graph.node:
-        attributes = {attribute.name: attribute for attribute in node.attribute}
-        mode = attributes["auto_pad"].s.decode() if "auto_pad" in attributes else "NOTSET"
-        kernel = _kernel(node, shapes)
-        if node.op_type not in WINDOWED or mode == "NOTSET" or kernel is None:
+        automatic = any(a.name == "auto_pad" and a.s != b"NOTSET" for a in node.attribute)
+        kernel = kernel_shape(node, shapes)
+        if node.op_type not in WINDOWED or not automatic or kernel is None:
             continue
         if node.input[0] not in shapes:
             continue
-        image = shapes[node.input[0]][2:]
-        strides = attributes["strides"].ints if "strides" in attributes else [1] * len(kernel)
-        dilations = attributes["dilations"].ints if "dilations" in attributes else [1] * len(kernel)
-        begins, ends = [], []
-        for size, taps, stride, dilation in zip(image, kernel, strides, dilations, strict=True):
-            reach = dilation * (taps - 1) + 1
-            total = max((math.ceil(size / stride) - 1) * stride + reach - size, 0)
-            total = 0 if mode == "VALID" else total
-            begins.append(total // 2 if mode == "SAME_UPPER" else total - total // 2)
-            ends.append(total - begins[-1])
-        _replace_attribute(node, "auto_pad", None)
-        _replace_attribute(node, "pads", begins + ends)
+        replace_attribute(node, "pads", same_pads(node, kernel, shapes[node.input[0]][2:]))
+        replace_attribute(node, "auto_pad", None)
 
 
 def _make_output_shapes_explicit(normal: NormalGraph) -> None:
@@ -260,7 +259,7 @@ def _make_output_shapes_explicit(normal: NormalGraph) -> None:
     shapes = normal.shapes()
     for node in normal.graph.node:
         numbers = {a.name: list(a.ints) for a in node.attribute if a.ints}
-        kernel = _kernel(node, shapes)
+        kernel = kernel_shape(node, shapes)
         mode = next((a.s for a in node.attribute if a.name == "auto_pad"), b"NOTSET")
         same = mode in (b"SAME_UPPER", b"SAME_LOWER")
         if node.op_type != "ConvTranspose" or kernel is None or node.input[0] not in shapes:
@@ -271,7 +270,7 @@ def _make_output_shapes_explicit(normal: NormalGraph) -> None:
             # with fewer taps, ONNX's words and onnxruntime's results differ
             numbers["output_shape"] = list(map(operator.mul, shapes[node.input[0]][2:], strides))
         if mode == b"VALID":
-            _replace_attribute(node, "auto_pad", None)
+            replace_attribute(node, "auto_pad", None)
         if "output_shape" not in numbers:
             continue
         extra = numbers.get("output_padding", [0] * len(kernel))
@@ -289,26 +288,43 @@ def _make_output_shapes_explicit(normal: NormalGraph) -> None:
             ("auto_pad", None), ("output_shape", None), ("pads", begins + ends),
             ("output_padding", extra),
         ):  # fmt: skip
-            _replace_attribute(node, name, value)
+            replace_attribute(node, name, value)
 
 
 def _merge_pads(normal: NormalGraph) -> None:
-    """A Pad with zeros whose only reader is a Conv becomes padding of that Conv."""
+    """A Pad with zeros whose only reader is a Conv becomes padding of that Conv; several of them in
+    a row do, too."""
     users, tensors = normal.users(), normal.tensors()
     pads = {node.output[0]: node for node in normal.graph.node if node.op_type == "Pad"}
+    merged: dict[str, str] = {}
     for conv in [node for node in normal.graph.node if node.op_type == "Conv"]:
-        pad = pads.get(conv.input[0])
-        amounts = None if pad is None else _zero_padding(pad, tensors)
-        if pad is None or amounts is None or users[conv.input[0]] != 1:
-            continue
-        rank = len(amounts) // 2
-        spatial = amounts[2:rank] + amounts[rank + 2 :]
-        if any(amounts[:2]) or any(amounts[rank : rank + 2]) or min(spatial, default=0) < 0:
-            continue
-        own = next((list(a.ints) for a in conv.attribute if a.name == "pads"), [0] * len(spatial))
-        _replace_attribute(conv, "pads", [a + b for a, b in zip(own, spatial, strict=True)])
-        conv.input[0] = pad.input[0]
-        normal.remove({pad.name}, Absorbed(conv.name, "padding of the convolution"))
+        while (pad := pads.get(conv.input[0])) is not None and users[conv.input[0]] == 1:
+            spatial = _spatial_padding(pad, tensors)
+            automatic = any(a.name == "auto_pad" and a.s != b"NOTSET" for a in conv.attribute)
+            if spatial is None or automatic:
+                break
+            given = next((list(a.ints) for a in conv.attribute if a.name == "pads"), [])
+            own = given or [0] * len(spatial)
+            replace_attribute(conv, "pads", [a + b for a, b in zip(own, spatial, strict=True)])
+            conv.input[0] = pad.input[0]
+            merged[pad.name] = conv.name
+    # only now: removing operators makes others of those that the loop above has
+    for name, conv_name in merged.items():
+        normal.remove({name}, Absorbed(conv_name, "padding of the convolution"))
+
+
+def _spatial_padding(
+    pad: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]
+) -> list[int] | None:
+    """Return the zeros that a Pad adds around images, begins and ends; None for another Pad."""
+    amounts = _zero_padding(pad, tensors)
+    if amounts is None:
+        return None
+    rank = len(amounts) // 2
+    spatial = amounts[2:rank] + amounts[rank + 2 :]
+    if any(amounts[:2]) or any(amounts[rank : rank + 2]) or min(spatial, default=0) < 0:
+        return None
+    return spatial
 
 
 def _zero_padding(pad: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]) -> list[int] | None:
@@ -327,21 +343,6 @@ def _zero_padding(pad: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]) 
     if constants and constants[0] is not None:
         return [int(amount) for amount in constants[0]]
     return list(attributes["pads"].ints) if "pads" in attributes else None
-
-
-def _kernel(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> list[int] | None:
-    for attribute in node.attribute:
-        if attribute.name == "kernel_shape":
-            return list(attribute.ints)
-    weight = node.input[3 if node.op_type == "QLinearConv" else 1] if len(node.input) > 1 else ""
-    return list(shapes[weight][2:]) if weight in shapes else None
-
-
-def _replace_attribute(node: onnx.NodeProto, name: str, value: list[int] | None) -> None:
-    for attribute in [a for a in node.attribute if a.name == name]:
-        node.attribute.remove(attribute)
-    if value is not None:
-        node.attribute.append(helper.make_attribute(name, value))
 
 
 def _drop_unused(normal: NormalGraph) -> None:

@@ -8,6 +8,7 @@ from onnx import TensorProto, numpy_helper
 
 from tilewright.networks.onnx_file import is_stub
 from tilewright.networks.onnx_float16 import is_half, widen
+from tilewright.networks.onnx_same_padding import has_dilated_same, make_dilated_same_explicit
 from tilewright.networks.recurrent.layout import steps_first
 from tilewright.networks.recurrent.operators import GATES
 
@@ -15,16 +16,18 @@ INTEGER_PRODUCTS = ("MatMulInteger", "ConvInteger")
 
 
 def reference_model(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model in float32, with the steps of sequences first and sums of products of int8 that do
-    not saturate; itself where it is so already."""
+    """The model in float32, with the steps of sequences first, sums of products of int8 that do
+    not saturate, and explicit padding of dilated windows; itself where it is so already."""
     operators = {node.op_type for node in model.graph.node}
-    if operators.isdisjoint((*GATES, *INTEGER_PRODUCTS)) and not is_half(model):
+    plain = operators.isdisjoint((*GATES, *INTEGER_PRODUCTS)) and not is_half(model)
+    if plain and not has_dilated_same(model):
         return model
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     widen(copy)
     steps_first(copy.graph)
     _as_uint8(copy.graph)
+    make_dilated_same_explicit(copy)
     return copy
 
 

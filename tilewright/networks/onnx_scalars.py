@@ -13,11 +13,15 @@ from onnx import helper
 from tilewright.networks.graph import STANDARD_DOMAINS, NormalGraph
 
 SCALARS: Mapping[str, tuple[int, ...]] = {
-    "Clip": (1, 2), "CumSum": (1,), "Dropout": (1, 2), "If": (0,), "Loop": (0, 1),
-    "NonMaxSuppression": (2, 3, 4), "OneHot": (1,), "Pad": (2,), "Range": (0, 1, 2),
-    "SequenceAt": (1,), "SequenceErase": (1,), "SequenceInsert": (2,), "Trilu": (1,),
+    "Clip": (1, 2), "CumSum": (1,), "DequantizeLinear": (1, 2), "Dropout": (1, 2), "If": (0,),
+    "Loop": (0, 1), "NonMaxSuppression": (2, 3, 4), "OneHot": (1,), "Pad": (2,),
+    "QuantizeLinear": (1, 2), "Range": (0, 1, 2), "SequenceAt": (1,), "SequenceErase": (1,),
+    "SequenceInsert": (2,), "Trilu": (1,),
 }  # fmt: skip
-"""The inputs that the standard calls scalars."""
+"""The inputs that the standard calls scalars; of quantisation those that are one number for the
+whole tensor, as each vector of one number is."""
+BLOCKED = "block_size"
+"""The attribute of quantisation in blocks, whose scales keep the rank of the data."""
 
 
 def make_scalars(normal: NormalGraph) -> None:
@@ -28,6 +32,8 @@ def make_scalars(normal: NormalGraph) -> None:
     nodes = []
     for node in normal.graph.node:
         places = SCALARS.get(node.op_type, ()) if node.domain in STANDARD_DOMAINS else ()
+        if any(attribute.name == BLOCKED and attribute.i for attribute in node.attribute):
+            places = ()
         for place in places:
             name = node.input[place] if place < len(node.input) else ""
             shape = shapes.get(name)

@@ -21,6 +21,7 @@ from tilewright.networks.imported_model import Whole
 from tilewright.networks.macs import Operands, count
 from tilewright.networks.model_analysis import Examined
 from tilewright.networks.normalise import normalise
+from tilewright.networks.onnx_opset import raise_opset
 from tilewright.networks.onnx_qoperator import to_qdq
 from tilewright.networks.onnx_reference import reference_model
 from tilewright.networks.recurrent.operators import GATES
@@ -51,8 +52,6 @@ class OnnxSource:
         self._weighted = weighted
         self._input_shapes = input_shapes
 
-    has_graph = True
-
     def weighted(self) -> onnx.ModelProto:
         """The model with all of its data."""
         return self._weighted()
@@ -68,7 +67,7 @@ class OnnxSource:
 
     def _examine(self) -> Examined:
         weightless = without_weights(to_qdq(self._model))
-        _check(weightless)
+        _check(raise_opset(weightless))
         normal = normalise(weightless, self._input_shapes)
         unsupported = _unsupported(normal) | self._missing
         found, blocked = _importable(normal, unsupported)
@@ -96,7 +95,7 @@ class OnnxSource:
 
     def whole(self) -> Whole:
         """All of it, with onnxruntime as the reference; raises as `import_whole`."""
-        from tilewright.networks.quantise.session import runs
+        from tilewright.networks.quantise.session import ModelRunner
 
         refuse_unsupported(self.name, self._missing)
         model = reference_model(self._weighted())
@@ -106,7 +105,7 @@ class OnnxSource:
             flat,
             tuple(info.name for info in data_inputs(normal.model)),
             outputs,
-            lambda arrays: next(runs(model, outputs, [arrays])),
+            ModelRunner(model, outputs),
             "onnxruntime",
         )
 

@@ -28,14 +28,19 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.files import as_int, as_list, as_object, as_text
 from tilewright.networks import errors
 from tilewright.networks.model_analysis import Examined
-from tilewright.networks.sources import TORCH_SUFFIXES, InputShapes, read_source
+from tilewright.networks.size_limits import machine_memory_bytes
+from tilewright.networks.sources import InputShapes, read_source
 
 if TYPE_CHECKING:
     import onnx
 
     from tilewright.networks.imported_model import Whole
 
-READING = Limits(seconds=300.0, memory_bytes=12 << 30)
+_LEAST_MEMORY, _MOST_MEMORY, _MEMORY_SHARE = 4 << 30, 12 << 30, 0.75
+READING = Limits(
+    seconds=300.0,
+    memory_bytes=max(_LEAST_MEMORY, min(_MOST_MEMORY, int(machine_memory_bytes() * _MEMORY_SHARE))),
+)
 """For files of up to 2 GiB, with the importer and its libraries."""
 _LIBRARIES = 1 << 30
 """Bytes of address space; with less, the reader's own libraries fail, each in its own words."""
@@ -101,12 +106,7 @@ class SandboxedSource:
             return ""
         return f"this shell's limit of {least / (1 << 30):.3g} GiB of memory (ulimit -v)"
 
-    @property
-    def has_graph(self) -> bool:
-        """Whether it comes as an ONNX graph."""
-        return self._path.suffix not in TORCH_SUFFIXES
-
-    def weighted(self) -> onnx.ModelProto | None:
+    def weighted(self) -> onnx.ModelProto:
         """The model with its weights, read here once a child has examined it."""
         return read_source(self._path, self._shapes).weighted()
 

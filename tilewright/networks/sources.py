@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tilewright.networks.errors import DynamicShapeError
 from tilewright.networks.model_analysis import Examined
 from tilewright.networks.onnx_file import load_weights, read, weight_files
 from tilewright.networks.onnx_source import OnnxSource
+from tilewright.networks.size_limits import check_sizes
 from tilewright.networks.tflite.convert import convert
 from tilewright.networks.tflite.file import read as read_tflite
-from tilewright.networks.torch_source import TorchSource
+from tilewright.networks.torch_export import TORCH_SUFFIXES, convert_exported
 
 if TYPE_CHECKING:
     import onnx
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 InputShapes = Mapping[str, Sequence[int]]
 
-TORCH_SUFFIXES = (".pt2", ".pt", ".pth")
 TFLITE_SUFFIX = ".tflite"
 
 
@@ -30,13 +29,8 @@ class Source(Protocol):
 
     name: str
 
-    @property
-    def has_graph(self) -> bool:
-        """Whether `weighted` gives a model."""
-
-    def weighted(self) -> onnx.ModelProto | None:
-        """The model as an ONNX graph with its weights; None for one that comes as none. Raises
-        `ModelFileError`."""
+    def weighted(self) -> onnx.ModelProto:
+        """The model as an ONNX graph with its weights. Raises `ModelFileError`."""
 
     def examine(self) -> Examined:
         """What the importer finds. Raises `ModelFileError`, `DynamicShapeError` or
@@ -47,23 +41,21 @@ class Source(Protocol):
         `UnsupportedOperatorError`."""
 
 
-def read_source(path: Path, input_shapes: InputShapes) -> Source:
-    """An ONNX, TensorFlow Lite or torch.export file, read and checked in this process.
-
-    Raises `ModelFileError`, and `DynamicShapeError` where a torch.export file is given shapes.
-    """
+def read_source(path: Path, input_shapes: InputShapes, *, allow_code: bool = False) -> Source:
+    """Read and check an ONNX or TensorFlow Lite file in this process, or have PyTorch convert a
+    torch.export file, which `allow_code` permits. Raises `ModelFileError`."""
     if path.suffix in TORCH_SUFFIXES:
-        if input_shapes:
-            raise DynamicShapeError(
-                "a torch.export file fixes its own shapes; export it again with other inputs"
-            )
-        return TorchSource(path)
+        exported = convert_exported(path, allow_code=allow_code)
+        check_sizes(exported)
+        return OnnxSource(str(path), exported, lambda: exported, input_shapes)
     if path.suffix == TFLITE_SUFFIX:
         converted = convert(read_tflite(path))
+        check_sizes(converted.model)
         return OnnxSource(
             str(path), converted.model, lambda: converted.model, input_shapes, converted.missing
         )
     model = read(path)
+    check_sizes(model)
     return OnnxSource(str(path), model, lambda: load_weights(model, path.parent), input_shapes)
 
 

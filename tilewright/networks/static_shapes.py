@@ -23,6 +23,7 @@ from tilewright.networks.graph import (
     static_shape,
 )
 from tilewright.networks.onnx_file import is_stub
+from tilewright.networks.size_limits import infer_checked
 
 reference = lazy_module("onnx.reference")
 
@@ -77,9 +78,10 @@ def fix_inputs(normal: NormalGraph, input_shapes: Mapping[str, Sequence[int]]) -
 
 
 def infer_shapes(normal: NormalGraph) -> None:
-    """Infer every shape that follows; raises `ModelFileError` where the graph is contradictory."""
+    """Infer every shape that follows; raises `ModelFileError` where the graph is contradictory, or
+    its results would take too much memory."""
     try:
-        model = shape_inference.infer_shapes(normal.model, data_prop=True)
+        model = infer_checked(normal.model)
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
         reason = last_line(error)
         raise ModelFileError(f"the model contradicts itself: {reason}; export it again") from error

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
+from tilewright.core.sanitize import printable
 from tilewright.networks.artifact.compiled import LIBRARY
 from tilewright.networks.artifact.weights_file import WEIGHTS
 from tilewright.reports.markdown import plain
@@ -69,9 +70,23 @@ def accuracy_lines(accuracy: Mapping[str, Json]) -> list[str]:
     return [error, *same]
 
 
+def unchecked_lines(manifest: Mapping[str, Json]) -> list[str]:
+    """A line that names the outputs that are the same on all samples, where there are any."""
+    if "not_checked" in manifest:
+        names = [as_text(name) for name in as_list(manifest["not_checked"])]
+    else:
+        outputs = as_list(as_object(manifest.get("accuracy") or {}).get("outputs", []))
+        rows = map(as_object, outputs)
+        names = [as_text(row["name"]) for row in rows if row.get("checked", True) is False]
+    if not names:
+        return []
+    return [f"not checked, since no sample changes it: {', '.join(map(printable, names))}"]
+
+
 def _accuracy(manifest: Mapping[str, Json]) -> list[str]:
     found = manifest.get("accuracy")
     lines = [] if found is None else accuracy_lines(as_object(found))
+    lines += unchecked_lines(manifest)
     lost = as_object(
         as_object(manifest.get("quantisation") or {}).get("rounded_weights_decibels") or {}
     )

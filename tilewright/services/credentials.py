@@ -21,7 +21,8 @@ from email.message import Message
 from typing import Self
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from tilewright.services.secret_file import SECRET_BYTES, workspace_secret
+from tilewright.core.private_files import SECRET_BYTES
+from tilewright.services.secret_file import workspace_secret
 from tilewright.services.workspace import Workspace
 
 USER = "tilewright"

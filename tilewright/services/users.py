@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
-from tilewright.services.secret_file import (
+from tilewright.core.private_files import (
     SECRET_BYTES,
     SecretError,
     held_alone,

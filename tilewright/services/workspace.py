@@ -15,7 +15,7 @@ from pathlib import Path
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import as_object, canonical, read_json_file, write_atomically
 from tilewright.core.formats import WORKSPACE
-from tilewright.core.working_folder import started_in
+from tilewright.core.workspace_root import DEFAULT, VARIABLE, is_brought_link, workspace_root
 from tilewright.services.artifact_places import check_places
 from tilewright.services.check_workspace import check_workspace
 from tilewright.services.mlflow_database import provide_mlflow_database
@@ -24,8 +24,6 @@ from tilewright.services.relocate_artifacts import relocate
 from tilewright.services.settings_files import own_settings, profile_settings
 from tilewright.services.sqlite_address import sqlite_address, unfit_for_sqlite
 from tilewright.services.url_credentials import login, without_login
-
-DEFAULT = ".tilewright"
 
 
 class WorkspaceError(TilewrightError):
@@ -87,11 +85,10 @@ class Workspace:
 def current_workspace() -> Workspace:
     """The workspace in force, made absolute so that a later change of folder does not move it.
     Raises `WorkspaceError`."""
-    named = os.environ.get("TILEWRIGHT_HOME") or DEFAULT
     try:
-        return Workspace(_default().resolve() if named == DEFAULT else Path(named).resolve())
+        return Workspace(workspace_root())
     except (OSError, RuntimeError) as error:  # no working folder any more; links in a circle
-        raise _unusable(named, str(error)) from None
+        raise _unusable(os.environ.get(VARIABLE) or DEFAULT, str(error)) from None
 
 
 def use_workspace(workspace: Workspace | None = None) -> Workspace:
@@ -143,14 +140,10 @@ def _check_version(about: Path) -> None:
         raise WorkspaceError(refusal)
 
 
-def _default() -> Path:
-    return started_in() / DEFAULT
-
-
 def _trusted_workspace() -> Workspace:
     """The one in force. A `.tilewright` that leads elsewhere may have come with the folder."""
     workspace = current_workspace()
-    if not os.environ.get("TILEWRIGHT_HOME") and _default().is_symlink():
+    if is_brought_link():
         raise WorkspaceError(
             f"{DEFAULT} is a link to {workspace.root}; set TILEWRIGHT_HOME to that folder if "
             "records are to be kept there, else remove the link"

@@ -98,13 +98,14 @@ def integer_network(
     from tilewright.networks.integer.network import in_integers
 
     accelerator = Accelerator.of(target, "per-channel" if options.per_channel else "full")
-    model = reference_model(model_with_weights(options.model, options.seed))
+    allow_code = options.allow_code
+    model = reference_model(model_with_weights(options.model, options.seed, allow_code=allow_code))
     if options.sizes:
         raise ArtifactError(
             f"--sizes makes a library for a processor, and streams of {target.name} have one "
             "shape; give --input-shape instead"
         )
-    network = load(options.model, options.input_shapes, options.seed)
+    network = load(options.model, options.input_shapes, options.seed, allow_code=allow_code)
     refuse_unsupported(options.model, network.examined.unsupported)  # before it is quantised
     if network.examined.constant_outputs:
         raise ImportFailedError(

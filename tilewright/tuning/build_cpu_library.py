@@ -30,8 +30,11 @@ from tilewright.networks.artifact.folder import write_folder
 from tilewright.networks.artifact.sized import joined
 from tilewright.networks.dynamic_sizes import SizedShapes, named_shapes, shapes_at
 from tilewright.networks.float32 import is_quantised
+from tilewright.networks.neutral_padding import padding_obstacles
 from tilewright.networks.onnx_file import read
+from tilewright.networks.onnx_qoperator import to_qdq
 from tilewright.networks.quantise.samples import Input, read_samples
+from tilewright.networks.strip_weights import without_weights
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import float_type_of
@@ -70,7 +73,9 @@ def read_layers(options: BuildOptions, target: Target) -> tuple[SplitNetwork, li
     there are none, and what reading the model raises."""
     from tilewright.networks.compiled.activations import activated_layers
 
-    network = networks.load(options.model, options.input_shapes or None, options.seed)
+    network = networks.load(
+        options.model, options.input_shapes or None, options.seed, allow_code=options.allow_code
+    )
     split = SplitNetwork(network)
     if network.examined.unsupported:
         split = SplitNetwork(*network.split())
@@ -122,8 +127,13 @@ def _judged(
     one = source.seeded_inputs()
     inputs = [Input(name, array.shape, array.dtype) for name, array in one.items()]
     if options.calibration is None:
+        accepted = {
+            name: array
+            for name, array in CompiledArtifact(made.manifest, made.files).check_inputs().items()
+            if array.dtype.kind != "f"
+        }
         feeds: Sequence[Mapping[str, NDArray[Any]]] = [
-            source.seeded_inputs(seed) for seed in range(SAMPLES)
+            {**source.seeded_inputs(seed), **accepted} for seed in range(SAMPLES)
         ]
     else:
         given = read_samples(options.calibration, inputs)
@@ -138,10 +148,12 @@ def _judged(
 
 @dataclass(frozen=True)
 class DynamicModel:
-    """The inputs of a model, dynamic axes by name, and their shapes at the sizes that are asked."""
+    """The inputs of a model, dynamic axes by name, and their shapes at the sizes that are asked.
+    `obstacles` says by dimension why inputs must not be padded along it, "" where they may."""
 
     inputs: Mapping[str, NamedShape]
     wanted: tuple[SizedShapes, ...]
+    obstacles: Mapping[str, str]
 
 
 def read_sizes(options: BuildOptions) -> DynamicModel:
@@ -154,8 +166,11 @@ def read_sizes(options: BuildOptions) -> DynamicModel:
         )
     if options.input_shapes:
         raise ArtifactError("give either --sizes or --input-shape: both say how large inputs are")
-    inputs = named_shapes(read(Path(options.model)))
-    return DynamicModel(inputs, tuple(shapes_at(inputs, options.sizes)))
+    model = read(Path(options.model))
+    inputs = named_shapes(model)
+    wanted = tuple(shapes_at(inputs, options.sizes))
+    weightless = without_weights(to_qdq(model))
+    return DynamicModel(inputs, wanted, padding_obstacles(weightless, inputs, options.sizes))
 
 
 def join_sizes(
@@ -163,10 +178,10 @@ def join_sizes(
 ) -> CompiledFiles:
     """One artifact of the libraries of a model's sizes."""
     sizes = [each.sizes for each in model.wanted]
-    return joined(model.inputs, list(zip(sizes, made, strict=True)))
+    return joined(model.inputs, list(zip(sizes, made, strict=True)), model.obstacles)
 
 
 def write_library(options: BuildOptions, made: CompiledFiles) -> Mapping[str, Json]:
-    """Write the folder; its manifest. Raises `ArtifactError` where other files are in the way."""
-    write_folder(options.out, made.files, made.manifest)
-    return made.manifest
+    """Write the folder and return its manifest. Raises `ArtifactError` where other files are in the
+    way."""
+    return write_folder(options.out, made.files, made.manifest)

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
 from tilewright.targets import gemmini, make_target
+from tilewright.targets.gemmini.lowering.batch import WorkloadLowering
 from tilewright.targets.gemmini.lowering.tensors import constants
-from tilewright.targets.workload import Workload, parse_workload
+from tilewright.targets.workload import Workload, canonical, parse_workload
 
 ROUNDED = "bias, >> even 8, min 127, max 0"
 LAYERS = {
@@ -183,3 +184,41 @@ def test_a_machine_is_read_from_a_file(tmp_path: Path) -> None:
     cycles = [int(t.measure(t.lower(workload, config)).cycles[0]) for t in (slow, fast)]
     assert slow.name == "mine"
     assert cycles[0] > cycles[1]
+
+
+def test_workloads_of_one_canonical_form_have_one_space() -> None:
+    """A network's layers take the schedule of their canonical form, so a config must be one of the
+    space of each."""
+    target = make_target("gemmini")
+    for text in ("dense:n=1,c=2560,o=4", "conv2d:n=1,c=64,h=5,w=5,o=16,k=1,s=1,p=0"):
+        for shift in (0, 5, 13, 20):
+            workload = parse_workload(text, f">> even {shift}, min 127, max -128")
+            assert target.space(workload).knobs == target.space(canonical(workload)).knobs
+
+
+@pytest.mark.parametrize(
+    ("text", "epilogue"),
+    [
+        ("conv2d:n=1,c=20,h=22,w=22,o=20,k=20,s=1,p=2", ROUNDED),  # a stage of weights is large
+        ("conv2d:n=1,c=20,h=9,w=9,o=20,k=22,s=1,p=11", ">> even 14, min 127, max -128"),
+        ("dense:n=1,c=4000,o=1000", "bias, weighted 127, >> even 14, min 127, max -128"),
+    ],
+)
+def test_a_rule_gives_a_schedule_with_a_program_for_every_workload(
+    text: str, epilogue: str
+) -> None:
+    lowering = WorkloadLowering.of(parse_workload(text, epilogue), make_target("gemmini").spec)
+    config = np.array([lowering.config_of(lowering.vendor[1])], np.int32)
+    assert lowering.lower(config).ok.all()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "conv2d:n=1,c=61,h=18,w=18,o=365,k=25,s=8,p=12",  # weights of one block fill more than half
+        "conv2d:n=1,c=482,h=20,w=250,o=482,k=11,s=1,p=5,g=482",  # too many products for a program
+    ],
+)
+def test_a_workload_that_no_schedule_runs_is_left_to_the_cpu(text: str) -> None:
+    with pytest.raises(WorkloadError, match=r"no schedule runs on .*; leave it to the CPU"):
+        make_target("gemmini").space(parse_workload(text, ROUNDED))

@@ -16,6 +16,7 @@ from tilewright.cli.arguments import (
     InputShape,
     Model,
     Precision,
+    ReadCode,
     Sizes,
     Target,
     read_input_shapes,
@@ -41,8 +42,8 @@ AllowCode = Annotated[
     bool,
     typer.Option(
         "--allow-code",
-        help="Run the machine code that ART holds, with your rights; without this, "
-        "an artifact with code is refused, and what would run is named.",
+        help="Run the machine code that ART holds, with your rights. Without this, an artifact "
+        "with code is refused unless you built it yourself in this workspace.",
     ),
 ]
 TRIALS = 16
@@ -107,6 +108,7 @@ def build(
         typer.Option("--bare", help="Refuse what a board cannot run without Python."),
     ] = False,
     as_json: AsJson = False,
+    allow_code: ReadCode = False,
 ) -> None:  # fmt: skip
     """Make one folder of a network and its schedules: programs and weights for a board; or, for the
     target cpu, a library of the float network."""
@@ -124,13 +126,16 @@ def build(
         model=model, out=out, target=with_precision(target, precision), schedules=schedules,
         trials=TRIALS if trials is None else trials, calibration=calibration, keep_float=names,
         per_channel=per_channel, input_shapes=read_input_shapes(shape), sizes=read_sizes(sizes),
-        bare=bare, exact=not one_pass, tolerance=tolerance,
+        bare=bare, exact=not one_pass, tolerance=tolerance, allow_code=allow_code,
     )  # fmt: skip
     console = Terminal()
     with Building(Terminal(stderr=True)) as shown:
         made = build_artifact(LocalRunner(shown), options)
     for warning in made.warnings:
         typer.echo(f"note: {as_typed(warning)}", err=True)
+    if unsigned := made.manifest.get("unsigned"):
+        said = f"note: run and verify will ask for --allow-code, because this build {unsigned}"
+        typer.echo(as_typed(said), err=True)
     if as_json:
         typer.echo(json.dumps(made.manifest, indent=2, ensure_ascii=False))
     else:
@@ -303,12 +308,13 @@ def verify(folder: Folder, as_json: AsJson = False, allow_code: AllowCode = Fals
 
 
 def _loaded(folder: Path, allow_code: bool) -> AnyArtifact:
-    """The artifact; says which code of it runs. Raises `ArtifactError`."""
+    """Return the artifact. With `allow_code`, print which code of it runs. Raises
+    `ArtifactError`."""
     from tilewright.core.sanitize import printable
     from tilewright.networks.artifact import code_of, load
 
     artifact = load(folder, allow_code=allow_code)
-    for code in code_of(artifact.manifest):
+    for code in code_of(artifact.manifest) if allow_code else ():
         typer.echo(f"note: runs {as_typed(str(folder))}/{printable(code)}", err=True)
     return artifact
 

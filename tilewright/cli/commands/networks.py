@@ -13,6 +13,7 @@ from tilewright.cli.arguments import (
     InputShape,
     MaxWaste,
     Model,
+    ReadCode,
     Target,
     read_input_shapes,
     say_remarks,
@@ -49,6 +50,7 @@ def inspect(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    allow_code: ReadCode = False,
 ) -> None:
     """Show what becomes of every operator: offloaded, left to the CPU, or unsupported; and what it
     takes at least on the accelerator, and on the CPU beside it by an estimate."""
@@ -69,8 +71,9 @@ def inspect(
     accelerator = Accelerator.of(hardware, options.epilogue_mode, max_waste)
     with working(f"reading {model}"):
         network = load(
-            model, read_input_shapes(shape) or None, sandbox=True, calibration=calibration
-        )
+            model, read_input_shapes(shape) or None, sandbox=True, calibration=calibration,
+            allow_code=allow_code,
+        )  # fmt: skip
         report = network.report_on(accelerator)
         drawn = None if fusion is None else _draw_fusion(fusion, hardware, network.name, options)
     if as_json:

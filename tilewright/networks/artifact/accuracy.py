@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.files import Json, pack_arrays, unpack_arrays
 from tilewright.networks.artifact.errors import InaccurateError
+from tilewright.networks.artifact.library_check import magnitude
 
 if TYPE_CHECKING:
     import onnx
@@ -67,12 +68,16 @@ class OutputAccuracy:
     """How far one output is off over all samples: `relative`, the norm of the difference over that
     of the reference (of integers without a scale, the share that differs); `largest`, the largest
     difference of a value; `same_top`, the share of samples with the same largest value in their
-    last axis, None where that has one value alone."""
+    last axis, None where that has one value alone. One that is the same on all samples is not
+    `checked`, for it shows nothing. `problem` says where its element type or shape is another one.
+    """
 
     name: str
     relative: float
     largest: float
     same_top: float | None
+    checked: bool = True
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,7 @@ def accuracy(
         check.reference, len(check.inputs), tolerance,
         tuple(
             _error(name, [each[name] for each in check.outputs], [each[name] for each in found],
-                   zeros.get(name))
+                   zeros.get(name), tolerance)
             for name in check.outputs[0]
         ),
     )  # fmt: skip
@@ -141,6 +146,11 @@ def refuse(found: NetworkAccuracy, network: str) -> None:
     """Raises `InaccurateError` for one beyond its tolerance."""
     if not found.is_right:
         worst = max(found.outputs, key=lambda output: output.relative)
+        if worst.problem:
+            raise InaccurateError(
+                f"output '{worst.name}' of {network} differs from the source model: "
+                f"{worst.problem}; report the model"
+            )
         raise InaccurateError(
             f"output '{worst.name}' of {network} is off by {worst.relative:.2g} of its size on "
             f"{found.samples} samples, compared with {found.reference} on the source model, and "
@@ -150,23 +160,35 @@ def refuse(found: NetworkAccuracy, network: str) -> None:
 
 
 def _error(
-    name: str, expected: Sequence[Array], found: Sequence[Array], zero: int | None
-) -> OutputAccuracy:
+    name: str, expected: Sequence[Array], found: Sequence[Array], zero: int | None,
+    tolerance: float,
+) -> OutputAccuracy:  # fmt: skip
+    for real, ours in zip(expected, found, strict=True):
+        problem = ""
+        if ours.dtype != real.dtype:
+            problem = f"it is {ours.dtype} instead of {real.dtype}"
+        elif ours.shape != real.shape:
+            problem = f"it has shape {ours.shape} instead of {real.shape}"
+        if problem:
+            return OutputAccuracy(name, float("inf"), float("inf"), None, problem=problem)
+    if len({each.shape for each in expected}) > 1:  # known only when the model runs
+        pairs = zip(expected, found, strict=True)
+        alone = [_error(name, [real], [ours], zero, tolerance) for real, ours in pairs]
+        return max(alone, key=lambda each: each.relative)
     wanted, got = (np.stack([np.asarray(each) for each in arrays]) for arrays in (expected, found))
-    if wanted.shape != got.shape:
-        return OutputAccuracy(name, float("inf"), float("inf"), None)
+    checked = bool(len(wanted) < 2 or (wanted[1:] != wanted[0]).any())
     top = None
     if wanted.ndim > 1 and wanted.shape[-1] > 1:
         top = float((wanted.argmax(axis=-1) == got.argmax(axis=-1)).mean())
     if wanted.dtype.kind != "f" and zero is None:
         unequal = float((wanted != got).mean()) if wanted.size else 0.0
-        return OutputAccuracy(name, unequal, unequal, top)
+        return OutputAccuracy(name, unequal, unequal, top, checked)
     real, ours = (each.astype(np.float64) - (zero or 0) for each in (wanted, got))
     same = (real == ours) | (np.isnan(real) & np.isnan(ours))
     off = np.where(same, 0.0, np.abs(real - ours))
     if not np.isfinite(off).all():
-        return OutputAccuracy(name, float("inf"), float("inf"), top)
+        return OutputAccuracy(name, float("inf"), float("inf"), top, checked)
     size = float(np.linalg.norm(np.where(np.isfinite(real), real, 0.0)))
-    error = float(np.linalg.norm(off))
-    relative = error / size if size > 0 else (0.0 if error == 0 else float("inf"))
-    return OutputAccuracy(name, relative, float(off.max(initial=0.0)), top)
+    floor = magnitude(0.0, tolerance) * np.sqrt(real.size)  # of a norm, not of one value
+    relative = np.linalg.norm(off) / max(size, floor)
+    return OutputAccuracy(name, float(relative), float(off.max(initial=0.0)), top, checked)

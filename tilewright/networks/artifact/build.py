@@ -55,8 +55,7 @@ def build(
         refuse(found, graph.name)
         files[CHECK_FILE] = check.packed()
         manifest["accuracy"] = found.to_json()
-    write_folder(out, files, manifest)
-    return manifest
+    return write_folder(out, files, manifest)
 
 
 def check_possible(graph: IntegerGraph, target: Target, out: Path, *, bare: bool = False) -> Builds:

@@ -4,7 +4,7 @@ manifest.json   what it is, each layer's kernel and schedule, the digests of the
 network.so      the network, for TVM's virtual machine
 weights.bin     its weights, which are mapped; only where they are large
 tail.onnx       what TVM cannot import and all behind it, for onnxruntime; only where there is such
-check.npz       seeded inputs, and what the source model gives for them
+check.npz       samples of several kinds, and what the source model gives for them
 """
 
 from __future__ import annotations
@@ -30,16 +30,24 @@ from tilewright.core.files import (
     as_number,
     as_object,
     as_text,
-    pack_arrays,
-    unpack_arrays,
 )
+from tilewright.core.forks import PerProcess, with_living_pool
 from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.artifact.compiled_profile import CallTime, LibraryProfile, profile_of
-from tilewright.networks.artifact.errors import ArtifactError, InaccurateError
+from tilewright.networks.artifact.errors import ArtifactError
 from tilewright.networks.artifact.folder import AGAIN, map_file, read_files, specification
+from tilewright.networks.artifact.library_check import (
+    decisive_samples,
+    pack_samples,
+    samples_of,
+    unchecked_outputs,
+    unpack_samples,
+    worst_output,
+)
 from tilewright.networks.artifact.run import Array, checked
 from tilewright.networks.artifact.weights_file import WEIGHTS, packed, unpacked
 from tilewright.networks.compiled.thread_pool import use_threads
+from tilewright.networks.sample_values import Sample
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import CompilesKernels, capability
@@ -117,10 +125,8 @@ def compile_files(
         made.module, compiles.code_target(), compiles.code_pipeline(), whole.flat.module, attention
     )
     library = library_bytes(executable)
-    inputs = (tail or whole).seeded_inputs()
-    check = {f"input {key}": array for key, array in inputs.items()}
-    expected = (tail or whole).reference(inputs)
-    check |= {f"output {key}": array for key, array in expected.items()}
+    samples = samples_of(tail or whole)
+    inputs, expected = samples[0].inputs, samples[0].outputs
     rows = [
         _row(layer, function, picks[layer.workload], target)
         | ({"moved": [_moved(*each) for each in moved]} if moved else {})
@@ -146,7 +152,7 @@ def compile_files(
         "reference": whole.reference_name,
         "tolerance": tolerance,
     }  # fmt: skip
-    files = {LIBRARY: library, CHECK: pack_arrays(check)}
+    files = {LIBRARY: library, CHECK: pack_samples(samples)}
     if weights:
         files[WEIGHTS] = packed(weights)
     if len(files.get(WEIGHTS, b"")) > LIBRARY_BYTES:
@@ -167,14 +173,11 @@ def compile_files(
                 f"{found.error:.2g} of its largest value on seeded tensors, and the bound is "
                 f"{found.bound:g}; build with more --trials, and report the model"
             )
-    error = artifact.output_error()
-    if not error <= tolerance:
-        raise InaccurateError(
-            f"an output of {name} is off by {error:.2g} of its largest value, compared with "
-            f"{whole.reference_name} on the source model, and the bound is {tolerance:g}; raise "
-            "--tolerance, or report the model"
-        )
+    kept, error = decisive_samples(samples, artifact.infer, tail or whole, tolerance, name)
+    files[CHECK] = pack_samples(kept)
     manifest["error"] = error
+    manifest["samples"] = [sample.kind for sample in kept]
+    manifest["not_checked"] = list[Json](unchecked_outputs(kept))
     return CompiledFiles(files, manifest)
 
 
@@ -202,15 +205,14 @@ class CompiledArtifact:
         keys = as_object(as_object(manifest["specification"])["keys"])
         self._built_for = as_int(keys.get("threads", usable_cores()))
         self.name, self.target = as_text(manifest["network"]), as_text(manifest["target"])
-        self._caller, self._opening = threading.local(), threading.Lock()
+        self._caller, self._opening = threading.local(), PerProcess(threading.Lock)
         self._library, self._check = bytes(files[LIBRARY]), files[CHECK]
         weights = files.get(WEIGHTS)
         self._weights = [] if weights is None else unpacked(np.frombuffer(weights, np.uint8))
         self.inputs, self.outputs = _values(manifest["inputs"]), _values(manifest["outputs"])
         self.rows = tuple(as_object(row) for row in as_list(manifest["layers"]))
         self._tail_model = bytes(files[TAIL]) if TAIL in files else None
-        self._tail_lock = threading.Lock()
-        self._tail_session: Any = None
+        self._tail_session = PerProcess(self._open_tail)
         tail = None if self._tail_model is None else as_object(manifest["tail"])
         names = ([value.name for value in values] for values in (self.inputs, self.outputs))
         self._reads, self._gives = (
@@ -219,6 +221,7 @@ class CompiledArtifact:
             else (list(map(as_text, as_list(tail[key]))) for key in ("reads", "gives"))
         )
 
+    @with_living_pool
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One inference: arrays of the shape of each of `inputs`, by name, in; of each of
         `outputs` out. Raises `InputError` for inputs that do not fit."""
@@ -230,6 +233,7 @@ class CompiledArtifact:
         known |= self._run_tail(known)
         return {value.name: known[value.name] for value in self.outputs}
 
+    @with_living_pool
     def run(
         self, inputs: Mapping[str, Array], *, layers: bool = False
     ) -> tuple[dict[str, Array], LibraryProfile]:
@@ -252,6 +256,11 @@ class CompiledArtifact:
         layers call is run once. Kernels are those of `target`, by default of what the manifest
         says. Kernels that are part of an attention's function, or read frames
         that overlap, do not stand there alone: `output_error` has them."""
+        return iter(self._kernel_errors(target))
+
+    @with_living_pool
+    def _kernel_errors(self, target: Target | None) -> list[KernelError]:
+        errors: list[KernelError] = []
         if target is None:
             spec = as_object(self.manifest["specification"])
             target = rebuild(as_text(spec["kind"]), as_object(spec["keys"]), "")
@@ -267,22 +276,26 @@ class CompiledArtifact:
                 stored = [_stored(each) for each in as_list(row.get("bfloat16", []))]
                 function = self._ready.function(name, [_places(each) for each in moved], stored)
                 known[name] = compiles.kernel_error(workload, config, function)
-            yield KernelError(number, known[name], OF_STORED if row.get("bfloat16") else TOLERANCE)
+            bound = OF_STORED if row.get("bfloat16") else TOLERANCE
+            errors.append(KernelError(number, known[name], bound))
+        return errors
 
     def output_error(self) -> float:
-        """The largest difference of its outputs from the source model's, on the inputs that the
-        folder holds, as a share of an output's largest value."""
-        return largest_error(self.infer(self.check_inputs()), self.check_outputs())
+        """The largest difference of its outputs from the source model's, on the samples that the
+        folder holds, as a share of an output's largest value (`library_check`)."""
+        return max(
+            worst_output(self.infer(sample.inputs), sample.outputs, self.tolerance).error
+            for sample in self.check_samples()
+        )
+
+    def check_samples(self) -> list[Sample]:
+        """The samples that the folder holds."""
+        names = ([value.name for value in values] for values in (self.inputs, self.outputs))
+        return unpack_samples(bytes(self._check), *names)
 
     def check_inputs(self) -> dict[str, Array]:
-        """The inputs that the folder holds, in the network's shapes."""
-        known = unpack_arrays(bytes(self._check))
-        return {value.name: known[f"input {value.name}"] for value in self.inputs}
-
-    def check_outputs(self) -> dict[str, Array]:
-        """What the source model gives for `check_inputs`, in the outputs' shapes."""
-        known = unpack_arrays(bytes(self._check))
-        return {value.name: known[f"output {value.name}"] for value in self.outputs}
+        """Standard-normal inputs that the folder holds, in the network's shapes."""
+        return dict(self.check_samples()[0].inputs)
 
     @property
     def tolerance(self) -> float:
@@ -323,22 +336,22 @@ class CompiledArtifact:
     @property
     def _tail(self) -> Any:
         """onnxruntime's session, on as many threads as the library."""
-        with self._tail_lock:
-            if self._tail_session is None:
-                options = onnxruntime.SessionOptions()
-                options.log_severity_level = 4
-                options.intra_op_num_threads = self._threads or 0  # set by the head's first call
-                self._tail_session = onnxruntime.InferenceSession(
-                    self._tail_model, options, providers=["CPUExecutionProvider"]
-                )
-            return self._tail_session
+        return self._tail_session.get()
+
+    def _open_tail(self) -> Any:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = self._threads or 0  # set by the head's first call
+        return onnxruntime.InferenceSession(
+            self._tail_model, options, providers=["CPUExecutionProvider"]
+        )
 
     @property
     def _ready(self) -> LoadedLibrary:
         """The library, with the threads of the calling thread set: TVM has a pool for each."""
         network: LoadedLibrary | None = getattr(self._caller, "network", None)
         if network is None:
-            with self._opening:
+            with self._opening.get():
                 network = self._network
             self._threads = use_threads(self._threads, self._built_for)
             self._caller.network = network
@@ -376,26 +389,6 @@ def open_library(
     }
     inside = {key.removeprefix(inner): data for key, data in files.items()}
     return CompiledArtifact(manifest, inside, threads)
-
-
-def largest_error(found: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
-    """The largest difference of any output, as a share of that output's largest value; arrays of
-    the outputs' shapes by name."""
-    return max(_error(array, expected[name]) for name, array in found.items())
-
-
-def _error(found: Array, expected: Array) -> float:
-    """The largest difference of a value, as a share of the largest that is finite; infinite where
-    one alone is no number."""
-    if found.shape != expected.shape:
-        return float("inf")
-    ours, real = found.astype(np.float64), expected.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        same = (ours == real) | (np.isnan(ours) & np.isnan(real))
-        off = np.where(same, 0.0, np.abs(ours - real))
-    largest = np.abs(real[np.isfinite(real)]).max(initial=0.0)
-    worst = float(np.where(np.isnan(off), np.inf, off).max(initial=0.0))
-    return worst / float(largest) if worst and largest else worst
 
 
 def _row(layer: KernelLayer, function: str, pick: Pick, target: Target) -> dict[str, Json]:

@@ -33,6 +33,7 @@ from tilewright.core.files import (
 from tilewright.core.formats import ARTIFACT
 from tilewright.core.safe_files import open_to_read, read_plain
 from tilewright.networks.artifact.errors import ArtifactError
+from tilewright.networks.artifact.signature import SIGNATURE, UNSIGNED, SigningError, sign
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import specification_of
 
@@ -70,9 +71,12 @@ def is_artifact(folder: Path) -> bool:
     return found.get("format") in FORMATS
 
 
-def write_folder(folder: Path, files: Mapping[str, bytes], manifest: Mapping[str, Json]) -> None:
-    """Write an artifact in the place of an earlier one, the manifest last. Raises `ArtifactError`
-    where something else is there, and `OSError`."""
+def write_folder(
+    folder: Path, files: Mapping[str, bytes], manifest: Mapping[str, Json]
+) -> dict[str, Json]:
+    """Write an artifact in the place of an earlier one, the manifest last. Return the manifest as
+    it was given, with the signature of an artifact that holds machine code, or why it has none.
+    Raises `ArtifactError` where something else is there, and `OSError`."""
     problem = in_the_way(folder)
     if problem:
         raise ArtifactError(
@@ -90,9 +94,23 @@ def write_folder(folder: Path, files: Mapping[str, bytes], manifest: Mapping[str
     _remove(folder, earlier)
     for name, data in files.items():
         write_atomically(folder / name, data, within=folder)
-    write_atomically(
-        folder / MANIFEST, sealed({**head, **manifest, "files": listed}), within=folder
-    )
+    whole = {**head, **manifest, "files": listed}
+    signed = _signed(whole, folder) if any(map(is_code, files)) else {}
+    write_atomically(folder / MANIFEST, sealed({**whole, **signed}), within=folder)
+    return {**manifest, **signed}
+
+
+def is_code(name: str) -> bool:
+    """Whether a file of an artifact is machine code, by its name."""
+    return name.endswith(".so")
+
+
+def _signed(manifest: Mapping[str, Json], folder: Path) -> dict[str, Json]:
+    """What a manifest says of its signature. A build without a workspace gives an artifact, too."""
+    try:
+        return {SIGNATURE: sign(manifest, folder)}
+    except SigningError as error:
+        return {UNSIGNED: str(error)}
 
 
 def sealed(manifest: Mapping[str, Json]) -> bytes:

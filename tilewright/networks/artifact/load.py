@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
+from tilewright.core.forks import with_living_pool
 from tilewright.networks.artifact.accuracy import CHECK_FILE, NetworkAccuracy, accuracy, unpacked
 from tilewright.networks.artifact.check_order import check_order
 from tilewright.networks.artifact.compiled import KIND as LIBRARY_KIND
@@ -34,6 +35,7 @@ from tilewright.networks.artifact.run import (
     infer,
     layer_times,
 )
+from tilewright.networks.artifact.signature import reason_for_doubt
 from tilewright.networks.artifact.sized import KIND as SIZED_KIND
 from tilewright.networks.artifact.sized import SizedLibrary
 from tilewright.networks.cpu_costs import SLOWDOWN
@@ -89,6 +91,7 @@ class Artifact:
         """Cycles of each segment and of its layers, by the cycle simulator."""
         return self.program.times()
 
+    @with_living_pool
     def run(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Profile]:
         """One inference, bit by bit as on the hardware: arrays of the shape of each of `inputs`, by
         name, in; of each of `outputs` out, and where the time goes. Raises `InputError` for inputs
@@ -96,10 +99,12 @@ class Artifact:
         outputs, seconds = infer(self._order, self.program, self._cpu, inputs)
         return outputs, self.profile(seconds)
 
+    @with_living_pool
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs alone, shapes as in `run`. Raises as `run`."""
         return infer(self._order, self.program, self._cpu, inputs)[0]
 
+    @with_living_pool
     def plan_images(self, image: Mapping[str, Array]) -> PipelinePlan:
         """How successive images share the CPU and the accelerator. `image`, shapes as in `run`, is
         run where the artifact has no estimate of what the CPU takes. Raises `InputError`, and
@@ -118,6 +123,7 @@ class Artifact:
         cpu = CpuTimes(estimated, border, "estimated" if known else "measured")
         return plan(self._order, program, [each.total for each in self.times], self.clock_hz, cpu)
 
+    @with_living_pool
     def run_images(
         self, images: Sequence[Mapping[str, Array]], planned: PipelinePlan
     ) -> list[dict[str, Array]]:
@@ -183,16 +189,17 @@ AnyArtifact = Artifact | CompiledArtifact | SizedLibrary
 def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) -> AnyArtifact:
     """Read an artifact and compare every file with its digest. Imports neither TVM nor ONNX, unless
     work was left to the CPU and is run. An artifact with machine code, which an inference would
-    run, is read if the caller says `allow_code`. A library runs on so many `threads`, by default on
-    as many as it was built for. Raises `ArtifactError`."""
+    run, is read if the user built it here, which its signature says
+    (`networks.artifact.signature`), or if the caller says `allow_code`. A library runs on so many
+    `threads`, by default on as many as it was built for. Raises `ArtifactError`."""
     manifest = read_manifest(folder)
     try:
         code = code_of(manifest)
-        if code and not allow_code:
+        if code and not allow_code and (doubt := reason_for_doubt(manifest, folder)):
             raise ArtifactError(
                 f"{folder} holds machine code, which would run with your rights: "
-                f"{'; '.join(code)}; if you built it, or trust who did, allow it with --allow-code "
-                "(allow_code=True)"
+                f"{'; '.join(code)}; {doubt}; if you trust who built it, allow it with "
+                "--allow-code (allow_code=True)"
             )
         spec = as_object(manifest["specification"])
         kind, keys = as_text(spec["kind"]), as_object(spec["keys"])

@@ -176,10 +176,14 @@ def _sizes(shape: Sequence[int]) -> str:
 
 
 def _tensor(order: Order, tensors: dict[str, Array], name: str) -> Array:
-    """A tensor that is there, or that the host quantises first."""
+    """A tensor that is there, or that the host quantises first. Raises `InputError` for NaN, which
+    would become a number; the C runtime of a board refuses it, too."""
     if name not in tensors:
-        value = order.values[name]
-        tensors[name] = to_int8(tensors[order.quantised[name]], value.scale).reshape(value.shape)
+        value, source = order.values[name], order.quantised[name]
+        real = tensors[source]
+        if real.dtype.kind == "f" and np.isnan(real).any():
+            raise InputError(f"'{source}' has a NaN, which int8 does not have; take it out")
+        tensors[name] = to_int8(real, value.scale).reshape(value.shape)
     return tensors[name]
 
 

@@ -1,7 +1,7 @@
 """Holds a network that is compiled for several sizes of its inputs, and runs the one that fits.
 
-An input between two sizes is padded with zeros, and the outputs are cut. That is done only along
-dimensions where it changed nothing when the library was built.
+An input of a smaller size is padded with zeros, and the outputs are cut. That is done only along
+dimensions where it is proved to change nothing (`networks.neutral_padding`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text
-from tilewright.networks.artifact.compiled import (
-    CompiledArtifact,
-    CompiledFiles,
-    largest_error,
-    open_library,
-)
+from tilewright.networks.artifact.compiled import CompiledArtifact, CompiledFiles, open_library
 from tilewright.networks.artifact.compiled_profile import LibraryProfile
+from tilewright.networks.artifact.library_check import worst_output
 from tilewright.networks.artifact.run import Array
 from tilewright.networks.errors import InputError
 from tilewright.targets.layer import NamedShape
@@ -159,11 +155,16 @@ class SizedLibrary:
         if size >= 1 and place < len(sizes) and (sizes[place] == size or name in self.padded):
             return sizes[place]
         listed = ", ".join(map(str, sizes))
-        why = "" if name in self.padded else "; padding would change the outputs"
+        why = "" if name in self.padded else f"; padding may change the outputs{self._why(name)}"
         raise InputError(
             f"'{name}' is {size}, and the library was built for {listed}{why}; give one of these "
             "sizes, or build it with another --sizes"
         )
+
+    def _why(self, name: str) -> str:
+        """The reason that the manifest states, if any."""
+        reasons = as_object(self.manifest.get("not_padded", {}))
+        return f": {as_text(reasons[name])}" if name in reasons else ""
 
     def _library(self, place: int) -> CompiledArtifact:
         if place not in self.opened:
@@ -180,9 +181,11 @@ class SizedLibrary:
 def joined(
     inputs: Mapping[str, NamedShape],
     made: Sequence[tuple[Mapping[str, int], CompiledFiles]],
+    obstacles: Mapping[str, str],
 ) -> CompiledFiles:
-    """One artifact of a network's libraries, each with the sizes that it is compiled for. Pads
-    along the dimensions where that leaves all outputs within the tolerance."""
+    """One artifact of a network's libraries, each with the sizes that it is compiled for.
+    `obstacles` says by dimension why inputs must not be padded along it, "" where they may. They
+    are not where the samples of a library show a difference, either."""
     first = made[0][1].manifest
     rows: list[Json] = []
     files: dict[str, bytes] = {}
@@ -204,19 +207,24 @@ def joined(
         "sizes": rows,
     }
     opened = [CompiledArtifact(each.manifest, each.files) for _, each in made]
-    padded = [name for name in made[0][0] if _may_pad(name, made, manifest, opened)]
-    return CompiledFiles(files, {**manifest, "padded": list[Json](padded)})
+    reasons = {
+        name: obstacles[name] or _difference(name, made, manifest, opened) for name in made[0][0]
+    }
+    padded = list[Json]([name for name, reason in reasons.items() if not reason])
+    refused: dict[str, Json] = {name: reason for name, reason in reasons.items() if reason}
+    return CompiledFiles(files, {**manifest, "padded": padded, "not_padded": refused})
 
 
-def _may_pad(
+def _difference(
     name: str,
     made: Sequence[tuple[Mapping[str, int], CompiledFiles]],
     manifest: Mapping[str, Json],
     opened: Sequence[CompiledArtifact],
-) -> bool:
-    """Whether each size of a dimension, padded to the next, gives what the source model gives."""
+) -> str:
+    """What shows that a size of a dimension, padded to the next, gives other outputs than the
+    source model; "" where nothing does."""
     if any(UNKNOWN in value.shape for value in _values(manifest["outputs"])):
-        return False
+        return "an output does not grow in proportion to it"
     rows, sizes = as_list(manifest["sizes"]), sorted({at[name] for at, _ in made})
     for size in sizes[:-1]:
         left = [place for place, (at, _) in enumerate(made) if at[name] != size]
@@ -225,10 +233,12 @@ def _may_pad(
         larger.opened = {number: opened[place] for number, place in enumerate(left)}
         for (at, _), own in zip(made, opened, strict=True):
             if at[name] == size:
-                found = larger.infer(own.check_inputs())
-                if not largest_error(found, own.check_outputs()) <= own.tolerance:
-                    return False
-    return True
+                for sample in own.check_samples():
+                    found = larger.infer(sample.inputs)
+                    worst = worst_output(found, sample.outputs, own.tolerance)
+                    if not worst.error <= own.tolerance:
+                        return f"output '{worst.name}' changes by {worst.error:.1g} of its size"
+    return ""
 
 
 def _named_output(

@@ -15,6 +15,8 @@ from tvm.target.codegen import target_has_features
 
 from tilewright.networks.compiled.attention import JoinedAttention
 from tilewright.networks.compiled.default_schedules import joining_rows, scheduling
+from tilewright.networks.compiled.nan_propagation import propagating_nan
+from tilewright.networks.compiled.rewrite import KERNEL
 from tilewright.networks.compiled.scatter import OPERATOR, scatter_nd
 from tilewright.networks.compiled.vector_math import vector_legalizations
 from tilewright.networks.compiled.weights import taking_out
@@ -38,6 +40,7 @@ def compiled(
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         relax.transform.LegalizeOps({**vector_legalizations(), OPERATOR: scatter_nd}),
+        propagating_nan(KERNEL),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(), joining_rows(lanes),
         relax.transform.FuseOps(), relax.transform.FuseTIR(),

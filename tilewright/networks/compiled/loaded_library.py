@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tvm_ffi.libinfo import load_lib_ctypes
 
 from tilewright.core.bfloat16 import rounded_array, widened_array
-from tilewright.networks.errors import ImportFailedError
+from tilewright.networks.errors import ImportFailedError, refused_inputs
 from tilewright.targets.kernels import ALIGNMENT, aligned_empty
 
 Array = NDArray[Any]
@@ -52,10 +52,14 @@ class LoadedLibrary:
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """The network's outputs, shapes as it has them. Large inputs at an address that is a
         multiple of `ALIGNMENT` are read in place. Only an output that is an input in another shape
-        is copied."""
+        is copied. Raises `InputError` for an index that lies outside its tensor, and an integer
+        that is divided by zero."""
         main, own = self._main, self._caller.tensors
         given = list(map(own.input, count(), arrays))
-        result = main(*given, *self._weights)
+        try:
+            result = main(*given, *self._weights)
+        except ValueError as error:
+            raise refused_inputs(error) from error
         results = [result] if isinstance(result, tvm_ffi.Tensor) else result
         made: list[Array] = own.outputs(given, list(map(_array, results)))
         return made

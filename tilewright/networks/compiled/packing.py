@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from tvm import relax, te, tirx
+from tvm.ir import GenericConst
 
 from tilewright.networks.compiled.bfloat16_numbers import narrowed, widened
 from tilewright.networks.compiled.channel_shuffles import ChannelShuffle, shuffle_function
 from tilewright.networks.compiled.local_response import LocalResponse, normalised
+from tilewright.networks.compiled.nan_propagation import NAN_SAFE
 from tilewright.networks.compiled.pixels_beside import PixelsBeside, put_beside
 from tilewright.networks.compiled.pools import PoolWindow, pool
 from tilewright.networks.compiled.resizes import along, linear_taps
@@ -82,7 +85,7 @@ class PackedTensors:
 
     def bfloat16(self, var: Any, block: int) -> Any:
         """The value in blocks of so many channels, (n, c / block, h, w, block), in bfloat16."""
-        known = self._known[var]
+        known = self._value(var)
         if block not in known.bfloat16:
             if known.bfloat16:
                 stored = next(iter(known.bfloat16.values()))
@@ -113,7 +116,8 @@ class PackedTensors:
         stored = self._known[var].bfloat16
         image = self.bfloat16(var, block) if stored else self.packed(var, block)
         name = f"{'avg' if window.mean else 'max'}_pool2d"
-        whole = {"op_pattern": OPAQUE}  # fused, what is read would be computed for every window
+        # Fused, what is read would be computed for every window.
+        whole = {"op_pattern": OPAQUE, NAN_SAFE: 1}
         return self._builder.emit_te(
             lambda image: pool(image, window, bfloat16), image, primfunc_name_hint=name,
             primfunc_attrs=whole,
@@ -175,16 +179,22 @@ class PackedTensors:
         """In which blocks a variable's value lies; 0 where it lies as the model has it."""
         return self._known[var].block if var in self._known else 0
 
+    def _value(self, var: Any) -> PackedTensor:
+        """Return what is known of a variable. A constant is one that nobody has put here."""
+        if var not in self._known and isinstance(var, GenericConst):
+            self.put(var, plain=var)
+        return self._known[var]
+
     def plain(self, var: Any) -> Any:
         """The value as the model has it."""
-        known = self._known[var]
+        known = self._value(var)
         if known.plain is None:
             known.plain = self._unpacked(known)
         return known.plain
 
     def packed(self, var: Any, block: int) -> Any:
         """The value in blocks of so many channels, (n, c / block, h, w, block)."""
-        known = self._known[var]
+        known = self._value(var)
         if block not in known.packed and known.bfloat16:
             stored = known.bfloat16.get(block)
             if stored is None:
@@ -216,6 +226,11 @@ class PackedTensors:
                 return self.reshaped(source, (n, c // block, 1, 1, block))
         if known.plain is None:
             known.plain = self._unpacked(known)
+        if isinstance(known.plain, GenericConst):
+            # packed here once, or the library would pack it again in every run
+            blocks = known.plain.value.numpy().reshape(n, c // block, block, h, w)
+            array = np.ascontiguousarray(blocks.transpose(0, 1, 3, 4, 2))
+            return relax.const(array, str(array.dtype))
         if (h, w) == (1, 1) or block == 1:
             return self.reshaped(known.plain, (n, c // block, h, w, block))
         split = self.reshaped(known.plain, (n, c // block, block, h, w))

@@ -17,6 +17,7 @@ import numpy as np
 from tvm import te, tirx
 
 from tilewright.networks.compiled.bfloat16_numbers import narrowed, widened
+from tilewright.networks.compiled.nan_propagation import are_numbers
 
 MOST_PIXELS = 25
 """Of a window that is written out."""
@@ -75,6 +76,8 @@ def pool(image: Any, window: PoolWindow, bfloat16: bool) -> Any:
         made = reduce(_plus if window.mean else tirx.max, taps)
         if window.mean:
             made = made * _share(window, (rows, columns), size, inside)
+        else:  # one comparison a pair of pixels, where a maximum that keeps NaN takes two a pixel
+            made = tirx.Select(are_numbers(taps), made, tirx.const(np.nan, "float32"))
         return narrowed(made) if bfloat16 else made
 
     return te.compute((n, blocks, *window.out, block), value, name="pool")

@@ -41,7 +41,7 @@ OPERATORS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "relax.negative": _negative,
     "relax.sigmoid": sigmoid_of,
     "relax.tanh": tanh_of,
-    "relax.nn.relu": lambda number: tirx.max(number, tirx.const(0.0, "float32")),
+    "relax.nn.relu": lambda number: tirx.max(tirx.const(0.0, "float32"), number),
 })  # fmt: skip
 
 

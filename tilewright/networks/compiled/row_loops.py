@@ -16,9 +16,10 @@ the one before: a map computes some values twice, a reduction leaves out the lan
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tvm_ffi
@@ -26,6 +27,8 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
+
+from tilewright.networks.compiled.nan_propagation import chosen_with_nan, keep_nan
 
 CHAINS = 4
 """Partial results of a reduction, in vectors, since each waits for the one before."""
@@ -43,7 +46,7 @@ class NoRows(Exception):
 @dataclass(frozen=True, eq=False)
 class RowStore:
     """`buffer[indices] = value`; in a reduction the combination with what is there, which begins as
-    `initial`."""
+    `initial`. `combiner` makes the expression of two numbers combined."""
 
     buffer: Any
     indices: Sequence[Any]
@@ -171,12 +174,18 @@ def _statements(body: Any) -> Sequence[Any]:
 def _reduction(store: RowStore, initial: Mapping[Any, Any]) -> RowStore:
     """Of a value that combines what is there with another one."""
     value = store.value
-    if not isinstance(value, COMBINERS) or store.buffer not in initial:
+    combiner: Callable[..., Any] | None = None
+    if (chosen := chosen_with_nan(value)) is not None:
+        first, second, choose = chosen
+        combiner = partial(keep_nan, choose=choose)
+    elif isinstance(value, COMBINERS):
+        first, second, combiner = value.a, value.b, type(value)
+    if combiner is None or store.buffer not in initial:
         raise NoRows
-    for itself, other in ((value.a, value.b), (value.b, value.a)):
+    for itself, other in ((first, second), (second, first)):
         if isinstance(itself, TensorLoad) and itself.source.same_as(store.buffer):
             begin = initial[store.buffer]
-            return RowStore(store.buffer, store.indices, other, type(value), begin)
+            return RowStore(store.buffer, store.indices, other, combiner, begin)
     raise NoRows
 
 

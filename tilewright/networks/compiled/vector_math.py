@@ -16,6 +16,8 @@ import tvm
 from tvm import relax, te, tirx, topi
 from tvm.ir import GenericConst
 
+from tilewright.networks.compiled.nan_propagation import NAN_SAFE
+
 Legalization = Callable[[Any, Any], Any]
 
 ROUNDS = 1.5 * 2**23
@@ -26,13 +28,15 @@ EXP = (
 )  # fmt: skip
 """Coefficients of exp, the highest power first: the largest relative error is smallest (3.1e-9)
 where |x| is at most half of log 2."""
+LOG_2_HIGH = 0.693359375
+"""The upper bits of log 2: times a whole number of eight bits it is exact in float32."""
 
 
 def vector_legalizations() -> Mapping[str, Legalization]:
     """What `LegalizeOps` takes for these operators. Values that are not float32 keep TVM's way, and
     so do integers of more than eight bits."""
     made = {
-        "relax.exp": topi.fast_exp,
+        "relax.exp": _exp_everywhere,
         "relax.erf": topi.fast_erf,
         "relax.tanh": topi.fast_tanh,
         "relax.sigmoid": _sigmoid,
@@ -61,7 +65,10 @@ def _legalization(
         if not along_axis:
             return builder.call_te(compute, x, primfunc_name_hint=hint)
         axis = int(call.attrs.axis) % int(x.ty.ndim)
-        return builder.call_te(compute, x, axis, primfunc_name_hint=hint)
+        # The largest value of a row may ignore NaN: the sum of the row's exponentials does not.
+        return builder.call_te(
+            compute, x, axis, primfunc_name_hint=hint, primfunc_attrs={NAN_SAFE: 1}
+        )
 
     return legalized
 
@@ -91,12 +98,18 @@ def _quantise(builder: Any, call: Any) -> Any:
 
         return te.compute(x.shape, value, name="quantize")
 
-    return builder.call_te(compute, x, scale, zero, primfunc_name_hint="quantize")
+    # An integer has no NaN: what becomes of it is left open, and costs nothing.
+    return builder.call_te(
+        compute, x, scale, zero, primfunc_name_hint="quantize", primfunc_attrs={NAN_SAFE: 1}
+    )
+
+
+def _exp_everywhere(x: Any) -> Any:
+    return te.compute(x.shape, lambda *place: exp_of(x[place]), name="exp")
 
 
 def _sigmoid(x: Any) -> Any:
-    # fast_exp cuts its argument at 88, so the sum stays finite.
-    return 1.0 / (1.0 + topi.fast_exp(-x))
+    return te.compute(x.shape, lambda *place: sigmoid_of(x[place]), name="sigmoid")
 
 
 def _silu(x: Any) -> Any:
@@ -166,9 +179,21 @@ def tanh_of(number: Any) -> Any:
     return two * sigmoid_of(two * number) - tirx.const(1.0, "float32")
 
 
+def exp_of(x: Any) -> Any:
+    """An expression of exp(x) of any float32, within 2 units of the last place: infinite above
+    88.73, subnormal below −87.34, 0 below −103.98, NaN of NaN."""
+    cut = tirx.max(_float(-104.0), tirx.min(_float(89.0), x))  # NaN stays, for it comes second
+    n = tirx.floor(cut * log2(e) + 0.5)
+    rest = cut - n * _float(LOG_2_HIGH)  # exact: that constant has nine bits
+    rest = rest - n * _float(log(2) - LOG_2_HIGH)
+    # 2^n in two factors, since neither 2^128 nor 2^-150 is a normal float32
+    half = tirx.floor(n * 0.5)
+    return _polynomial(rest) * _power_of_two(half) * _power_of_two(n - half)
+
+
 def _exp(x: Any) -> Any:
-    """exp(x) of x that is cut at ±88."""
-    cut = tirx.max(tirx.min(x, tirx.const(88.0, "float32")), tirx.const(-88.0, "float32"))
+    """exp(x) of x above −88; infinite above 88.3, where the power is 2^128, NaN of NaN."""
+    cut = tirx.max(_float(-88.0), tirx.min(_float(89.0), x))
     return _exp_within(cut)
 
 
@@ -186,8 +211,20 @@ def _exp_within(x: Any) -> Any:
     the width that AVX-512 has."""
     n = tirx.floor(x * log2(e) + 0.5)
     rest = x - n * log(2)
-    power = tirx.reinterpret("float32", tirx.reinterpret("int32", n + (1.5 * 2**23 + 127)) << 23)
+    return _polynomial(rest) * _power_of_two(n)
+
+
+def _power_of_two(n: Any) -> Any:
+    """2^n of a whole float32 from -126 to 127."""
+    return tirx.reinterpret("float32", tirx.reinterpret("int32", n + (1.5 * 2**23 + 127)) << 23)
+
+
+def _polynomial(rest: Any) -> Any:
     found = tirx.const(EXP[0], "float32")
     for coefficient in EXP[1:]:
         found = found * rest + coefficient
-    return found * power
+    return found
+
+
+def _float(value: float) -> Any:
+    return tirx.const(value, "float32")

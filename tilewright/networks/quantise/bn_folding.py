@@ -13,13 +13,14 @@ from typing import cast
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper, version_converter
+from onnx import helper, numpy_helper
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.errors import ModelFileError, QuantisationError, first_line
-from tilewright.networks.graph import STANDARD_DOMAINS, NormalGraph
+from tilewright.networks.graph import NormalGraph
 from tilewright.networks.normalise import normalise
 from tilewright.networks.onnx_file import all_tensors, is_stub
+from tilewright.networks.onnx_opset import OPSET, opset_of, raise_opset
 from tilewright.networks.quantise.session import failures, quiet_options
 
 onnxruntime = lazy_module("onnxruntime")
@@ -65,18 +66,13 @@ def folded(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) ->
 
 def _recent(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model in an opset whose QuantizeLinear is the one written here."""
-    version = max(
-        (o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), default=1
-    )
-    if version >= OLDEST_OPSET:
-        return model
-    try:
-        return version_converter.convert_version(model, OLDEST_OPSET)
-    except Exception as error:  # the converter fails in ways of its own
+    recent = raise_opset(model)
+    if (version := opset_of(recent)) < OLDEST_OPSET:
         raise QuantisationError(
-            f"the model is written in opset {version}, which cannot be brought to "
-            f"{OLDEST_OPSET}: {first_line(error)}; export it again in a newer opset"
-        ) from error
+            f"the model is written in opset {version}, which cannot be brought to {OPSET}; "
+            "export it again in a newer opset"
+        )
+    return recent
 
 
 def _optimised(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -9,7 +9,6 @@ import onnx
 
 from tilewright.core.errors import UnknownName
 from tilewright.networks import zoo
-from tilewright.networks.errors import QuantisationError
 from tilewright.networks.onnx_file import load_weights, read
 from tilewright.networks.quantise.is_quantized import Existing, as_it_is, is_quantised
 from tilewright.networks.quantise.quantise import (
@@ -19,16 +18,21 @@ from tilewright.networks.quantise.quantise import (
     quantise,
 )
 from tilewright.networks.quantise.samples import Samples, default_samples, read_samples
-from tilewright.networks.sources import TFLITE_SUFFIX, TORCH_SUFFIXES
+from tilewright.networks.size_limits import check_sizes
+from tilewright.networks.sources import TFLITE_SUFFIX
 from tilewright.networks.tflite.convert import read_tflite
+from tilewright.networks.torch_export import TORCH_SUFFIXES, convert_exported
 
 
-def model_with_weights(source: str | Path, seed: int = 0) -> onnx.ModelProto:
-    """A built-in network by name (`seed` draws its weights), an ONNX file with all its data, or
-    what a TensorFlow Lite file is in ONNX.
+def model_with_weights(
+    source: str | Path, seed: int = 0, *, allow_code: bool = False
+) -> onnx.ModelProto:
+    """Return a built-in network by name (`seed` draws its weights), an ONNX file with all its data,
+    or what a TensorFlow Lite or torch.export file is in ONNX. `allow_code` permits the code that
+    the latter may run when it is read.
 
-    Raises `UnknownName`, `ModelFileError`, `UnsupportedOperatorError` for operators of TensorFlow
-    Lite that cannot be expressed, and `QuantisationError` for a torch.export file.
+    Raises `UnknownName`, `ModelFileError`, and `UnsupportedOperatorError` for operators of
+    TensorFlow Lite that cannot be expressed.
     """
     if str(source) in zoo.FAMILIES:
         return zoo.build(str(source), seed)
@@ -36,13 +40,13 @@ def model_with_weights(source: str | Path, seed: int = 0) -> onnx.ModelProto:
     if not path.exists() and path.name == str(source) and not path.suffix:
         raise UnknownName("network", str(source), zoo.names())
     if path.suffix in TORCH_SUFFIXES:
-        raise QuantisationError(
-            f"'{path}' is a torch.export file, and int8 models are made of ONNX ones; export it "
-            "with torch.onnx.export"
-        )
-    if path.suffix == TFLITE_SUFFIX:
-        return read_tflite(path)
-    return load_weights(read(path), path.parent)
+        model = convert_exported(path, allow_code=allow_code)
+    elif path.suffix == TFLITE_SUFFIX:
+        model = read_tflite(path)
+    else:
+        model = read(path)
+    check_sizes(model)
+    return load_weights(model, path.parent)
 
 
 def int8_model(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from tilewright.core.files import MAX_UNPACKED_BYTES, unpack_arrays
 from tilewright.core.safe_files import UnsafeFile, read_plain
 from tilewright.networks.errors import InputError
 from tilewright.networks.graph import NormalGraph, Shape, data_inputs, static_shape
+from tilewright.networks.quantise.session import ModelRunner
+from tilewright.networks.sample_values import accepted, base_integers
 from tilewright.networks.zoo import digits
 
 DEFAULT_SAMPLES = 8
@@ -95,7 +97,34 @@ def default_samples(model: onnx.ModelProto, inputs: Sequence[Input]) -> Samples:
         images, _ = digits.training_set()
         feeds = tuple({"input": image[None]} for image in images[: DIGITS_SAMPLES + HELD_OUT])
         return Samples(feeds[:DIGITS_SAMPLES], held_out=feeds[DIGITS_SAMPLES:])
-    return seeded_samples(inputs)
+    return _with_integers(model, inputs, seeded_samples(inputs))
+
+
+def _with_integers(model: onnx.ModelProto, inputs: Sequence[Input], samples: Samples) -> Samples:
+    """Samples with several kinds of integers that the model accepts, in the inputs of which nothing
+    says what they are: lengths, divisors, flags."""
+    free = [
+        each.name
+        for each in inputs
+        if each.dtype.kind in "iu" and each.dtype.itemsize > 1 and not each.categories
+    ]
+    if not free:
+        return samples
+    reference = ModelRunner(model, [output.name for output in model.graph.output])
+    kinds = {each.name: (each.shape, each.dtype.name) for each in inputs}
+    others = {name: array for name, array in samples.feeds[0].items() if name not in free}
+    base, _ = base_integers(kinds, free, others, reference)
+    found: list[Mapping[str, NDArray[Any]]] = []
+    for seed, kind in enumerate(("sizes", "small", "large", "negative")):
+        taken = accepted(kinds, kind, others, base, reference, seed)
+        found.append(base if taken is None else {name: taken[0][name] for name in free})
+
+    def in_turn(
+        feeds: Sequence[Mapping[str, NDArray[Any]]],
+    ) -> tuple[Mapping[str, NDArray[Any]], ...]:
+        return tuple({**feed, **found[number % len(found)]} for number, feed in enumerate(feeds))
+
+    return replace(samples, feeds=in_turn(samples.feeds), held_out=in_turn(samples.held_out))
 
 
 def read_samples(path: Path, inputs: Sequence[Input]) -> Samples:

@@ -14,6 +14,7 @@ from onnx import numpy_helper
 
 from tilewright.networks.graph import STANDARD_DOMAINS, Absorbed, NormalGraph, Shape
 from tilewright.networks.onnx_file import is_stub
+from tilewright.networks.onnx_opset import opset_of
 from tilewright.networks.recurrent.equations import STEPS, Direction
 from tilewright.networks.recurrent.operators import (
     GATES,
@@ -27,9 +28,14 @@ from tilewright.networks.recurrent.operators import (
 )
 from tilewright.networks.recurrent.writer import RecurrentWriter
 
+OLDEST_OPSET = 13
+"""The opset that the operators of a step are written in; nearly all models are raised to it."""
+
 
 def unroll(normal: NormalGraph) -> None:
     """Replace every recurrent operator that nothing is in the way of, in place."""
+    if opset_of(normal.model) < OLDEST_OPSET:
+        return
     shapes, tensors = normal.shapes(), normal.tensors()
     nodes: list[onnx.NodeProto] = []
     for node in normal.graph.node:
@@ -81,9 +87,9 @@ class _Unrolled:
         outputs = [*self._node.output, "", "", ""]
         if outputs[0]:
             self._whole(all_steps, outputs[0])
-        for name, values in ((outputs[1], states), (outputs[2], cells)):
+        for role, name, values in (("h", outputs[1], states), ("c", outputs[2], cells)):
             if name:
-                self._last(values, name)
+                self._last(values, name, role)
 
     def _direction(
         self, data: str, place: int, name: str, prefix: str
@@ -167,9 +173,9 @@ class _Unrolled:
             self.writer.emit("Concat", parts, "states", axis=1)
         self.writer.nodes[-1].output[0] = output
 
-    def _last(self, states: Sequence[str], output: str) -> None:
+    def _last(self, states: Sequence[str], output: str, role: str) -> None:
         """The states after the last step: (directions, batch, hidden)."""
-        shape = self.writer.integers("last_shape", [1, self._batch, self._hidden])
+        shape = self.writer.integers(f"last_{role}_shape", [1, self._batch, self._hidden])
         parts = [
             self.writer.emit("Reshape", [state, shape], f"{output}_{place}")
             for place, state in enumerate(states)

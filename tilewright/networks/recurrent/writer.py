@@ -9,7 +9,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from tilewright.networks.graph import STANDARD_DOMAINS, NormalGraph, Shape
+from tilewright.networks.graph import NormalGraph, Shape
 from tilewright.networks.onnx_file import is_stub, stub
 
 
@@ -20,10 +20,6 @@ class RecurrentWriter:
         self.nodes: list[onnx.NodeProto] = []
         self._normal = normal
         self._node = node
-        self._opset = max(
-            (o.version for o in normal.model.opset_import if o.domain in STANDARD_DOMAINS),
-            default=14,
-        )
         self._columns: dict[int, str] = {}
         self._taken = {operator.name for operator in normal.operators}
 
@@ -39,13 +35,8 @@ class RecurrentWriter:
             return [source]
         name = self._named(name)
         results = [f"{name}.{place}" for place in range(len(sizes))]
-        if self._opset < 13:
-            node = helper.make_node("Split", [source], results, axis=axis, split=list(sizes))
-        else:
-            node = helper.make_node(
-                "Split", [source, self.integers(f"{name}/sizes", sizes)], results, axis=axis
-            )
-        node.name = name
+        lengths = self.integers(f"{name}/sizes", sizes)
+        node = helper.make_node("Split", [source, lengths], results, name=name, axis=axis)
         self.nodes.append(node)
         return results
 
@@ -60,8 +51,6 @@ class RecurrentWriter:
         ]
 
     def _columns_of(self, source: str, begin: int, end: int, name: str) -> str:
-        if self._opset < 10:
-            return self.emit("Slice", [source], name, axes=[1], starts=[begin], ends=[end])
         given = [self._column(place) for place in (begin, end, 1)]
         return self.emit("Slice", [source, *given], name)
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from tilewright.networks.relax.bindings import shape_of
+from tilewright.networks.relax.resizing import resize
 
 MICROSOFT = "com.microsoft"
-FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 Inputs = Sequence[Any]
 Converter = Callable[[Any, Inputs, dict[str, Any]], Any]
@@ -31,12 +31,12 @@ def _clip(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
     given = [inputs[i] if len(inputs) > i else None for i in (1, 2)]
     numbers = [
         _constant_number(bound, attrs.get(name, open_end))
-        for bound, name, open_end in zip(
-            given, ("min", "max"), (-FLOAT32_MAX, FLOAT32_MAX), strict=True
-        )
+        for bound, name, open_end in zip(given, ("min", "max"), (-np.inf, np.inf), strict=True)
     ]
     known = [number for number in numbers if number is not None]
     if str(inputs[0].ty.dtype) == "float32" and len(known) == 2 and known[0] <= known[1]:
+        if known == [0.0, np.inf]:
+            return relax.op.nn.relu(inputs[0])
         return relax.op.clip(inputs[0], *known)
     made, dtype = inputs[0], str(inputs[0].ty.dtype)
     for bound, name, cut in zip(
@@ -53,6 +53,19 @@ def _constant_number(bound: Any, otherwise: float) -> float | None:
     if bound is None:
         return otherwise
     return float(bound.value.numpy().item()) if isinstance(bound, GenericConst) else None
+
+
+def _softplus(bb: Any, inputs: Inputs, _: dict[str, Any]) -> Any:
+    """max(x, 0) + log(1 + u), u = exp(-|x|) (stock: 0 below -16, where 1 + u is 1). The logarithm
+    is log(w) u / (w - 1) of the rounded sum w, which loses none of u's digits."""
+    (x,) = inputs
+    dtype = str(x.ty.dtype)
+    one = relax.const(1, dtype)
+    u = bb.emit(relax.op.exp(relax.op.negative(relax.op.abs(x))))
+    w = bb.emit(relax.op.add(one, u))
+    scaled = relax.op.multiply(relax.op.log(w), relax.op.divide(u, relax.op.subtract(w, one)))
+    log1p = bb.emit(relax.op.where(relax.op.equal(w, one), u, scaled))
+    return relax.op.add(relax.op.maximum(x, relax.const(0, dtype)), log1p)
 
 
 def _batch_norm(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
@@ -190,32 +203,93 @@ def _einsum(_: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
 
 
 def _gather(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
-    """Indices from outside give NaN, or of integers an element (stock: whatever lies there in
-    memory, or the end of the process); None (the stock converter) for shapes and constants."""
+    """Indices lie within the tensor: `input_checks` makes sure of it (stock: negative ones are
+    counted from the end again). None (the stock converter) for shapes and constants."""
     data, indices = inputs[:2]
     shape, axis = shape_of(data), attrs.get("axis", 0)
     if all(isinstance(each, GenericConst) for each in (data, indices)) or not shape:
         return None
     if isinstance(data, relax.ShapeExpr) or isinstance(indices, relax.ShapeExpr):
         return None
-    kind = str(indices.ty.dtype)
-    if isinstance(indices, GenericConst):
-        known = indices.value.numpy()
-        indices = relax.const(np.where(known < 0, known + shape[axis], known), kind)
-    else:
-        negative = bb.emit(relax.op.less(indices, relax.const(0, kind)))
-        behind = bb.emit(relax.op.add(indices, relax.const(shape[axis], kind)))
-        indices = bb.emit(relax.op.where(negative, behind, indices))
-    mode = "nan" if "float" in str(data.ty.dtype) else "clip"
-    return relax.op.take(data, indices, axis, mode=mode)
+    return relax.op.take(data, indices, axis, mode="clip")
+
+
+def _one_hot(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    """Of the type of its values (stock: float64 or int64); None (the stock converter) where depth
+    or values are no constants."""
+    indices, depth, values = inputs
+    if not isinstance(depth, GenericConst) or not isinstance(values, GenericConst):
+        return None
+    places, kind = int(depth.value.numpy().item()), str(values.ty.dtype)
+    if not str(indices.ty.dtype).startswith("int"):
+        indices = bb.emit(relax.op.astype(indices, "int64"))
+    none = relax.const(0, str(indices.ty.dtype))
+    behind = bb.emit(relax.op.add(indices, relax.const(places, str(indices.ty.dtype))))
+    indices = bb.emit(relax.op.where(relax.op.less(indices, none), behind, indices))
+    off, on = (relax.prim_value(tirx.const(each, kind)) for each in values.value.numpy().tolist())
+    return relax.op.one_hot(indices, on, off, places, attrs.get("axis", -1))
+
+
+def _split(_: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    """By a number of parts, of which the last may be shorter (stock: parts of one length); None
+    (the stock converter) where lengths are given."""
+    count, shape = attrs.get("num_outputs"), shape_of(inputs[0])
+    if not count or not shape or (len(inputs) > 1 and inputs[1] is not None):
+        return None
+    axis = int(attrs.get("axis", 0)) % len(shape)
+    length = -(-shape[axis] // int(count))
+    ends = [min(length * place, shape[axis]) for place in range(1, int(count))]
+    return relax.op.split(inputs[0], ends, axis)
+
+
+def _div(bb: Any, inputs: Inputs, _: dict[str, Any]) -> Any:
+    """Of signed integers. The smallest integer divided by -1 ends a process; here it is itself, as
+    in numpy. None (the stock converter) for other types."""
+    if not _are_signed(inputs):
+        return None
+    by_minus_one, divisor = _without_minus_one(bb, inputs[1])
+    quotient = bb.emit(relax.op.divide(inputs[0], divisor))
+    return relax.op.where(by_minus_one, bb.emit(relax.op.negative(inputs[0])), quotient)
+
+
+def _mod(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    """As `_div`."""
+    if not _are_signed(inputs):
+        return None
+    by_minus_one, divisor = _without_minus_one(bb, inputs[1])
+    remainder = relax.op.mod if attrs.get("fmod", 0) else relax.op.floor_mod
+    none = relax.const(0, str(inputs[0].ty.dtype))
+    return relax.op.where(by_minus_one, none, bb.emit(remainder(inputs[0], divisor)))
+
+
+def _are_signed(inputs: Inputs) -> bool:
+    """Whether all are tensors of signed integers, of which one is no constant."""
+    known = all(isinstance(value, GenericConst) for value in inputs)
+    types = [getattr(value, "ty", None) for value in inputs]
+    return not known and all(
+        isinstance(kind, relax.TensorType) and str(kind.dtype).startswith("int") for kind in types
+    )
+
+
+def _without_minus_one(bb: Any, divisor: Any) -> tuple[Any, Any]:
+    """Where a divisor is -1, and the divisor with 1 there."""
+    dtype = str(divisor.ty.dtype)
+    found = bb.emit(relax.op.equal(divisor, relax.const(-1, dtype)))
+    return found, bb.emit(relax.op.where(found, relax.const(1, dtype), divisor))
 
 
 CONVERTERS: dict[tuple[str, str], Converter] = {
     ("", "BatchNormalization"): _batch_norm,
     ("", "Clip"): _clip,
+    ("", "Div"): _div,
     ("", "Einsum"): _einsum,
     ("", "Gather"): _gather,
+    ("", "Mod"): _mod,
+    ("", "OneHot"): _one_hot,
     ("", "QLinearConv"): _q_linear_conv,
+    ("", "Resize"): resize,
+    ("", "Softplus"): _softplus,
+    ("", "Split"): _split,
     ("", "ConvInteger"): _conv_integer,
     ("", "DynamicQuantizeLinear"): _dynamic_quantise,
     ("", "QLinearMatMul"): _q_linear_matmul,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GlobalVar
 
+from tilewright.networks.errors import refused_inputs
 from tilewright.networks.relax.bindings import FlatGraph, variables
 from tilewright.targets.layer import Scale
 
@@ -194,18 +195,30 @@ class Library:
         return cls(tvm.runtime.load_module(str(path)))
 
     def __call__(self, name: str, arrays: Sequence[Array]) -> list[Array]:
-        """Arrays of the shapes and types of the island's values; its outputs."""
-        result = self._machine[name](
-            # not ascontiguousarray, which makes a vector of a lone number
-            *(tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays)
-        )
+        """Arrays of the shapes and types of the island's values; its outputs. Raises `InputError`
+        for an index that lies outside its tensor, and an integer that is divided by zero."""
+        # not ascontiguousarray, which makes a vector of a lone number
+        given = [tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays]
+        try:
+            result = self._machine[name](*given)
+        except ValueError as error:
+            raise refused_inputs(error) from error
         return [item.numpy() for item in result]
 
 
 def compiled(functions: Mapping[str, Any]) -> Any:
     """An executable of some functions by name, for this machine's CPU. Raises whatever TVM
     does."""
-    return tvm.compile(_module(functions), target="llvm")
+    from tilewright.networks.compiled.nan_propagation import propagating_nan
+
+    target = tvm.target.Target("llvm")
+    passes = [  # those that TVM's pipeline begins with, and ours behind them
+        relax.backend.DispatchSampling(), relax.backend.DispatchSortScan(),
+        relax.transform.LegalizeOps(), propagating_nan(),
+    ]  # fmt: skip
+    with target:
+        module = tvm.ir.transform.Sequential(passes)(_module(functions))
+    return tvm.compile(module, target=target)
 
 
 def compiles(functions: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from tilewright.networks.errors import ImportFailedError, InputError
+from tilewright.networks.errors import ImportFailedError, InputError, refused_inputs
 from tilewright.networks.relax.bindings import shape_of
 from tilewright.networks.relax.failures import plain
 from tilewright.networks.relax.uncompilable import uncompilable_operator
@@ -49,6 +49,8 @@ class CompiledModule:
         try:
             result = self._machine["main"](*map(tvm.runtime.tensor, arrays))
         except (ValueError, TypeError, RuntimeError) as error:
+            if isinstance(refused := refused_inputs(error), InputError):
+                raise refused from error
             said = plain(error) or "TVM stops while it computes"
             raise InputError(
                 f"the network cannot run on these arrays: {said}; check their values"

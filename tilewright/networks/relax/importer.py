@@ -22,6 +22,7 @@ from tilewright.networks.relax.batch_norm import fold_batch_norm
 from tilewright.networks.relax.bindings import FlatGraph, flatten
 from tilewright.networks.relax.converters import CONVERTERS, MICROSOFT, Inputs
 from tilewright.networks.relax.failures import explanation
+from tilewright.networks.relax.input_checks import checked_inputs
 
 UNBOUND = (relax.Tuple, relax.Var, relax.ShapeExpr, GenericConst)  # need no variable
 SEQUENCES = frozenset((
@@ -83,6 +84,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         self, op_name: str, inputs: Inputs, attrs: dict[str, Any], opset: int
     ) -> Any:
         self.node = attrs["tvm_custom"]["name"]
+        inputs = checked_inputs(self.bb, op_name, self.node, inputs, attrs)
         own = CONVERTERS.get(("", op_name)) or CONVERTERS.get((MICROSOFT, op_name))
         result = own(self.bb, list(inputs), attrs) if own else None
         if result is None:

@@ -11,14 +11,25 @@ import onnx
 from tilewright.core.sanitize import printable
 from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError, last_line
 from tilewright.networks.strip_weights import weights_as_inputs, without_weights
-from tilewright.networks.tflite import elementwise, images, moves, products
+from tilewright.networks.tflite import (
+    blocks,
+    elementwise,
+    images,
+    indices,
+    logic,
+    moves,
+    products,
+    stablehlo,
+    volumes,
+)
 from tilewright.networks.tflite.elementwise import Rule
 from tilewright.networks.tflite.file import TfliteGraph, TfliteOperator, read
 from tilewright.networks.tflite.names import Names, operator_names
 from tilewright.networks.tflite.writer import Missing, Writer
 
 RULES: Mapping[str, Rule] = {
-    **elementwise.RULES, **products.RULES, **images.RULES, **moves.RULES,
+    **elementwise.RULES, **logic.RULES, **products.RULES, **volumes.RULES, **images.RULES,
+    **moves.RULES, **blocks.RULES, **indices.RULES, **stablehlo.RULES,
 }  # fmt: skip
 """How each kind of operator is expressed, by the schema's word."""
 
@@ -64,6 +75,12 @@ def convert(graph: TfliteGraph) -> Converted:
 
 def _converted(writer: Writer, operator: TfliteOperator) -> str:
     """Let the writer have an operator; why that cannot be, or ""."""
+    for place in operator.inputs:
+        if place >= 0 and writer.tensors[place].is_variable:
+            name = printable(writer.tensors[place].name)
+            return f"its tensor '{name}' is state, kept from run to run"
+    if operator.is_custom:
+        return "it is a custom operator, which only its author's runtime knows"
     rule = RULES.get(operator.kind)
     if rule is None:
         return "there is no rule for this kind of operator"
@@ -71,8 +88,6 @@ def _converted(writer: Writer, operator: TfliteOperator) -> str:
         tensor = writer.tensors[place]
         if not tensor.dtype:
             return f"its tensor '{printable(tensor.name)}' holds {tensor.kind}"
-        if tensor.is_variable:
-            return f"its tensor '{printable(tensor.name)}' is state, kept from run to run"
     try:
         rule(writer, operator)
     except Missing as error:

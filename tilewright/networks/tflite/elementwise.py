@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -14,7 +15,9 @@ Rule = Callable[[Writer, TfliteOperator], None]
 
 FUSED = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
 """`ActivationFunctionType` of the schema, by number."""
-CLIPS: Mapping[str, tuple[float, float]] = {"RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0)}
+CLIPS: Mapping[str, tuple[float, float]] = {
+    "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0), "RELU_0_TO_1": (0.0, 1.0),
+}  # fmt: skip
 
 
 def finish(
@@ -122,6 +125,51 @@ def _squared_difference(writer: Writer, operator: TfliteOperator) -> None:
     finish(writer, operator, writer.node("Mul", [difference, difference]), layout)
 
 
+def _gelu(writer: Writer, operator: TfliteOperator) -> None:
+    """By the error function, or approximated by a hyperbolic tangent; ONNX has Gelu from opset 20
+    on."""
+    layout = common_layout(writer, operator)
+    data = writer.real(given(operator, 0), layout)
+
+    def constant(value: float) -> str:
+        return writer.add("number", np.float32(value))
+
+    if operator.integer("Approximate"):
+        square = writer.node("Mul", [data, data], "Square")
+        cube = writer.node("Mul", [square, data], "Cube")
+        bent = writer.node("Mul", [cube, constant(0.044715)], "Bent")
+        inner = writer.node("Add", [data, bent], "Inner")
+        scaled = writer.node("Mul", [inner, constant(math.sqrt(2 / math.pi))], "Scaled")
+        curve = writer.node("Tanh", [scaled], "Tanh")
+    else:
+        scaled = writer.node("Mul", [data, constant(math.sqrt(0.5))], "Scaled")
+        curve = writer.node("Erf", [scaled], "Erf")
+    share = writer.node("Add", [curve, constant(1.0)], "Share")
+    half = writer.node("Mul", [data, constant(0.5)], "Half")
+    finish(writer, operator, writer.node("Mul", [half, share]), layout)
+
+
+def _fake_quant(writer: Writer, operator: TfliteOperator) -> None:
+    """Rounds to the steps of an integer type whose range is moved so that 0 is one of them
+    (TensorFlow's FakeQuantWithMinMaxArgs)."""
+    least, most = operator.number("Min", 0.0), operator.number("Max", 0.0)
+    first = 1 if operator.integer("NarrowRange") else 0
+    last = (1 << operator.integer("NumBits", 8)) - 1
+    if not least < most or last <= first or least > 0 or most < 0:
+        raise Missing(f"its range is {least:g} to {most:g}, in {last - first + 1} steps")
+    step = np.float32((most - least) / (last - first))
+    zero = np.clip(np.floor(np.float32(first - least / step) + 0.5), first, last)
+    ends = [np.float32((end - zero) * step) for end in (first, last)]
+    layout = common_layout(writer, operator)
+    data = writer.real(given(operator, 0), layout)
+    low, high, size = (writer.add("number", np.float32(value)) for value in (*ends, step))
+    inside = writer.node("Clip", [data, low, high], "Clip")
+    steps = writer.node("Div", [writer.node("Sub", [inside, low], "Sub"), size], "Div")
+    raised = writer.node("Add", [steps, writer.add("number", np.float32(0.5))], "Add")
+    whole = writer.node("Mul", [writer.node("Floor", [raised], "Floor"), size], "Mul")
+    finish(writer, operator, writer.node("Add", [whole, low]), layout)
+
+
 def _softmax(writer: Writer, operator: TfliteOperator) -> None:
     place = given(operator, 0)
     rank = len(writer.tensors[place].shape)
@@ -145,7 +193,11 @@ def _same_numbers(writer: Writer, operator: TfliteOperator) -> None:
         writer.fold(result, real.astype(np.float32))
         return
     if "float16" in (source.dtype, target.dtype):
-        raise Missing("it computes numbers of 16 bits")
+        to = 1 if target.dtype == "float32" else 10  # ONNX's numbers of these types
+        layout = writer.layout(place)
+        halves = writer.node("Cast", [writer.stored(place, layout)], to=to)
+        writer.write_stored(result, halves, layout)
+        return
     writer.write(result, writer.real(place, writer.layout(place)), writer.layout(place))
 
 
@@ -162,10 +214,12 @@ RULES: Mapping[str, Rule] = {
         for kind, op in {
             "LOGISTIC": "Sigmoid", "ABS": "Abs", "NEG": "Neg", "EXP": "Exp", "LOG": "Log",
             "SQRT": "Sqrt", "SIN": "Sin", "COS": "Cos", "FLOOR": "Floor", "CEIL": "Ceil",
-            "ROUND": "Round", "ELU": "Elu", "HARD_SWISH": "HardSwish",
+            "ROUND": "Round", "ELU": "Elu", "HARD_SWISH": "HardSwish", "SIGN": "Sign",
         }.items()
     },
-    **dict.fromkeys(("RELU", "RELU6", "RELU_N1_TO_1", "TANH"), _activation),
+    **dict.fromkeys(("RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", "TANH"), _activation),
+    "GELU": _gelu,
+    "FAKE_QUANT": _fake_quant,
     "LEAKY_RELU": _leaky_relu,
     "PRELU": _prelu,
     "SQUARE": _square,

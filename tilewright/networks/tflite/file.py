@@ -82,6 +82,7 @@ class TfliteOperator:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     options: Mapping[str, Option]
+    is_custom: bool = False
 
     def integer(self, option: str, default: int = 0) -> int:
         """An option that is a whole number, an enumeration or a switch."""
@@ -144,6 +145,7 @@ class _FlatbufferReader:
         self._model = tflite.Model.GetRootAs(content, 0)
         self._operators = _words(tflite.BuiltinOperator)
         self._options = _words(tflite.BuiltinOptions)
+        self._later_options = _words(tflite.BuiltinOptions2)
         self._types = _words(tflite.TensorType)
         self._constant_bytes = 0
 
@@ -220,7 +222,8 @@ class _FlatbufferReader:
     ) -> TfliteQuantisation | None:
         if table is None or not table.ScaleLength() or dtype not in _INTEGERS:
             return None
-        axis = table.QuantizedDimension()
+        # A vector, such as a bias, has one dimension, whatever the file says of its channels.
+        axis = table.QuantizedDimension() if len(shape) != 1 else 0
         channels = shape[axis] if 0 <= axis < len(shape) else 1
         most = max(channels, 1)
         scales = np.array(
@@ -252,7 +255,8 @@ class _FlatbufferReader:
         # files of before 2020 have only the first, which ends at 127
         number = max(code.DeprecatedBuiltinCode(), code.BuiltinCode())
         kind = self._operators.get(number, f"operator {number}")
-        if kind == "CUSTOM":
+        custom = kind == "CUSTOM"
+        if custom:
             kind = (code.CustomCode() or b"custom").decode("utf-8", "replace")
         return TfliteOperator(
             kind,
@@ -260,13 +264,17 @@ class _FlatbufferReader:
             self._places(
                 table.OutputsAsNumpy, table.OutputsLength(), tensors, f"outputs of {kind}"
             ),
-            self._read_options(table),
-        )
+            self._read_options(table), custom,
+        )  # fmt: skip
 
     def _read_options(self, operator: Any) -> dict[str, Option]:
-        """Every scalar and vector of the operator's table of options, by the schema's name."""
+        """Every scalar and vector of the operator's table of options, by the schema's name. There
+        are two fields for it, the second for operators of 2023 and later."""
         table = operator.BuiltinOptions()
         word = self._options.get(operator.BuiltinOptionsType(), "NONE")
+        if table is None or word == "NONE":
+            table = operator.BuiltinOptions2()
+            word = self._later_options.get(operator.BuiltinOptions2Type(), "NONE")
         if table is None or word == "NONE":
             return {}
         kind = getattr(self._schema, word)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.networks.tflite.elementwise import (
     Rule,
@@ -20,8 +21,8 @@ from tilewright.networks.tflite.products import is_in_order
 from tilewright.networks.tflite.writer import FILED, FIRST, Missing, TfliteLayout, Writer
 
 
-def _move(
-    writer: Writer, data: int, result: int, move: Callable[[str], str],
+def move(
+    writer: Writer, data: int, result: int, add: Callable[[str], str],
     read: TfliteLayout = FILED, written: TfliteLayout = FILED,
 ) -> None:  # fmt: skip
     """Move the integers where the result counts in the same steps, else the real numbers."""
@@ -29,9 +30,9 @@ def _move(
     own = source.quantisation
     same = target.quantisation is None if own is None else own.same_as(target.quantisation)
     if same and source.dtype == target.dtype and (own is None or own.scales.size == 1):
-        writer.write_stored(result, move(writer.stored(data, read)), written)
+        writer.write_stored(result, add(writer.stored(data, read)), written)
     else:
-        writer.write(result, move(writer.real(data, read)), written)
+        writer.write(result, add(writer.real(data, read)), written)
 
 
 def _reshape(writer: Writer, operator: TfliteOperator) -> None:
@@ -42,7 +43,7 @@ def _reshape(writer: Writer, operator: TfliteOperator) -> None:
         raise Missing(f"it makes {list(wanted)} of {list(own)}, which has other numbers")
     layout = writer.layout(data) if is_in_order(own) else FILED
     sizes = writer.add("shape", np.array(wanted, np.int64))
-    _move(writer, data, result, lambda name: writer.node("Reshape", [name, sizes]), layout)
+    move(writer, data, result, lambda name: writer.node("Reshape", [name, sizes]), layout)
 
 
 def _transpose(writer: Writer, operator: TfliteOperator) -> None:
@@ -50,7 +51,7 @@ def _transpose(writer: Writer, operator: TfliteOperator) -> None:
     order = writer.integers(given(operator, 1), "its order of axes")
     if sorted(order) != list(range(len(writer.tensors[data].shape))):
         raise Missing(f"its order of axes is {order}")
-    _move(writer, data, result, lambda name: writer.node("Transpose", [name], perm=order))
+    move(writer, data, result, lambda name: writer.node("Transpose", [name], perm=order))
 
 
 def _pad(writer: Writer, operator: TfliteOperator) -> None:
@@ -68,11 +69,33 @@ def _pad(writer: Writer, operator: TfliteOperator) -> None:
         inputs.append(operand(writer, filling, FILED))
     mode = "reflect" if operator.kind == "MIRROR_PAD" else "constant"
     if operator.kind == "MIRROR_PAD" and operator.integer("Mode"):
-        raise Missing("mode SYMMETRIC, which repeats the border, has no rule")
+        _pad_symmetrically(writer, operator, amounts)
+        return
     padded = writer.node("Pad", inputs, mode=mode)
     own = source.quantisation
     exact = own is not None and own.same_as(writer.tensors[result].quantisation)
     writer.write(result, padded, layout, exact=exact and operator.kind != "PADV2")
+
+
+def _pad_symmetrically(
+    writer: Writer, operator: TfliteOperator, amounts: NDArray[np.int64]
+) -> None:
+    """ONNX has no mode that repeats the border, so rows are gathered along each axis."""
+    data = given(operator, 0)
+    shape = writer.tensors[data].shape
+    padded = [axis for axis in range(len(shape)) if amounts[axis].any()]
+    if any(amounts[axis].max() > shape[axis] for axis in padded):
+        raise Missing(f"it mirrors more than the {list(shape)} numbers that there are")
+
+    def mirror(name: str) -> str:
+        for axis in padded:
+            rows = np.pad(np.arange(shape[axis], dtype=np.int64), amounts[axis], "symmetric")
+            places = writer.add("rows", rows)
+            suffix = "" if axis == padded[-1] else f"axis{axis}"
+            name = writer.node("Gather", [name, places], suffix, axis=axis)
+        return name if padded else writer.node("Identity", [name])
+
+    move(writer, data, output(operator), mirror)
 
 
 def _concat(writer: Writer, operator: TfliteOperator) -> None:
@@ -106,23 +129,47 @@ def _strided_slice(writer: Writer, operator: TfliteOperator) -> None:
     begins, ends, steps = (
         writer.integers(given(operator, i + 1), word) for i, word in enumerate(words)
     )
-    if operator.integer("EllipsisMask") or operator.integer("NewAxisMask"):
-        raise Missing("an ellipsis or a new axis in its range has no rule")
-    if operator.integer("Offset"):
-        raise Missing("ends that count from the first element have no rule")
-    if not len(begins) == len(ends) == len(steps) <= len(shape) or 0 in steps:
+    if not len(begins) == len(ends) == len(steps) or 0 in steps:
         raise Missing("its ranges do not fit its data")
-    for i, size in enumerate(shape[: len(begins)]):
-        forward = steps[i] > 0
-        if operator.integer("BeginMask") >> i & 1:
-            begins[i] = 0 if forward else size - 1
-        if operator.integer("EndMask") >> i & 1:
-            ends[i] = size if forward else -size - 1
-        if operator.integer("ShrinkAxisMask") >> i & 1:
-            begins[i] += size if begins[i] < 0 else 0
-            ends[i], steps[i] = begins[i] + 1, 1
-    keeps_rank = not operator.integer("ShrinkAxisMask")
-    _sliced(writer, operator, begins, ends, steps, keeps_rank=keeps_rank)
+    masks = {
+        name: operator.integer(f"{name}Mask")
+        for name in ("Ellipsis", "NewAxis", "Begin", "End", "ShrinkAxis")
+    }
+    places = _axes_of_ranges(len(shape), len(begins), masks["Ellipsis"], masks["NewAxis"])
+    kept: list[tuple[int, int, int]] = []
+    axes = []
+    for i, axis in places:
+        size, step = shape[axis], steps[i]
+        begin, end = begins[i], ends[i]
+        if operator.integer("Offset"):
+            end += begin  # counted from the first element
+        if masks["Begin"] >> i & 1:
+            begin = 0 if step > 0 else size - 1
+        if masks["End"] >> i & 1:
+            end = size if step > 0 else -size - 1
+        if masks["ShrinkAxis"] >> i & 1:
+            begin += size if begin < 0 else 0
+            end, step = begin + 1, 1
+        kept.append((begin, end, step))
+        axes.append(axis)
+    keeps_rank = not masks["ShrinkAxis"] and not masks["NewAxis"]
+    begins, ends, steps = ([each[k] for each in kept] for k in range(3))
+    _sliced(writer, operator, begins, ends, steps, axes, keeps_rank=keeps_rank)
+
+
+def _axes_of_ranges(rank: int, count: int, ellipsis: int, new_axes: int) -> list[tuple[int, int]]:
+    """Which axis of the data each range is of: those behind an ellipsis count from the end, and a
+    new axis is none of the data's. Raises `Missing` where there are more ranges than axes."""
+    is_new = [bool(new_axes >> i & 1) and not ellipsis >> i & 1 for i in range(count)]
+    where = next((i for i in range(count) if ellipsis >> i & 1), count)
+    ranges = [i for i in range(count) if i != where and not is_new[i]]
+    if len(ranges) > rank:
+        raise Missing("its ranges do not fit its data")
+    behind = sum(i > where for i in ranges)
+    return [
+        (i, place if i < where else rank - behind + (place - (len(ranges) - behind)))
+        for place, i in enumerate(ranges)
+    ]
 
 
 def _slice(writer: Writer, operator: TfliteOperator) -> None:
@@ -135,30 +182,31 @@ def _slice(writer: Writer, operator: TfliteOperator) -> None:
         length if size < 0 else begin + size
         for begin, size, length in zip(begins, sizes, shape, strict=True)
     ]
-    _sliced(writer, operator, begins, ends, [1] * len(ends), keeps_rank=True)
+    axes = list(range(len(ends)))
+    _sliced(writer, operator, begins, ends, [1] * len(ends), axes, keeps_rank=True)
 
 
 def _sliced(
     writer: Writer, operator: TfliteOperator, begins: Sequence[int], ends: Sequence[int],
-    steps: Sequence[int], *, keeps_rank: bool,
+    steps: Sequence[int], sliced: Sequence[int], *, keeps_rank: bool,
 ) -> None:  # fmt: skip
     data, result = given(operator, 0), output(operator)
     shape = writer.tensors[data].shape
     layout = writer.layout(data) if keeps_rank and len(shape) == 4 else FILED
-    axes = [layout.axis(axis, len(shape)) for axis in range(len(begins))]
+    axes = [layout.axis(axis, len(shape)) for axis in sliced]
     ranges = [
         writer.add(name, np.array(values, np.int64))
         for name, values in (("starts", begins), ("ends", ends), ("axes", axes), ("steps", steps))
     ]
 
-    def move(name: str) -> str:
+    def part_of(name: str) -> str:
         part = writer.node("Slice", [name, *ranges])
         if keeps_rank:
             return part
         sizes = writer.add("shape", np.array(writer.tensors[result].shape, np.int64))
         return writer.node("Reshape", [part, sizes], "Reshape")
 
-    _move(writer, data, result, move, layout, layout)
+    move(writer, data, result, part_of, layout, layout)
 
 
 def _split(writer: Writer, operator: TfliteOperator) -> None:
@@ -198,11 +246,32 @@ def _unpack(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def reads(operator: TfliteOperator) -> Shape:
-    """The places of the tensors whose numbers an operator reads: of a reshape not the one that
-    says the shape, which the result has as well."""
-    ignored = operator.kind in ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
-    inputs = operator.inputs[:1] if ignored else operator.inputs
-    return tuple(place for place in inputs if place >= 0)
+    """The places of the tensors whose numbers an operator reads. What only says a shape is not
+    read, for the result has that shape, and all shapes are static."""
+    first, last = READ.get(operator.kind, (0, None))
+    return tuple(place for place in operator.inputs[first:last] if place >= 0)
+
+
+READ: Mapping[str, tuple[int, int | None]] = {
+    **dict.fromkeys(
+        (
+            "RESHAPE",
+            "SQUEEZE",
+            "EXPAND_DIMS",
+            "BROADCAST_TO",
+            "RESIZE_BILINEAR",
+            "RESIZE_NEAREST_NEIGHBOR",
+            "STABLEHLO_RESHAPE",
+        ),
+        (0, 1),
+    ),
+    **dict.fromkeys(("SHAPE", "RANK", "ZEROS_LIKE"), (0, 0)),
+    "FILL": (1, 2),
+    "SCATTER_ND": (0, 2),
+    "TRANSPOSE_CONV": (1, None),
+    "CONV_3D_TRANSPOSE": (1, None),
+}
+"""By operator: the first input that is read, and the one behind the last."""
 
 
 RULES: Mapping[str, Rule] = {

@@ -62,7 +62,7 @@ def _conv(writer: Writer, operator: TfliteOperator) -> None:
     inputs = [
         writer.real(data, FIRST),
         writer.weight(weight, values, _channel_axis(writer, weight, axis), "weight"),
-        *_bias(writer, operator, 2),
+        *bias(writer, operator, 2),
     ]
     result = writer.node(
         "Conv", inputs, kernel_shape=kernel, strides=strides, dilations=dilations, group=groups,
@@ -91,7 +91,7 @@ def _transposed_conv(writer: Writer, operator: TfliteOperator) -> None:
     axis = _channel_axis(writer, weight, {0: 1, 3: 0})
     inputs = [
         writer.real(data, FIRST), writer.weight(weight, values, axis, "weight"),
-        *_bias(writer, operator, 3, 2),
+        *bias(writer, operator, 3, 2),
     ]  # fmt: skip
     result = writer.node(
         "ConvTranspose", inputs, kernel_shape=kernel, strides=strides, pads=begins + ends,
@@ -118,7 +118,7 @@ def _dense(writer: Writer, operator: TfliteOperator) -> None:
         matrix = writer.weight(weight, values, axis, "weight")
     else:
         matrix = writer.real(weight)
-    product = writer.node("Gemm", [real, matrix, *_bias(writer, operator, 2)], transB=1)
+    product = writer.node("Gemm", [real, matrix, *bias(writer, operator, 2)], transB=1)
     wanted = writer.tensors[result].shape
     if wanted != (rows, units):
         if math.prod(wanted) != rows * units:
@@ -167,7 +167,7 @@ def _channel_axis(writer: Writer, place: int, moved: Mapping[int, int]) -> int:
     return moved[quantisation.axis]
 
 
-def _bias(writer: Writer, operator: TfliteOperator, place: int, data: int = 0) -> list[str]:
+def bias(writer: Writer, operator: TfliteOperator, place: int, data: int = 0) -> list[str]:
     """The bias, where there is one. Integers without a scale count in steps of the sums."""
     at = operator.inputs[place] if place < len(operator.inputs) else -1
     if at < 0:

@@ -176,12 +176,17 @@ class Writer:
         name = f"{self._operator}/{suffix}" if suffix else self._operator
         return self._graph.node(op, inputs, name, **attributes)
 
+    def nodes(
+        self, op: str, inputs: Sequence[str], count: int, suffix: str = "", **attributes: Any
+    ) -> list[str]:
+        """Add a node of so many results; returns their names."""
+        name = f"{self._operator}/{suffix}" if suffix else self._operator
+        return self._graph.results_of(op, inputs, name, count, **attributes)
+
     def split(self, data: str, axis: int, sizes: Sequence[int]) -> list[str]:
         """Add a Split; returns the names of its parts."""
         lengths = self.add(f"{self._operator}/sizes", np.array(sizes, np.int64))
-        return self._graph.results_of(
-            "Split", [data, lengths], self._operator, len(sizes), axis=axis
-        )
+        return self.nodes("Split", [data, lengths], len(sizes), axis=axis)
 
     def fold(self, place: int, values: NDArray[Any]) -> None:
         """The tensor is a constant, in its shape."""
@@ -190,7 +195,8 @@ class Writer:
     def foreign(self, kind: str, inputs: Sequence[int], outputs: Sequence[int]) -> str:
         """Let an operator without a rule stand in the graph as it is; returns its node's name."""
         self._graph.rename_nodes(self._operator, self._first)  # of a rule that gave up
-        read = [self.stored(place) if place >= 0 else "" for place in inputs]
+        # State is computed by nobody here, so nothing can be read of it.
+        read = ["" if self._is_state(place) else self.stored(place) for place in inputs]
         written = []
         for place in outputs:
             self._begin_writing(place, FILED)
@@ -199,6 +205,9 @@ class Writer:
         node = helper.make_node(printable(kind), read, written, domain=FOREIGN)
         self._graph.append(node, self._operator)
         return str(node.name)
+
+    def _is_state(self, place: int) -> bool:
+        return place < 0 or (self.tensors[place].is_variable and not self.is_known(place))
 
     def write(
         self, place: int, result: str, layout: TfliteLayout = FILED, *, exact: bool = False

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.core.errors import TilewrightError
 from tilewright.targets.gemmini.board.memory import HostTensor
-from tilewright.targets.gemmini.c_source import c_runner, c_words, comment
+from tilewright.targets.gemmini.c_identifiers import CIdentifiers, is_header_name
+from tilewright.targets.gemmini.c_source import c_runner, c_words, run_words
 from tilewright.targets.gemmini.lowering.geometry import MEMORY_BASE, PAGE_BYTES
 from tilewright.targets.gemmini.lowering.words import CommandTable
 from tilewright.targets.gemmini.spec import GemminiSpec
@@ -43,8 +45,16 @@ def c_network(
     spec: GemminiSpec, memory_bytes: int, constants: Sequence[tuple[int, bytes]],
     segments: Sequence[SegmentCommands], header: str,
 ) -> tuple[str, str]:  # fmt: skip
-    """The C file, and the header of that name, which it includes. `constants` by address."""
-    head = _HEAD.replace("NAME", comment(spec.name)).replace("PAGE", str(PAGE_BYTES))
+    """Return the C file, and the header of that name, which it includes. `constants` by address.
+    Raises `TilewrightError` for a name that C cannot include."""
+    if not is_header_name(header):
+        raise TilewrightError(
+            f"C cannot include a file named {header!r:.80}; name the file with letters, digits, "
+            "'_', '-' and '.'"
+        )
+    names = CIdentifiers("tensor")
+    machine = CIdentifiers("machine").identify(spec.name)
+    head = _HEAD.replace("NAME", machine).replace("PAGE", str(PAGE_BYTES))
     parts = [
         head + c_runner() + f'\n#include "{header}"\n',
         f"#define GEMMINI_NETWORK_BYTES {memory_bytes}\n",
@@ -53,15 +63,15 @@ def c_network(
         "  const size_t count = sizeof gemmini_pieces / sizeof *gemmini_pieces;\n"
         "  for (size_t n = 0; n < count; from += gemmini_pieces[n++].bytes)\n"
         "    memcpy(memory + gemmini_pieces[n].at, from, gemmini_pieces[n].bytes);\n}\n",
-        *(_function(number, each, memory_bytes) for number, each in enumerate(segments)),
+        *(_function(n, segment, memory_bytes, names) for n, segment in enumerate(segments)),
     ]
     return "\n".join(parts), _constants(constants)
 
 
-def _function(number: int, segment: SegmentCommands, memory_bytes: int) -> str:
+def _function(number: int, segment: SegmentCommands, memory_bytes: int, names: CIdentifiers) -> str:
     symbol, begin = f"gemmini_segment_{number}", np.array([MEMORY_BASE])
     said = [
-        f"   {verb} {_tensor(tensor)}"
+        f"   {verb} {_tensor(tensor, names)}"
         for verb, tensors in (("takes", segment.loads), ("gives", segment.stores))
         for tensor in tensors
     ]
@@ -70,19 +80,19 @@ def _function(number: int, segment: SegmentCommands, memory_bytes: int) -> str:
         f"{words}\n/* Segment {number}:\n" + "\n".join(said) + " */\n"
         f"void {symbol}(int8_t *memory)\n{{\n"
         "  const uint64_t base[] = {0, (uintptr_t)memory};\n"
-        f"  gemmini_run({symbol}_words, sizeof {symbol}_words / sizeof *{symbol}_words, base);\n"
+        f"  {run_words(symbol)}\n"
         "}\n"
     )
 
 
-def _tensor(tensor: HostTensor) -> str:
-    """Shape, type, and where it lies."""
+def _tensor(tensor: HostTensor, names: CIdentifiers) -> str:
+    """Return a line about a tensor: shape, type, and where it lies."""
     place, scale = tensor.place, tensor.scale
     shape = "x".join(map(str, tensor.held)) or "1"
     step = "" if scale is None else f", step {scale.step!r}, zero {scale.zero_point}"
     unfolded = "" if place.unfold is None else ", unfolded: a row has all channels under a window"
     return (
-        f"{comment(tensor.name)}: {shape} as {place.form} at byte {place.at - MEMORY_BASE}, "
+        f"{names.identify(tensor.name)}: {shape} as {place.form} at byte {place.at - MEMORY_BASE}, "
         f"{place.stride} from a row to the next{step}{unfolded}"
     )
 

@@ -6,12 +6,12 @@ literal, and `GEMMINI_FENCE()`. Without them it takes those of `gemmini.h`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.targets.gemmini.c_identifiers import CIdentifiers, comment, words_of
 from tilewright.targets.gemmini.isa import (
     FENCE,
     LOOP_ADDRESSES_AB,
@@ -65,7 +65,8 @@ _FUNCTS = range(15)
 
 def c_file(spec: GemminiSpec, functions: Sequence[str]) -> str:
     """A whole file of functions."""
-    return "\n".join([_LAYERS.format(name=comment(spec.name)) + c_runner(), *functions])
+    machine = CIdentifiers("machine").identify(spec.name)
+    return "\n".join([_LAYERS.format(name=machine) + c_runner(), *functions])
 
 
 def c_runner() -> str:
@@ -74,12 +75,12 @@ def c_runner() -> str:
     return _HEAD.replace("CASES", "\n".join([*cases, f"    case {FENCE}: GEMMINI_FENCE(); break;"]))
 
 
-def c_function(name: str, workload: Workload, g: BlockGeometry, program: CommandTable) -> str:
-    """A function that runs a program (n, 3) on the tensors that its pointers name."""
+def c_function(symbol: str, workload: Workload, g: BlockGeometry, program: CommandTable) -> str:
+    """Return a function `symbol`, an identifier, that runs a program (n, 3) on the tensors that its
+    pointers name."""
     roles = [role for role in ROLES if role in g.addresses]
     bases = np.array([g.addresses[role] for role in roles])
     ends = bases + np.array([g.sizes()[role] for role in roles])
-    symbol = re.sub(r"\W", "_", name, flags=re.ASCII)
     arguments = ", ".join(
         f"{'' if role == 'output' else 'const '}{_TYPES.get(role, 'int8_t')} *{role}"
         for role in roles
@@ -95,9 +96,15 @@ def c_function(name: str, workload: Workload, g: BlockGeometry, program: Command
         f"{c_words(symbol, program, bases, ends)}\n"
         f"void {symbol}({arguments})\n{{\n"
         f"  const uint64_t base[] = {{0, {', '.join(f'(uintptr_t){role}' for role in roles)}}};\n"
-        f"  gemmini_run({symbol}_words, sizeof {symbol}_words / sizeof *{symbol}_words, base);\n"
+        f"  {run_words(symbol)}\n"
         "  GEMMINI_FENCE();\n}\n"
     )
+
+
+def run_words(symbol: str) -> str:
+    """Return the statement that issues the commands of a function."""
+    words = words_of(symbol)
+    return f"gemmini_run({words}, sizeof {words} / sizeof *{words}, base);"
 
 
 def c_words(
@@ -114,7 +121,7 @@ def c_words(
         ]
         (rs1, base1), (rs2, base2) = split
         words.append(f"  {{{rs1:#x}, {rs2:#x}, {funct}, {base1}, {base2}}},\n")
-    return f"static const struct gemmini_word {symbol}_words[] = {{\n{''.join(words)}}};\n"
+    return f"static const struct gemmini_word {words_of(symbol)}[] = {{\n{''.join(words)}}};\n"
 
 
 def _split(address: int, bases: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[int, int]:
@@ -123,8 +130,3 @@ def _split(address: int, bases: NDArray[np.int64], ends: NDArray[np.int64]) -> t
         return 0, 0
     inside = np.flatnonzero((bases <= address) & (address < ends))
     return address - int(bases[inside[0]]), int(inside[0]) + 1
-
-
-def comment(text: str) -> str:
-    """A text that ends no comment."""
-    return text.replace("*/", "* /")

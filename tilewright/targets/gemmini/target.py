@@ -42,6 +42,7 @@ from tilewright.targets.gemmini.area import area_of
 from tilewright.targets.gemmini.board.build import build
 from tilewright.targets.gemmini.board.program import GemminiProgram
 from tilewright.targets.gemmini.bounds import bound_cycles, roofline_cycles
+from tilewright.targets.gemmini.c_identifiers import CIdentifiers
 from tilewright.targets.gemmini.c_source import c_file, c_function
 from tilewright.targets.gemmini.design_space import DESIGNS, redesigned
 from tilewright.targets.gemmini.estimates import estimate
@@ -145,9 +146,7 @@ class GemminiTarget:
         `WorkloadError`."""
         lowering = self.lowering(workload)
         rule, schedule = lowering.vendor
-        pairs = zip(lowering.space.knobs, schedule, strict=True)
-        config = [knob.values.index(value) for knob, value in pairs]
-        lowered = lowering.lower(np.array([config], np.int32))
+        lowered = lowering.lower(np.array([lowering.config_of(schedule)], np.int32))
         return BaselineSchedule(rule, lowering.space, lowered, self.measure(lowered))
 
     def roofline(self, workload: Workload) -> Latency:
@@ -180,11 +179,12 @@ class GemminiTarget:
 
     def c_source(self, schedules: Sequence[NamedSchedule]) -> str:
         """See `targets.gemmini.c_source`. Raises `WorkloadError`."""
-        functions = []
-        for each in schedules:
-            lowering = self.lowering(each.workload)
-            program = lowering.program(each.space, each.knobs)
-            functions.append(c_function(each.name, each.workload, lowering.geometry, program))
+        functions, names = [], CIdentifiers("layer")
+        for schedule in schedules:
+            lowering = self.lowering(schedule.workload)
+            program = lowering.program(schedule.space, schedule.knobs)
+            symbol = names.create(schedule.name)
+            functions.append(c_function(symbol, schedule.workload, lowering.geometry, program))
         return c_file(self.spec, functions)
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:

@@ -1,8 +1,12 @@
 /* See tilewright_cpu.h. Calls TVM's runtime by its stable C interface (tvm/ffi/c_api.h). */
 
+#define _GNU_SOURCE
+
 #include "tilewright_cpu.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +23,8 @@
 #define CPU 1
 #define POOLED 2
 #define FASTEST_FIRST 1
+#define SHARING_CORES (-3)
+#define MOST_CORES 1024
 #define MOST_INPUTS 64
 #define ARCH_REQ_XCOMP_PERM 0x1023
 #define XFEATURE_XTILEDATA 18
@@ -32,6 +38,7 @@ struct tilewright_library {
   TVMFFIAny weights, result; /* weights are an array of tensors, or nothing */
   void *mapped;
   size_t mapped_bytes;
+  int threads;
 };
 
 /* The beginning of a file of weights, and its row for each of them. */
@@ -211,7 +218,125 @@ static int map_weights(tilewright_library *net, const char *network_so) {
   return weights_of(net);
 }
 
-static int start(tilewright_library *net, const char *path, int threads) {
+/* Gives the calling thread's pool of TVM so many threads, on all cores of the process: a thread that
+   is kept from its core would hold up all. */
+static int set_threads(int threads) {
+  TVMFFIAny result, args[3] = {of_int(FASTEST_FIRST), of_int(threads)};
+  int count = 2;
+#ifdef __linux__
+  static const int most = MOST_CORES < CPU_SETSIZE ? MOST_CORES : CPU_SETSIZE;
+  char names[MOST_CORES][8];
+  TVMFFIAny cores[MOST_CORES];
+  int found = 0;
+  cpu_set_t own;
+  if (!sched_getaffinity(0, sizeof own, &own))
+    for (int core = 0; core < most; core++)
+      if (CPU_ISSET(core, &own)) {
+        snprintf(names[found], sizeof names[found], "%d", core);
+        cores[found] = of_text(names[found]);
+        found++;
+      }
+  if (found) {
+    if (call_global("ffi.Array", cores, found, &args[2])) return -1;
+    args[0] = of_int(SHARING_CORES);
+    count = 3;
+  }
+#endif
+  int status = call_global("runtime.config_threadpool", args, count, &result);
+  if (count == 3) drop(&args[2]);
+  if (status) return -1;
+  drop(&result);
+  return 0;
+}
+
+/* A fork copies the calling thread alone. TVM has a pool of threads for each calling thread, and
+   would wait for ever for those that stayed in the parent. So in the child, another thread takes the
+   place of the one that forked in every inference: it gets a pool of its own. */
+static __thread int has_pool, lost_pool;
+
+static struct {
+  pthread_mutex_t one_at_a_time, lock;
+  pthread_cond_t changed;
+  int started;
+  struct job *job;
+} stand_in = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, NULL};
+
+struct job {
+  tilewright_library *net;
+  TVMFFIAny *args;
+  int count, status, done;
+  char said[sizeof said];
+};
+
+static void after_fork(void) {
+  lost_pool |= has_pool;
+  has_pool = 0;
+  pthread_mutex_init(&stand_in.one_at_a_time, NULL);
+  pthread_mutex_init(&stand_in.lock, NULL);
+  pthread_cond_init(&stand_in.changed, NULL);
+  stand_in.started = 0;
+  stand_in.job = NULL;
+}
+
+static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork); }
+
+static int prepare_pool(int threads) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, watch_forks);
+  if (lost_pool) return 0; /* the thread in its place prepares one */
+  has_pool = 1;
+  return set_threads(threads);
+}
+
+static int infer(tilewright_library *net, TVMFFIAny *args, int count) {
+  return call(net->main, args, count, &net->result,
+              net->mapped ? "the network" : "the network, without a " WEIGHTS " beside it");
+}
+
+static void *stand_in_main(void *nothing) {
+  tilewright_library *last = NULL;
+  pthread_mutex_lock(&stand_in.lock);
+  for (;;) {
+    while (!stand_in.job) pthread_cond_wait(&stand_in.changed, &stand_in.lock);
+    struct job *job = stand_in.job;
+    job->status = job->net == last ? 0 : prepare_pool(job->net->threads);
+    last = job->net;
+    if (!job->status) job->status = infer(job->net, job->args, job->count);
+    memcpy(job->said, said, sizeof said);
+    job->done = 1;
+    stand_in.job = NULL;
+    pthread_cond_broadcast(&stand_in.changed);
+  }
+  return nothing;
+}
+
+static int start_stand_in(void) {
+  pthread_t thread;
+  if (stand_in.started) return 0;
+  if (pthread_create(&thread, NULL, stand_in_main, NULL))
+    return fail("the threads of a library stayed behind in a fork, and no other can be started");
+  pthread_detach(thread);
+  stand_in.started = 1;
+  return 0;
+}
+
+static int infer_by_stand_in(tilewright_library *net, TVMFFIAny *args, int count) {
+  struct job job = {.net = net, .args = args, .count = count};
+  pthread_mutex_lock(&stand_in.one_at_a_time);
+  pthread_mutex_lock(&stand_in.lock);
+  job.status = start_stand_in();
+  if (!job.status) {
+    stand_in.job = &job;
+    pthread_cond_broadcast(&stand_in.changed);
+    while (!job.done) pthread_cond_wait(&stand_in.changed, &stand_in.lock);
+    memcpy(said, job.said, sizeof said);
+  }
+  pthread_mutex_unlock(&stand_in.lock);
+  pthread_mutex_unlock(&stand_in.one_at_a_time);
+  return job.status;
+}
+
+static int start(tilewright_library *net, const char *path) {
   TVMFFIAny result, file[1] = {of_text(path)};
   if (call_global("ffi.ModuleLoadFromFile", file, 1, &result)) return -1;
   net->module = result.v_obj;
@@ -227,9 +352,7 @@ static int start(tilewright_library *net, const char *path, int threads) {
   TVMFFIObjectDecRef(function);
   if (status) return -1;
   drop(&result);
-  TVMFFIAny pool[2] = {of_int(FASTEST_FIRST), of_int(threads)};
-  if (call_global("runtime.config_threadpool", pool, 2, &result)) return -1;
-  drop(&result);
+  if (prepare_pool(net->threads)) return -1;
   return function_of(net->machine, "main", &net->main) || map_weights(net, path) ? -1 : 0;
 }
 
@@ -246,7 +369,8 @@ int tilewright_library_open(const char *network_so, int threads, tilewright_libr
   ask_for_tiles();
   tilewright_library *net = calloc(1, sizeof *net);
   if (!net) return fail("there is not enough memory");
-  if (start(net, network_so, threads)) {
+  net->threads = threads;
+  if (start(net, network_so)) {
     tilewright_library_close(net);
     return -1;
   }
@@ -315,9 +439,8 @@ int tilewright_library_run(tilewright_library *net, const tilewright_tensor *inp
     wrapped += !status;
   }
   args[wrapped] = net->weights;
-  if (!status)
-    status = call(net->main, args, input_count + !!net->mapped, &net->result,
-                  net->mapped ? "the network" : "the network, without a " WEIGHTS " beside it");
+  int count = input_count + !!net->mapped;
+  if (!status) status = lost_pool ? infer_by_stand_in(net, args, count) : infer(net, args, count);
   while (wrapped) drop(&args[--wrapped]);
   return status ? -1 : give(net, outputs, output_count);
 }

@@ -9,7 +9,9 @@
 
    Its weights are mapped from weights.bin, which stays beside it.
    A library is code: open none of strangers. Its digest is in the manifest; nothing here checks it.
-   Each thread opens the library for itself. Functions return 0, or -1 after an error. */
+   Each thread opens the library for itself. Functions return 0, or -1 after an error.
+   A process that was forked goes on with the libraries of the thread that forked. It ends with
+   _exit, not with exit, which would wait for threads of TVM that stayed in the parent. */
 
 #ifndef TILEWRIGHT_CPU_H
 #define TILEWRIGHT_CPU_H

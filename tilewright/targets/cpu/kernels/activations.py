@@ -16,7 +16,7 @@ from tilewright.core.lazy_module import lazy_module
 tirx = lazy_module("tvm.tirx")
 
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
-_EXP_MOST = 88.0
+_EXP_BOUNDS = -88.0, 89.0
 _ERF_ABOVE = (
     -2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
     -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02,
@@ -46,8 +46,13 @@ def _polynomial(x: Any, coefficients: tuple[float, ...]) -> Any:
     return found
 
 
+def _cut(x: Any, least: float, most: float) -> Any:
+    """x within two bounds, NaN of NaN: TVM's maximum and minimum are their second operand then."""
+    return tirx.max(_number(least), tirx.min(_number(most), x))
+
+
 def exp(x: Any) -> Any:
-    """Of arguments that are cut at ±88, where float32 ends."""
+    """Of arguments above −88; infinite above 88.3, where the power is 2^128, NaN of NaN."""
 
     def split(x: Any) -> Any:
         return _named(tirx.floor(x * _number(log2(e)) + _number(0.5)), lambda n: parts(x, n))
@@ -55,13 +60,13 @@ def exp(x: Any) -> Any:
     def parts(x: Any, n: Any) -> Any:
         rest = x - n * _number(0.693359375)
         rest = rest - n * _number(log(2) - 0.693359375)
-        power = tirx.reinterpret(
-            "float32", tirx.shift_left(tirx.Cast("int32", n) + tirx.const(127, "int32"), 23)
-        )
+        # n is in the lowest bits of the sum. A conversion to an integer has no value for NaN.
+        bits = tirx.reinterpret("int32", n + _number(1.5 * 2**23 + 127))
+        power = tirx.reinterpret("float32", tirx.shift_left(bits, 23))
         series = lambda r: (_polynomial(r, _EXP) * r * r + r + _number(1)) * power  # noqa: E731
         return _named(rest, series)
 
-    return _named(tirx.max(tirx.min(x, _number(_EXP_MOST)), _number(-_EXP_MOST)), split)
+    return _named(_cut(x, *_EXP_BOUNDS), split)
 
 
 def sigmoid(x: Any) -> Any:
@@ -76,11 +81,11 @@ def erf(x: Any) -> Any:
         ratio = lambda s: x * _polynomial(s, _ERF_ABOVE) / _polynomial(s, _ERF_BELOW)  # noqa: E731
         return _named(x * x, ratio)
 
-    return _named(tirx.max(tirx.min(x, _number(_ERF_MOST)), _number(-_ERF_MOST)), quotient)
+    return _named(_cut(x, -_ERF_MOST, _ERF_MOST), quotient)
 
 
 def _hard_sigmoid(x: Any) -> Any:
-    return tirx.max(tirx.min(x * _number(1 / 6) + _number(0.5), _number(1)), _number(0))
+    return tirx.max(_number(0), tirx.min(_number(1), x * _number(1 / 6) + _number(0.5)))
 
 
 _EXPRESSIONS: Mapping[str, Callable[[Any], Any]] = {

@@ -144,9 +144,15 @@ def epilogue_value(
         elif step.kind in FUNCTIONS:
             found = activated(step.kind, found)
         else:
-            clip = tirx.max if step.kind == "max" else tirx.min
-            found = clip(found, tirx.const(float(step.value), "float32"))
+            found = _clipped(step, found)
     return found
+
+
+def _clipped(step: EpilogueOp, number: Any) -> Any:
+    """The larger or the smaller of a constant and a float32, NaN of NaN: TVM's maximum and minimum
+    are their second operand where one is NaN."""
+    clip = tirx.max if step.kind == "max" else tirx.min
+    return clip(tirx.const(float(step.value), "float32"), number)
 
 
 def _in_reals(
@@ -177,8 +183,7 @@ def _in_reals(
             integer = rounded(found) + tirx.reinterpret("int32", number(3))
             found = tirx.Cast(w.out_dtype, integer)
         else:
-            clip = tirx.max if step.kind == "max" else tirx.min
-            found = clip(found, tirx.const(float(step.value), "float32"))
+            found = _clipped(step, found)
         place += NUMBERS.get(step.kind, 0)
     return found
 

@@ -72,11 +72,12 @@ def lower_layer(
     values = lowering.space.values(np.array([pick.config], np.int32))[0].tolist()
     try:
         program = program_of(g, spec.machine, TileSchedule(*values))
-    except LoweringFailure as failure:
-        raise WorkloadError(
-            f"{layer.name}: its schedule does not fit the layer as it is quantised ({failure}); "
-            "build with --trials"
-        ) from None
+    except LoweringFailure:
+        # The schedule was chosen for the layer with other immediates, which need less room. The
+        # rule's schedule runs for every workload that `WorkloadLowering.of` accepts.
+        rule = lowering.vendor[1]
+        pick = Pick(pick.space, lowering.config_of(rule))
+        program = program_of(g, spec.machine, rule)
     return LoweredLayer(layer, pick, g, program, made)
 
 

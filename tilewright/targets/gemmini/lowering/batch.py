@@ -14,8 +14,9 @@ from tilewright.targets.features import Features
 from tilewright.targets.gemmini.lowering.failures import LoweringFailure
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry
 from tilewright.targets.gemmini.lowering.hidden import HIDDEN, hidden_row
-from tilewright.targets.gemmini.lowering.loop_form import loop_program
+from tilewright.targets.gemmini.lowering.loop_form import check_loops, loop_program
 from tilewright.targets.gemmini.lowering.nest_form import nest_program
+from tilewright.targets.gemmini.lowering.rooms import check_rooms
 from tilewright.targets.gemmini.lowering.schedule import LOOP, TileSchedule
 from tilewright.targets.gemmini.lowering.space import space_of
 from tilewright.targets.gemmini.lowering.vendor_rule import vendor_schedule
@@ -39,8 +40,17 @@ class WorkloadLowering:
 
     @classmethod
     def of(cls, workload: Workload, spec: GemminiSpec) -> WorkloadLowering:
-        """Raises `WorkloadError` for what the machine does not compute."""
-        return cls(workload, spec, BlockGeometry.of(workload))
+        """Raises `WorkloadError` for what the machine does not compute, and for a workload that is
+        too large for every schedule."""
+        made = cls(workload, spec, BlockGeometry.of(workload))
+        try:
+            check_program(made.geometry, spec.machine, made.vendor[1])
+        except LoweringFailure as failure:
+            raise WorkloadError(
+                f"{workload}: no schedule runs on {spec.name}, for in the smallest program "
+                f"{failure}; leave it to the CPU"
+            ) from None
+        return made
 
     @cached_property
     def space(self) -> Space:
@@ -51,6 +61,12 @@ class WorkloadLowering:
     def vendor(self) -> tuple[str, TileSchedule]:
         """The vendor's rule by name, and what it chooses."""
         return vendor_schedule(self.geometry, self.spec.machine)
+
+    def config_of(self, schedule: TileSchedule) -> tuple[int, ...]:
+        """The indices of a schedule's values in the space. Raises `ValueError` for one that is not
+        of the space."""
+        pairs = zip(self.space.knobs, schedule, strict=True)
+        return tuple(knob.values.index(value) for knob, value in pairs)
 
     def program(self, space: str, knobs: Mapping[str, int]) -> CommandTable:
         """The commands of knob values, (n, 3). Raises `WorkloadError`."""
@@ -82,6 +98,11 @@ class WorkloadLowering:
             self.workload, configs, failures, reasons, Features(hidden, HIDDEN), programs,
             self.space.name,
         )  # fmt: skip
+
+
+def check_program(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> None:
+    """Raises `LoweringFailure` for a schedule without a program."""
+    (check_loops if schedule.form == LOOP else check_rooms)(g, m, schedule)
 
 
 def program_of(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> CommandTable:

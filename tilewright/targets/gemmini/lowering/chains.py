@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tilewright.targets.gemmini.lowering.epilogue import ALL_CHAINED, MOST_CHAINED
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
 from tilewright.targets.gemmini.spec import DIM
 
@@ -29,9 +30,17 @@ def chain_ends(inputs: Sequence[int], most: int) -> list[bool]:
 
 
 def has_chains(g: BlockGeometry) -> bool:
-    """Whether there are chains of several blocks, which save writing sums to the accumulator."""
+    """Return True if there may be chains of several blocks, which save writing sums to the
+    accumulator.
+
+    The scale of the epilogue is left out: workloads that differ in it alone share their schedules
+    (`targets.workload.canonical`), so they need one space. Where a small scale allows no chains,
+    each block of an output-stationary program is a chain of its own.
+    """
     inputs = list(_inputs(g))
-    return sum(chain_ends(inputs, g.most_chained)) < len(inputs)
+    adds = g.epilogue.loads_sums or g.epilogue.residual
+    most = MOST_CHAINED if adds else ALL_CHAINED
+    return sum(chain_ends(inputs, most)) < len(inputs)
 
 
 def _inputs(g: BlockGeometry) -> Iterator[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 from tilewright.targets.gemmini.isa import (
@@ -35,17 +36,8 @@ def loop_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> Comman
     Two loops alternate, each with half of both memories. As in the vendor's library, an operand of
     at most two tiles is loaded once: each of its tiles stays in a half.
     """
-    tile_i = blocks(s.tile_w)
-    operands, sums = (tile_i + s.tile_n) * s.tile_k * DIM, tile_i * s.tile_n * DIM
-    needs("scratchpad", "a loop's part of the scratchpad", operands, m.scratchpad_rows // LOOPS)
-    needs("accumulator", "a loop's part of the accumulator", sums, m.accumulator_rows // LOOPS)
-    counts = (
-        -(-blocks(g.out_width) // tile_i), -(-blocks(g.out_channels) // s.tile_n),
-        -(-blocks(g.in_channels) // s.tile_k),
-    )  # fmt: skip
-    total = g.groups * counts[0] * counts[1] * counts[2]
-    if total > MOST_LOOPS:
-        raise LoweringFailure("program", f"it has {total} loops, and may have {MOST_LOOPS}")
+    check_loops(g, m, s)
+    counts = _counts(g, s)
     found = [
         configure_array(),
         configure_store(g.output_stride, g.epilogue),
@@ -57,6 +49,26 @@ def loop_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> Comman
         for i, j, k in _tiles(counts, s.order):
             found += _loop(g, s, group, (i, j, k), counts)
     return commands(found)
+
+
+def check_loops(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
+    """Raises `LoweringFailure` where a tile does not fit its half of a memory, or there are too
+    many."""
+    tile_i = blocks(s.tile_w)
+    operands, sums = (tile_i + s.tile_n) * s.tile_k * DIM, tile_i * s.tile_n * DIM
+    needs("scratchpad", "a loop's part of the scratchpad", operands, m.scratchpad_rows // LOOPS)
+    needs("accumulator", "a loop's part of the accumulator", sums, m.accumulator_rows // LOOPS)
+    total = g.groups * math.prod(_counts(g, s))
+    if total > MOST_LOOPS:
+        raise LoweringFailure("program", f"it has {total} loops, and may have {MOST_LOOPS}")
+
+
+def _counts(g: BlockGeometry, s: TileSchedule) -> tuple[int, int, int]:
+    """Tiles along rows, output channels and input channels."""
+    return (
+        -(-blocks(g.out_width) // blocks(s.tile_w)), -(-blocks(g.out_channels) // s.tile_n),
+        -(-blocks(g.in_channels) // s.tile_k),
+    )  # fmt: skip
 
 
 def _tiles(counts: tuple[int, int, int], order: int) -> list[tuple[int, int, int]]:

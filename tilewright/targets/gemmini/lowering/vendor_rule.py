@@ -33,7 +33,8 @@ columns, input channels."""
 
 
 def vendor_schedule(g: BlockGeometry, m: GemminiMachine) -> tuple[str, TileSchedule]:
-    """The rule's name, and what it chooses; the smallest tile where none fits."""
+    """The rule's name, and what it chooses. Where none of its tiles fits, the smallest one with a
+    single buffer of everything: what that has no room for, no schedule has."""
     if not g.flat:
         return CONVOLUTION_RULE, _in_nest(vendor_convolution_tile(g, m), g, m)
     i, j, k = vendor_tile(blocks(g.out_width), blocks(g.out_channels), blocks(g.in_channels), m)
@@ -92,19 +93,28 @@ def _in_nest(tile: Sizes, g: BlockGeometry, m: GemminiMachine) -> TileSchedule:
     differ in a residual's factor have the same."""
     g = replace(g, epilogue=replace(g.epilogue, residual=min(1, g.epilogue.residual)))
 
-    def schedule(sizes: Sizes) -> TileSchedule:
+    def schedule(sizes: Sizes, buffers: int = 2) -> TileSchedule:
         out, inputs = blocks(sizes[OUT_CHANNELS]), blocks(sizes[IN_CHANNELS])
         rows, columns = sizes[ROWS], sizes[COLUMNS]
-        return TileSchedule(SPREAD, PIXELS_OUTSIDE, rows, columns, out, inputs, 2, 2, 1, 0)
+        return TileSchedule(
+            SPREAD, PIXELS_OUTSIDE, rows, columns, out, inputs, buffers, buffers, 1, 0
+        )
 
     def fits(sizes: Sizes) -> bool:
-        try:
-            check_rooms(g, m, schedule(sizes))
-        except LoweringFailure:
-            return False
-        return True
+        return _has_room(g, m, schedule(sizes))
 
-    return schedule(_largest(tile, tile, fits))
+    chosen = schedule(_largest(tile, tile, fits))
+    if _has_room(g, m, chosen):
+        return chosen
+    return schedule((1, 1, min(DIM, g.out_width), 1, 1, 1, 1), buffers=1)
+
+
+def _has_room(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> bool:
+    try:
+        check_rooms(g, m, schedule)
+    except LoweringFailure:
+        return False
+    return True
 
 
 def _largest(tile: Sizes, most: Sizes, fits: Callable[[Sizes], bool]) -> Sizes:

@@ -1,0 +1,156 @@
+"""Checks what a library is compared with its source model by: kinds of samples, types, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tilewright.networks.artifact.errors import InaccurateError
+from tilewright.networks.artifact.library_check import (
+    decisive_samples,
+    output_error,
+    pack_samples,
+    samples_of,
+    unchecked_outputs,
+    unpack_samples,
+)
+from tilewright.networks.errors import InputError
+from tilewright.networks.sample_values import Sample, draw_samples
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+
+
+class Network:
+    """A source model in numpy, with inputs of these shapes and types."""
+
+    def __init__(
+        self, kinds: Mapping[str, tuple[tuple[int, ...], str]], run: Callable[[Arrays], Arrays]
+    ) -> None:
+        self.kinds, self.reference = kinds, run
+
+    def seeded_inputs(self, seed: int = 0) -> dict[str, Array]:
+        return {name: np.zeros(shape, dtype) for name, (shape, dtype) in self.kinds.items()}
+
+
+def divide(inputs: Arrays) -> Arrays:
+    """Refuses a divisor of zero, as onnxruntime does."""
+    if (inputs["b"] == 0).any():
+        raise InputError("division by zero")
+    return {"y": inputs["a"] // inputs["b"]}
+
+
+def cut_off(inputs: Arrays) -> Arrays:
+    """Squares the first numbers, as many as a second input says."""
+    counted = np.arange(16) < inputs["n"]
+    return {"y": np.where(counted, inputs["x"] ** 2, 0).astype(np.float32)}
+
+
+LENGTHS = Network({"x": ((1, 16), "float32"), "n": ((1,), "int64")}, cut_off)
+
+
+def test_integers_are_those_that_the_model_accepts() -> None:
+    kinds = {"a": ((3,), "int64"), "b": ((3,), "int64")}
+    samples = list(draw_samples(kinds, divide))
+    assert samples[0].kind == "normal"
+    assert all((sample.inputs["b"] != 0).all() for sample in samples)
+    assert min(sample.inputs["b"].min() for sample in samples) < 0
+    assert max(sample.inputs["b"].max() for sample in samples) > 99
+    zeros = next(sample for sample in samples if sample.kind == "zero")
+    assert not zeros.inputs["a"].any()  # one input accepts what the other does not
+
+
+def test_a_model_that_accepts_no_integers_is_refused_with_its_own_words() -> None:
+    def refuse(inputs: Arrays) -> Arrays:
+        raise InputError("of no use")
+
+    with pytest.raises(InputError, match="of no use"):
+        next(draw_samples({"n": ((1,), "int64")}, refuse))
+
+
+def test_a_length_leaves_nothing_out_in_one_of_the_samples() -> None:
+    samples = samples_of(LENGTHS)
+    assert any((sample.inputs["n"] >= 16).all() for sample in samples)
+    floats = {sample.kind: sample.inputs["x"] for sample in samples}
+    assert not floats["zero"].any()
+    assert (floats["negative"] <= 0).all()
+    assert np.abs(floats["large"]).max() > 100
+
+
+def test_a_library_that_is_wrong_beyond_the_first_number_is_refused() -> None:
+    """With lengths of 0 and 1, only the first of sixteen numbers would be seen."""
+
+    def wrong(inputs: Arrays) -> Arrays:
+        found = np.array(cut_off(inputs)["y"])
+        found[:, 1:] *= 1.5
+        return {"y": found}
+
+    with pytest.raises(InaccurateError, match=r"output 'y' of net is off by 0\.\d+ .* on a sample"):
+        decisive_samples(samples_of(LENGTHS), wrong, LENGTHS, 1e-4, "net")
+
+
+def test_element_types_and_shapes_are_compared_before_values() -> None:
+    real = np.ones((2, 3), np.float32)
+    assert output_error("y", real, real, 1e-4).error == 0
+    wide = output_error("y", real.astype(np.float64), real, 1e-4)
+    assert (wide.error, wide.problem) == (np.inf, "it is float64 instead of float32")
+    assert "has shape (3, 2)" in output_error("y", real.T, real, 1e-4).problem
+    with pytest.raises(InaccurateError, match="it is float64 instead of float32"):
+        decisive_samples(
+            [Sample("normal", {}, {"y": real})], lambda _: {"y": real.astype(np.float64)},
+            LENGTHS, 1e-4, "net",
+        )  # fmt: skip
+
+
+def test_an_output_near_zero_may_differ_by_what_is_nothing() -> None:
+    real = np.full(4, 1e-6, np.float32)
+    assert output_error("y", real + np.float32(1e-7), real, 1e-4).error < 1e-4
+    assert output_error("y", real + np.float32(1e-5), real, 1e-4).error > 1e-4
+    one = np.ones(4, np.float32)
+    assert output_error("y", one + np.float32(1e-3), one, 1e-4).error > 1e-4
+    assert output_error("y", np.full(4, np.nan, np.float32), one, 1e-4).error == np.inf
+
+
+def test_a_sample_on_which_rounding_decides_is_left_out() -> None:
+    def ordered_by_rounding(inputs: Arrays) -> Arrays:
+        """The place of the largest of several scores, which are equal for zeros."""
+        return {"y": np.float32([5 if 0 < np.abs(inputs["x"]).max() < 1 else 0])}
+
+    def ours(inputs: Arrays) -> Arrays:
+        return {"y": np.float32([0 if inputs["x"].any() else 7])}
+
+    kinds = {"x": ((1, 4), "float32")}
+    samples = [
+        Sample(kind, {"x": np.full((1, 4), value, np.float32)}, {"y": np.zeros(1, np.float32)})
+        for kind, value in (("normal", 1), ("zero", 0))
+    ]
+    unstable, stable = (
+        Network(kinds, ordered_by_rounding),
+        Network(kinds, lambda _: samples[1].outputs),
+    )
+    kept, error = decisive_samples(samples, ours, unstable, 1e-4, "net")
+    assert ([sample.kind for sample in kept], error) == (["normal"], 0)
+    with pytest.raises(InaccurateError, match="sample of zero inputs"):
+        decisive_samples(samples, ours, stable, 1e-4, "net")
+
+
+def test_an_output_that_never_changes_is_not_checked() -> None:
+    def run(inputs: Arrays) -> Arrays:
+        return {"y": inputs["x"], "always": np.ones(3, np.float32)}
+
+    assert unchecked_outputs(samples_of(Network({"x": ((2,), "float32")}, run))) == ["always"]
+
+
+def test_samples_are_read_as_they_were_written_also_those_of_an_earlier_version() -> None:
+    samples = samples_of(LENGTHS)
+    read = unpack_samples(pack_samples(samples), ["x", "n"], ["y"])
+    assert [sample.kind for sample in read] == [sample.kind for sample in samples]
+    for one, other in zip(read, samples, strict=True):
+        np.testing.assert_array_equal(one.inputs["x"], other.inputs["x"])
+        np.testing.assert_array_equal(one.outputs["y"], other.outputs["y"])
+    (only,) = unpack_samples(pack_samples(samples[:1]), ["x", "n"], ["y"])
+    assert only.kind == "normal"

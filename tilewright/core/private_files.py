@@ -1,0 +1,139 @@
+"""Keeps files that only their user may read, and secrets that were made where they lie.
+
+A folder from a stranger may bring the file of a secret, which the stranger then knows. A second
+file, the seal, therefore says which file was made here, in terms that nobody can arrange from
+outside. A secret that was unpacked or copied is not believed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tilewright.core.errors import TilewrightError
+
+SECRET_BYTES = 32
+OWN_ONLY, OTHERS = 0o600, 0o077
+_SECRET = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}")
+_LONGEST = 4096
+
+
+class SecretError(TilewrightError):
+    """A file of a secret that others may know."""
+
+
+def find_secret(path: Path, remedy: str) -> str | None:
+    """Return the secret that was made in this file: 64 hex digits. None if there is none, or if the
+    file was edited, copied or unpacked.
+
+    Raises:
+        SecretError: others made or can read the file, or it is no plain file; ends with `remedy`.
+        OSError: the folder is missing, or the file cannot be read.
+    """
+    with held_alone(path.parent):
+        return _find(path, remedy)
+
+
+def provide_secret(path: Path, remedy: str) -> str:
+    """Return the secret of this file, and make it if there is none that was made here. The folder
+    must exist. Raises as `find_secret`."""
+    with held_alone(path.parent):
+        return _find(path, remedy) or _make(path)
+
+
+@contextmanager
+def held_alone(folder: Path) -> Iterator[None]:
+    """Hold a folder so that no other command makes or changes a secret there: two that start at
+    once get to know the same one."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):  # a disk without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _find(path: Path, remedy: str) -> str | None:
+    found, seal = read_private(path, remedy), read_private(_seal_path(path), remedy)
+    if found is None or seal is None:
+        return None
+    (secret, state), (text, _) = found, seal
+    return secret if text == _seal(state) and _SECRET.fullmatch(secret) else None
+
+
+def _make(path: Path) -> str:
+    secret = secrets.token_hex(SECRET_BYTES)
+    write_private(_seal_path(path), _seal(write_private(path, secret)))
+    return secret
+
+
+def _seal_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.seal")
+
+
+def _seal(state: os.stat_result) -> str:
+    # The change time is the system's alone to set. The device's number is left out: it may change
+    # when a machine starts again.
+    return f"{state.st_ino} {state.st_ctime_ns}"
+
+
+def read_private(
+    path: Path, remedy: str, limit: int = _LONGEST
+) -> tuple[str, os.stat_result] | None:
+    """Return the text of a file, at most `limit` bytes of it, and its state; None if there is none.
+    Raises `SecretError`, which ends with the `remedy`, for what others may know, and `OSError`."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _unfit(path, (error.strerror or str(error)).lower(), remedy) from None
+    try:
+        state = os.fstat(handle)
+        if reason := _reason_for_doubt(state):
+            raise _unfit(path, reason, remedy)
+        return os.read(handle, limit).decode(errors="replace"), state
+    finally:
+        os.close(handle)
+
+
+def _reason_for_doubt(state: os.stat_result) -> str:
+    if not stat.S_ISREG(state.st_mode):
+        return "it is not a plain file"
+    if state.st_uid != os.geteuid():
+        return "it belongs to another user"
+    if state.st_mode & OTHERS:
+        return "others may read or write it"
+    if state.st_nlink > 1:
+        return "it has a second name"
+    return ""
+
+
+def _unfit(path: Path, reason: str, remedy: str) -> SecretError:
+    return SecretError(f"{path} is not fit for a secret: {reason}; {remedy}")
+
+
+def write_private(path: Path, text: str) -> os.stat_result:
+    """Write a file whole or not at all, for its user alone. Return its state."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, OWN_ONLY)
+    try:
+        os.fchmod(handle, OWN_ONLY)  # whatever the umask
+        left = text.encode()
+        while left:
+            left = left[os.write(handle, left) :]
+        os.fsync(handle)
+        os.replace(fresh, path)
+        return os.fstat(handle)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(handle)

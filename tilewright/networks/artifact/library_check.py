@@ -1,0 +1,189 @@
+"""Compares a compiled library with its source model, on samples of several kinds in its folder.
+
+Element types and shapes are compared first, then values. The error of an output is its largest
+difference as a share of its largest value, where a value that is almost zero counts as more: a
+difference of `NEGLIGIBLE` is never an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.files import pack_arrays, unpack_arrays
+from tilewright.networks.artifact.errors import InaccurateError
+from tilewright.networks.sample_values import Feed, Kinds, Sample, draw_samples, perturbed
+
+Array = NDArray[Any]
+Infer = Callable[[Feed], Mapping[str, Array]]
+
+NEGLIGIBLE = 1e-6
+"""A difference that is none: sigmoids and softmaxes of two libraries differ by 1e-7."""
+MOST_BYTES = 1 << 26
+"""Of the samples in a folder, but for the first, which stays in any case."""
+HARDLY = 0.01
+"""Of the tolerance: inputs that differ by this share of their size hardly differ."""
+CHANGED = 0.25
+"""Where the source model changes by this share of an error for inputs that hardly differ, the
+sample decides nothing: a network that is fed zeros, say, orders equal scores by rounding."""
+
+
+class Source(Protocol):
+    """A network before it is compiled, and who computes it."""
+
+    def seeded_inputs(self, seed: int = 0) -> dict[str, Array]:
+        """Arrays in the shapes and types of the inputs."""
+
+    @property
+    def reference(self) -> Callable[[Mapping[str, Array]], Mapping[str, Array]]:
+        """Runs the source model."""
+
+
+@dataclass(frozen=True)
+class OutputError:
+    """How far an output is off on one sample, as a share of its largest value; infinite where its
+    element type or shape is another one, which `problem` says then."""
+
+    name: str
+    error: float
+    problem: str = ""
+
+
+def samples_of(source: Source) -> list[Sample]:
+    """Return samples for a network with the outputs of its source model, the first one as
+    `draw_samples` says. Raises `InputError` where the model refuses that."""
+    kinds: Kinds = {
+        name: (array.shape, array.dtype.name) for name, array in source.seeded_inputs().items()
+    }
+    found: list[Sample] = []
+    size = 0
+    for sample in draw_samples(kinds, source.reference):
+        size += sum(a.nbytes for feed in (sample.inputs, sample.outputs) for a in feed.values())
+        if found and size > MOST_BYTES:
+            break
+        found.append(sample)
+    return found
+
+
+def decisive_samples(
+    samples: Sequence[Sample], infer: Infer, source: Source, tolerance: float, name: str
+) -> tuple[list[Sample], float]:
+    """Return the samples by which a library is judged, and its error on them.
+
+    A sample beyond the tolerance is left out if the source model itself changes about as much for
+    inputs that hardly differ. That holds for none of another type or shape, and not for the first.
+
+    Raises:
+        InaccurateError: the library is further off than `tolerance`.
+    """
+    kept: list[Sample] = []
+    error = 0.0
+    for number, sample in enumerate(samples):
+        worst = worst_output(infer(sample.inputs), sample.outputs, tolerance)
+        if not worst.error <= tolerance:
+            if number == 0 or worst.problem or not _is_unstable(sample, source, worst, tolerance):
+                raise InaccurateError(_refusal(name, sample, worst, tolerance))
+            continue
+        kept.append(sample)
+        error = max(error, worst.error)
+    return kept, error
+
+
+def unchecked_outputs(samples: Sequence[Sample]) -> list[str]:
+    """Return the outputs that are the same on all samples, which therefore show nothing."""
+    first = samples[0].outputs
+    return [
+        name
+        for name, array in first.items()
+        if all(
+            sample.outputs[name].shape == array.shape
+            and np.array_equal(sample.outputs[name], array, equal_nan=array.dtype.kind == "f")
+            for sample in samples[1:]
+        )
+    ]
+
+
+def worst_output(found: Mapping[str, Array], expected: Feed, tolerance: float) -> OutputError:
+    """Return the output that is furthest off, arrays by name."""
+    errors = [output_error(name, found[name], array, tolerance) for name, array in expected.items()]
+    return max(errors, key=lambda each: each.error, default=OutputError("", 0.0))
+
+
+def output_error(name: str, found: Array, expected: Array, tolerance: float) -> OutputError:
+    """Return how far one output is off; infinite where one value alone is no number, or another
+    infinity."""
+    if found.dtype != expected.dtype:
+        return OutputError(name, np.inf, f"it is {found.dtype} instead of {expected.dtype}")
+    if found.shape != expected.shape:
+        return OutputError(name, np.inf, f"it has shape {found.shape} instead of {expected.shape}")
+    if expected.dtype.kind not in "fiub":
+        return OutputError(name, 0.0 if np.array_equal(found, expected) else np.inf)
+    ours, real = found.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        same = (ours == real) | (np.isnan(ours) & np.isnan(real))
+        off = np.where(same, 0.0, np.abs(ours - real))
+    largest = float(np.abs(real[np.isfinite(real)]).max(initial=0.0))
+    worst = float(np.where(np.isnan(off), np.inf, off).max(initial=0.0))
+    return OutputError(name, worst / magnitude(largest, tolerance) if worst else 0.0)
+
+
+def magnitude(size: float, tolerance: float) -> float:
+    """Return what errors are shares of: the size of an output, and at least so much that
+    `NEGLIGIBLE` is within the tolerance."""
+    return max(size, NEGLIGIBLE / tolerance if tolerance > 0 else 0.0, np.finfo(np.float64).tiny)
+
+
+def pack_samples(samples: Sequence[Sample]) -> bytes:
+    """Return the samples as the folder keeps them."""
+    arrays: dict[str, Array] = {}
+    for number, sample in enumerate(samples):
+        prefix = f"sample {number} {sample.kind} " if number else ""
+        for role, feed in (("input", sample.inputs), ("output", sample.outputs)):
+            arrays |= {f"{prefix}{role} {name}": array for name, array in feed.items()}
+    return pack_arrays(arrays)
+
+
+def unpack_samples(content: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> list[Sample]:
+    """Return what `pack_samples` packed, for a network with these inputs and outputs. A folder of
+    an earlier version has one sample. Raises `KeyError` and `ValueError` for anything else."""
+    arrays = unpack_arrays(content)
+    marker = f"output {outputs[0]}" if outputs else ""
+    further = [key.removesuffix(marker) for key in arrays if _is_further(key, marker)]
+    prefixes = ["", *sorted(further, key=lambda prefix: int(prefix.split()[1]))]
+    return [
+        Sample(
+            " ".join(prefix.split()[2:]) or "normal",
+            {name: arrays[f"{prefix}input {name}"] for name in inputs},
+            {name: arrays[f"{prefix}output {name}"] for name in outputs},
+        )
+        for prefix in prefixes
+    ]
+
+
+def _is_further(key: str, marker: str) -> bool:
+    words = key.split(" ", 2)
+    return len(words) == 3 and words[0] == "sample" and words[1].isdigit() and key.endswith(marker)
+
+
+def _is_unstable(sample: Sample, source: Source, worst: OutputError, tolerance: float) -> bool:
+    """Whether the source model changes much for inputs that hardly differ."""
+    moved = source.reference(perturbed(sample.inputs, HARDLY * tolerance))[worst.name]
+    changed = output_error(worst.name, moved, sample.outputs[worst.name], tolerance)
+    return changed.error >= CHANGED * worst.error
+
+
+def _refusal(name: str, sample: Sample, worst: OutputError, tolerance: float) -> str:
+    if worst.problem:
+        return (
+            f"output '{worst.name}' of {name} differs from the source model: {worst.problem}; "
+            "report the model"
+        )
+    return (
+        f"output '{worst.name}' of {name} is off by {worst.error:.2g} of its largest value on a "
+        f"sample of {sample.kind} inputs, compared with the source model, and the bound is "
+        f"{tolerance:g}; raise --tolerance, or report the model"
+    )

@@ -1,0 +1,167 @@
+"""Checks integers that compiled code would fail on: indices beyond a table, and divisors of zero.
+
+Compiled code reads and writes where an index says, and a division by zero ends the process. So each
+index and divisor that is computed while the network runs passes a function first, which raises an
+error where onnxruntime raises one. Constants are checked when the model is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+from tvm.ir import GenericConst
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from tilewright.networks.errors import REFUSED_INPUTS
+from tilewright.networks.relax.bindings import shape_of
+
+_KIND = "ValueError"
+OPAQUE = 8
+"""TVM's number of a function that is not fused with others."""
+
+Attributes = Mapping[str, Any]
+Limits = Sequence[int]
+
+
+def checked_inputs(bb: Any, operator: str, node: str, inputs: Any, attributes: Attributes) -> Any:
+    """Return the inputs of an ONNX operator, with its indices or divisor replaced by checked ones.
+
+    Negative indices are counted from the end. `bb` is the importer's block builder and `node` the
+    operator's name, for the message.
+
+    Raises:
+        ValueError: a constant index or divisor is out of range.
+    """
+    given = copy(inputs)  # TVM's kind of list has None for inputs that are left out
+    if operator in ("Div", "Mod") and len(given) == 2 and _is_integer(given[1]):
+        given[1] = _divisor(bb, given[1], node)
+    found = _LIMITS.get(operator)
+    if found is None:
+        return given
+    place, limits_of = found
+    if len(given) <= place or not _is_integer(given[place]):
+        return given
+    limits = limits_of(given, attributes)
+    if limits is not None:
+        given[place] = _indices(bb, given[place], limits, node)
+    return given
+
+
+def _along_axis(inputs: Sequence[Any], attributes: Attributes) -> Limits | None:
+    shape = shape_of(inputs[0])
+    return [shape[int(attributes.get("axis", 0))]] if shape else None
+
+
+def _coordinates(inputs: Sequence[Any], attributes: Attributes) -> Limits | None:
+    """Return the sizes that the last axis of the indices picks from, one by one."""
+    shape, places = shape_of(inputs[0]), shape_of(inputs[1])
+    if not shape or not places:
+        return None
+    begin = int(attributes.get("batch_dims", 0))
+    return list(shape[begin : begin + places[-1]])
+
+
+def _images(inputs: Sequence[Any], _: Attributes) -> Limits | None:
+    shape = shape_of(inputs[0])
+    return [shape[0]] if shape else None
+
+
+_LIMITS: Mapping[str, tuple[int, Callable[[Sequence[Any], Attributes], Limits | None]]] = {
+    "Gather": (1, _along_axis),
+    "GatherElements": (1, _along_axis),
+    "Scatter": (1, _along_axis),
+    "ScatterElements": (1, _along_axis),
+    "GatherND": (1, _coordinates),
+    "ScatterND": (1, _coordinates),
+    "RoiAlign": (2, _images),
+}
+"""By operator: which input holds indices, and what gives the number of places that they pick from,
+one for all or one for each number of the last axis."""
+
+
+def _is_integer(value: Any) -> bool:
+    """Whether a value is a tensor of integers with a static shape."""
+    if isinstance(value, relax.ShapeExpr) or not isinstance(
+        getattr(value, "ty", None), relax.TensorType
+    ):
+        return False
+    return str(value.ty.dtype).startswith(("int", "uint")) and shape_of(value) is not None
+
+
+def _indices(bb: Any, indices: Any, limits: Limits, node: str) -> Any:
+    dtype, listed = str(indices.ty.dtype), "×".join(map(str, limits))
+    if isinstance(indices, GenericConst):
+        known = indices.value.numpy()
+        sizes = np.asarray(limits, known.dtype)
+        if ((known < -sizes) | (known >= sizes)).any():
+            raise ValueError(f"it has a constant index that lies outside the {listed} places")
+        counted = np.where(known < 0, known + sizes, known).reshape(known.shape)
+        return relax.const(counted, dtype)  # a lone number stays one
+    if 0 in (shape_of(indices) or ()):
+        return indices
+    message = f"operator '{node}' got an index that lies outside its {listed} places"
+
+    def write(source: Any, made: Any, i: Any) -> None:
+        for place, limit in enumerate(limits):
+            at = i * len(limits) + place
+            value = source[at]
+            size = tirx.const(limit, dtype)
+            _refuse_unless(tirx.And(value >= -size, value < size), message)
+            made[at] = tirx.Select(value < 0, value + size, value)
+
+    return _passed(bb, indices, len(limits), write, "check_indices")
+
+
+def _divisor(bb: Any, divisor: Any, node: str) -> Any:
+    if isinstance(divisor, GenericConst):
+        if (divisor.value.numpy() == 0).any():
+            raise ValueError("it divides integers by a constant that is zero")
+        return divisor
+    message = f"operator '{node}' divides an integer by zero"
+
+    def write(source: Any, made: Any, i: Any) -> None:
+        _refuse_unless(source[i] != 0, message)
+        made[i] = source[i]
+
+    return _passed(bb, divisor, 1, write, "check_divisor")
+
+
+def _refuse_unless(condition: Any, message: str) -> None:
+    with T.Assert(condition, REFUSED_INPUTS + message, _KIND):
+        pass
+
+
+def _passed(
+    bb: Any, value: Any, step: int, write: Callable[[Any, Any, Any], None], name: str
+) -> Any:
+    """Return a copy of a tensor that is written by `write(source, result, i)`, for each `i` of so
+    many steps."""
+    shape, dtype = shape_of(value) or (), str(value.ty.dtype)
+    if not shape:
+        whole = _passed(bb, bb.emit(relax.op.reshape(value, (1,))), step, write, name)
+        return bb.emit(relax.op.reshape(whole, ()))
+
+    def compute(source: Any) -> Any:
+        def body(ins: Any, outs: Any) -> Any:
+            with IRBuilder() as builder:
+                given, made = T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])
+                with T.serial(0, prod(shape) // step) as i:
+                    write(given, made, i)
+            return builder.get()
+
+        given, made = (
+            tirx.decl_buffer(source.shape, dtype, each, layout=None) for each in ("x", "y")
+        )
+        return te.extern(
+            [source.shape], [source], body, dtype=dtype, in_buffers=[given], out_buffers=[made],
+            name=name,
+        )  # fmt: skip
+
+    attributes = {"op_pattern": OPAQUE}  # TVM does not see that the loop reads what it checks
+    return bb.emit(bb.call_te(compute, value, primfunc_name_hint=name, primfunc_attrs=attributes))

@@ -1,0 +1,218 @@
+"""Converts the forms of Resize that TVM's importer computes wrongly, axis by axis.
+
+Every Resize but one with a moving region is a sum of a few neighbours along each axis, with weights
+that are known when the model is imported. Coordinates are computed in float32, as onnxruntime does:
+that decides between two neighbours that are equally near.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax
+from tvm.ir import GenericConst
+
+from tilewright.networks.relax.bindings import shape_of
+
+Array = NDArray[Any]
+LINEAR_BY_TVM = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+"""Coordinates in which linear resizes of images are left to TVM, and to the kernels of
+`networks.compiled.resizes`."""
+
+
+@dataclass(frozen=True)
+class Taps:
+    """The neighbours along an axis: their places and weights, both of shape (length of the result,
+    neighbours). One neighbour has the weight 1."""
+
+    places: Array
+    weights: Array
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """An axis of `before` numbers that becomes `behind` long, by the factor `scale`."""
+
+    before: int
+    behind: int
+    scale: np.float32
+
+
+def resize(bb: Any, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """Return the result of an ONNX Resize of opset 11 or later; None (the stock converter) for
+    others, and for those that it computes rightly.
+
+    Raises:
+        ValueError: the form is computed by nobody here.
+    """
+    if len(inputs) < 3:
+        return None
+    data, scales = inputs[0], inputs[2]
+    sizes = inputs[3] if len(inputs) > 3 else None
+    given = [value for value in (scales, sizes) if value is not None and _is_filled(value)]
+    shape = shape_of(data)
+    if not given or not isinstance(given[0], GenericConst) or shape is None:
+        return None
+    taps = plan_resize(shape, attrs, given[0].value.numpy(), by_size=given[0] is sizes)
+    if taps is None:
+        return None
+    made = data
+    for place, each in taps.items():
+        made = bb.emit(_along(bb, made, place, len(shape), each, str(data.ty.dtype)))
+    return made
+
+
+def plan_resize(
+    shape: Sequence[int], attrs: dict[str, Any], given: Array, *, by_size: bool
+) -> dict[int, Taps] | None:
+    """Return the neighbours along each axis that changes, or None where TVM is right.
+
+    Args:
+        shape: the shape of the input.
+        attrs: the attributes of the operator.
+        given: its scales, or its sizes with `by_size`.
+        by_size: whether `given` are sizes.
+
+    Raises:
+        ValueError: the form is computed by nobody here.
+    """
+    mode = _text(attrs, "mode", "nearest")
+    coordinates = _text(attrs, "coordinate_transformation_mode", "half_pixel")
+    axes = _axes(shape, given, attrs, by_size=by_size)
+    if coordinates == "tf_crop_and_resize":
+        raise ValueError("it cuts a region out of its input, which is not computed")
+    if attrs.get("antialias", 0) and any(axis.behind < axis.before for axis in axes.values()):
+        raise ValueError("antialias is not computed")
+    if mode == "linear" and coordinates in LINEAR_BY_TVM and _is_exact(shape, axes):
+        return None
+    return {
+        place: taps_of(axis, mode, coordinates, attrs)
+        for place, axis in axes.items()
+        if axis.before != axis.behind or axis.scale != 1
+    }
+
+
+def _axes(
+    shape: Sequence[int], given: Array, attrs: dict[str, Any], *, by_size: bool
+) -> dict[int, _Axis]:
+    places = [int(axis) % len(shape) for axis in attrs.get("axes", range(len(shape)))]
+    before = [shape[place] for place in places]
+    if not by_size:
+        found = [
+            _Axis(size, int(np.floor(np.float32(size) * scale)), scale)
+            for size, scale in zip(before, given.astype(np.float32), strict=True)
+        ]
+    else:
+        policy = _text(attrs, "keep_aspect_ratio_policy", "stretch")
+        behind = [int(size) for size in given]
+        factors = [new / old for new, old in zip(behind, before, strict=True)]
+        if policy != "stretch":
+            factor = min(factors) if policy == "not_larger" else max(factors)
+            behind = [int(np.floor(factor * size + 0.5)) for size in before]
+            factors = [factor] * len(before)
+        found = [
+            _Axis(old, new, np.float32(factor))
+            for old, new, factor in zip(before, behind, factors, strict=True)
+        ]
+    return dict(zip(places, found, strict=True))
+
+
+def taps_of(axis: _Axis, mode: str, coordinates: str, attrs: dict[str, Any]) -> Taps:
+    """Return the neighbours of each number of the result along an axis."""
+    at = _coordinates(axis, coordinates)
+    last = axis.before - 1
+    if mode == "nearest":
+        rule = _text(attrs, "nearest_mode", "round_prefer_floor")
+        places = _ROUNDED[rule](at)
+        return Taps(np.clip(places, 0, last).astype(np.int64)[:, None], np.ones((len(at), 1)))
+    if mode == "linear":
+        at = np.clip(at, 0, last)
+        first = np.floor(at)
+        share = at - first
+        places = np.stack([first, np.minimum(first + 1, last)], axis=1)
+        return Taps(places.astype(np.int64), np.stack([1 - share, share], axis=1))
+    first = np.floor(at)
+    places = first[:, None] + np.arange(-1, 3)
+    weights = _cubic(at - first, np.float32(attrs.get("cubic_coeff_a", -0.75)))
+    if attrs.get("exclude_outside", 0):
+        weights = np.where((places >= 0) & (places <= last), weights, 0)
+        weights = weights / weights.sum(axis=1, keepdims=True)
+    return Taps(np.clip(places, 0, last).astype(np.int64), weights)
+
+
+_ROUNDED: Mapping[str, Callable[[Array], Array]] = {
+    "round_prefer_floor": lambda at: np.ceil(at - np.float32(0.5)),
+    "round_prefer_ceil": lambda at: np.floor(at + np.float32(0.5)),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def _coordinates(axis: _Axis, mode: str) -> Array:
+    """Where the numbers of the result are in the input, float32 (length of the result,)."""
+    index, half = np.arange(axis.behind, dtype=np.float32), np.float32(0.5)
+    if mode == "asymmetric":
+        return index / axis.scale
+    if mode == "tf_half_pixel_for_nn":
+        return (index + half) / axis.scale
+    if mode == "align_corners":
+        steps = np.float32(axis.behind - 1)
+        return index * np.float32(axis.before - 1) / steps if steps else index
+    if mode == "pytorch_half_pixel" and axis.behind == 1:
+        return np.zeros(1, np.float32)
+    at = (index + half) / axis.scale
+    if mode == "half_pixel_symmetric":
+        exact = axis.scale * np.float32(axis.before)
+        offset = np.float32(axis.before / 2) * (np.float32(1) - np.float32(axis.behind) / exact)
+        at = offset + at
+    return at - half
+
+
+def _cubic(share: Array, a: np.float32) -> Array:
+    """The weights of four neighbours, (length of the result, 4), by the convolution kernel of
+    R. Keys, "Cubic Convolution Interpolation for Digital Image Processing" (1981)."""
+    distance = np.abs(np.stack([share + 1, share, 1 - share, 2 - share], axis=1))
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = ((distance - 5) * distance + 8) * distance * a - 4 * a
+    weights: Array = np.where(distance <= 1, near, far)
+    return weights
+
+
+def _along(bb: Any, data: Any, place: int, rank: int, taps: Taps, dtype: str) -> Any:
+    """The sum of the neighbours along an axis."""
+    parts = []
+    for places, weights in zip(taps.places.T, taps.weights.T, strict=True):
+        part = relax.op.take(data, relax.const(places, "int64"), place, mode="clip")
+        if taps.places.shape[1] > 1:
+            factor = weights.reshape([-1 if axis == place else 1 for axis in range(rank)])
+            part = relax.op.multiply(bb.emit(part), relax.const(factor.astype(dtype), dtype))
+        parts.append(bb.emit(part))
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = bb.emit(relax.op.add(whole, part))
+    return whole
+
+
+def _is_exact(shape: Sequence[int], axes: dict[int, _Axis]) -> bool:
+    """Whether an image (n, c, h, w) is resized along its pixels alone, by the very factors that
+    its sizes have: TVM knows sizes alone."""
+    changed = {place: axis for place, axis in axes.items() if axis.before != axis.behind}
+    exact = all(
+        np.isclose(axis.behind, axis.before * np.float64(axis.scale), rtol=1e-6)
+        for axis in axes.values()
+    )
+    return len(shape) == 4 and set(changed) <= {2, 3} and exact
+
+
+def _is_filled(value: Any) -> bool:
+    """Whether a tensor of scales or sizes has any: older opsets have an empty one in its place."""
+    return shape_of(value) != (0,)
+
+
+def _text(attrs: dict[str, Any], name: str, otherwise: str) -> str:
+    value = attrs.get(name, otherwise)
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,260 @@
+"""Converts operators that read or write elements by index, sort, or reduce by segment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from tilewright.networks.tflite.elementwise import Rule, given, output
+from tilewright.networks.tflite.file import TfliteOperator
+from tilewright.networks.tflite.logic import cast, write_as
+from tilewright.networks.tflite.moves import move
+from tilewright.networks.tflite.writer import Missing, Writer
+
+
+def _indices(writer: Writer, place: int, suffix: str = "Indices") -> str:
+    """A tensor of indices as int64, which all of ONNX's operators take."""
+    if writer.is_constant(place):
+        return writer.add("indices", writer.constant(place, "its indices").astype(np.int64))
+    name = writer.stored(place)
+    return name if writer.tensors[place].dtype == "int64" else cast(writer, name, "int64", suffix)
+
+
+def _axis(operator: TfliteOperator, rank: int, name: str = "Axis") -> int:
+    axis = operator.integer(name)
+    if not -rank <= axis < rank:
+        raise Missing(f"its axis is {axis}, of {rank} dimensions")
+    return axis % rank
+
+
+def _gather(writer: Writer, operator: TfliteOperator) -> None:
+    data, places = given(operator, 0), given(operator, 1)
+    axis = _axis(operator, len(writer.tensors[data].shape))
+    batch = operator.integer("BatchDims")
+    if batch < 0:
+        batch += len(writer.tensors[places].shape)
+    if not batch:
+        name = _indices(writer, places)
+        move(writer, data, output(operator), lambda x: writer.node("Gather", [x, name], axis=axis))
+        return
+    if axis != batch:
+        raise Missing(f"it gathers along the axis {axis} behind {batch} batch dimensions")
+    own = writer.tensors[places].shape
+    sizes = writer.add("shape", np.array([*own, 1], np.int64))
+    name = writer.node("Reshape", [_indices(writer, places), sizes], "IndicesShape")
+    move(
+        writer, data, output(operator),
+        lambda x: writer.node("GatherND", [x, name], batch_dims=batch),
+    )  # fmt: skip
+
+
+def _gather_nd(writer: Writer, operator: TfliteOperator) -> None:
+    name = _indices(writer, given(operator, 1))
+    move(
+        writer, given(operator, 0), output(operator),
+        lambda x: writer.node("GatherND", [x, name]),
+    )  # fmt: skip
+
+
+def _embedding_lookup(writer: Writer, operator: TfliteOperator) -> None:
+    name = _indices(writer, given(operator, 0))
+    move(
+        writer, given(operator, 1), output(operator),
+        lambda x: writer.node("Gather", [x, name], axis=0),
+    )  # fmt: skip
+
+
+def _scatter_nd(writer: Writer, operator: TfliteOperator) -> None:
+    """Updates of one place are added up."""
+    result = output(operator)
+    name = _indices(writer, given(operator, 0))
+    written = _scattered(writer, result, name, writer.real(given(operator, 1)), "add")
+    writer.write(result, written)
+
+
+def _segment_sum(writer: Writer, operator: TfliteOperator) -> None:
+    """SEGMENT_SUM, UNSORTED_SEGMENT_SUM and UNSORTED_SEGMENT_PROD: a row goes to the place of its
+    segment."""
+    data, places, result = given(operator, 0), given(operator, 1), output(operator)
+    segments = writer.constant(places, "its segments")
+    rows = writer.tensors[result].shape[:1]
+    if segments.size and not (segments.min() >= 0 and segments.max() < math.prod(rows)):
+        raise Missing("a segment lies outside of its result")
+    own = writer.tensors[places].shape
+    name = writer.add("segments", segments.astype(np.int64).reshape(*own, 1))
+    how = "mul" if operator.kind.endswith("PROD") else "add"
+    writer.write(result, _scattered(writer, result, name, writer.real(data), how))
+
+
+def _scattered(writer: Writer, result: int, places: str, updates: str, how: str) -> str:
+    target = writer.tensors[result]
+    dtype = "float32" if target.quantisation is not None else target.dtype
+    start = np.full(target.shape, how == "mul", dtype)
+    base = writer.add("start", start)
+    return writer.node("ScatterND", [base, places, updates], reduction=how)
+
+
+def _sparse_to_dense(writer: Writer, operator: TfliteOperator) -> None:
+    """The default everywhere but at the indices, which have one number a dimension."""
+    result = output(operator)
+    indices = writer.constant(given(operator, 0), "its indices").astype(np.int64)
+    shape = writer.tensors[result].shape
+    default = writer.constant(given(operator, 3), "its default")
+    places = indices.reshape(-1, len(shape)) if indices.ndim != 1 else indices.reshape(-1, 1)
+    if len(shape) > 1 and indices.ndim == 1:
+        places = indices.reshape(1, -1)
+    base = writer.add("start", np.full(shape, default, default.dtype))
+    sizes = writer.add("shape", np.array([len(places)], np.int64))
+    values = writer.real(given(operator, 2))
+    each = writer.node("Expand", [values, sizes], "Expand")
+    name = writer.add("indices", places)
+    writer.write(result, writer.node("ScatterND", [base, name, each]))
+
+
+def _one_hot(writer: Writer, operator: TfliteOperator) -> None:
+    """An index that is negative has no place here; in ONNX it counts from the end."""
+    places, result = given(operator, 0), output(operator)
+    depth = writer.integers(given(operator, 1), "its depth")
+    dtype = writer.tensors[result].dtype
+    computed = dtype if dtype in ("float32", "int64") else "float32"
+    on, off = (writer.constant(given(operator, i), "its values").astype(computed) for i in (2, 3))
+    name = _indices(writer, places)
+    zero, end = (writer.add("end", np.array(value, np.int64)) for value in (0, depth[0]))
+    outside = writer.node("Less", [name, zero], "Less")
+    moved = writer.node("Where", [outside, end, name], "Where")
+    values = writer.add("values", np.array([off.item(), on.item()], computed))
+    hot = writer.node("OneHot", [moved, end, values], axis=operator.integer("Axis", -1))
+    write_as(writer, result, hot, computed)
+
+
+def _top_k(writer: Writer, operator: TfliteOperator) -> None:
+    data = given(operator, 0)
+    if len(operator.outputs) != 2:
+        raise Missing(f"it has {len(operator.outputs)} outputs in place of two")
+    count = writer.integers(given(operator, 1), "its count")
+    sizes = writer.add("k", np.array(count[:1], np.int64))
+    values, places = operator.outputs
+    found = writer.nodes("TopK", [writer.real(data), sizes], 2, axis=-1)
+    writer.write(values, found[0])
+    write_as(writer, places, found[1], "int64")
+
+
+def _arg(op: str, writer: Writer, operator: TfliteOperator) -> None:
+    data, result = given(operator, 0), output(operator)
+    rank = len(writer.tensors[data].shape)
+    axes = writer.integers(given(operator, 1), "its axis")
+    if len(axes) != 1 or not -rank <= axes[0] < rank:
+        raise Missing(f"its axis is {axes}, of {rank} dimensions")
+    found = writer.node(op, [writer.real(data)], axis=axes[0] % rank, keepdims=0)
+    write_as(writer, result, found, "int64")
+
+
+def _cum_sum(writer: Writer, operator: TfliteOperator) -> None:
+    axes = writer.integers(given(operator, 1), "its axis")
+    axis = writer.add("axis", np.array(axes[0], np.int64))
+    summed = writer.node(
+        "CumSum", [writer.real(given(operator, 0)), axis],
+        exclusive=operator.integer("Exclusive"), reverse=operator.integer("Reverse"),
+    )  # fmt: skip
+    writer.write(output(operator), summed)
+
+
+def _bucketize(writer: Writer, operator: TfliteOperator) -> None:
+    """How many boundaries are not above a number."""
+    data, result = given(operator, 0), output(operator)
+    ends = operator.options.get("Boundaries", ())
+    shape = writer.tensors[data].shape
+    if not isinstance(ends, tuple):
+        raise Missing("it has no boundaries")
+    own = writer.tensors[data].dtype
+    dtype = "float32" if writer.tensors[data].quantisation is not None else own
+    sizes = writer.add("shape", np.array([*shape, 1], np.int64))
+    each = writer.node("Reshape", [writer.real(data), sizes], "Reshape")
+    if not dtype.startswith("float"):
+        each, dtype = cast(writer, each, "float64", "CastData"), "float64"
+    bounds = writer.add("boundaries", np.array(ends, np.float32).astype(dtype))
+    below = writer.node("GreaterOrEqual", [each, bounds], "GreaterOrEqual")
+    axes = writer.add("axes", np.array([-1], np.int64))
+    counted = writer.node("ReduceSum", [cast(writer, below, "int32"), axes], keepdims=0)
+    write_as(writer, result, counted, "int32")
+
+
+def _dynamic_update_slice(writer: Writer, operator: TfliteOperator) -> None:
+    """The part begins where it still fits, as XLA has it; its elements go to their places."""
+    data, update, begin = (given(operator, i) for i in range(3))
+    whole, part = (writer.tensors[place].shape for place in (data, update))
+    if len(whole) != len(part) or any(a > b for a, b in zip(part, whole, strict=True)):
+        raise Missing(f"a part of the shape {list(part)} does not fit into {list(whole)}")
+    grid = np.stack(np.meshgrid(*map(np.arange, part), indexing="ij"), -1).astype(np.int64)
+    most = np.subtract(whole, part).astype(np.int64)
+    first = _indices(writer, begin)
+    zero, last = writer.add("first", np.zeros_like(most)), writer.add("last", most)
+    inside = writer.node("Min", [writer.node("Max", [first, zero], "Max"), last], "Min")
+    places = writer.node("Add", [writer.add("grid", grid), inside], "Add")
+    result = output(operator)
+    written = writer.node("ScatterND", [writer.real(data), places, writer.real(update)])
+    writer.write(result, written)
+
+
+def _non_max_suppression(writer: Writer, operator: TfliteOperator) -> None:
+    """Versions 4 and 5, whose results are filled up with zeros to the greatest count."""
+    boxes, scores = (given(operator, i) for i in (0, 1))
+    soft = operator.kind.endswith("V5")
+    if soft and float(writer.constant(given(operator, 5), "its sigma").item()) != 0.0:
+        raise Missing("sigma, which lowers scores, has no rule")
+    (count,) = writer.integers(given(operator, 2), "its greatest count")[:1] or [0]
+    results = operator.outputs
+    if writer.tensors[results[0]].shape != (count,):
+        raise Missing("its result has another size than its greatest count")
+    total = len(writer.tensors[scores].shape) and writer.tensors[scores].shape[0]
+    shapes = [
+        writer.add("shape", np.array(shape, np.int64)) for shape in ((1, total, 4), (1, 1, total))
+    ]
+    read = [
+        writer.node("Reshape", [writer.real(place), shape], "Reshape")
+        for place, shape in zip((boxes, scores), shapes, strict=True)
+    ]
+    limits = [
+        writer.add("limit", np.array(writer.constant(given(operator, i), what), np.float32))
+        for i, what in ((3, "its overlap"), (4, "its least score"))
+    ]
+    most = writer.add("most", np.array(count, np.int64))
+    found = writer.node("NonMaxSuppression", [*read, most, *limits])
+    starts, ends, axes = (writer.add("place", np.array([n], np.int64)) for n in (2, 3, 1))
+    column = writer.node("Slice", [found, starts, ends, axes], "Slice")
+    line = writer.node("Squeeze", [column, axes], "Squeeze")
+    length = writer.node("Shape", [line], "Shape")
+    whole = writer.add("place", np.array([count], np.int64))
+    rest = writer.node("Sub", [whole, length], "Sub")
+    zero = writer.add("place", np.array([0], np.int64))
+    pads = writer.node("Concat", [zero, rest], "Concat", axis=0)
+    write_as(writer, results[0], writer.node("Pad", [line, pads], "Pad"), "int64")
+    if soft:
+        chosen = writer.node("Gather", [writer.real(scores), line], "Gather", axis=0)
+        writer.write(results[1], writer.node("Pad", [chosen, pads], "PadScores"))
+    size = writer.node("Squeeze", [length], "Count")
+    write_as(writer, results[-1], size, "int64")
+
+
+RULES: Mapping[str, Rule] = {
+    "GATHER": _gather,
+    "GATHER_ND": _gather_nd,
+    "EMBEDDING_LOOKUP": _embedding_lookup,
+    "SCATTER_ND": _scatter_nd,
+    "SEGMENT_SUM": _segment_sum,
+    "UNSORTED_SEGMENT_SUM": _segment_sum,
+    "UNSORTED_SEGMENT_PROD": _segment_sum,
+    "SPARSE_TO_DENSE": _sparse_to_dense,
+    "ONE_HOT": _one_hot,
+    "TOPK_V2": _top_k,
+    "ARG_MAX": partial(_arg, "ArgMax"),
+    "ARG_MIN": partial(_arg, "ArgMin"),
+    "CUMSUM": _cum_sum,
+    "BUCKETIZE": _bucketize,
+    "DYNAMIC_UPDATE_SLICE": _dynamic_update_slice,
+    "NON_MAX_SUPPRESSION_V4": _non_max_suppression,
+    "NON_MAX_SUPPRESSION_V5": _non_max_suppression,
+}

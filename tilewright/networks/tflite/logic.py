@@ -1,0 +1,171 @@
+"""Converts comparisons, logic, selections, casts, and division that rounds down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from onnx import helper
+
+from tilewright.networks.tflite.elementwise import (
+    Rule,
+    common_layout,
+    finish,
+    given,
+    operand,
+    output,
+)
+from tilewright.networks.tflite.file import TfliteOperator
+from tilewright.networks.tflite.writer import FILED, Missing, TfliteLayout, Writer
+
+
+def cast(writer: Writer, name: str, dtype: str, suffix: str = "Cast") -> str:
+    """Add a Cast to a NumPy type; returns its result's name."""
+    return writer.node("Cast", [name], suffix, to=element_type(dtype))
+
+
+def element_type(dtype: str) -> int:
+    """Return ONNX's number of a NumPy type."""
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+
+def write_as(
+    writer: Writer, place: int, result: str, dtype: str, layout: TfliteLayout = FILED
+) -> None:
+    """Give a tensor a result that has the type `dtype`, in the tensor's own type."""
+    target = writer.tensors[place]
+    if target.quantisation is None and target.dtype != dtype:
+        result = cast(writer, result, target.dtype, "CastResult")
+    writer.write(place, result, layout)
+
+
+def _compare(op: str, writer: Writer, operator: TfliteOperator) -> None:
+    layout = common_layout(writer, operator)
+    operands = [operand(writer, given(operator, i), layout) for i in (0, 1)]
+    negated = op.startswith("Not")
+    result = writer.node(op.removeprefix("Not"), operands, "Equal" * negated)
+    if negated:
+        result = writer.node("Not", [result])
+    writer.write(output(operator), result, layout)
+
+
+def _logical(op: str, writer: Writer, operator: TfliteOperator) -> None:
+    layout = common_layout(writer, operator)
+    count = 1 if op == "Not" else 2
+    places = [given(operator, i) for i in range(count)]
+    kinds = {writer.tensors[place].dtype for place in places}
+    if kinds != {"bool"}:
+        raise Missing(f"it computes {', '.join(sorted(kinds))}, and only bool has a rule")
+    operands = [operand(writer, place, layout) for place in places]
+    writer.write(output(operator), writer.node(op, operands), layout)
+
+
+def _select(writer: Writer, operator: TfliteOperator) -> None:
+    """SELECT and SELECT_V2. The condition of SELECT may be a vector, one for each row."""
+    condition, *choices = (given(operator, i) for i in range(3))
+    layout = common_layout(writer, operator)
+    own = writer.tensors[condition].shape
+    shape = writer.tensors[choices[0]].shape
+    by_row = operator.kind == "SELECT" and len(own) == 1 and len(shape) > 1
+    if by_row:
+        layout = FILED
+        sizes = writer.add("shape", np.array([*own, *[1] * (len(shape) - 1)], np.int64))
+        decided = writer.node("Reshape", [writer.real(condition), sizes], "Condition")
+    else:
+        decided = operand(writer, condition, layout)
+    operands = [decided, *(operand(writer, place, layout) for place in choices)]
+    writer.write(output(operator), writer.node("Where", operands), layout)
+
+
+def _cast(writer: Writer, operator: TfliteOperator) -> None:
+    place, result = given(operator, 0), output(operator)
+    layout = writer.layout(place)
+    stored = writer.stored(place, layout)
+    target = element_type(writer.tensors[result].dtype)
+    writer.write_stored(result, writer.node("Cast", [stored], to=target), layout)
+
+
+def _floor_div(writer: Writer, operator: TfliteOperator) -> None:
+    """Of integers (a - a mod b) / b, which is exact: the remainder has the sign of b."""
+    layout = common_layout(writer, operator)
+    a, b = (operand(writer, given(operator, i), layout) for i in (0, 1))
+    if _in_integers(writer, operator):
+        whole = writer.node("Sub", [a, writer.node("Mod", [a, b], "Mod")], "Sub")
+        result = writer.node("Div", [whole, b])
+    else:
+        result = writer.node("Floor", [writer.node("Div", [a, b], "Div")])
+    writer.write(output(operator), result, layout)
+
+
+def _floor_mod(writer: Writer, operator: TfliteOperator) -> None:
+    """The remainder has the sign of the divisor."""
+    layout = common_layout(writer, operator)
+    a, b = (operand(writer, given(operator, i), layout) for i in (0, 1))
+    if _in_integers(writer, operator):
+        writer.write(output(operator), writer.node("Mod", [a, b]), layout)
+        return
+    rest = writer.node("Mod", [a, b], "Mod", fmod=1)
+    zero = writer.add("zero", np.float32(0))
+    signs = [writer.node("Less", [name, zero], "Less") for name in (rest, b)]
+    differ = writer.node("Xor", signs, "Xor")
+    none = writer.node("Equal", [rest, zero], "Equal")
+    moved = writer.node("And", [differ, writer.node("Not", [none], "Not")], "And")
+    behind = writer.node("Add", [rest, b], "Add")
+    writer.write(output(operator), writer.node("Where", [moved, behind, rest]), layout)
+
+
+def _in_integers(writer: Writer, operator: TfliteOperator) -> bool:
+    tensor = writer.tensors[given(operator, 0)]
+    return tensor.quantisation is None and not tensor.dtype.startswith("float")
+
+
+def _add_n(writer: Writer, operator: TfliteOperator) -> None:
+    layout = common_layout(writer, operator)
+    names: Sequence[str] = [
+        operand(writer, given(operator, i), layout) for i in range(len(operator.inputs))
+    ]
+    if len(names) == 1:
+        writer.write(output(operator), writer.node("Identity", names), layout)
+        return
+    total = names[0]
+    for place, name in enumerate(names[1:], 2):
+        suffix = "" if place == len(names) else "Add"
+        total = writer.node("Add", [total, name], suffix)
+    finish(writer, operator, total, layout)
+
+
+def _xor(writer: Writer, operator: TfliteOperator) -> None:
+    _logical("Xor", writer, operator)
+
+
+def _shift(writer: Writer, operator: TfliteOperator) -> None:
+    """ONNX shifts unsigned integers; signed ones would have to keep their sign."""
+    places = [given(operator, i) for i in (0, 1)]
+    dtype = writer.tensors[places[0]].dtype
+    if not dtype.startswith("uint"):
+        raise Missing(f"it shifts {dtype}, and only unsigned integers have a rule")
+    names = [writer.stored(place) for place in places]
+    writer.write_stored(output(operator), writer.node("BitShift", names, direction="RIGHT"))
+
+
+RULES: Mapping[str, Rule] = {
+    **{
+        kind: partial(_compare, op)
+        for kind, op in {
+            "LESS": "Less", "LESS_EQUAL": "LessOrEqual", "GREATER": "Greater",
+            "GREATER_EQUAL": "GreaterOrEqual", "EQUAL": "Equal", "NOT_EQUAL": "NotEqual",
+        }.items()
+    },
+    "LOGICAL_AND": partial(_logical, "And"),
+    "LOGICAL_OR": partial(_logical, "Or"),
+    "LOGICAL_NOT": partial(_logical, "Not"),
+    "BITWISE_XOR": _xor,
+    "RIGHT_SHIFT": _shift,
+    "SELECT": _select,
+    "SELECT_V2": _select,
+    "CAST": _cast,
+    "FLOOR_DIV": _floor_div,
+    "FLOOR_MOD": _floor_mod,
+    "ADD_N": _add_n,
+}  # fmt: skip

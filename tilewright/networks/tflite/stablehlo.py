@@ -1,0 +1,150 @@
+"""Converts StableHLO operators, which newer converters write where TensorFlow Lite has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tilewright.networks.tflite import elementwise, logic, moves
+from tilewright.networks.tflite.elementwise import Rule, given, output
+from tilewright.networks.tflite.file import TfliteOperator
+from tilewright.networks.tflite.moves import move
+from tilewright.networks.tflite.writer import Missing, Writer
+
+COMPARISONS = ("Equal", "NotEqual", "GreaterOrEqual", "Greater", "LessOrEqual", "Less")
+"""`StablehloComparisonDirection` of the schema, by number."""
+
+
+def _numbers(operator: TfliteOperator, option: str, rank: int) -> Sequence[int]:
+    """An option that is a vector, one number for each dimension."""
+    values = operator.options.get(option, ())
+    if not isinstance(values, tuple) or len(values) != rank:
+        raise Missing(f"its {option} does not fit {rank} dimensions")
+    return values
+
+
+def _concatenate(writer: Writer, operator: TfliteOperator) -> None:
+    names = [writer.real(given(operator, i)) for i in range(len(operator.inputs))]
+    joined = writer.node("Concat", names, axis=operator.integer("Dimension"))
+    writer.write(output(operator), joined)
+
+
+def _transpose(writer: Writer, operator: TfliteOperator) -> None:
+    data = given(operator, 0)
+    order = list(_numbers(operator, "Permutation", len(writer.tensors[data].shape)))
+    move(
+        writer, data, output(operator),
+        lambda name: writer.node("Transpose", [name], perm=order),
+    )  # fmt: skip
+
+
+def _slice(writer: Writer, operator: TfliteOperator) -> None:
+    data = given(operator, 0)
+    rank = len(writer.tensors[data].shape)
+    ranges = [
+        writer.add(name, np.array(values, np.int64))
+        for name, values in (
+            ("starts", _numbers(operator, "StartIndices", rank)),
+            ("ends", _numbers(operator, "LimitIndices", rank)),
+            ("axes", range(rank)),
+            ("steps", _numbers(operator, "Strides", rank)),
+        )
+    ]
+    move(writer, data, output(operator), lambda name: writer.node("Slice", [name, *ranges]))
+
+
+def _pad(writer: Writer, operator: TfliteOperator) -> None:
+    """Negative amounts cut; amounts between elements have no rule."""
+    data = given(operator, 0)
+    rank = len(writer.tensors[data].shape)
+    if any(_numbers(operator, "InteriorPadding", rank)):
+        raise Missing("padding between elements has no rule")
+    low, high = (_numbers(operator, f"EdgePadding{end}", rank) for end in ("Low", "High"))
+    amounts = writer.add("pads", np.array([*low, *high], np.int64))
+    filling = writer.real(given(operator, 1))
+    writer.write(output(operator), writer.node("Pad", [writer.real(data), amounts, filling]))
+
+
+def _broadcast(writer: Writer, operator: TfliteOperator) -> None:
+    """Dimensions of the data are those of the result that it names; it repeats along the others."""
+    data, result = given(operator, 0), output(operator)
+    own, wanted = writer.tensors[data].shape, writer.tensors[result].shape
+    places = operator.options.get("BroadcastDimensions", ())
+    if not isinstance(places, tuple) or len(places) != len(own) or list(places) != sorted(places):
+        raise Missing("its dimensions do not fit its data")
+    shape = [1] * len(wanted)
+    for place, size in zip(places, own, strict=True):
+        shape[place] = size
+    sizes, final = (writer.add("shape", np.array(each, np.int64)) for each in (shape, wanted))
+    move(
+        writer, data, result,
+        lambda name: writer.node("Expand", [writer.node("Reshape", [name, sizes], "Shape"), final]),
+    )  # fmt: skip
+
+
+def _clamp(writer: Writer, operator: TfliteOperator) -> None:
+    low, data, high = (writer.real(given(operator, i)) for i in range(3))
+    writer.write(
+        output(operator), writer.node("Min", [writer.node("Max", [data, low], "Max"), high])
+    )
+
+
+def _compare(writer: Writer, operator: TfliteOperator) -> None:
+    number = operator.integer("ComparisonDirection")
+    if not 0 <= number < len(COMPARISONS):
+        raise Missing(f"its comparison {number} is not known")
+    kind = COMPARISONS[number]
+    names = [writer.real(given(operator, i)) for i in (0, 1)]
+    result = writer.node(kind.removeprefix("Not"), names, "Equal" * (kind == "NotEqual"))
+    if kind == "NotEqual":
+        result = writer.node("Not", [result])
+    writer.write(output(operator), result)
+
+
+def _iota(writer: Writer, operator: TfliteOperator) -> None:
+    result = output(operator)
+    shape, axis = writer.tensors[result].shape, operator.integer("IotaDimension")
+    if not 0 <= axis < len(shape):
+        raise Missing(f"its axis is {axis}, of {len(shape)} dimensions")
+    values = np.broadcast_to(np.arange(shape[axis]).reshape(-1, *[1] * (len(shape) - axis - 1)),
+                             shape)  # fmt: skip
+    writer.fold(result, values.astype(writer.tensors[result].dtype))
+
+
+def _tanh(writer: Writer, operator: TfliteOperator) -> None:
+    writer.write(output(operator), writer.node("Tanh", [writer.real(given(operator, 0))]))
+
+
+def _remainder(writer: Writer, operator: TfliteOperator) -> None:
+    """It has the sign of the dividend."""
+    names = [writer.real(given(operator, i)) for i in (0, 1)]
+    writer.write(output(operator), writer.node("Mod", names, fmod=1))
+
+
+RULES: Mapping[str, Rule] = {
+    **{
+        f"STABLEHLO_{kind}": elementwise.RULES[known]
+        for kind, known in {
+            "LOGISTIC": "LOGISTIC", "ADD": "ADD", "DIVIDE": "DIV", "MULTIPLY": "MUL",
+            "MAXIMUM": "MAXIMUM", "MINIMUM": "MINIMUM", "SUBTRACT": "SUB", "ABS": "ABS",
+            "COSINE": "COS", "EXPONENTIAL": "EXP", "FLOOR": "FLOOR", "LOG": "LOG",
+            "NEGATE": "NEG", "POWER": "POW", "RSQRT": "RSQRT",
+        }.items()
+    },
+    "STABLEHLO_AND": logic.RULES["LOGICAL_AND"],
+    "STABLEHLO_OR": logic.RULES["LOGICAL_OR"],
+    "STABLEHLO_SELECT": logic.RULES["SELECT_V2"],
+    "STABLEHLO_CONVERT": logic.RULES["CAST"],
+    "STABLEHLO_RESHAPE": moves.RULES["RESHAPE"],
+    "STABLEHLO_CONCATENATE": _concatenate,
+    "STABLEHLO_TRANSPOSE": _transpose,
+    "STABLEHLO_SLICE": _slice,
+    "STABLEHLO_PAD": _pad,
+    "STABLEHLO_BROADCAST_IN_DIM": _broadcast,
+    "STABLEHLO_CLAMP": _clamp,
+    "STABLEHLO_COMPARE": _compare,
+    "STABLEHLO_IOTA": _iota,
+    "STABLEHLO_REMAINDER": _remainder,
+    "STABLEHLO_TANH": _tanh,
+}  # fmt: skip

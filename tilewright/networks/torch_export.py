@@ -1,0 +1,104 @@
+"""Converts a torch.export archive (`.pt2`) to ONNX, which every other step reads.
+
+Such an archive may hold pickled objects, native libraries and expressions that PyTorch evaluates:
+reading it can run any code with the user's rights. No check of the file changes that. So it is read
+only with the user's permission, by PyTorch alone. A child process does it, so that PyTorch and its
+memory do not stay in this one.
+
+Run as `python -m tilewright.networks.torch_export`, this module is that child.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilewright.core.child_process import Header, Limits, RpcFailed, RpcProcess, arguments, serve
+from tilewright.core.files import as_text
+from tilewright.networks.errors import ModelFileError, first_line
+from tilewright.networks.onnx_file import load_weights, read
+
+if TYPE_CHECKING:
+    import onnx
+
+TORCH_SUFFIXES = (".pt2", ".pt", ".pth")
+INSTALL = "pip install 'tilewright[torch]'"
+_MODEL = "model.onnx"
+_SECONDS = 1800.0
+
+
+def convert_exported(path: Path, *, allow_code: bool) -> onnx.ModelProto:
+    """Return a torch.export archive as an ONNX model with all its weights.
+
+    Args:
+        path: the archive.
+        allow_code: whether the code that the archive may hold is allowed to run.
+
+    Raises:
+        ModelFileError: code is not allowed, PyTorch is missing, or it cannot read or convert the
+            archive.
+    """
+    if not allow_code:
+        raise ModelFileError(
+            f"'{path}' is a torch.export file, and reading it can run any code with your rights; "
+            "if you trust who made it, allow that with --allow-code (allow_code=True), else have "
+            "it exported with torch.onnx.export"
+        )
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise ModelFileError(f"cannot read '{path}': {error.strerror}") from None
+    return _converted(str(path.absolute()), state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=1)  # a build reads a model twice
+def _converted(path: str, changed_ns: int, size: int) -> onnx.ModelProto:
+    """`changed_ns` and `size` tell versions of a file apart."""
+    with tempfile.TemporaryDirectory() as folder:
+        child = RpcProcess("tilewright.networks.torch_export", [], Limits(_SECONDS))
+        try:
+            reply, _ = child.call({"path": path, "folder": folder})
+        except RpcFailed as error:
+            raise ModelFileError(
+                f"PyTorch could not read '{path}' ({error}); export it with torch.onnx.export"
+            ) from None
+        finally:
+            child.stop()
+        if "error" in reply:
+            raise ModelFileError(str(reply.get("message") or reply["error"]))
+        converted = Path(folder) / _MODEL
+        return load_weights(read(converted), converted.parent)
+
+
+def _answer(header: Header, _: Any) -> tuple[Header, dict[str, Any]]:
+    path, folder = as_text(header["path"]), as_text(header["folder"])
+    try:
+        import onnxscript  # noqa: F401  torch.onnx.export needs it
+        import torch
+    except ImportError as error:
+        raise ModelFileError(
+            f"'{path}' is read by PyTorch, and the package {error.name} is missing; install it: "
+            f"{INSTALL}"
+        ) from None
+    try:
+        program = torch.export.load(path)
+    except Exception as error:
+        raise ModelFileError(
+            f"torch {torch.__version__} cannot load '{path}': {first_line(error)}; export the "
+            "model again with this version"
+        ) from None
+    try:
+        torch.onnx.export(program, f=f"{folder}/{_MODEL}", dynamo=True, verbose=False)
+    except Exception as error:
+        raise ModelFileError(
+            f"torch {torch.__version__} cannot convert '{path}' to ONNX: {first_line(error)}; "
+            "export the model of standard layers, or with torch.onnx.export"
+        ) from None
+    return {}, {}
+
+
+if __name__ == "__main__":
+    arguments()
+    serve(_answer)
