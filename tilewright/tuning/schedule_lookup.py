@@ -200,9 +200,9 @@ def pick_rules(layers: Sequence[Workload], target: Target, seed: int = 0) -> dic
 
 def _rule(workload: Workload, target: Target, seed: int) -> tuple[Pick, float, float] | None:
     """The schedule of a kernel's own rule, its seconds, and the least of others, both as the
-    estimate has them; None if it does not apply."""
-    compiles, estimates = capability(target, CompilesKernels), capability(target, Estimates)
-    if compiles is None or estimates is None or (configs := _drawn(workload, target, seed)) is None:
+    nominal estimate has them; None if it does not apply."""
+    compiles = capability(target, CompilesKernels)
+    if compiles is None or (configs := _drawn(workload, target, seed)) is None:
         return None
     try:
         config = compiles.rule(workload)
@@ -210,7 +210,7 @@ def _rule(workload: Workload, target: Target, seed: int) -> tuple[Pick, float, f
     except WorkloadError:
         return None
     both = np.concatenate([np.array([config], np.int32), configs])
-    seconds = estimates.estimate(workload, both).total("latency")
+    seconds = compiles.nominal_seconds(workload, both)
     return Pick(target.space(workload).name, config), float(seconds[0]), float(seconds[1:].min())
 
 
