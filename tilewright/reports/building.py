@@ -10,9 +10,8 @@ from tilewright.core.files import Json, as_int, as_list, as_number, as_object, a
 from tilewright.core.sanitize import printable
 from tilewright.networks.artifact.compiled import LIBRARY
 from tilewright.networks.artifact.weights_file import WEIGHTS
-from tilewright.reports.markdown import plain
+from tilewright.reports.markdown import paragraphs, plain
 from tilewright.reports.number_format import mega, milliseconds, percent, plural
-from tilewright.reports.run_description import paragraphs
 
 LIBRARY_KIND, SIZED_KIND = "library", "sized library"
 MEBI = 1 << 20

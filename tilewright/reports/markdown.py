@@ -34,3 +34,8 @@ def block(text: str, language: str) -> str:
 
 def _longest_run(text: str) -> int:
     return max((len(run) for run in re.findall("`+", text)), default=0)
+
+
+def paragraphs(*parts: str) -> str:
+    """Those that are not empty."""
+    return "\n\n".join(part for part in parts if part)

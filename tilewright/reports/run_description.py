@@ -6,7 +6,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 
 from tilewright.core.sanitize import printable
-from tilewright.reports.markdown import block, code, plain
+from tilewright.reports.markdown import block, code, paragraphs, plain
 from tilewright.reports.number_format import counted, milliseconds, speedup, whole
 from tilewright.reports.run_table import markdown_table, results_rows, sure_gain, sure_time
 from tilewright.targets.display_names import layer
@@ -110,8 +110,3 @@ def _latency(cycles: int | None, seconds: float | None) -> str:
 def listed(links: Links) -> str:
     """A line a link."""
     return "\n".join(f"- [{plain(name)}]({address})" for name, address in links.items())
-
-
-def paragraphs(*parts: str) -> str:
-    """Those that are not empty."""
-    return "\n\n".join(part for part in parts if part)

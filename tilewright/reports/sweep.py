@@ -8,9 +8,9 @@ from tilewright.evaluation.sweep.leaderboard import Leaderboard, TunerMedians
 from tilewright.evaluation.sweep.options import SweepOptions
 from tilewright.evaluation.sweep.runs import SweptRun
 from tilewright.evaluation.sweep.steps import Sweep
-from tilewright.reports.markdown import block, plain
+from tilewright.reports.markdown import block, paragraphs, plain
 from tilewright.reports.number_format import counted, milliseconds, percent, speedup, whole
-from tilewright.reports.run_description import Links, listed, paragraphs
+from tilewright.reports.run_description import Links, listed
 from tilewright.reports.run_table import Row, markdown_table, marked, with_known
 from tilewright.tuning.gains import PUBLISHED
 

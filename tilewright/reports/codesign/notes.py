@@ -5,9 +5,9 @@ from __future__ import annotations
 from tilewright.hardware_search.command import command_of
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.outputs import CodesignOutcome
-from tilewright.reports.markdown import block, plain
+from tilewright.reports.markdown import block, paragraphs, plain
 from tilewright.reports.number_format import counted, milliseconds, percent
-from tilewright.reports.run_description import Links, listed, paragraphs
+from tilewright.reports.run_description import Links, listed
 from tilewright.reports.run_table import Row, markdown_table
 
 
