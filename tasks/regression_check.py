@@ -22,8 +22,8 @@ from prefect.runtime import deployment, flow_run
 from tilewright.evaluation.diff.load_runs import DiffError, read_side
 from tilewright.evaluation.diff.summary import NO_WORSE, WORSE, DiffVerdict, diff_runs
 from tilewright.reports.diff import diff_page, headline
-from tilewright.reports.markdown import plain
-from tilewright.reports.run_description import listed, network_title, paragraphs
+from tilewright.reports.markdown import paragraphs, plain
+from tilewright.reports.run_description import listed, network_title
 from tilewright.services.urls import flow_run_url
 from tilewright.tasks import tracking
 from tilewright.tasks.cached_task import step

@@ -35,8 +35,8 @@ from tilewright.evaluation.datasets.training import (
     read_dataset,
     store_model,
 )
-from tilewright.reports.markdown import code, plain
-from tilewright.reports.run_description import listed, paragraphs
+from tilewright.reports.markdown import code, paragraphs, plain
+from tilewright.reports.run_description import listed
 from tilewright.reports.run_table import markdown_table
 from tilewright.search.events import Listener
 from tilewright.services.urls import flow_run_url

@@ -33,6 +33,7 @@ from tilewright.networks.onnx_same_padding import (
     same_pads,
 )
 from tilewright.networks.onnx_scalars import make_scalars
+from tilewright.networks.onnx_signals import as_frame_products
 from tilewright.networks.onnx_sums import as_additions
 from tilewright.networks.onnx_transposed import as_convolutions
 from tilewright.networks.onnx_unread_outputs import drop_unread_outputs
@@ -73,6 +74,7 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
     _make_pads_explicit(normal)
     _make_output_shapes_explicit(normal)
     _merge_pads(normal)
+    as_frame_products(normal)
     as_dequantised_products(normal)
     unroll(normal)
     as_images(normal)
