@@ -271,7 +271,6 @@ def row_lowering(code: int) -> RowLowering:
     """
     lower = _LOWERINGS[code]
 
-    @kernel
     def lower_rows(
         geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
         values: NDArray[np.int64], options: tuple[int, ...], begin: int, end: int,
@@ -302,4 +301,9 @@ def row_lowering(code: int) -> RowLowering:
                 uop_count += state.uops
         return insns[:written], kept_uops[:uop_count, 0].copy()
 
-    return lower_rows
+    # numba calls compiled symbols after this name and the number of functions before it in the
+    # process. Of two symbols with one name, out of caches that different processes wrote, the
+    # second would read the first one's constants.
+    lower_rows.__qualname__ = f"lower_rows_{code}"
+    made: RowLowering = kernel(lower_rows)
+    return made
