@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import onnx
 from onnx import AttributeProto, TensorProto, helper
@@ -147,6 +148,8 @@ def _attributes(node: onnx.NodeProto, schema: onnx.defs.OpSchema | None) -> str 
         text = _attribute(attribute)
         if attribute.name == "kernel_shape" and node.op_type in WEIGHTED:
             continue
+        if attribute.type == AttributeProto.FLOAT and _default_of(attribute, schema) is not None:
+            continue  # a number, which has a value in any case
         if text is None:
             return None
         if text and not _is_default(attribute, schema):
@@ -155,11 +158,16 @@ def _attributes(node: onnx.NodeProto, schema: onnx.defs.OpSchema | None) -> str 
 
 
 def _is_default(attribute: AttributeProto, schema: onnx.defs.OpSchema | None) -> bool:
+    default = _default_of(attribute, schema)
+    return default is not None and bool(default == helper.get_attribute_value(attribute))
+
+
+def _default_of(attribute: AttributeProto, schema: onnx.defs.OpSchema | None) -> Any:
+    """Return the value that an attribute has where it is not given, None without one."""
     known = None if schema is None else schema.attributes.get(attribute.name)
     if known is None or not known.default_value.type:
-        return False
-    default = helper.get_attribute_value(known.default_value)
-    return bool(default == helper.get_attribute_value(attribute))
+        return None
+    return helper.get_attribute_value(known.default_value)
 
 
 def _attribute(attribute: AttributeProto) -> str | None:
