@@ -671,6 +671,9 @@ def multiplied_integers(d: Draw) -> Iterator[Sketch]:
         a = d.array(left, (*d.shape(rank - 2), n, k), -100, 100)
         b = d.array(right, (k, m), -100, 100)
         zeros = np.asarray(2, left), np.asarray(1, right)
+        for zero in (d.array(right, (m,), 0, 5), d.array(right, (1,), 0, 5)):  # of each column
+            for constant in ((1, 2, 3), (1, 3)):
+                yield d.sketch(a, b, zeros[0], zero, constant=constant)
         for constant in ((1, 2, 3), (1, 3), ()):
             yield d.sketch(a, b, constant=constant)
             yield d.sketch(a, b, zeros[0], constant=constant)
@@ -678,15 +681,21 @@ def multiplied_integers(d: Draw) -> Iterator[Sketch]:
 
 
 def convolved_integers(d: Draw) -> Iterator[Sketch]:
-    for rank, right, padded_ in product((1, 2), ("int8", "uint8"), (False, True)):
-        x = d.array("uint8", (1, 2, *[6] * rank), 0, 200)
-        w = d.array(right, (3, 2, *[3] * rank), -100, 100)
-        zeros = np.asarray(2, "uint8"), np.asarray(1, right)
-        pads = [1] * 2 * rank if padded_ else None
-        for inputs in ((x, w), (x, w, zeros[0]), (x, w, *zeros)):
-            for constant in ((1, 2, 3), (1, 3)):
-                yield d.sketch(*inputs, constant=constant, pads=pads)
-                yield d.sketch(*inputs, constant=constant, pads=pads, kernel_shape=[3] * rank)
+    for rank, right in product((1, 2), ("int8", "uint8")):
+        for padded_, strided, dilated, grouped in product((False, True), repeat=4):
+            groups = 2 if grouped else 1
+            x = d.array("uint8", (1, 2 * groups, *[7] * rank), 0, 200)
+            w = d.array(right, (3 * groups, 2, *[3] * rank), -100, 100)
+            zeros = np.asarray(2, "uint8"), np.asarray(1, right)
+            attributes: dict[str, Any] = {
+                "pads": [1] * 2 * rank if padded_ else None,
+                "strides": [2] * rank if strided else None,
+                "dilations": [2] * rank if dilated else None,
+                "group": groups if grouped else None,
+            }
+            for inputs in ((x, w), (x, w, zeros[0]), (x, w, *zeros)):
+                for constant in ((1, 2, 3), (1, 3)):
+                    yield d.sketch(*inputs, constant=constant, **attributes)
 
 
 def recurrent(d: Draw) -> Iterator[Sketch]:
