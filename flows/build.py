@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tilewright.core.errors import WorkloadError
+from tilewright.models import make_explorer
 from tilewright.networks import artifact
 from tilewright.networks.artifact import ArtifactError
 from tilewright.networks.artifact.errors import InaccurateError
@@ -181,9 +182,8 @@ def tuned_picks(
 
 def _tried(workload: Workload, target: Target, trials: int, seed: int) -> tuple[float, Pick] | None:
     """The best of so many trials, with its cost; None if none is valid."""
-    # Tuners import pandas and more, which takes as long as building a small network.
+    # It imports pandas and more, which takes as long as building a small network.
     from tilewright.flows.tuning import tune
-    from tilewright.models import make_explorer
 
     done = list(
         tune(

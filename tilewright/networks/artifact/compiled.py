@@ -47,7 +47,7 @@ from tilewright.networks.artifact.library_check import (
 from tilewright.networks.artifact.run import Array, checked
 from tilewright.networks.artifact.weights_file import WEIGHTS, packed, unpacked
 from tilewright.networks.compiled.thread_pool import use_threads
-from tilewright.networks.sample_values import Sample
+from tilewright.networks.sample_values import NetworkSample
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import CompilesKernels, capability
@@ -288,7 +288,7 @@ class CompiledArtifact:
             for sample in self.check_samples()
         )
 
-    def check_samples(self) -> list[Sample]:
+    def check_samples(self) -> list[NetworkSample]:
         """The samples that the folder holds."""
         names = ([value.name for value in values] for values in (self.inputs, self.outputs))
         return unpack_samples(bytes(self._check), *names)
