@@ -115,8 +115,8 @@ $(VENV)/bin/python:
 # Makes the environment hold what a lock says, and Tilewright. uv takes seconds where pip takes
 # minutes, but it does not read pip's configuration: where it does not reach an index by its own
 # settings, pip installs. Where the system's Python cannot bootstrap pip, the system's pip does.
-# Tilewright's own modules are compiled, because many a command of the tests would do it again where
-# PYTHONDONTWRITEBYTECODE is set.
+# Tilewright's own modules are compiled to bytecode: where PYTHONDONTWRITEBYTECODE is set, every
+# command would compile them again.
 define install
 	@if command -v uv >/dev/null && VIRTUAL_ENV=$(VENV) uv pip sync --quiet --compile-bytecode --require-hashes $(1); \
 	then VIRTUAL_ENV=$(VENV) uv pip install --quiet --no-deps --no-build-isolation -e .; \

@@ -674,10 +674,11 @@ def multiplied_integers(d: Draw) -> Iterator[Sketch]:
         for zero in (d.array(right, (m,), 0, 5), d.array(right, (1,), 0, 5)):  # of each column
             for constant in ((1, 2, 3), (1, 3)):
                 yield d.sketch(a, b, zeros[0], zero, constant=constant)
-        for constant in ((1, 2, 3), (1, 3), ()):
-            yield d.sketch(a, b, constant=constant)
-            yield d.sketch(a, b, zeros[0], constant=constant)
-            yield d.sketch(a, b, *zeros, constant=constant)
+        places: tuple[tuple[int, ...], ...] = ((1, 2, 3), (1, 3), ())
+        for place in places:
+            yield d.sketch(a, b, constant=place)
+            yield d.sketch(a, b, zeros[0], constant=place)
+            yield d.sketch(a, b, *zeros, constant=place)
 
 
 def convolved_integers(d: Draw) -> Iterator[Sketch]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tilewright import networks
 from tilewright.core.errors import WorkloadError
+from tilewright.models import make_explorer
 from tilewright.networks import artifact
 from tilewright.networks.artifact.errors import InaccurateError
 from tilewright.networks.errors import NothingToOffload, UncompilableError
@@ -221,9 +222,8 @@ def tuned_picks(
 
 def _tried(workload: Workload, target: Target, trials: int, seed: int) -> tuple[float, Pick] | None:
     """The best of so many trials, with its cost; None if none is valid."""
-    # Tuners import pandas and more, which takes as long as building a small network.
+    # It imports pandas and more, which takes as long as building a small network.
     from tilewright.flows.tuning import tune
-    from tilewright.models import make_explorer
 
     done = list(
         tune(

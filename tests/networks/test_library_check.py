@@ -19,7 +19,7 @@ from tilewright.networks.artifact.library_check import (
     unpack_samples,
 )
 from tilewright.networks.errors import InputError
-from tilewright.networks.sample_values import Sample, draw_samples
+from tilewright.networks.sample_values import NetworkSample, draw_samples
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -101,7 +101,7 @@ def test_element_types_and_shapes_are_compared_before_values() -> None:
     assert "has shape (3, 2)" in output_error("y", real.T, real, 1e-4).problem
     with pytest.raises(InaccurateError, match="it is float64 instead of float32"):
         decisive_samples(
-            [Sample("normal", {}, {"y": real})], lambda _: {"y": real.astype(np.float64)},
+            [NetworkSample("normal", {}, {"y": real})], lambda _: {"y": real.astype(np.float64)},
             LENGTHS, 1e-4, "net",
         )  # fmt: skip
 
@@ -125,7 +125,9 @@ def test_a_sample_on_which_rounding_decides_is_left_out() -> None:
 
     kinds = {"x": ((1, 4), "float32")}
     samples = [
-        Sample(kind, {"x": np.full((1, 4), value, np.float32)}, {"y": np.zeros(1, np.float32)})
+        NetworkSample(
+            kind, {"x": np.full((1, 4), value, np.float32)}, {"y": np.zeros(1, np.float32)}
+        )
         for kind, value in (("normal", 1), ("zero", 0))
     ]
     unstable, stable = (

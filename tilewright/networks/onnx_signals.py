@@ -38,7 +38,7 @@ def as_frame_products(normal: NormalGraph) -> None:
         if signal is None or weight is None or not is_float or not _is_framed(node, signal, weight):
             nodes.append(node)
         else:
-            nodes += _Rewriter(normal, node, signal, weight).nodes()
+            nodes += _FrameProduct(normal, node, signal, weight).nodes()
     normal.replace_nodes(nodes)
 
 
@@ -55,7 +55,7 @@ def _is_framed(node: onnx.NodeProto, signal: Shape, weight: onnx.TensorProto) ->
     )  # fmt: skip
 
 
-class _Rewriter:
+class _FrameProduct:
     def __init__(
         self, normal: NormalGraph, node: onnx.NodeProto, signal: Shape, weight: onnx.TensorProto
     ) -> None:

@@ -35,7 +35,7 @@ were trained for."""
 
 
 @dataclass(frozen=True)
-class Sample:
+class NetworkSample:
     """Inputs of a network, of one kind, and the outputs that its source model gives for them."""
 
     kind: str
@@ -68,7 +68,7 @@ _OF_INTEGERS = (
 little of what a large integer does."""
 
 
-def draw_samples(kinds: Kinds, reference: Reference) -> Iterator[Sample]:
+def draw_samples(kinds: Kinds, reference: Reference) -> Iterator[NetworkSample]:
     """Yield samples of several kinds, each with the outputs of the source model.
 
     The first one has standard-normal floats. A later one that the model refuses is left out.
@@ -83,7 +83,7 @@ def draw_samples(kinds: Kinds, reference: Reference) -> Iterator[Sample]:
         if name not in names
     }
     base, outputs = base_integers(kinds, names, normal, reference)
-    yield Sample("normal", {**normal, **base}, outputs)
+    yield NetworkSample("normal", {**normal, **base}, outputs)
     wanted = (*_SAMPLES[1:], *(_OF_INTEGERS if base else ()))
     for each in wanted:
         floats = {
@@ -93,7 +93,7 @@ def draw_samples(kinds: Kinds, reference: Reference) -> Iterator[Sample]:
         }
         found = accepted(kinds, each.integers, floats, base, reference, each.seed)
         if found is not None:
-            yield Sample(each.kind, *found)
+            yield NetworkSample(each.kind, *found)
 
 
 def accepted(

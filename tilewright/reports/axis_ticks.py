@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -36,39 +36,37 @@ def round_ticks(low: float, high: float, most: int = _MOST) -> list[float]:
 
 def scale_factors(axes: Axes) -> None:
     """The vertical axis is one of factors: `1.5×`."""
-    _scale(axes)
+    _scale_vertical(axes)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
 
 
 def scale_latency(axes: Axes, *, counted: bool) -> None:
     """The vertical axis is one of cycles, `1,500`, or of seconds, `1.5 ms`."""
-    _scale(axes)
+    _scale_vertical(axes)
     whole = FuncFormatter(lambda value, _: f"{value:,.0f}")
     axes.yaxis.set_major_formatter(whole if counted else EngFormatter(unit="s"))
 
 
 def scale_seconds(axes: Axes) -> None:
     """Make the horizontal axis one of seconds: `1.5 ms`."""
-    axes.set_xscale("log")
-    low, high = axes.get_xlim()
-    if high / low < _NARROW:
-        axes.set_xscale("linear")
-    _place_ticks(axes.xaxis, low, high, _FEWEST)
+    _scale(axes.xaxis, axes.set_xscale, axes.get_xlim, _FEWEST)
     axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
 
 
-def _scale(axes: Axes) -> None:
-    """Logarithmic where much lies between the ends of what is drawn, else linear."""
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    if high / low < _NARROW:
-        axes.set_yscale("linear")
-    _place_ticks(axes.yaxis, low, high, _MOST)
+def _scale_vertical(axes: Axes) -> None:
+    _scale(axes.yaxis, axes.set_yscale, axes.get_ylim, _MOST)
 
 
-def _place_ticks(axis: Axis, low: float, high: float, most: int) -> None:
-    """Place at most about so many round ticks on an axis, for its scale."""
+def _scale(
+    axis: Axis, set_scale: Callable[[str], object], limits: Callable[[], tuple[float, float]],
+    most: int,
+) -> None:  # fmt: skip
+    """Make an axis logarithmic if its ends lie far apart, else linear, with at most about `most`
+    round ticks."""
+    set_scale("log")
+    low, high = limits()
     if high / low < _NARROW:
+        set_scale("linear")
         axis.set_major_locator(MaxNLocator(min(most, 7), steps=[1, 2, 2.5, 5, 10]))
     else:
         fix_ticks(axis, round_ticks(low, high, most))

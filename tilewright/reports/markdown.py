@@ -37,5 +37,5 @@ def _longest_run(text: str) -> int:
 
 
 def paragraphs(*parts: str) -> str:
-    """Those that are not empty."""
+    """Join paragraphs by empty lines, and leave out empty ones."""
     return "\n\n".join(part for part in parts if part)

@@ -123,11 +123,23 @@ def test_only_sums_whose_20_bits_suffice_stay_in_the_array() -> None:
         ("dense:n=32,c=32,o=16", ROUNDED): one,  # 32 products of −128 have 21 bits
         ("dense:n=32,c=16,o=16", ROUNDED): one,  # a chain of one block saves nothing
         ("dense:n=32,c=512,o=16", BARE): both,  # what saturates at 20 bits does at 8
-        ("dense:n=32,c=512,o=16", BARE.replace("12", "13")): one,
+        # The same space; there each block is a chain of its own.
+        ("dense:n=32,c=512,o=16", BARE.replace("even 12", "even 13")): both,
         ("dense:n=32,c=512,o=16", "+ 1, " + BARE): one,
     }
     for (text, epilogue), flows in known.items():
         assert knob(target, parse_workload(text, epilogue)) == flows, (text, epilogue)
+
+
+def test_a_scale_that_20_bits_do_not_suffice_for_has_no_chains() -> None:
+    """Two workloads share a space. In the program of this one, no sum saturates at 20 bits."""
+    target = make_target("gemmini")
+    w = parse_workload("dense:n=32,c=512,o=16", BARE.replace("even 12", "even 13"))
+    tensors = {"data": np.full((32, 512, 1, 1), -128), "weight": np.full((16, 512, 1, 1), -128)}
+    tensors["weight"][8:] = 127
+    knobs = target.space(w).describe(with_dataflow(target, w, SUMS_STAY, 1)[0])
+    program = target.lowering(w).program("tiles", knobs)  # type: ignore[attr-defined]
+    assert np.array_equal(output(target, w, program, tensors), expected(w, tensors))
 
 
 def test_schedules_of_earlier_versions_keep_weights_in_the_array() -> None:

@@ -46,7 +46,7 @@ from tilewright.networks.artifact.regions import PREFIX, ArtifactRegions, write_
 from tilewright.networks.artifact.run import Array, checked
 from tilewright.networks.artifact.weights_file import WEIGHTS, packed, unpacked
 from tilewright.networks.compiled.thread_pool import chosen_threads, use_threads
-from tilewright.networks.sample_values import TEXT, Sample
+from tilewright.networks.sample_values import TEXT, NetworkSample
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import CompilesKernels, capability
@@ -189,7 +189,7 @@ def region_files(
 
 def _checked(
     artifact: CompiledArtifact, files: dict[str, bytes], manifest: dict[str, Json],
-    samples: Sequence[Sample], source: LastRegions | Whole, tolerance: float,
+    samples: Sequence[NetworkSample], source: LastRegions | Whole, tolerance: float,
 ) -> CompiledFiles:  # fmt: skip
     """Return the files with the samples that decide, once the artifact gives what its source gives
     on them. Raises as `decisive_samples`."""
@@ -203,7 +203,7 @@ def _checked(
 
 
 def _described(
-    source: LastRegions | Whole, sample: Sample, target: Target, target_kind: str,
+    source: LastRegions | Whole, sample: NetworkSample, target: Target, target_kind: str,
     name: str, tolerance: float,
 ) -> dict[str, Json]:  # fmt: skip
     """Return what a manifest says of any network; `sample` has its inputs and outputs."""
@@ -343,7 +343,7 @@ class CompiledArtifact:
             for sample in self.check_samples()
         )
 
-    def check_samples(self) -> list[Sample]:
+    def check_samples(self) -> list[NetworkSample]:
         """The samples that the folder holds."""
         names = (
             [value.name for value in values if value.dtype not in CONTAINERS]

@@ -21,7 +21,7 @@ from tilewright.networks.sample_values import (
     TEXT,
     Feed,
     Kinds,
-    Sample,
+    NetworkSample,
     draw_samples,
     perturbed,
 )
@@ -40,7 +40,7 @@ CHANGED = 0.25
 sample decides nothing: a network that is fed zeros, say, orders equal scores by rounding."""
 
 
-class Source(Protocol):
+class SourceModel(Protocol):
     """A network before it is compiled, and who computes it."""
 
     def seeded_inputs(self, seed: int = 0) -> dict[str, Array]:
@@ -52,7 +52,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class OutputError:
+class OutputDifference:
     """How far an output is off on one sample, as a share of its largest value; infinite where its
     element type or shape is another one, which `problem` says then."""
 
@@ -61,14 +61,14 @@ class OutputError:
     problem: str = ""
 
 
-def samples_of(source: Source) -> list[Sample]:
+def samples_of(source: SourceModel) -> list[NetworkSample]:
     """Return samples for a network with the outputs of its source model, the first one as
     `draw_samples` says. Raises `InputError` where the model refuses that."""
     kinds: Kinds = {
         name: (array.shape, TEXT if array.dtype.kind == "O" else array.dtype.name)
         for name, array in source.seeded_inputs().items()
     }
-    found: list[Sample] = []
+    found: list[NetworkSample] = []
     size = 0
     for sample in draw_samples(kinds, source.reference):
         size += sum(a.nbytes for feed in (sample.inputs, sample.outputs) for a in feed.values())
@@ -79,8 +79,8 @@ def samples_of(source: Source) -> list[Sample]:
 
 
 def decisive_samples(
-    samples: Sequence[Sample], infer: Infer, source: Source, tolerance: float, name: str
-) -> tuple[list[Sample], float]:
+    samples: Sequence[NetworkSample], infer: Infer, source: SourceModel, tolerance: float, name: str
+) -> tuple[list[NetworkSample], float]:
     """Return the samples by which a library is judged, and its error on them.
 
     A sample beyond the tolerance is left out if the source model itself changes about as much for
@@ -89,7 +89,7 @@ def decisive_samples(
     Raises:
         InaccurateError: the library is further off than `tolerance`.
     """
-    kept: list[Sample] = []
+    kept: list[NetworkSample] = []
     error = 0.0
     for number, sample in enumerate(samples):
         worst = worst_output(infer(sample.inputs), sample.outputs, tolerance)
@@ -102,7 +102,7 @@ def decisive_samples(
     return kept, error
 
 
-def unchecked_outputs(samples: Sequence[Sample]) -> list[str]:
+def unchecked_outputs(samples: Sequence[NetworkSample]) -> list[str]:
     """Return the outputs that are the same on all samples, which therefore show nothing."""
     first = samples[0].outputs
     return [
@@ -116,28 +116,30 @@ def unchecked_outputs(samples: Sequence[Sample]) -> list[str]:
     ]
 
 
-def worst_output(found: Mapping[str, Array], expected: Feed, tolerance: float) -> OutputError:
+def worst_output(found: Mapping[str, Array], expected: Feed, tolerance: float) -> OutputDifference:
     """Return the output that is furthest off, arrays by name."""
     errors = [output_error(name, found[name], array, tolerance) for name, array in expected.items()]
-    return max(errors, key=lambda each: each.error, default=OutputError("", 0.0))
+    return max(errors, key=lambda each: each.error, default=OutputDifference("", 0.0))
 
 
-def output_error(name: str, found: Array, expected: Array, tolerance: float) -> OutputError:
+def output_error(name: str, found: Array, expected: Array, tolerance: float) -> OutputDifference:
     """Return how far one output is off; infinite where one value alone is no number, or another
     infinity."""
     if found.dtype != expected.dtype:
-        return OutputError(name, np.inf, f"it is {found.dtype} instead of {expected.dtype}")
+        return OutputDifference(name, np.inf, f"it is {found.dtype} instead of {expected.dtype}")
     if found.shape != expected.shape:
-        return OutputError(name, np.inf, f"it has shape {found.shape} instead of {expected.shape}")
+        return OutputDifference(
+            name, np.inf, f"it has shape {found.shape} instead of {expected.shape}"
+        )
     if expected.dtype.kind not in "fiub":
-        return OutputError(name, 0.0 if np.array_equal(found, expected) else np.inf)
+        return OutputDifference(name, 0.0 if np.array_equal(found, expected) else np.inf)
     ours, real = found.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
         same = (ours == real) | (np.isnan(ours) & np.isnan(real))
         off = np.where(same, 0.0, np.abs(ours - real))
     largest = float(np.abs(real[np.isfinite(real)]).max(initial=0.0))
     worst = float(np.where(np.isnan(off), np.inf, off).max(initial=0.0))
-    return OutputError(name, worst / magnitude(largest, tolerance) if worst else 0.0)
+    return OutputDifference(name, worst / magnitude(largest, tolerance) if worst else 0.0)
 
 
 def magnitude(size: float, tolerance: float) -> float:
@@ -146,7 +148,7 @@ def magnitude(size: float, tolerance: float) -> float:
     return max(size, NEGLIGIBLE / tolerance if tolerance > 0 else 0.0, np.finfo(np.float64).tiny)
 
 
-def pack_samples(samples: Sequence[Sample]) -> bytes:
+def pack_samples(samples: Sequence[NetworkSample]) -> bytes:
     """Return the samples as the folder keeps them."""
     arrays: dict[str, Array] = {}
     for number, sample in enumerate(samples):
@@ -156,7 +158,9 @@ def pack_samples(samples: Sequence[Sample]) -> bytes:
     return pack_arrays(arrays)
 
 
-def unpack_samples(content: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> list[Sample]:
+def unpack_samples(
+    content: bytes, inputs: Sequence[str], outputs: Sequence[str]
+) -> list[NetworkSample]:
     """Return what `pack_samples` packed, for a network with these inputs and outputs. A folder of
     an earlier version has one sample. Raises `KeyError` and `ValueError` for anything else."""
     arrays = unpack_arrays(content)
@@ -164,7 +168,7 @@ def unpack_samples(content: bytes, inputs: Sequence[str], outputs: Sequence[str]
     further = [key.removesuffix(marker) for key in arrays if marker and _is_further(key, marker)]
     prefixes = ["", *sorted(further, key=lambda prefix: int(prefix.split()[1]))]
     return [
-        Sample(
+        NetworkSample(
             " ".join(prefix.split()[2:]) or "normal",
             {name: as_text_objects(arrays[f"{prefix}input {name}"]) for name in inputs},
             {name: as_text_objects(arrays[f"{prefix}output {name}"]) for name in outputs},
@@ -178,14 +182,16 @@ def _is_further(key: str, marker: str) -> bool:
     return len(words) == 3 and words[0] == "sample" and words[1].isdigit() and key.endswith(marker)
 
 
-def _is_unstable(sample: Sample, source: Source, worst: OutputError, tolerance: float) -> bool:
+def _is_unstable(
+    sample: NetworkSample, source: SourceModel, worst: OutputDifference, tolerance: float
+) -> bool:
     """Whether the source model changes much for inputs that hardly differ."""
     moved = source.reference(perturbed(sample.inputs, HARDLY * tolerance))[worst.name]
     changed = output_error(worst.name, moved, sample.outputs[worst.name], tolerance)
     return changed.error >= CHANGED * worst.error
 
 
-def _refusal(name: str, sample: Sample, worst: OutputError, tolerance: float) -> str:
+def _refusal(name: str, sample: NetworkSample, worst: OutputDifference, tolerance: float) -> str:
     if worst.problem:
         return (
             f"output '{worst.name}' of {name} differs from the source model: {worst.problem}; "

@@ -25,7 +25,7 @@ LINEAR_BY_TVM = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetri
 
 
 @dataclass(frozen=True)
-class Taps:
+class Neighbours:
     """The neighbours along an axis: their places and weights, both of shape (length of the result,
     neighbours). One neighbour has the weight 1."""
 
@@ -34,7 +34,7 @@ class Taps:
 
 
 @dataclass(frozen=True)
-class _Axis:
+class _ResizedAxis:
     """An axis of `before` numbers that becomes `behind` long, by the factor `scale`."""
 
     before: int
@@ -68,7 +68,7 @@ def resize(bb: Any, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
 
 def plan_resize(
     shape: Sequence[int], attrs: dict[str, Any], given: Array, *, by_size: bool
-) -> dict[int, Taps] | None:
+) -> dict[int, Neighbours] | None:
     """Return the neighbours along each axis that changes, or None where TVM is right.
 
     Args:
@@ -98,12 +98,12 @@ def plan_resize(
 
 def _axes(
     shape: Sequence[int], given: Array, attrs: dict[str, Any], *, by_size: bool
-) -> dict[int, _Axis]:
+) -> dict[int, _ResizedAxis]:
     places = [int(axis) % len(shape) for axis in attrs.get("axes", range(len(shape)))]
     before = [shape[place] for place in places]
     if not by_size:
         found = [
-            _Axis(size, int(np.floor(np.float32(size) * scale)), scale)
+            _ResizedAxis(size, int(np.floor(np.float32(size) * scale)), scale)
             for size, scale in zip(before, given.astype(np.float32), strict=True)
         ]
     else:
@@ -115,33 +115,33 @@ def _axes(
             behind = [int(np.floor(factor * size + 0.5)) for size in before]
             factors = [factor] * len(before)
         found = [
-            _Axis(old, new, np.float32(factor))
+            _ResizedAxis(old, new, np.float32(factor))
             for old, new, factor in zip(before, behind, factors, strict=True)
         ]
     return dict(zip(places, found, strict=True))
 
 
-def taps_of(axis: _Axis, mode: str, coordinates: str, attrs: dict[str, Any]) -> Taps:
+def taps_of(axis: _ResizedAxis, mode: str, coordinates: str, attrs: dict[str, Any]) -> Neighbours:
     """Return the neighbours of each number of the result along an axis."""
     at = _coordinates(axis, coordinates)
     last = axis.before - 1
     if mode == "nearest":
         rule = _text(attrs, "nearest_mode", "round_prefer_floor")
         places = _ROUNDED[rule](at)
-        return Taps(np.clip(places, 0, last).astype(np.int64)[:, None], np.ones((len(at), 1)))
+        return Neighbours(np.clip(places, 0, last).astype(np.int64)[:, None], np.ones((len(at), 1)))
     if mode == "linear":
         at = np.clip(at, 0, last)
         first = np.floor(at)
         share = at - first
         places = np.stack([first, np.minimum(first + 1, last)], axis=1)
-        return Taps(places.astype(np.int64), np.stack([1 - share, share], axis=1))
+        return Neighbours(places.astype(np.int64), np.stack([1 - share, share], axis=1))
     first = np.floor(at)
     places = first[:, None] + np.arange(-1, 3)
     weights = _cubic(at - first, np.float32(attrs.get("cubic_coeff_a", -0.75)))
     if attrs.get("exclude_outside", 0):
         weights = np.where((places >= 0) & (places <= last), weights, 0)
         weights = weights / weights.sum(axis=1, keepdims=True)
-    return Taps(np.clip(places, 0, last).astype(np.int64), weights)
+    return Neighbours(np.clip(places, 0, last).astype(np.int64), weights)
 
 
 _ROUNDED: Mapping[str, Callable[[Array], Array]] = {
@@ -152,7 +152,7 @@ _ROUNDED: Mapping[str, Callable[[Array], Array]] = {
 }
 
 
-def _coordinates(axis: _Axis, mode: str) -> Array:
+def _coordinates(axis: _ResizedAxis, mode: str) -> Array:
     """Where the numbers of the result are in the input, float32 (length of the result,)."""
     index, half = np.arange(axis.behind, dtype=np.float32), np.float32(0.5)
     if mode == "asymmetric":
@@ -182,7 +182,7 @@ def _cubic(share: Array, a: np.float32) -> Array:
     return weights
 
 
-def _along(bb: Any, data: Any, place: int, rank: int, taps: Taps, dtype: str) -> Any:
+def _along(bb: Any, data: Any, place: int, rank: int, taps: Neighbours, dtype: str) -> Any:
     """The sum of the neighbours along an axis."""
     parts = []
     for places, weights in zip(taps.places.T, taps.weights.T, strict=True):
@@ -197,7 +197,7 @@ def _along(bb: Any, data: Any, place: int, rank: int, taps: Taps, dtype: str) ->
     return whole
 
 
-def _is_exact(shape: Sequence[int], axes: dict[int, _Axis]) -> bool:
+def _is_exact(shape: Sequence[int], axes: dict[int, _ResizedAxis]) -> bool:
     """Whether an image (n, c, h, w) is resized along its pixels alone, by the very factors that
     its sizes have: TVM knows sizes alone."""
     changed = {place: axis for place, axis in axes.items() if axis.before != axis.behind}

@@ -301,9 +301,9 @@ def row_lowering(code: int) -> RowLowering:
                 uop_count += state.uops
         return insns[:written], kept_uops[:uop_count, 0].copy()
 
-    # numba calls compiled symbols after this name and the number of functions before it in the
-    # process. Of two symbols with one name, out of caches that different processes wrote, the
-    # second would read the first one's constants.
+    # numba names compiled symbols after this name and a counter of the process. If different
+    # processes write two symbols of one name into the cache, and one process loads both, the second
+    # one reads the constants of the first.
     lower_rows.__qualname__ = f"lower_rows_{code}"
     made: RowLowering = kernel(lower_rows)
     return made
