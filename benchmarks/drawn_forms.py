@@ -201,6 +201,8 @@ def clip(d: Draw) -> Iterator[Sketch]:
         for inputs in ((x, low, high), (x, low), (x, None, high)):
             yield d.sketch(*inputs, constant=(1, 2))
             yield d.sketch(*inputs)
+        for constant in ((1,), (2,), (1, 2)):
+            yield d.sketch(x, high, low, constant=constant)  # bounds that cross
 
 
 def where(d: Draw) -> Iterator[Sketch]:
@@ -382,6 +384,10 @@ def sliced(d: Draw) -> Iterator[Sketch]:
             continue
         numbers = [np.array(each) for each in (starts, ends, axes)]
         yield d.sketch(x, *numbers, constant=range(1, 5))
+        if dtype == "float32":
+            small = [each.astype(np.int32) for each in numbers]
+            yield d.sketch(x, *small, constant=range(1, 5))
+            yield d.sketch(x, *small, np.ones(len(axes), np.int32), constant=range(1, 5))
         yield d.sketch(x, np.array([0] * rank), np.array([2] * rank), constant=range(1, 5))
         yield d.sketch(
             x, np.array([-2 for _ in axes]), np.array(far), np.array([a - rank for a in axes]),
@@ -517,16 +523,14 @@ def convolved(d: Draw) -> Iterator[Sketch]:
 
 def pooled(d: Draw) -> Iterator[Sketch]:
     dilates = d.has("dilations")
-    for rank in (1, 2, 3):
+    for dtype, rank in product(d.types(among=("float32", "int8", "uint8")), (1, 2, 3)):
         for options in product((False, True), repeat=5):
             padded_, strided, ceiled, counted, dilated = options
             if (ceiled and not d.has("ceil_mode")) or (dilated and not dilates):
                 continue
             if counted and not d.has("count_include_pad"):
                 continue
-            x = d.array(
-                "float32", (d.size(1, 2), d.size(1, 3), *[d.size(6, 9) for _ in range(rank)])
-            )
+            x = d.array(dtype, (d.size(1, 2), d.size(1, 3), *[d.size(6, 9) for _ in range(rank)]))
             attributes: dict[str, Any] = {
                 "kernel_shape": [d.size(2, 3) for _ in range(rank)],
                 "pads": [1] * 2 * rank if padded_ else None,
@@ -666,9 +670,9 @@ def quantised_dynamically(d: Draw) -> Iterator[Sketch]:
 
 
 def multiplied_integers(d: Draw) -> Iterator[Sketch]:
-    for left, right, rank in product(("int8", "uint8"), ("int8", "uint8"), (2, 3, 4)):
+    for left, right, rank in product(("int8", "uint8"), ("int8", "uint8"), (1, 2, 3, 4)):
         n, k, m = d.shape(3)
-        a = d.array(left, (*d.shape(rank - 2), n, k), -100, 100)
+        a = d.array(left, (k,) if rank == 1 else (*d.shape(rank - 2), n, k), -100, 100)
         b = d.array(right, (k, m), -100, 100)
         zeros = np.asarray(2, left), np.asarray(1, right)
         for zero in (d.array(right, (m,), 0, 5), d.array(right, (1,), 0, 5)):  # of each column
@@ -679,6 +683,12 @@ def multiplied_integers(d: Draw) -> Iterator[Sketch]:
             yield d.sketch(a, b, constant=place)
             yield d.sketch(a, b, zeros[0], constant=place)
             yield d.sketch(a, b, *zeros, constant=place)
+        if rank > 2:  # two activations
+            batch = d.array(right, (*a.shape[:-2], k, m), -100, 100)
+            for place in ((2, 3), ()):
+                yield d.sketch(a, batch, constant=place)
+                yield d.sketch(a, batch, zeros[0], constant=place)
+                yield d.sketch(a, batch, *zeros, constant=place)
 
 
 def convolved_integers(d: Draw) -> Iterator[Sketch]:

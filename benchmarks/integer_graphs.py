@@ -14,6 +14,7 @@ from tilewright.networks.errors import InputError
 from tilewright.networks.integer.graph import CpuIsland, IntegerGraph
 from tilewright.networks.integer.library import compiled_islands
 from tilewright.networks.integer.reference import layer_reference
+from tilewright.networks.partition.session import RegionCalls, RegionSession
 from tilewright.networks.relax.cpu_subgraphs import Library
 from tilewright.targets.host_numbers import from_int8, to_int8
 from tilewright.targets.layer import Layer, channel_axis
@@ -27,7 +28,10 @@ RunIsland = Callable[[CpuIsland, list[Array]], list[Array]]
 def in_memory(graph: IntegerGraph) -> RunIsland:
     """Compile a graph's islands for this machine, to run them now on arrays in the shapes of their
     values. Raises `ImportFailedError` naming the operators that TVM cannot compile."""
-    return _runner(Library(compiled_islands(graph)) if graph.islands else None)
+    if not graph.islands:
+        return _runner(None)
+    regions = RegionCalls([RegionSession.of(region, 1) for region in graph.regions])
+    return _runner(Library(compiled_islands(graph), regions))
 
 
 def from_file(path: Path) -> RunIsland:

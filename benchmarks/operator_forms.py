@@ -58,15 +58,16 @@ class Case:
 
 
 def cases(sketches: Iterable[Sketch], most: int) -> Iterator[Case]:
-    """Yield the sketches that onnxruntime runs and that have a form, at most so many of each
-    form."""
-    seen: dict[Form, int] = defaultdict(int)
+    """Yield the sketches that onnxruntime runs and that have a form, at most so many of each form
+    along each axis."""
+    seen: dict[tuple[Form, int | None], int] = defaultdict(int)
     for number, sketch in enumerate(sketches):
         model, inputs = sketch.model(f"n{number}")
         form = Forms(NormalGraph(model, ())).of(model.graph.node[0])
-        if form is None or seen[form] >= most:
+        axis = next((a.i for a in sketch.attributes if a.name == "axis"), None)
+        if form is None or seen[form, axis] >= most:
             continue
-        seen[form] += 1
+        seen[form, axis] += 1
         try:
             session = onnxruntime.InferenceSession(
                 model.SerializeToString(), _reference_options(), providers=["CPUExecutionProvider"]
@@ -233,8 +234,8 @@ def main(
                 if said:
                     bad.setdefault(case.form, said)
         print(f"opset {opset}: {len(found):,} cases, {len(bad):,} forms are wrong", flush=True)
-        _write(table, FormTable([*kept, *(judged - set(bad))]))
     judges.close()
+    _write(table, FormTable([*kept, *(judged - set(bad))]))
     if wrong is not None:
         wrong.write_text("\n".join(f"{form}: {said}" for form, said in sorted(bad.items())))
 

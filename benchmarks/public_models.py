@@ -56,10 +56,10 @@ SHAPES: Sequence[tuple[str, Mapping[str, tuple[int, ...]]]] = (
     ("rapidocr_onnxruntime/*_cls_*", {"x": (1, 3, 48, 192)}),
     ("silero_vad/*_sequence*", {"input": (4, 576)}),
     ("silero_vad/*", {"input": (1, 576), "state": (2, 1, 128)}),
-    ("speechmos/*/aecmos_models/*", {"input": (1, 3, 400, 160)}),
-    ("speechmos/*/plcmos_models/*", {"degraded_audio": (1, 1, 300, 257), "rater_embed": (1, 64)}),
-    ("speechmos/*/sig_bak_ovr*", {"input_1": (1, 144160)}),
-    ("speechmos/*/model_v8*", {"input_1": (1, 900, 120)}),
+    ("speechmos/*aecmos_models/*", {"input": (1, 3, 400, 160)}),
+    ("speechmos/*plcmos_models/*", {"degraded_audio": (1, 1, 300, 257), "rater_embed": (1, 64)}),
+    ("speechmos/*sig_bak_ovr*", {"input_1": (1, 144160)}),
+    ("speechmos/*model_v8*", {"input_1": (1, 900, 120)}),
     ("speechmos/*", {"input_1": (1, 901, 161)}),
 )
 """Sizes of dynamic inputs, by the path of a model; those that are static need none."""

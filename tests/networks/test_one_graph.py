@@ -50,10 +50,6 @@ def test_inspect_tune_build_and_manifest_have_the_same_workloads(
         options = BuildOptions(
             str(path), folder / "built", machine, trials=0, calibration=calibration, tolerance=10.0
         )
-        if not tuned:
-            with pytest.raises(TilewrightError):
-                build_artifact(LocalRunner(), options)
-            return
         layers = [
             as_object(row)
             for row in as_list(build_artifact(LocalRunner(), options).manifest["layers"])

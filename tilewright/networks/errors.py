@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tilewright.core.errors import TilewrightError
 
 
@@ -70,8 +72,10 @@ class UncompilableError(ImportFailedError):
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what a library says, or the kind of error where it says nothing."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """The first line of what a library says, without onnxruntime's numbers of errors, or the kind
+    of error where it says nothing."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", line)
 
 
 def last_line(error: Exception) -> str:

@@ -6,7 +6,9 @@ A tensor may lack its data ("stub"): its shape is all that workload extraction n
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
 from pathlib import Path, PurePosixPath
 
 import onnx
@@ -118,6 +120,43 @@ def _node_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
             yield from _graph_tensors(graph)
 
 
+def node_reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the tensors that a node reads, including those that its subgraphs capture."""
+    yield from (name for name in node.input if name)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            own = {value.name for value in (*graph.input, *graph.initializer)}
+            for inner in graph.node:
+                yield from (name for name in node_reads(inner) if name not in own)
+                own.update(inner.output)
+            yield from (info.name for info in graph.output if info.name not in own)
+
+
+def nodes_in_order(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Return nodes in topological order, as near to the given order as possible.
+
+    Nodes that wait for each other are left out.
+    """
+    makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
+    before = [{makers[name] for name in node_reads(node) if name in makers} for node in nodes]
+    after: dict[int, list[int]] = {}
+    for i, numbers in enumerate(before):
+        for j in numbers:
+            after.setdefault(j, []).append(i)
+    missing = list(map(len, before))
+    ready = [i for i, count in enumerate(missing) if not count]
+    heapify(ready)
+    ordered = []
+    while ready:
+        i = heappop(ready)
+        ordered.append(nodes[i])
+        for j in after.get(i, ()):
+            missing[j] -= 1
+            if not missing[j]:
+                heappush(ready, j)
+    return ordered
+
+
 def _parse(path: Path) -> onnx.ModelProto:
     try:
         if not path.is_file():
@@ -126,13 +165,19 @@ def _parse(path: Path) -> onnx.ModelProto:
             raise ModelFileError(
                 f"'{path}' is larger than 2 GiB; save its weights as external data instead"
             )
-        return onnx.ModelProto.FromString(path.read_bytes())
+        model = onnx.ModelProto.FromString(path.read_bytes())
     except OSError as error:
         raise ModelFileError(f"cannot read '{path}': {error.strerror}") from error
     except DecodeError:
         raise ModelFileError(
             f"'{path}' is not an ONNX model, or is cut off; export or copy it again"
         ) from None
+    nodes = list(model.graph.node)  # onnxruntime takes them in any order
+    ordered = nodes_in_order(nodes)
+    if len(ordered) == len(nodes) and any(map(operator.is_not, ordered, nodes)):
+        del model.graph.node[:]
+        model.graph.node.extend(ordered)
+    return model
 
 
 def _check_tensor(tensor: onnx.TensorProto, path: Path) -> None:

@@ -57,6 +57,7 @@ class OnnxSource:
         self._refused = dict(refused)
         self._imported = imported
         self._known = bool(missing)  # onnxruntime does not know what could not be converted
+        self._accepted = False
 
     def weighted(self) -> onnx.ModelProto:
         """The model with all of its data."""
@@ -81,7 +82,8 @@ class OnnxSource:
         from tilewright.networks.relax.partition import partition
 
         weightless = without_weights(to_qdq(self._model))
-        _check(raise_opset(weightless))
+        if not self._accepted:
+            _check(raise_opset(weightless))
         imported = import_compiled(
             lambda: fixed_graph(weightless, self._input_shapes), self._refused, weightless=True
         )
@@ -108,7 +110,7 @@ class OnnxSource:
     def _check_known(self) -> None:
         """Raise as `check_known`, before any other work."""
         if not self._known:
-            check_known(self.name, without_weights(self._model))
+            self._accepted = check_known(self.name, without_weights(self._model))
             self._known = True
 
     def _check_missing(self) -> None:
@@ -192,7 +194,7 @@ def refuse_unsupported(name: str, unsupported: Mapping[str, tuple[str, str]]) ->
 
 
 def _check(model: onnx.ModelProto) -> None:
-    """ONNX's own checker; raises `ModelFileError`."""
+    """ONNX's own checker, which is stricter than onnxruntime; raises `ModelFileError`."""
     try:
         onnx.checker.check_model(weights_as_inputs(model))
     except onnx.checker.ValidationError as error:

@@ -222,11 +222,11 @@ def _other(
     operator: Operator, examined: Examined, reports: Mapping[str, OperatorReport], slowdown: float
 ) -> OperatorReport:
     name = operator.name
+    if name in examined.unsupported:
+        return OperatorReport(name, "", "unsupported", *examined.unsupported[name])
     if (reason := examined.outside.get(name)) is not None:
         seconds = slowdown * _cpu_seconds(operator, examined)
         return OperatorReport(name, "", "onnxruntime", reason, cpu_seconds=seconds)
-    if name in examined.unsupported:
-        return OperatorReport(name, "", "unsupported", *examined.unsupported[name])
     if name in examined.found.constant_nodes:
         return OperatorReport(name, "", "cpu", "no work: computed once, from weights alone")
     readers = examined.readers.get(name, ())

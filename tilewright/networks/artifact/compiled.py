@@ -417,6 +417,8 @@ def open_library(
     them. Raises `ArtifactError`, and `KeyError` and `ValueError` for what is not as it is built."""
     listed = as_object(manifest["files"])
     regions = tuple(name for name in listed if name.startswith(inner + PREFIX))
+    if inner + LIBRARY not in listed and (manifest["layers"] or not regions):
+        raise ArtifactError(f"{folder / inner} lists no {LIBRARY} and no regions; {AGAIN}")
     large = [name for name in (inner + WEIGHTS, inner + CHECK, *regions) if name in listed]
     others = {key: said for key, said in listed.items() if key not in large}
     files: dict[str, bytes | NDArray[np.uint8]] = {

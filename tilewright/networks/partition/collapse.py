@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 
 import onnx
 from onnx import TensorProto, helper
 
 from tilewright.networks.graph import STANDARD_DOMAINS, NormalGraph, Shape
 from tilewright.networks.graph_macs import graph_macs
-from tilewright.networks.partition.regions import Cause, Region, node_reads
+from tilewright.networks.onnx_file import node_reads, nodes_in_order
+from tilewright.networks.partition.regions import Cause, Region
 
 DOMAIN, REGION = "tilewright", "Region"
 """The operator that stands for a region in the compiled part."""
@@ -88,31 +88,9 @@ def collapse(normal: NormalGraph, regions: Sequence[Region]) -> NormalGraph:
             )  # fmt: skip
     outputs = [info.name for info in normal.graph.output]
     inputs = [info.name for info in normal.graph.input]
-    model = _part(normal, _sorted(nodes), inputs, outputs)
+    model = _part(normal, nodes_in_order(nodes), inputs, outputs)
     model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     return NormalGraph(model, normal.operators, dict(normal.absorbed), normal.notes)
-
-
-def _sorted(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Return nodes in topological order, as near to the given order as possible."""
-    makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
-    before = [{makers[name] for name in node_reads(node) if name in makers} for node in nodes]
-    after: dict[int, list[int]] = {}
-    for i, numbers in enumerate(before):
-        for j in numbers:
-            after.setdefault(j, []).append(i)
-    missing = list(map(len, before))
-    ready = [i for i, count in enumerate(missing) if not count]
-    heapify(ready)
-    ordered = []
-    while ready:
-        i = heappop(ready)
-        ordered.append(nodes[i])
-        for j in after.get(i, ()):
-            missing[j] -= 1
-            if not missing[j]:
-                heappush(ready, j)
-    return ordered
 
 
 def _part(

@@ -9,9 +9,8 @@ from onnx import helper, numpy_helper
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.graph import Absorbed, NormalGraph
-from tilewright.networks.onnx_file import COMPUTABLE, is_stub, stub
+from tilewright.networks.onnx_file import COMPUTABLE, is_stub, node_reads, stub
 from tilewright.networks.onnxruntime_options import failures, quiet_options
-from tilewright.networks.partition.regions import node_reads
 
 onnxruntime = lazy_module("onnxruntime")
 

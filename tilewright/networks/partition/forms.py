@@ -9,7 +9,7 @@ the results with those of onnxruntime.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -54,6 +54,8 @@ MODES = frozenset((
 are given: their values are sizes, positions and numbers."""
 WEIGHTED = frozenset(("Conv", "ConvInteger", "ConvTranspose", "QLinearConv"))
 """Operators whose `kernel_shape` repeats a part of the shape of their weights."""
+NO_AXES = "noop_with_empty_axes=1"
+"""What a form says of a reduction that does nothing without axes; not where axes are given."""
 ELEMENT_TYPES = frozenset(("to", "dtype", "output_dtype"))
 
 
@@ -62,7 +64,7 @@ class Form:
     """A form of an operator. `inputs` holds one text per input: its element type and rank, `c` for
     a constant, `0` for a tensor without elements, "-" for an input that is left out; an operator
     with any number of inputs has its kinds of inputs once each and "*". `outputs` says of each
-    output whether it is read."""
+    output whether it is read; "*" stands for any number of outputs."""
 
     operator: str
     since: int
@@ -99,8 +101,12 @@ class Forms:
         attributes = _attributes(node, schema)
         if inputs is None or attributes is None:
             return None
+        if len(node.input) > 1 and self._shapes.get(node.input[1]) != (0,):
+            attributes = " ".join(word for word in attributes.split() if word != NO_AXES)
         name = f"{domain}.{node.op_type}" if domain else node.op_type
         outputs = "".join(str(int(name in self._read)) for name in node.output).rstrip("0")
+        if len(node.output) > 1 and schema is not None and _is_variadic(schema.outputs):
+            outputs = "*"
         since = 1 if schema is None else int(schema.since_version)
         return Form(name, since, attributes, inputs, outputs)
 
@@ -122,12 +128,14 @@ class Forms:
                 found.append(f"{_type_name(kind)}:{len(shape)}{constant}{empty}")
         while found and found[-1] == "-":
             found.pop()
-        variadic = (
-            schema is not None
-            and bool(schema.inputs)
-            and (schema.inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic)
-        )
+        variadic = schema is not None and _is_variadic(schema.inputs)
         return (*sorted(set(found)), "*") if variadic and len(found) > 1 else tuple(found)
+
+
+def _is_variadic(parameters: Sequence[onnx.defs.OpSchema.FormalParameter]) -> bool:
+    """Whether an operator has any number of inputs or outputs."""
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return bool(parameters) and bool(parameters[-1].option == variadic)
 
 
 @cache
@@ -146,6 +154,8 @@ def _attributes(node: onnx.NodeProto, schema: onnx.defs.OpSchema | None) -> str 
     found = []
     for attribute in sorted(node.attribute, key=lambda each: str(each.name)):
         text = _attribute(attribute)
+        if attribute.name == "axis" and attribute.type == AttributeProto.INT:
+            continue  # a position, which is drawn
         if attribute.name == "kernel_shape" and node.op_type in WEIGHTED:
             continue
         if attribute.type == AttributeProto.FLOAT and _default_of(attribute, schema) is not None:

@@ -12,43 +12,67 @@ from tilewright.core.lazy_module import lazy_module
 from tilewright.core.sanitize import printable
 from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError, first_line
 from tilewright.networks.graph import STANDARD_DOMAINS
+from tilewright.networks.onnx_opset import OPSET, raise_opset
 from tilewright.networks.onnxruntime_options import failures, quiet_options
 from tilewright.networks.strip_weights import weights_as_inputs
 
 onnxruntime = lazy_module("onnxruntime")
 
 
-def check_known(name: str, weightless: onnx.ModelProto) -> None:
+def check_known(name: str, weightless: onnx.ModelProto) -> bool:
     """Check that onnxruntime knows all of a model, which may lack the data of weights.
 
     Args:
         name: what messages call the model.
         weightless: the model.
 
+    Returns:
+        Whether onnxruntime accepts the model without the data of its weights, which some operators
+        need.
+
     Raises:
         UnsupportedOperatorError: an operator is of no known domain or type, or has no kernel for
             its element types.
-        ModelFileError: the opset or the IR version is newer than onnxruntime supports.
+        ModelFileError: the opset or the IR version is newer than onnxruntime supports, or shapes
+            contradict each other.
     """
     own = {(function.domain, function.name) for function in weightless.functions}
     for node in _nodes(weightless):
         domain = "" if node.domain in STANDARD_DOMAINS else node.domain
         if (domain, node.op_type) not in _operators() | own:
-            operator = f"{node.domain}.{node.op_type}" if domain else node.op_type
+            operator = f"{node.domain}.{node.op_type}" if domain else f"{node.op_type}"
             raise UnsupportedOperatorError(
-                f"operator '{printable(node.name) or node.output[0]}' of '{name}' is "
+                f"operator '{printable(_node_name(node))}' of '{name}' is "
                 f"{printable(operator)}, which neither Tilewright nor onnxruntime "
                 f"{onnxruntime.__version__} knows; export the model with standard operators"
             )
+    try:
+        _open(weightless)
+    except failures() as error:
+        said = first_line(error)
+        if _opset(weightless) < OPSET and _opens(raise_opset(weightless)):
+            return False  # onnxruntime has no kernels for operators this old, but for newer ones
+        _refuse(name, weightless, said)
+        return False
+    return True
+
+
+def _open(weightless: onnx.ModelProto) -> None:
+    """Let onnxruntime read a model. Raises what it raises."""
     options = quiet_options()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    onnxruntime.InferenceSession(
+        weights_as_inputs(weightless).SerializeToString(), options,
+        providers=["CPUExecutionProvider"],
+    )  # fmt: skip
+
+
+def _opens(weightless: onnx.ModelProto) -> bool:
     try:
-        onnxruntime.InferenceSession(
-            weights_as_inputs(weightless).SerializeToString(), options,
-            providers=["CPUExecutionProvider"],
-        )  # fmt: skip
-    except failures() as error:
-        _refuse(name, weightless, first_line(error))
+        _open(weightless)
+    except failures():
+        return False
+    return True
 
 
 def _refuse(name: str, model: onnx.ModelProto, said: str) -> None:
@@ -65,12 +89,21 @@ def _refuse(name: str, model: onnx.ModelProto, said: str) -> None:
             f"'{name}' is written in opset {_opset(model)}, and {version} supports at most opset "
             f"{found[2]}; export the model in an older opset"
         )
+    if found := re.search(r"Node \((.*)\) Op \((\w+)\) \[ShapeInferenceError\] (.*)", said):
+        raise ModelFileError(
+            f"'{name}' contradicts itself: operator '{printable(found[1]) or found[2]}' "
+            f"({found[2]}): {found[3]}; export it again"
+        )
     if found := re.search(r"find an implementation for (\w+)\(\d+\) node with name '(.*)'", said):
         raise UnsupportedOperatorError(
             f"operator '{printable(found[2]) or found[1]}' ({found[1]}) of '{name}' has no kernel "
             f"for its element types in {version}; cast its inputs to other types, or export the "
             "model without it"
         )
+
+
+def _node_name(node: onnx.NodeProto) -> str:
+    return str(node.name or next(iter(node.output), node.op_type))
 
 
 def _opset(model: onnx.ModelProto) -> int:

@@ -7,14 +7,14 @@ level back to its own, so operators of one level that are connected can run toge
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx
 
 from tilewright.networks.graph import NormalGraph, Shape, data_inputs
 from tilewright.networks.macs import Operands, count
-from tilewright.networks.onnx_file import COMPUTABLE
+from tilewright.networks.onnx_file import COMPUTABLE, node_reads
 
 NOTHING = "nothing of the network has a kernel"
 LAST = -1
@@ -69,18 +69,6 @@ def whole_region(normal: NormalGraph, regions: Iterable[Region]) -> Region:
         True,
         causes,
     )
-
-
-def node_reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the tensors that a node reads, including those that its subgraphs capture."""
-    yield from (name for name in node.input if name)
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            own = {value.name for value in (*graph.input, *graph.initializer)}
-            for inner in graph.node:
-                yield from (name for name in node_reads(inner) if name not in own)
-                own.update(inner.output)
-            yield from (info.name for info in graph.output if info.name not in own)
 
 
 @dataclass

@@ -4,8 +4,8 @@ forms, unless sizes or values, of which a form says nothing, are in the way."""
 from __future__ import annotations
 
 from tilewright.networks.graph import STANDARD_DOMAINS, NormalGraph, data_inputs
+from tilewright.networks.onnx_file import node_reads
 from tilewright.networks.partition.forms import Forms, FormTable
-from tilewright.networks.partition.regions import node_reads
 from tilewright.networks.recurrent.operators import GATES, obstacle
 
 

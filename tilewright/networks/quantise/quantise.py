@@ -14,6 +14,7 @@ from tilewright.networks.errors import NothingToQuantise, QuantisationError
 from tilewright.networks.graph import NormalGraph
 from tilewright.networks.normalise import normalise
 from tilewright.networks.onnx_source import OnnxSource
+from tilewright.networks.partition.inferred import complete_shapes
 from tilewright.networks.quantise.bn_folding import folded
 from tilewright.networks.quantise.channels import by_channel
 from tilewright.networks.quantise.exponents import MOST, choose
@@ -98,6 +99,7 @@ def quantise(
             "float model it was made of"
         )
     normal = folded(model, input_shapes or {})
+    complete_shapes(normal)  # behind operators of onnxruntime's own
     samples = samples or default_samples(model, inputs_of(normal))
     if not samples.feeds:
         raise QuantisationError("there are no calibration samples; give at least one")
