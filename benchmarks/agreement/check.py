@@ -145,7 +145,11 @@ def _check(
         assert not artifact.rows
         stages.stage = "running"
         made = [artifact.infer(feed) for feed in feeds]
-        stages.found = replace(stages.found, outputs=tuple(differences(model, expected, made)))
+        found = tuple(differences(model, expected, made))
+        stages.found = replace(
+            stages.found, outputs=found, stated=(0.0,) * len(found),
+            verified=artifact.output_error() <= artifact.tolerance,
+        )  # fmt: skip
         stages.stage = ""
         return
     assert isinstance(artifact, Artifact)

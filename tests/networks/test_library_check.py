@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ Arrays = Mapping[str, Array]
 
 class Network:
     """A source model in numpy, with inputs of these shapes and types."""
+
+    constants: Sequence[int] = ()
 
     def __init__(
         self, kinds: Mapping[str, tuple[tuple[int, ...], str]], run: Callable[[Arrays], Arrays]
@@ -62,6 +64,20 @@ def test_integers_are_those_that_the_model_accepts() -> None:
     assert max(sample.inputs["b"].max() for sample in samples) > 99
     zeros = next(sample for sample in samples if sample.kind == "zero")
     assert not zeros.inputs["a"].any()  # one input accepts what the other does not
+
+
+def test_a_constant_of_the_model_is_tried_where_it_refuses_other_integers() -> None:
+    """As of a network that knows one sampling rate."""
+
+    def run(inputs: Arrays) -> Arrays:
+        if inputs["rate"] != 16000:
+            raise InputError("another rate")
+        return {"y": inputs["x"]}
+
+    kinds = {"x": ((1, 4), "float32"), "rate": ((), "int64")}
+    samples = list(draw_samples(kinds, run, (24000, 16000)))
+    assert {int(sample.inputs["rate"]) for sample in samples} == {16000}
+    assert len(samples) > 3
 
 
 def test_a_model_that_accepts_no_integers_is_refused_with_its_own_words() -> None:

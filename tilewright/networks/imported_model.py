@@ -38,7 +38,7 @@ def seeded_inputs(
 class Whole:
     """A network with its weights: a flat view of the module, whose parameters are `inputs`, and
     who computes it without any of that: arrays by input name in, by output name out. The module
-    calls onnxruntime for `regions`."""
+    calls onnxruntime for `regions`. `constants` are single integers that the network holds."""
 
     flat: FlatGraph
     inputs: tuple[str, ...]
@@ -46,6 +46,7 @@ class Whole:
     reference: Callable[[Mapping[str, Array]], Mapping[str, Array]]
     reference_name: str
     regions: tuple[RegionModel, ...] = ()
+    constants: tuple[int, ...] = ()
 
     def seeded_inputs(self, seed: int = 0) -> dict[str, Array]:
         """As `seeded_inputs`, in the shapes of its own inputs."""

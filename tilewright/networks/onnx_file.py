@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import TensorProto, external_data_helper, helper
+from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from tilewright.core.files import write_atomically
 from tilewright.networks.errors import ModelFileError
@@ -101,6 +101,18 @@ def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     for function in model.functions:
         for node in function.node:
             yield from _node_tensors(node)
+
+
+def lone_integers(model: onnx.ModelProto) -> tuple[int, ...]:
+    """Return the integers above 8 that are constants of a model by themselves, at most 16."""
+    found = {
+        int(numpy_helper.to_array(tensor).item())
+        for tensor in all_tensors(model)
+        if tensor.data_type in (TensorProto.INT32, TensorProto.INT64)
+        and math.prod(tensor.dims) == 1
+        and tensor.data_location != TensorProto.EXTERNAL
+    }
+    return tuple(sorted((each for each in found if each > 8), reverse=True))[:16]
 
 
 def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

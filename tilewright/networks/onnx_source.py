@@ -14,6 +14,7 @@ from tilewright.networks.graph_macs import graph_macs
 from tilewright.networks.imported_model import Whole
 from tilewright.networks.model_analysis import Examined
 from tilewright.networks.normalise import fixed_graph
+from tilewright.networks.onnx_file import lone_integers
 from tilewright.networks.onnx_opset import raise_opset
 from tilewright.networks.onnx_qoperator import to_qdq
 from tilewright.networks.onnx_reference import reference_model
@@ -24,7 +25,7 @@ from tilewright.networks.partition.importing import (
     import_compiled,
     import_whole,
 )
-from tilewright.networks.partition.known_operators import check_known
+from tilewright.networks.partition.known_operators import check_known, has_branches, opens
 from tilewright.networks.partition.last_regions import LastRegions
 from tilewright.networks.partition.regions import Region
 from tilewright.networks.static_shapes import fixed_inputs
@@ -157,7 +158,10 @@ class OnnxSource:
         )
         inputs = tuple(info.name for info in data_inputs(whole))
         outputs = tuple(info.name for info in whole.graph.output)
-        return LastRegions((RegionModel(whole, inputs, outputs, operators, causes, macs),), whole)
+        own = whole
+        if has_branches(whole) and not opens(whole, optimised=True):
+            own = self._weighted()  # static sizes contradict a branch that is never taken
+        return LastRegions((RegionModel(own, inputs, outputs, operators, causes, macs),), whole)
 
     def whole(self) -> Whole:
         """What is compiled with the regions inside it, with onnxruntime as the reference; raises as
@@ -177,6 +181,7 @@ class OnnxSource:
             ModelRunner(model, outputs),
             "onnxruntime",
             imported.regions,
+            lone_integers(model),
         )
 
 

@@ -68,10 +68,17 @@ _OF_INTEGERS = (
 little of what a large integer does."""
 
 
-def draw_samples(kinds: Kinds, reference: Reference) -> Iterator[NetworkSample]:
+def draw_samples(
+    kinds: Kinds, reference: Reference, constants: Sequence[int] = ()
+) -> Iterator[NetworkSample]:
     """Yield samples of several kinds, each with the outputs of the source model.
 
     The first one has standard-normal floats. A later one that the model refuses is left out.
+
+    Args:
+        kinds: shapes and types of the inputs.
+        reference: runs the source model.
+        constants: integers that the model holds, which are tried where it refuses all others.
 
     Raises:
         InputError: the model refuses the first sample, whatever integers are in it.
@@ -82,7 +89,7 @@ def draw_samples(kinds: Kinds, reference: Reference) -> Iterator[NetworkSample]:
         for number, (name, (shape, dtype)) in enumerate(kinds.items())
         if name not in names
     }
-    base, outputs = base_integers(kinds, names, normal, reference)
+    base, outputs = base_integers(kinds, names, normal, reference, constants)
     yield NetworkSample("normal", {**normal, **base}, outputs)
     wanted = (*_SAMPLES[1:], *(_OF_INTEGERS if base else ()))
     for each in wanted:
@@ -170,22 +177,38 @@ def draw_words(shape: Sequence[int], rng: np.random.Generator) -> Array:
 
 
 def base_integers(
-    kinds: Kinds, names: Sequence[str], others: Feed, reference: Reference
-) -> tuple[dict[str, Array], Feed]:
+    kinds: Kinds, names: Sequence[str], others: Feed, reference: Reference,
+    constants: Sequence[int] = (),
+) -> tuple[dict[str, Array], Feed]:  # fmt: skip
     """Return integers that the model accepts in all inputs of these names, beside the `others`, and
-    its outputs. Raises `InputError` where it refuses all kinds."""
+    its outputs. Where it refuses all kinds, `constants` are tried: a model compares an input with
+    the sampling rates or the modes that it knows. Raises `InputError` where it refuses all."""
     refusal: InputError | None = None
-    for kind in INTEGERS if names else INTEGERS[:1]:
-        base = {
+    drawn = [
+        {
             name: draw_integers(kind, kinds, name, np.random.default_rng([0, number]))
             for number, name in enumerate(names)
         }
+        for kind in (INTEGERS if names else INTEGERS[:1])
+    ]
+    drawn += [{**drawn[0], **_filled(kinds, names, constant)} for constant in constants if names]
+    for base in drawn:
         try:
             return base, reference({**others, **base})
         except InputError as error:
             refusal = refusal or error
     assert refusal is not None
     raise refusal
+
+
+def _filled(kinds: Kinds, names: Sequence[str], value: int) -> dict[str, Array]:
+    """Return arrays full of a number, of the inputs whose integers are large enough for it."""
+    found = {}
+    for name in names:
+        shape, dtype = kinds[name]
+        if dtype not in ("bool", TEXT) and np.iinfo(dtype).max >= value:
+            found[name] = np.full(shape, value, dtype)
+    return found
 
 
 def _tried(reference: Reference, inputs: Feed) -> Feed | None:

@@ -125,9 +125,11 @@ def region_lines(manifest: Mapping[str, Json]) -> list[str]:
         kinds = [as_text(as_object(each)["operator"]) for each in as_list(row["operators"])]
         counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
         size = as_int(as_object(as_object(manifest["files"])[as_text(row["file"])])["bytes"])
+        macs = as_int(row["macs"])  # 0 where shapes depend on values
+        work = f"{mega(macs)} MMAC, " if macs else ""
         lines.append(
             f"  onnxruntime runs {len(kinds)} {plural(len(kinds), 'operator')} "
-            f"({mega(as_int(row['macs']))} MMAC, {size / MEBI:.2f} MiB): {counts}"
+            f"({work}{size / MEBI:.2f} MiB): {counts}"
         )
         causes = [as_object(each) for each in as_list(row["causes"])]
         if causes:

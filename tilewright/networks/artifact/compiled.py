@@ -367,7 +367,8 @@ class CompiledArtifact:
     def _run_compiled(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """What the compiled part gives, by name; nothing where all runs in onnxruntime."""
         if not self._compiled:
-            self._regions.open(chosen_threads(self._threads, self._built_for))
+            if not self._regions.are_open:
+                self._regions.open(chosen_threads(self._threads, self._built_for))
             return {}
         return dict(zip(self._gives, self._ready(self._read(arrays)), strict=True))
 

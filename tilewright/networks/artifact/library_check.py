@@ -50,6 +50,10 @@ class SourceModel(Protocol):
     def reference(self) -> Callable[[Mapping[str, Array]], Mapping[str, Array]]:
         """Runs the source model."""
 
+    @property
+    def constants(self) -> Sequence[int]:
+        """Single integers that the model holds."""
+
 
 @dataclass(frozen=True)
 class OutputDifference:
@@ -70,7 +74,7 @@ def samples_of(source: SourceModel) -> list[NetworkSample]:
     }
     found: list[NetworkSample] = []
     size = 0
-    for sample in draw_samples(kinds, source.reference):
+    for sample in draw_samples(kinds, source.reference, source.constants):
         size += sum(a.nbytes for feed in (sample.inputs, sample.outputs) for a in feed.values())
         if found and size > MOST_BYTES:
             break

@@ -1,8 +1,9 @@
-"""Computes constants with onnxruntime that compiled code does not: operators of weights alone."""
+"""Computes operators of constants alone with onnxruntime."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import onnx
 from onnx import helper, numpy_helper
@@ -11,6 +12,7 @@ from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.graph import Absorbed, NormalGraph
 from tilewright.networks.onnx_file import COMPUTABLE, is_stub, node_reads, stub
 from tilewright.networks.onnxruntime_options import failures, quiet_options
+from tilewright.networks.partition.forms import STORED
 
 onnxruntime = lazy_module("onnxruntime")
 
@@ -23,14 +25,18 @@ MOST_ELEMENTS = 1 << 26
 FOLDED = "computed once by onnxruntime, from constants alone"
 
 
-def fold_constants(normal: NormalGraph, reasons: dict[str, str]) -> None:
-    """Fold the operators of constants alone that are not compiled, in place: a region without
-    inputs would compute the same at each inference. Without the data of weights, the results have
-    none either.
+def fold_constants(normal: NormalGraph, reasons: Mapping[str, str]) -> bool:
+    """Fold the operators of constants alone, in place: a region without inputs would compute the
+    same at each inference, and other operators are known by whether their inputs are constant.
+    Operators that the importer reads weights through stay, if they are compiled. Without the data
+    of weights, the results have none either.
 
     Args:
         normal: the graph.
-        reasons: why operators are not compiled, by name; those that are folded are removed.
+        reasons: why operators are not compiled, by name.
+
+    Returns:
+        Whether an operator was folded.
     """
     tensors, shapes, types = normal.tensors(), normal.shapes(), normal.types()
     outputs = {info.name for info in normal.graph.output}
@@ -42,26 +48,26 @@ def fold_constants(normal: NormalGraph, reasons: dict[str, str]) -> None:
         constant = reads <= tensors.keys() | written.keys() and node.op_type not in RANDOM
         known = all(name in shapes and types.get(name) in COMPUTABLE for name in results)
         small = known and all(math.prod(shapes[name]) <= MOST_ELEMENTS for name in results)
-        behind = not reads.isdisjoint(written)
+        stored = node.op_type in STORED and node.name not in reasons
+        kept = stored and reads.isdisjoint(written)
         inside = outputs.isdisjoint(results)
-        if constant and reads and small and inside and (node.name in reasons or behind):
+        if constant and reads and small and inside and not kept:
             nodes.append(node)
             written |= dict.fromkeys(results, node)
     if not nodes:
-        return
+        return False
     read = {name for node in nodes for name in node_reads(node)} & tensors.keys()
     if any(is_stub(tensors[name]) for name in read):
         made = [stub(name, shapes[name], types[name]) for name in written]
     else:
         made = _computed(normal, nodes, [tensors[name] for name in sorted(read)], list(written))
     if not made:
-        return
+        return False
     for tensor in made:
         normal.add_tensor(tensor)
     names = {node.name for node in nodes}
     normal.remove(names, Absorbed(None, FOLDED))
-    for name in names:
-        reasons.pop(name, None)
+    return True
 
 
 def _computed(

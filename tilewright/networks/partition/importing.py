@@ -19,6 +19,7 @@ from tilewright.networks.partition.collapse import RegionModel, collapse, region
 from tilewright.networks.partition.constants import fold_constants
 from tilewright.networks.partition.forms import supported_forms
 from tilewright.networks.partition.inferred import complete_shapes
+from tilewright.networks.partition.known_operators import has_branches, opens
 from tilewright.networks.partition.regions import Region, find_regions, whole_region
 from tilewright.networks.partition.rules import reasons
 from tilewright.networks.strip_weights import weights_as_inputs
@@ -112,7 +113,8 @@ def import_compiled(
         fixed = read()
         complete_shapes(fixed)
         narrowed = reasons(fixed, supported_forms())
-        fold_constants(fixed, narrowed)
+        if fold_constants(fixed, narrowed):
+            narrowed = reasons(fixed, supported_forms())
         operators = {node.name for node in fixed.graph.node}
         origins = {name: _origin(name, operators) for name in known}
         named = {origin: known[name] for name, origin in origins.items() if origin is not None}
@@ -124,6 +126,8 @@ def import_compiled(
         except OperatorImportError as error:
             failed = {error.operator: str(error)}
         else:
+            if not core.dynamic and not all(_runs(fixed, region) for region in regions):
+                return Imported(None, fixed, [whole_region(fixed, regions)], known)
             if not core.dynamic:
                 return Imported(core, fixed, regions, known)
             failed = dict.fromkeys(core.dynamic, "the shape of its result depends on values")
@@ -134,6 +138,13 @@ def import_compiled(
                 known.update(dict.fromkeys(operators, reason))
             else:
                 known[origin] = reason
+
+
+def _runs(fixed: NormalGraph, region: Region) -> bool:
+    """Whether onnxruntime takes a region. With static shapes, those of a branch that is never taken
+    may contradict each other; the network as it stands in its file has fewer."""
+    model = region_model(fixed, region).model
+    return not has_branches(model) or opens(model)
 
 
 def _takes_text(fixed: NormalGraph) -> bool:

@@ -50,29 +50,36 @@ def check_known(name: str, weightless: onnx.ModelProto) -> bool:
         _open(weightless)
     except failures() as error:
         said = first_line(error)
-        if _opset(weightless) < OPSET and _opens(raise_opset(weightless)):
+        if _opset(weightless) < OPSET and opens(raise_opset(weightless)):
             return False  # onnxruntime has no kernels for operators this old, but for newer ones
         _refuse(name, weightless, said)
         return False
     return True
 
 
-def _open(weightless: onnx.ModelProto) -> None:
+def _open(model: onnx.ModelProto, *, optimised: bool = False) -> None:
     """Let onnxruntime read a model. Raises what it raises."""
     options = quiet_options()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        model = weights_as_inputs(model)
     onnxruntime.InferenceSession(
-        weights_as_inputs(weightless).SerializeToString(), options,
-        providers=["CPUExecutionProvider"],
-    )  # fmt: skip
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
 
 
-def _opens(weightless: onnx.ModelProto) -> bool:
+def opens(model: onnx.ModelProto, *, optimised: bool = False) -> bool:
+    """Whether onnxruntime takes a model, which may lack the data of weights."""
     try:
-        _open(weightless)
+        _open(model, optimised=optimised)
     except failures():
         return False
     return True
+
+
+def has_branches(model: onnx.ModelProto) -> bool:
+    """Whether an operator of a model has a graph of its own, as `If` and `Loop` have."""
+    return any(a.HasField("g") for node in model.graph.node for a in node.attribute)
 
 
 def _refuse(name: str, model: onnx.ModelProto, said: str) -> None:

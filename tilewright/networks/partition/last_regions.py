@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import onnx
@@ -12,6 +13,7 @@ from onnx import TensorProto, helper
 
 from tilewright.networks.graph import data_inputs
 from tilewright.networks.imported_model import seeded_inputs
+from tilewright.networks.onnx_file import lone_integers
 from tilewright.networks.partition.collapse import RegionModel
 from tilewright.networks.sample_values import TEXT
 
@@ -46,11 +48,17 @@ class LastRegions:
         info = next(each for each in self.whole.graph.output if each.name == name)
         return self.shape_of(info) if info.type.tensor_type.HasField("shape") else None
 
-    def reference(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return the tensors that onnxruntime gives for the whole network, by output name."""
-        from tilewright.networks.quantise.session import runs
+    @cached_property
+    def reference(self) -> Callable[[Mapping[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
+        """Returns the tensors that onnxruntime gives for the whole network, by output name."""
+        from tilewright.networks.quantise.session import ModelRunner
 
-        return next(runs(self.whole, [info.name for info in self.tensors], [inputs]))
+        return ModelRunner(self.whole, [info.name for info in self.tensors])
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        """Single integers that the network holds."""
+        return lone_integers(self.whole)
 
     @property
     def tensors(self) -> list[onnx.ValueInfoProto]:

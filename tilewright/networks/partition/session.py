@@ -50,6 +50,7 @@ class RegionSession:
         threads: int,
     ) -> None:
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self._wanted = list(outputs)
         self._model, self._threads = model, threads
         self._session = PerProcess(self._create)
         self._session.get()
@@ -78,7 +79,7 @@ class RegionSession:
         """Return the outputs by name; `known` has at least the inputs. Raises `InputError`."""
         try:
             made = self._session.get().run(
-                list(self.outputs), {name: known[name] for name in self.inputs}
+                self._wanted, {name: known[name] for name in self.inputs}
             )
         except failures() as error:
             raise InputError(

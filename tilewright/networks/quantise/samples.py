@@ -22,6 +22,7 @@ from tilewright.core.files import MAX_UNPACKED_BYTES, unpack_arrays
 from tilewright.core.safe_files import UnsafeFile, read_plain
 from tilewright.networks.errors import InputError
 from tilewright.networks.graph import NormalGraph, Shape, data_inputs, static_shape
+from tilewright.networks.onnx_file import lone_integers
 from tilewright.networks.quantise.session import ModelRunner
 from tilewright.networks.sample_values import accepted, base_integers
 from tilewright.networks.zoo import digits
@@ -123,7 +124,7 @@ def _with_integers(model: onnx.ModelProto, inputs: Sequence[Input], samples: Sam
     reference = ModelRunner(model, [output.name for output in model.graph.output])
     kinds = {each.name: (each.shape, each.dtype.name) for each in inputs}
     others = {name: array for name, array in samples.feeds[0].items() if name not in free}
-    base, _ = base_integers(kinds, free, others, reference)
+    base, _ = base_integers(kinds, free, others, reference, lone_integers(model))
     found: list[Mapping[str, NDArray[Any]]] = []
     for seed, kind in enumerate(("sizes", "small", "large", "negative")):
         taken = accepted(kinds, kind, others, base, reference, seed)
