@@ -1,7 +1,8 @@
 """Builds an artifact: from a model to one folder that a simulator, a board or a process executes.
 
 for an accelerator   integer_network → choose_schedules → link_artifact
-for a processor      read_layers → choose_kernels → compile_library → write_library
+for a processor      read_layers → choose_kernels → compile_library → faster_in_onnxruntime
+                     → write_library
 for several sizes    read_sizes → (as above, a size) → join_sizes → write_library
 """
 
@@ -35,6 +36,7 @@ from tilewright.tuning.build_artifact import (
 from tilewright.tuning.build_cpu_library import (
     check_library,
     compile_library,
+    faster_in_onnxruntime,
     join_sizes,
     read_layers,
     read_sizes,
@@ -138,7 +140,12 @@ def compile_one(
     if not picks:
         return run(run_in_onnxruntime, options, target, network.network, warnings[0]).value
     try:
-        return run(compile_library, options, target, network, picks).value, warnings
+        made = run(compile_library, options, target, network, picks).value
+        chosen = options.sizes or options.schedules is not None
+        why = "" if chosen else run(faster_in_onnxruntime, network.network, made).value
+        if not why:
+            return made, warnings
+        return run(run_in_onnxruntime, options, target, network.network, why).value
     except UncompilableError as error:
         failed = {name: str(error) for name in error.operators if name not in refused}
         if not failed:

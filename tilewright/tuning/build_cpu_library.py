@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import networks
-from tilewright.core.files import Json, as_text
+from tilewright.core.cores import usable_cores
+from tilewright.core.files import Json, as_int, as_object, as_text
 from tilewright.networks.artifact import ArtifactError
 from tilewright.networks.artifact.accuracy import (
     OF_QUANTISED,
@@ -35,6 +38,7 @@ from tilewright.networks.float32 import is_quantised
 from tilewright.networks.neutral_padding import padding_obstacles
 from tilewright.networks.onnx_file import read
 from tilewright.networks.onnx_qoperator import to_qdq
+from tilewright.networks.partition.session import RegionSession
 from tilewright.networks.quantise.samples import Input, read_samples
 from tilewright.networks.strip_weights import without_weights
 from tilewright.targets.artifact_types import Pick
@@ -64,6 +68,12 @@ def check_library(options: BuildOptions, target: Target) -> None:
             )
 
 
+MANY_MACS = 100_000
+"""Multiply-accumulates of an operator. TVM's own code does about one in a nanosecond, and a call of
+onnxruntime takes some 10 us."""
+WORTH_IT = 1.1
+"""How much faster onnxruntime is where it runs a network by itself."""
+ROUNDS, MOST_SECONDS, LEAST_SECONDS = 20, 2.0, 1e-4
 NOTHING_COMPILED = "nothing of {} is compiled, onnxruntime runs all of it: {}"
 
 
@@ -89,13 +99,28 @@ def read_layers(
         options.model, options.input_shapes or None, options.seed, allow_code=options.allow_code
     )
     network.refuse(refused)
-    split = network.split()
-    if split.compiled is None:
-        return CpuNetwork(network, split, why=why_not_compiled(network))
-    whole = split.compiled.whole
-    layers = activated_layers(whole.flat, target.space, float_type_of(target))
-    why = "" if layers else f"no layer has a kernel on {target.name}"
-    return CpuNetwork(network, split, layers, why)
+    while True:
+        split = network.split()
+        if split.compiled is None:
+            return CpuNetwork(network, split, why=why_not_compiled(network))
+        whole = split.compiled.whole
+        layers = activated_layers(whole.flat, target.space, float_type_of(target))
+        slow = _without_kernel(split.compiled, layers)
+        if not slow:
+            why = "" if layers else f"no layer has a kernel on {target.name}"
+            return CpuNetwork(network, split, layers, why)
+        network.refuse(slow)
+
+
+def _without_kernel(compiled: Network, layers: Sequence[KernelLayer]) -> dict[str, str]:
+    """Operators that multiply much and have no kernel here, by name with the reason: onnxruntime
+    runs them faster than TVM's own code."""
+    ours = {name for layer in layers for name in (layer.call.node, *layer.names)}
+    return {
+        name: "no kernel of Tilewright computes it"
+        for name, macs in compiled.examined.found.macs.items()
+        if macs >= MANY_MACS and name not in ours
+    }
 
 
 def run_in_onnxruntime(
@@ -109,6 +134,34 @@ def run_in_onnxruntime(
         last, target, kind_of(options.target)[0].name, name=name, total_macs=last.regions[0].macs
     )
     return made, (NOTHING_COMPILED.format(name, why),)
+
+
+def faster_in_onnxruntime(network: Network, made: CompiledFiles) -> str:
+    """Return why onnxruntime runs all of a network of which it runs parts; "" if it does not.
+
+    It does where it takes at most 1 / `WORTH_IT` of the artifact's time on the same inputs and
+    threads, and long enough for a measurement to tell. Both are called in turns, after one call of
+    each.
+    """
+    if not made.manifest.get("regions"):
+        return ""
+    artifact = CompiledArtifact(made.manifest, made.files)
+    inputs = artifact.check_inputs()
+    keys = as_object(as_object(made.manifest["specification"])["keys"])
+    threads = as_int(keys.get("threads", usable_cores()))
+    (region,) = network.as_region().regions
+    session = RegionSession.of(region, threads)
+    taken: tuple[list[float], list[float]] = ([], [])
+    begun = time.perf_counter()
+    while len(taken[0]) < ROUNDS and time.perf_counter() - begun < MOST_SECONDS:
+        for seconds, call in zip(taken, (artifact.infer, session.run), strict=True):
+            start = time.perf_counter()
+            call(inputs)
+            seconds.append(time.perf_counter() - start)
+    ours, theirs = (float(np.median(each[1:] or each)) for each in taken)
+    if theirs < LEAST_SECONDS or ours < WORTH_IT * theirs:
+        return ""
+    return f"its compiled parts and onnxruntime together take {ours / theirs:.2f} times as long"
 
 
 def compile_library(

@@ -19,6 +19,7 @@ _STAGES = {
     "choose_kernels": "choosing schedules",
     "link_artifact": "linking",
     "compile_library": "compiling",
+    "faster_in_onnxruntime": "timing",
     "read_sizes": "reading",
     "join_sizes": "comparing sizes",
     "write_library": "writing",
