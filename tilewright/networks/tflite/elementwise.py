@@ -201,6 +201,12 @@ def _same_numbers(writer: Writer, operator: TfliteOperator) -> None:
     writer.write(result, writer.real(place, writer.layout(place)), writer.layout(place))
 
 
+def _densify(writer: Writer, operator: TfliteOperator) -> None:
+    """DENSIFY: a constant that is stored without its zeros, and was read with them."""
+    values = writer.constant(given(operator, 0), "its input")
+    writer.fold(output(operator), values)
+
+
 RULES: Mapping[str, Rule] = {
     **{
         kind: partial(_binary, op)
@@ -229,4 +235,5 @@ RULES: Mapping[str, Rule] = {
     "LOG_SOFTMAX": _softmax,
     "QUANTIZE": _same_numbers,
     "DEQUANTIZE": _same_numbers,
+    "DENSIFY": _densify,
 }  # fmt: skip

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.errors import ModelFileError
 from tilewright.networks.onnx_file import MAX_FILE_BYTES, MAX_NODES, MAX_TENSOR_ELEMENTS
+from tilewright.networks.tflite.sparse import DamagedTensor, dense
 
 tflite = lazy_module("tflite")
 
@@ -186,9 +187,7 @@ class _FlatbufferReader:
             )
         kind = self._types.get(table.Type(), f"type {table.Type()}")
         dtype = _DTYPES.get(kind, "")
-        data = None if table.Sparsity() is not None else self._data(table, name, shape, dtype)
-        if table.Sparsity() is not None:
-            kind, dtype = f"sparse {kind}", ""
+        data = self._data(table, name, shape, dtype)
         quantisation = self._quantisation(table.Quantization(), name, shape, dtype)
         return TfliteTensor(name, shape, kind, dtype, quantisation, data, bool(table.IsVariable()))
 
@@ -206,6 +205,8 @@ class _FlatbufferReader:
         if not length or not dtype:
             return None
         self._constant_bytes += length
+        if table.Sparsity() is not None:
+            return self._dense(table.Sparsity(), name, raw, shape, dtype)
         expected = math.prod(shape) * np.dtype(dtype).itemsize
         if raw.size != expected:
             self._refuse(
@@ -216,6 +217,19 @@ class _FlatbufferReader:
             self._refuse("uses the same data for tensors of more than 2 GiB")
         values: NDArray[Any] = raw.view(np.dtype(dtype).newbyteorder("<")).reshape(shape)
         return values
+
+    def _dense(
+        self, sparsity: Any, name: str, raw: NDArray[Any], shape: Shape, dtype: str
+    ) -> NDArray[Any]:
+        """Return a sparse constant with its zeros."""
+        kind = np.dtype(dtype).newbyteorder("<")
+        self._constant_bytes += math.prod(shape) * kind.itemsize
+        if raw.size % kind.itemsize or self._constant_bytes > MAX_FILE_BYTES:
+            self._refuse(f"holds {raw.size} bytes of the sparse tensor '{name}'")
+        try:
+            return dense(sparsity, raw.view(kind), shape)
+        except DamagedTensor as fault:
+            self._refuse(f"holds a damaged sparse tensor, '{name}': {fault}")
 
     def _quantisation(
         self, table: Any, name: str, shape: Shape, dtype: str
@@ -309,7 +323,7 @@ class _FlatbufferReader:
             self._refuse(f"has {length} {what}, at most {most} are accepted")
         return length
 
-    def _refuse(self, fault: str) -> None:
+    def _refuse(self, fault: str) -> NoReturn:
         raise ModelFileError(f"'{self._path}' {fault}; convert the model again")
 
 
