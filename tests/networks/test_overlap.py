@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from integer_nets import random_inputs
 from quantised_graphs import Graph
@@ -23,6 +23,7 @@ from tilewright.networks.artifact import ArtifactError, load
 from tilewright.networks.artifact.image_batches import joined, split
 from tilewright.networks.artifact.overlap import (
     ENOUGH,
+    MOST_IN_FLIGHT,
     PipelineStage,
     bound,
     busy,
@@ -84,8 +85,12 @@ def test_no_schedule_beats_the_bound_and_its_interval_is_that_of_the_simulation(
 
 
 @given(CHAINS)
+@example([PipelineStage("cpu", 1), PipelineStage("accelerator", 19), PipelineStage("cpu", 19)])
 def test_with_images_enough_the_bound_is_reached(stages: list[PipelineStage]) -> None:
-    assert choices(stages)[-1].interval <= ENOUGH * bound(stages)
+    """Or nearly, with as many as are tried."""
+    found = choices(stages)
+    enough = ENOUGH if len(found) < MOST_IN_FLIGHT else 1 + 1 / MOST_IN_FLIGHT
+    assert found[-1].interval <= enough * bound(stages)
 
 
 def test_one_image_at_a_time_takes_the_sum_and_two_of_one_stage_each_the_larger() -> None:

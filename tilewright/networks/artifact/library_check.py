@@ -27,6 +27,8 @@ from tilewright.networks.sample_values import (
 )
 
 Array = NDArray[Any]
+SATURATING = "large"
+"""The kind of sample whose floats are beyond the range of activations."""
 Infer = Callable[[Feed], Mapping[str, Array]]
 
 NEGLIGIBLE = 1e-6
@@ -89,6 +91,8 @@ def decisive_samples(
 
     A sample beyond the tolerance is left out if the source model itself changes about as much for
     inputs that hardly differ. That holds for none of another type or shape, and not for the first.
+    A sample of large inputs is left out if only integers differ: such inputs saturate activations,
+    and which of several equal scores is the largest is decided by the last bit.
 
     Raises:
         InaccurateError: the library is further off than `tolerance`.
@@ -98,7 +102,9 @@ def decisive_samples(
     for number, sample in enumerate(samples):
         worst = worst_output(infer(sample.inputs), sample.outputs, tolerance)
         if not worst.error <= tolerance:
-            if number == 0 or worst.problem or not _is_unstable(sample, source, worst, tolerance):
+            tie = sample.kind == SATURATING and sample.outputs[worst.name].dtype.kind in "iub"
+            stable = worst.problem or not _is_unstable(sample, source, worst, tolerance)
+            if number == 0 or (stable and not tie):
                 raise InaccurateError(_refusal(name, sample, worst, tolerance))
             continue
         kept.append(sample)
