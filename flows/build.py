@@ -32,6 +32,7 @@ from tilewright.tuning.build_artifact import (
     check,
     integer_network,
     link_artifact,
+    noisiest_layers,
 )
 from tilewright.tuning.build_cpu_library import (
     check_library,
@@ -84,7 +85,8 @@ def build_program(
 ) -> BuiltArtifact:  # fmt: skip
     """Build a network for an accelerator into `options.out`. Operators that TVM does not compile
     for the CPU beside it, `refused` by name, run in onnxruntime, and so does a network of which
-    nothing runs on the accelerator. Raises as `build_artifact`."""
+    nothing runs on the accelerator. Where outputs are further off than the usual bound, the CPU
+    computes the noisiest layers in float. Raises as `build_artifact`."""
     try:
         made = run(integer_network, options, target, refused).value
     except NothingToOffload as error:
@@ -102,6 +104,16 @@ def build_program(
         if not failed:
             raise
         return build_program(run, options, target, {**refused, **failed})
+    except InaccurateError as error:
+        kept = noisiest_layers(options, made)
+        if not kept:
+            raise
+        said = (
+            f"int8 was too coarse for {', '.join(kept)}, which the CPU computes in float: {error}"
+        )
+        options = replace(options, keep_float=(*options.keep_float, *kept))
+        built = build_program(run, options, target, refused)
+        return replace(built, warnings=(said.partition(";")[0], *built.warnings))
     return BuiltArtifact(manifest, made.warnings)
 
 

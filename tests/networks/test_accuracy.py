@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,45 @@ def test_what_an_inference_gave_stays_when_the_next_one_runs(tmp_path: Path) -> 
     again = artifact.infer({value.name: feeds[0]})[quantised]
     np.testing.assert_array_equal(results[0], again)
     assert (results[0] != results[1]).any()
+
+
+def _logarithms() -> onnx.ModelProto:
+    """The logarithm of a sum of fourth powers: small ones are lost among integers of eight bits."""
+    rng = np.random.default_rng(0)
+    f32, node = onnx.TensorProto.FLOAT, onnx.helper.make_node
+    weights = {
+        "w": rng.standard_normal((16, 4, 3)).astype(np.float32),
+        "v": np.abs(rng.standard_normal((8, 16, 1))).astype(np.float32),
+        "eps": np.float32(1e-7),
+    }
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="first", pads=[1, 1]), node("Mul", ["c", "c"], ["p"]),
+        node("Mul", ["p", "p"], ["q"]), node("Conv", ["q", "v"], ["m"], name="second"),
+        node("Clip", ["m", "eps"], ["k"]), node("Log", ["k"], ["y"]),
+    ]  # fmt: skip
+    graph = onnx.helper.make_graph(
+        nodes, "logarithms",
+        [onnx.helper.make_tensor_value_info("x", f32, (1, 4, 64))],
+        [onnx.helper.make_tensor_value_info("y", f32, (1, 8, 64))],
+        [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()],
+    )  # fmt: skip
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@pytest.mark.slow(seconds=8)
+def test_layers_for_which_int8_is_too_coarse_are_computed_in_float(tmp_path: Path) -> None:
+    """Unless a tolerance is given, which the network has to keep as it is."""
+    onnx.save(_logarithms(), tmp_path / "logarithms.onnx")
+    options = BuildOptions(
+        str(tmp_path / "logarithms.onnx"), tmp_path / "built", "vta-pynq", trials=0
+    )
+    built = build_artifact(LocalRunner(), options)
+    assert [row["name"] for row in built.manifest["layers"]] == ["first"]
+    assert built.manifest["accuracy"]["error"] < 0.1
+    assert built.warnings[0].startswith("int8 was too coarse for second, which the CPU computes in")
+    with pytest.raises(ArtifactError, match=r"the bound is 0\.5"):
+        build_artifact(LocalRunner(), replace(options, out=tmp_path / "other", tolerance=0.5))
 
 
 @pytest.mark.slow(seconds=3)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from tilewright.core.files import Json
+from tilewright.core.files import Json, as_list, as_number, as_object, as_text
 from tilewright.core.sanitize import printable
 from tilewright.networks import artifact, load
 from tilewright.networks.accelerator import Accelerator
@@ -170,6 +170,21 @@ def link_artifact(
         check=artifact.check_of(made.source, made.samples), tolerance=made.tolerance,
         cpu_seconds=made.cpu_seconds, last=made.last,
     )  # fmt: skip
+
+
+def noisiest_layers(options: BuildOptions, made: IntegerNetwork) -> tuple[str, ...]:
+    """Return the layers to keep in float, too, after outputs were further off than the usual bound:
+    as many as are kept already, at least one, in the order of their noise. None where the model was
+    quantised before, and where a tolerance was given, which a network has to keep as it is."""
+    layers = as_list(as_object(made.quantisation).get("layers", []))
+    noise = {
+        as_text(as_list(row["operators"])[0]): as_number(row["decibels"])
+        for row in map(as_object, layers)
+        if row["decibels"] is not None
+    }
+    if options.tolerance is not None:
+        return ()
+    return tuple(sorted(noise, key=lambda name: noise[name])[: max(1, len(options.keep_float))])
 
 
 def why_not_compiled(network: Network) -> str:

@@ -66,7 +66,9 @@ class QuantisationReport:
             "method": self.method,
             "rule": self.rule,
             "samples": self.samples,
-            "layers": [vars(layer) for layer in self.layers],
+            "layers": [
+                {**vars(layer), "operators": list(layer.operators)} for layer in self.layers
+            ],
             "outputs": [vars(output) for output in self.outputs],
             "kept_float": dict(self.kept_float),
             "warnings": list(self.warnings),
