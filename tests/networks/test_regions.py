@@ -28,6 +28,7 @@ from tilewright.networks.partition.session import RegionCalls, RegionSession
 from tilewright.reports.building import built_lines
 from tilewright.search import LocalRunner
 from tilewright.targets import make_target
+from tilewright.tuning import build_cpu_library
 from tilewright.tuning.build_options import BuildOptions
 
 SHAPE = (1, 3, 32, 32)
@@ -234,6 +235,74 @@ def test_an_operator_between_two_layers_runs_in_onnxruntime(
             np.testing.assert_allclose(found, theirs.run(None, image)[0], atol=1e-4)
     with pytest.raises(ArtifactError, match=r"'odd' \(Erf\)"):
         refuse_regions(tmp_path / "art")
+
+
+@pytest.mark.slow(seconds=4)
+def test_a_network_runs_in_onnxruntime_as_a_whole_where_that_is_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a measurement says here: it decides by bounds that every network meets."""
+    _everything_but(monkeypatch, "Erf")
+    monkeypatch.setattr(build_cpu_library, "WORTH_IT", 0.0)
+    monkeypatch.setattr(build_cpu_library, "LEAST_SECONDS", 0.0)
+    onnx.save(_layers_around("Erf"), tmp_path / "m.onnx")
+    options = BuildOptions(str(tmp_path / "m.onnx"), tmp_path / "art", "cpu", trials=0)
+    made = build_artifact(LocalRunner(), options)
+    assert made.manifest["layers"] == []
+    assert "onnxruntime runs all of it: its compiled parts" in made.warnings[0]
+    image = {"image": normal(*SHAPE)}
+    theirs = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, image)[0]
+    found = load(tmp_path / "art", allow_code=True).infer(image)["conv2"]
+    np.testing.assert_allclose(found, theirs, atol=1e-5)
+
+
+def test_a_layer_that_multiplies_much_without_a_kernel_is_left_to_onnxruntime(
+    tmp_path: Path,
+) -> None:
+    net = _Graph()
+    x = net.op("Relu", "relu", [net.conv("image", "conv", 16, 3, 3, 2)])
+    parts = ["integers", "scale", "zero"]
+    net.nodes.append(helper.make_node("DynamicQuantizeLinear", [x], parts, name="integers"))
+    weight = net.constant("w", np.random.default_rng(0).integers(0, 9, (16, 16, 3, 3), np.uint8))
+    net.op("ConvInteger", "sums", ["integers", weight, "zero"])
+    of = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        net.nodes, "dynamic", [of("image", TensorProto.FLOAT, SHAPE)],
+        [of("sums", TensorProto.INT32, (1, 16, 14, 14))], net.tensors,
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    options = BuildOptions(str(tmp_path / "m.onnx"), tmp_path / "art", "cpu", trials=0)
+    found = build_cpu_library.read_layers(options, make_target("cpu"))
+    assert [layer.call.node for layer in found.layers] == ["conv"]
+    causes = [cause for region in found.network.examined.regions for cause in region.causes]
+    reasons = {cause.name: cause.reason for cause in causes}
+    assert reasons["sums"] == "no kernel of Tilewright computes it"
+
+
+def test_weights_that_a_graph_computes_from_constants_are_constants(tmp_path: Path) -> None:
+    """As a filter that is a function of its taps."""
+    net = _Graph()
+    taps = [
+        net.constant(name, np.int64(number)) for name, number in zip("abc", (0, 9, 1), strict=True)
+    ]
+    net.op("Range", "taps", taps)
+    net.op("Cast", "reals", ["taps"], to=TensorProto.FLOAT)
+    net.op("Cos", "curve", ["reals"])
+    net.op("Reshape", "filter", ["curve", net.constant("shape", np.array([1, 1, 3, 3]))])
+    net.op("Conv", "y", ["image", "filter"])
+    of = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        net.nodes, "filtered", [of("image", TensorProto.FLOAT, (1, 1, 8, 8))],
+        [of("y", TensorProto.FLOAT, (1, 1, 6, 6))], net.tensors,
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    network = networks.load(tmp_path / "m.onnx")
+    assert not network.examined.regions
+    image = {"image": normal(1, 1, 8, 8)}
+    theirs = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, image)[0]
+    np.testing.assert_allclose(network.run(image)["y"], theirs, atol=1e-5)
 
 
 @pytest.mark.slow(seconds=3)
