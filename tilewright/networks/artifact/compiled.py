@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -75,6 +76,8 @@ OF_STORED = 2.0**-6
 LIBRARY_BYTES = 1 << 31
 """Of an artifact with a library: weights are in float32 there."""
 TIMED, PROFILED = 3, 15
+TIMED_SECONDS = 0.5
+"""What the inferences that are timed take at most together, unless one alone takes longer."""
 
 
 @dataclass(frozen=True)
@@ -288,8 +291,11 @@ class CompiledArtifact:
     ) -> tuple[dict[str, Array], LibraryProfile]:
         """One inference, shapes as in `infer`, and some more for how long it takes: medians, of the
         whole and, if `layers`, of each call. Raises `InputError` for inputs that do not fit."""
-        outputs, known = self.infer(inputs), checked(self.inputs, inputs)
-        times = PROFILED if layers else TIMED
+        known = checked(self.inputs, inputs)
+        begun = time.perf_counter()
+        outputs = self.infer(inputs)
+        possible = int(TIMED_SECONDS / (time.perf_counter() - begun))
+        times = max(1, min(PROFILED if layers else TIMED, possible))
         whole, calls = np.zeros(times), list[Sequence[tuple[str, float]]]()
         if self._compiled:
             arrays = self._read(known)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from tilewright.core.bfloat16 import rounded_array, widened_array
@@ -173,23 +172,22 @@ def _convolution(
 ) -> NDArray[np.float32]:
     """(n, c, h, w) and (o, c / groups, kh, kw) → (n, o, oh, ow)."""
     pads = ((0, 0), (0, 0), (w.pad_top, w.pad_bottom), (w.pad_left, w.pad_right))
-    reach_h = w.dilation_h * (w.kernel_h - 1) + 1
-    reach_w = w.dilation_w * (w.kernel_w - 1) + 1
-    windows = sliding_window_view(np.pad(data, pads), (reach_h, reach_w), (2, 3))
-    windows = windows[
-        :, :, :: w.stride_h, :: w.stride_w, :: w.dilation_h, :: w.dilation_w
-    ]  # (n, c, oh, ow, kh, kw)
-    n, _, height, width, kh, kw = windows.shape
-    by_group = windows.reshape(n, w.groups, -1, height, width, kh, kw)
-    kernels = weights.reshape(w.groups, -1, *weights.shape[1:])
-    if w.groups == w.in_channels == w.out_channels:  # one image a channel: no product of matrices
-        each = np.einsum("ngyxkl,gkl->ngyx", by_group[:, :, 0], kernels[:, 0, 0], optimize=True)
-        return np.asarray(each, dtype=np.float32)
-    parts = [
-        np.tensordot(by_group[:, g], kernels[g], axes=((1, 4, 5), (1, 2, 3)))
-        for g in range(w.groups)
-    ]
-    return np.concatenate(parts, axis=-1).transpose(0, 3, 1, 2)
+    padded = np.pad(data, pads)
+    height, width = w.out_height, w.out_width
+    inside, outside = w.in_channels // w.groups, w.out_channels // w.groups
+    kernels = weights.reshape(w.groups, outside, inside, w.kernel_h, w.kernel_w)
+    found = np.zeros((w.batch, w.groups, outside, height * width), np.float32)
+    # One product of matrices per tap: all windows at once would take as many times the memory.
+    image = np.empty((w.batch, w.in_channels, height, width), np.float32)
+    for y, x in np.ndindex(w.kernel_h, w.kernel_w):
+        top, left = y * w.dilation_h, x * w.dilation_w
+        bottom = top + (height - 1) * w.stride_h + 1
+        right = left + (width - 1) * w.stride_w + 1
+        image[...] = padded[:, :, top : bottom : w.stride_h, left : right : w.stride_w]
+        pixels = image.reshape(w.batch, w.groups, inside, height * width)
+        taps = np.ascontiguousarray(kernels[..., y, x])
+        found += taps * pixels if inside == 1 else taps @ pixels
+    return found.reshape(w.batch, w.out_channels, height, width)
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
