@@ -149,16 +149,20 @@ def faster_in_onnxruntime(network: Network, made: CompiledFiles) -> str:
     inputs = artifact.check_inputs()
     keys = as_object(as_object(made.manifest["specification"])["keys"])
     threads = as_int(keys.get("threads", usable_cores()))
-    (region,) = network.as_region().regions
+    last = network.as_region()
+    (region,) = last.regions
     session = RegionSession.of(region, threads)
-    taken: tuple[list[float], list[float]] = ([], [])
+    # In half precision, as the model has it, where the compiled part is in single.
+    own = {name: inputs[name].astype(each.dtype) for name, each in last.seeded_inputs().items()}
+    taken: list[tuple[float, float]] = []
     begun = time.perf_counter()
-    while len(taken[0]) < ROUNDS and time.perf_counter() - begun < MOST_SECONDS:
-        for seconds, call in zip(taken, (artifact.infer, session.run), strict=True):
-            start = time.perf_counter()
-            call(inputs)
-            seconds.append(time.perf_counter() - start)
-    ours, theirs = (float(np.median(each[1:] or each)) for each in taken)
+    while len(taken) < ROUNDS and time.perf_counter() - begun < MOST_SECONDS:
+        start = time.perf_counter()
+        artifact.infer(inputs)
+        middle = time.perf_counter()
+        session.run(own)
+        taken.append((middle - start, time.perf_counter() - middle))
+    ours, theirs = np.median(taken[1:] or taken, axis=0).tolist()
     if theirs < LEAST_SECONDS or ours < WORTH_IT * theirs:
         return ""
     return f"its compiled parts and onnxruntime together take {ours / theirs:.2f} times as long"

@@ -7,16 +7,24 @@ from collections.abc import Iterator
 from functools import cache
 
 import onnx
+from onnx import TensorProto
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.core.sanitize import printable
 from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError, first_line
-from tilewright.networks.graph import STANDARD_DOMAINS
+from tilewright.networks.graph import STANDARD_DOMAINS, data_inputs
 from tilewright.networks.onnx_opset import OPSET, raise_opset
 from tilewright.networks.onnxruntime_options import failures, quiet_options
 from tilewright.networks.strip_weights import weights_as_inputs
 
 onnxruntime = lazy_module("onnxruntime")
+
+NO_ARRAYS = frozenset(
+    int(number)
+    for name, number in TensorProto.DataType.items()
+    if name.startswith(("BFLOAT16", "FLOAT8", "FLOAT4", "INT4", "UINT4", "INT2", "UINT2"))
+)
+"""Element types that inputs and outputs of a network cannot have: numpy has none of them."""
 
 
 def check_known(name: str, weightless: onnx.ModelProto) -> bool:
@@ -36,6 +44,14 @@ def check_known(name: str, weightless: onnx.ModelProto) -> bool:
         ModelFileError: the opset or the IR version is newer than onnxruntime supports, or shapes
             contradict each other.
     """
+    for info in (*data_inputs(weightless), *weightless.graph.output):
+        kind = int(info.type.tensor_type.elem_type)
+        if kind in NO_ARRAYS:
+            raise UnsupportedOperatorError(
+                f"'{printable(info.name)}' of '{name}' is a tensor of "
+                f"{TensorProto.DataType.Name(kind)}, which onnxruntime neither takes from Python "
+                "nor gives to it; cast it inside the model"
+            )
     own = {(function.domain, function.name) for function in weightless.functions}
     for node in _nodes(weightless):
         domain = "" if node.domain in STANDARD_DOMAINS else node.domain
