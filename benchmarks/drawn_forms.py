@@ -79,12 +79,15 @@ class Draw:
         self.schema = onnx.defs.get_schema(operator, opset)
 
     def size(self, least: int = 1, most: int = 5) -> int:
+        """Return a size."""
         return int(self._draw(st.integers(least, most)))
 
     def shape(self, rank: int, least: int = 1) -> tuple[int, ...]:
+        """Return a shape of so many dimensions."""
         return tuple(self.size(least) for _ in range(rank))
 
     def array(self, dtype: str, shape: Sequence[int], low: int = -5, high: int = 6) -> Array:
+        """Return an array of numbers; integers are between `low` and `high`."""
         if dtype == "bool":
             return self._rng.integers(0, 2, shape).astype(bool)
         if dtype.startswith("float"):
@@ -108,6 +111,7 @@ class Draw:
         return [name for name in among if names.get(name, name) in allowed]
 
     def has(self, attribute: str) -> bool:
+        """Whether the definition has an attribute."""
         return attribute in self.schema.attributes
 
     def sketch(
@@ -117,6 +121,7 @@ class Draw:
         outputs: str = "1",
         **attributes: Any,
     ) -> Sketch:
+        """Return a sketch of the operator; attributes that are None are left out."""
         made = tuple(
             helper.make_attribute(name, value)
             for name, value in attributes.items()
@@ -181,6 +186,7 @@ def binary(d: Draw) -> Iterator[Sketch]:
 
 
 def variadic(d: Draw) -> Iterator[Sketch]:
+    """Operators of any number of inputs."""
     for dtype, rank in d.kinds(range(6)):
         shape = d.shape(rank)
         for count in (1, 2, 3):
@@ -189,6 +195,7 @@ def variadic(d: Draw) -> Iterator[Sketch]:
 
 
 def clip(d: Draw) -> Iterator[Sketch]:
+    """Clip with bounds that are attributes, constants or computed."""
     for dtype, rank in d.kinds(range(6)):
         x = d.array(dtype, d.shape(rank))
         if d.opset < 11:
@@ -206,6 +213,7 @@ def clip(d: Draw) -> Iterator[Sketch]:
 
 
 def where(d: Draw) -> Iterator[Sketch]:
+    """Where with operands of different ranks."""
     for dtype in d.types(1):
         for ranks in product(range(5), repeat=3):
             if dtype != "float32" and len(set(ranks)) > 1:
@@ -218,6 +226,7 @@ def where(d: Draw) -> Iterator[Sketch]:
 
 
 def cast(d: Draw) -> Iterator[Sketch]:
+    """Casts between all types."""
     for dtype, to, rank in product(d.types(), TYPES, range(5)):
         array = d.array(dtype, d.shape(rank), 0)
         if to.startswith("u") and dtype.startswith("float"):
@@ -227,6 +236,7 @@ def cast(d: Draw) -> Iterator[Sketch]:
 
 
 def reduction(d: Draw) -> Iterator[Sketch]:
+    """Reductions along no axes, some axes and axes counted from the end."""
     as_input = len(d.schema.inputs) > 1
     for dtype, rank in product(
         d.types(among=("float32", "float64", "int64", "int32")), range(1, 6)
@@ -246,6 +256,7 @@ def reduction(d: Draw) -> Iterator[Sketch]:
 
 
 def arg_reduction(d: Draw) -> Iterator[Sketch]:
+    """ArgMax and ArgMin."""
     for dtype, rank in product(d.types(among=("float32", "int32")), range(1, 5)):
         x = d.array(dtype, d.shape(rank), -50, 50)
         for axis, keep in product((None, d.size(0, rank - 1), -1), (None, 0)):
@@ -265,6 +276,7 @@ def along_axis(d: Draw) -> Iterator[Sketch]:
 
 
 def cumulative(d: Draw) -> Iterator[Sketch]:
+    """CumSum in both directions."""
     for dtype, rank in product(
         d.types(among=("float32", "float64", "int32", "int64")), range(1, 5)
     ):
@@ -274,6 +286,7 @@ def cumulative(d: Draw) -> Iterator[Sketch]:
 
 
 def reshaped(d: Draw) -> Iterator[Sketch]:
+    """Reshape from each rank to each rank."""
     for dtype, rank, to in product(d.types(), range(6), range(1, 6)):
         shape = d.shape(rank)
         sizes = list(shape[: to - 1]) + [1] * max(0, to - 1 - rank) + [-1]
@@ -287,12 +300,14 @@ def reshaped(d: Draw) -> Iterator[Sketch]:
 
 
 def flattened(d: Draw) -> Iterator[Sketch]:
+    """Flatten."""
     for dtype, rank in d.kinds(range(1, 6)):
         for axis in (None, d.size(0, rank), -1):
             yield d.sketch(d.array(dtype, d.shape(rank)), axis=axis)
 
 
 def squeezed(d: Draw) -> Iterator[Sketch]:
+    """Squeeze and Unsqueeze."""
     grows = d.operator == "Unsqueeze"
     for dtype, rank in d.kinds(range(1, 6)):
         shape = list(d.shape(rank, 2))
@@ -312,6 +327,7 @@ def squeezed(d: Draw) -> Iterator[Sketch]:
 
 
 def transposed(d: Draw) -> Iterator[Sketch]:
+    """Transpose with several orders of axes."""
     for dtype, rank in d.kinds(range(1, 7)):
         x = d.array(dtype, d.shape(rank))
         yield d.sketch(x)
@@ -321,6 +337,7 @@ def transposed(d: Draw) -> Iterator[Sketch]:
 
 
 def expanded(d: Draw) -> Iterator[Sketch]:
+    """Expand."""
     for dtype, rank, to in product(d.types(), range(5), range(1, 6)):
         whole = d.shape(max(rank, to))
         own = tuple(1 if d.size(0, 1) else size for size in whole[len(whole) - rank :])
@@ -329,12 +346,14 @@ def expanded(d: Draw) -> Iterator[Sketch]:
 
 
 def tiled(d: Draw) -> Iterator[Sketch]:
+    """Tile."""
     for dtype, rank in d.kinds(range(1, 5)):
         repeats = [d.size(1, 3) for _ in range(rank)]
         yield d.sketch(d.array(dtype, d.shape(rank)), np.array(repeats), constant=(1,))
 
 
 def joined(d: Draw) -> Iterator[Sketch]:
+    """Concat of one to three tensors."""
     for dtype, rank in d.kinds(range(1, 6)):
         for axis in (d.size(0, rank - 1), -1):
             shape = list(d.shape(rank))
@@ -347,6 +366,7 @@ def joined(d: Draw) -> Iterator[Sketch]:
 
 
 def parted(d: Draw) -> Iterator[Sketch]:
+    """Split into equal and unequal parts."""
     for dtype, rank in d.kinds(range(1, 6)):
         for axis in (None, d.size(0, rank - 1), -1):
             shape = list(d.shape(rank))
@@ -371,6 +391,7 @@ def parted(d: Draw) -> Iterator[Sketch]:
 
 
 def sliced(d: Draw) -> Iterator[Sketch]:
+    """Slice with steps forwards and backwards, and ends beyond the tensor."""
     for dtype, rank in d.kinds(range(1, 6)):
         shape = d.shape(rank, 3)
         x = d.array(dtype, shape)
@@ -404,6 +425,7 @@ def sliced(d: Draw) -> Iterator[Sketch]:
 
 
 def gathered(d: Draw) -> Iterator[Sketch]:
+    """Gather of indices of several ranks, constant or not."""
     for dtype, rank, places, kind in product(d.types(), range(1, 5), range(4), ("int64", "int32")):
         if kind == "int32" and dtype != "float32":
             continue
@@ -418,6 +440,7 @@ def gathered(d: Draw) -> Iterator[Sketch]:
 
 
 def gathered_elements(d: Draw) -> Iterator[Sketch]:
+    """GatherElements."""
     for dtype, rank in d.kinds(range(1, 5)):
         for axis in (None, d.size(0, rank - 1), -1):
             shape = d.shape(rank, 2)
@@ -427,6 +450,7 @@ def gathered_elements(d: Draw) -> Iterator[Sketch]:
 
 
 def padded(d: Draw) -> Iterator[Sketch]:
+    """Pad in all modes."""
     modes = [None, "reflect", "edge"] + (["wrap"] if d.opset >= 19 else [])
     for dtype, rank, mode in product(d.types(), range(1, 6), modes):
         x = d.array(dtype, d.shape(rank, 3))
@@ -443,6 +467,7 @@ def padded(d: Draw) -> Iterator[Sketch]:
 
 
 def blocks(d: Draw) -> Iterator[Sketch]:
+    """DepthToSpace and SpaceToDepth."""
     for dtype in d.types():
         n, c, h, w = d.shape(4)
         modes = [None] if d.operator == "SpaceToDepth" or d.opset < 11 else [None, "CRD"]
@@ -452,6 +477,7 @@ def blocks(d: Draw) -> Iterator[Sketch]:
 
 
 def one_hot(d: Draw) -> Iterator[Sketch]:
+    """OneHot."""
     for kind, to, rank in product(("int64", "int32"), ("float32", "int64"), range(1, 4)):
         index = d.array(kind, d.shape(rank), 0, 4)
         for axis in (None, 0):
@@ -459,6 +485,7 @@ def one_hot(d: Draw) -> Iterator[Sketch]:
 
 
 def largest(d: Draw) -> Iterator[Sketch]:
+    """TopK, of which one output or both are read."""
     for dtype, rank in product(d.types(among=("float32", "int64", "int32")), range(1, 5)):
         shape = d.shape(rank, 3)
         x = d.array(dtype, shape)
@@ -476,6 +503,7 @@ def largest(d: Draw) -> Iterator[Sketch]:
 
 
 def triangular(d: Draw) -> Iterator[Sketch]:
+    """Trilu."""
     for dtype, rank, upper in product(d.types(), range(2, 5), (None, 0)):
         x = d.array(dtype, d.shape(rank))
         yield d.sketch(x, upper=upper)
@@ -484,6 +512,7 @@ def triangular(d: Draw) -> Iterator[Sketch]:
 
 
 def convolved(d: Draw) -> Iterator[Sketch]:
+    """Convolutions with and without bias, padding, strides, dilations and groups."""
     transposes = d.operator == "ConvTranspose"
     for rank in (1, 2, 3):
         for options in product((False, True), repeat=6):
@@ -522,6 +551,7 @@ def convolved(d: Draw) -> Iterator[Sketch]:
 
 
 def pooled(d: Draw) -> Iterator[Sketch]:
+    """Pools with all combinations of their options."""
     dilates = d.has("dilations")
     for dtype, rank in product(d.types(among=("float32", "int8", "uint8")), (1, 2, 3)):
         for options in product((False, True), repeat=5):
@@ -546,11 +576,13 @@ def pooled(d: Draw) -> Iterator[Sketch]:
 
 
 def pooled_whole(d: Draw) -> Iterator[Sketch]:
+    """Pools over all pixels."""
     for dtype, rank in product(d.types(among=FLOATS), (3, 4, 5)):
         yield d.sketch(d.array(dtype, d.shape(rank)))
 
 
 def normalised_batch(d: Draw) -> Iterator[Sketch]:
+    """BatchNormalization."""
     for rank, given_ in product((2, 3, 4, 5), (None, 1e-3)):
         x = d.array("float32", d.shape(rank))
         per = [d.array("float32", (x.shape[1],)) for _ in range(3)]
@@ -560,6 +592,7 @@ def normalised_batch(d: Draw) -> Iterator[Sketch]:
 
 
 def normalised_instance(d: Draw) -> Iterator[Sketch]:
+    """InstanceNormalization."""
     for rank, given_ in product((3, 4, 5), (None, 1e-3)):
         x = d.array("float32", (*d.shape(2), *[4] * (rank - 2)))
         scale, bias = (d.array("float32", (x.shape[1],)) for _ in range(2))
@@ -567,6 +600,7 @@ def normalised_instance(d: Draw) -> Iterator[Sketch]:
 
 
 def normalised_layer(d: Draw) -> Iterator[Sketch]:
+    """LayerNormalization and RMSNormalization."""
     for rank, given_, biased in product((2, 3, 4), (None, 1e-3), (False, True)):
         for axis in (None, 1, -1):
             x = d.array("float32", d.shape(rank, 2))
@@ -576,6 +610,7 @@ def normalised_layer(d: Draw) -> Iterator[Sketch]:
 
 
 def normalised_group(d: Draw) -> Iterator[Sketch]:
+    """GroupNormalization."""
     for rank, given_ in product((3, 4), (None, 1e-3)):
         x = d.array("float32", (1, 4, *[4] * (rank - 2)))
         per = (4 if d.opset >= 21 else 2,)
@@ -585,6 +620,7 @@ def normalised_group(d: Draw) -> Iterator[Sketch]:
 
 
 def local_response(d: Draw) -> Iterator[Sketch]:
+    """LRN."""
     x = d.array("float32", (1, 7, 4, 4))
     yield d.sketch(x, size=3)
     yield d.sketch(x, size=5, alpha=0.01, beta=0.5, bias=2.0)
@@ -592,6 +628,7 @@ def local_response(d: Draw) -> Iterator[Sketch]:
 
 
 def multiplied(d: Draw) -> Iterator[Sketch]:
+    """MatMul of operands of all ranks, constant or not."""
     for left, right in product(range(1, 6), range(1, 6)):
         n, k, m = d.shape(3)
         front = d.shape(3)
@@ -607,6 +644,7 @@ def multiplied(d: Draw) -> Iterator[Sketch]:
 
 
 def general_product(d: Draw) -> Iterator[Sketch]:
+    """Gemm."""
     for options in product((None, 1), (None, 1), (None, 0.5), (None, 0.25), (0, 1, 2)):
         left, right, alpha, beta, bias = options
         n, k, m = d.shape(3)
@@ -623,6 +661,7 @@ def general_product(d: Draw) -> Iterator[Sketch]:
 
 
 def summed(d: Draw) -> Iterator[Sketch]:
+    """Einsum."""
     a, b, c = d.shape(3)
     for text, shapes in {
         "ij,jk->ik": ((a, b), (b, c)),
@@ -641,6 +680,7 @@ def summed(d: Draw) -> Iterator[Sketch]:
 
 
 def quantised(d: Draw) -> Iterator[Sketch]:
+    """QuantizeLinear and DequantizeLinear with one scale and one per channel."""
     back = d.operator == "DequantizeLinear"
     for kind, rank in product(("int8", "uint8", *(("int32",) if back else ())), range(1, 6)):
         shape = d.shape(rank, 2)
@@ -665,11 +705,13 @@ def quantised(d: Draw) -> Iterator[Sketch]:
 
 
 def quantised_dynamically(d: Draw) -> Iterator[Sketch]:
+    """DynamicQuantizeLinear."""
     for rank in range(1, 5):
         yield d.sketch(d.array("float32", d.shape(rank, 2)), outputs="111")
 
 
 def multiplied_integers(d: Draw) -> Iterator[Sketch]:
+    """MatMulInteger with all zero points."""
     for left, right, rank in product(("int8", "uint8"), ("int8", "uint8"), (1, 2, 3, 4)):
         n, k, m = d.shape(3)
         a = d.array(left, (k,) if rank == 1 else (*d.shape(rank - 2), n, k), -100, 100)
@@ -692,6 +734,7 @@ def multiplied_integers(d: Draw) -> Iterator[Sketch]:
 
 
 def convolved_integers(d: Draw) -> Iterator[Sketch]:
+    """ConvInteger."""
     for rank, right in product((1, 2), ("int8", "uint8")):
         for padded_, strided, dilated, grouped in product((False, True), repeat=4):
             groups = 2 if grouped else 1
@@ -710,6 +753,7 @@ def convolved_integers(d: Draw) -> Iterator[Sketch]:
 
 
 def recurrent(d: Draw) -> Iterator[Sketch]:
+    """LSTM, GRU and RNN."""
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[d.operator]
     for direction, biased, initial, outputs in product(
         (None, "reverse", "bidirectional"),
@@ -777,6 +821,7 @@ def resized(d: Draw) -> Iterator[Sketch]:
 
 
 def upsampled(d: Draw) -> Iterator[Sketch]:
+    """Resize and Upsample."""
     x = d.array("float32", (1, 2, 4, 5))
     for mode in ("nearest", "linear"):
         if d.opset < 9:

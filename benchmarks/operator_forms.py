@@ -38,7 +38,7 @@ from tilewright.networks.graph import NormalGraph, data_inputs
 from tilewright.networks.normalise import fixed_graph, make_importable
 from tilewright.networks.onnx_qoperator import to_qdq
 from tilewright.networks.onnxruntime_options import quiet_options
-from tilewright.networks.partition.forms import TABLE, Form, Forms, FormTable
+from tilewright.networks.partition.forms import TABLE, Forms, FormTable, OperatorForm
 
 Array = NDArray[Any]
 BATCH = 48
@@ -51,7 +51,7 @@ class Case:
     """One drawn operator with a form, as a model of its own, its inputs and what onnxruntime gives
     for them."""
 
-    form: Form
+    form: OperatorForm
     model: bytes
     inputs: dict[str, Array]
     expected: dict[str, Array]
@@ -60,7 +60,7 @@ class Case:
 def cases(sketches: Iterable[Sketch], most: int) -> Iterator[Case]:
     """Yield the sketches that onnxruntime runs and that have a form, at most so many of each form
     along each axis."""
-    seen: dict[tuple[Form, int | None], int] = defaultdict(int)
+    seen: dict[tuple[OperatorForm, int | None], int] = defaultdict(int)
     for number, sketch in enumerate(sketches):
         model, inputs = sketch.model(f"n{number}")
         form = Forms(NormalGraph(model, ())).of(model.graph.node[0])
@@ -212,7 +212,7 @@ def main(
     nothing that is not judged."""
     chosen = frozenset(filter(None, only.split(",")))
     by_opset: dict[int, list[Case]] = defaultdict(list)
-    seen: dict[Form, int] = defaultdict(int)
+    seen: dict[OperatorForm, int] = defaultdict(int)
     # Of some forms there are many node tests.
     drawn = drawn_sketches(
         chosen, draws, list(map(int, filter(None, opsets.split(",")))) or OPSETS, types.split(",")
@@ -224,7 +224,7 @@ def main(
             imports = onnx.ModelProto.FromString(case.model).opset_import
             by_opset[max(o.version for o in imports if not o.domain)].append(case)
     print(f"{len(seen):,} forms in {sum(map(len, by_opset.values())):,} cases", flush=True)
-    judges, bad, judged = Judges(), dict[Form, str](), set[Form]()
+    judges, bad, judged = Judges(), dict[OperatorForm, str](), set[OperatorForm]()
     kept = _kept(table, set(seen))
     for opset, found in sorted(by_opset.items()):
         for start in range(0, len(found), BATCH):
@@ -240,7 +240,7 @@ def main(
         wrong.write_text("\n".join(f"{form}: {said}" for form, said in sorted(bad.items())))
 
 
-def _kept(table: Path, forms: set[Form]) -> list[Form]:
+def _kept(table: Path, forms: set[OperatorForm]) -> list[OperatorForm]:
     """The forms of a table that are not judged now."""
     if not table.exists():
         return []

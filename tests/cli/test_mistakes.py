@@ -41,7 +41,7 @@ def _model(folder: Path, operator: str, shape: list[int | str]) -> list[str]:
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)
     node = helper.make_node(operator, ["x"], ["y"], name="the_node")
     graph = helper.make_graph([node], "g", [x], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
     onnx.save(model, folder / "mine.onnx")
     return ["mine.onnx"]
 

@@ -26,8 +26,8 @@ from tilewright.networks.artifact import Artifact, ArtifactError, Check, canonic
 from tilewright.networks.artifact.accuracy import accuracy
 from tilewright.networks.artifact.load import CPU_LIBRARY
 from tilewright.networks.integer.multipliers import FINE_BITS, scaled, weighted_pair
+from tilewright.networks.model_runner import runs
 from tilewright.networks.quantise import model_with_weights
-from tilewright.networks.quantise.session import runs
 from tilewright.search import LocalRunner
 from tilewright.targets.registry import make_target
 from tilewright.tuning.build_artifact import integer_network

@@ -25,6 +25,7 @@ from tilewright.core.errors import UnknownName
 from tilewright.networks import zoo
 from tilewright.networks.errors import ModelFileError, QuantisationError
 from tilewright.networks.integer.extraction import integer_graph
+from tilewright.networks.model_runner import Feed, runs
 from tilewright.networks.onnx_qoperator import to_qdq
 from tilewright.networks.quantise import (
     Existing,
@@ -36,7 +37,6 @@ from tilewright.networks.quantise import (
     quantise,
     samples_for,
 )
-from tilewright.networks.quantise.session import Feed, runs
 from tilewright.networks.zoo import digits
 from tilewright.targets.cpu.spec import this_machine
 

@@ -14,9 +14,9 @@ from onnx import helper, numpy_helper
 
 from tilewright.flows.build import build_artifact
 from tilewright.networks.artifact import Artifact, load
+from tilewright.networks.model_runner import runs
 from tilewright.networks.quantise import Samples, quantise
 from tilewright.networks.quantise.samples import with_held_out
-from tilewright.networks.quantise.session import runs
 from tilewright.networks.quantise.tails import WEIGHT, Tail
 from tilewright.search import LocalRunner
 from tilewright.targets.registry import make_target

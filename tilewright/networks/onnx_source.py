@@ -13,6 +13,7 @@ from tilewright.networks.graph import NormalGraph, Shape, data_inputs, static_sh
 from tilewright.networks.graph_macs import graph_macs
 from tilewright.networks.imported_model import Whole
 from tilewright.networks.model_analysis import Examined
+from tilewright.networks.model_runner import ModelRunner
 from tilewright.networks.normalise import fixed_graph
 from tilewright.networks.onnx_file import lone_integers
 from tilewright.networks.onnx_opset import raise_opset
@@ -166,8 +167,6 @@ class OnnxSource:
     def whole(self) -> Whole:
         """What is compiled with the regions inside it, with onnxruntime as the reference; raises as
         `import_whole`."""
-        from tilewright.networks.quantise.session import ModelRunner
-
         self._check_missing()
         model = reference_model(self._weighted())
         imported = self._imported

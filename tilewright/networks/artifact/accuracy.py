@@ -111,7 +111,7 @@ def check_of(model: onnx.ModelProto, samples: Sequence[Feed]) -> Check:
     """Up to `SAMPLES` of these samples, arrays in the shapes of the inputs, and what onnxruntime
     gives for them, the model run as it stands. Raises `InputError` where it does not run on a
     sample."""
-    from tilewright.networks.quantise.session import runs
+    from tilewright.networks.model_runner import runs
 
     names = [output.name for output in model.graph.output]
     inputs: list[Feed] = []

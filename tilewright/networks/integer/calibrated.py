@@ -21,7 +21,7 @@ from tilewright.networks.integer.arithmetic import Requantisation, finish
 from tilewright.networks.integer.graph import IntegerGraph, Step
 from tilewright.networks.integer.multipliers import FINE_BITS, LARGEST
 from tilewright.networks.integer.reference import layer_reference, sums_of
-from tilewright.networks.quantise.session import Feed, runs
+from tilewright.networks.model_runner import Feed, runs
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.host_numbers import to_int8
 from tilewright.targets.layer import Layer, channel_axis

@@ -60,7 +60,7 @@ ELEMENT_TYPES = frozenset(("to", "dtype", "output_dtype"))
 
 
 @dataclass(frozen=True, order=True)
-class Form:
+class OperatorForm:
     """A form of an operator. `inputs` holds one text per input: its element type and rank, `c` for
     a constant, `0` for a tensor without elements, "-" for an input that is left out; an operator
     with any number of inputs has its kinds of inputs once each and "*". `outputs` says of each
@@ -92,7 +92,7 @@ class Forms:
             if name in self._opsets:
                 self._opsets.setdefault("", self._opsets[name])
 
-    def of(self, node: onnx.NodeProto) -> Form | None:
+    def of(self, node: onnx.NodeProto) -> OperatorForm | None:
         """Return the form of a node; None for an operator whose definition is not known, or of
         which an input has no known element type or rank."""
         domain = "" if node.domain in STANDARD_DOMAINS else node.domain
@@ -108,7 +108,7 @@ class Forms:
         if len(node.output) > 1 and schema is not None and _is_variadic(schema.outputs):
             outputs = "*"
         since = 1 if schema is None else int(schema.since_version)
-        return Form(name, since, attributes, inputs, outputs)
+        return OperatorForm(name, since, attributes, inputs, outputs)
 
     def _inputs(
         self, node: onnx.NodeProto, schema: onnx.defs.OpSchema | None
@@ -205,7 +205,7 @@ def _attribute(attribute: AttributeProto) -> str | None:
 class FormTable:
     """The forms that are compiled."""
 
-    def __init__(self, forms: Iterable[Form]) -> None:
+    def __init__(self, forms: Iterable[OperatorForm]) -> None:
         self.forms = frozenset(forms)
 
     def __contains__(self, form: object) -> bool:
@@ -236,7 +236,7 @@ class FormTable:
             for ranks in map(as_text, as_list(row["ranks"])):
                 inputs = tuple(map(_with_rank, kinds, ranks.split(" "))) if kinds else ()
                 found.append(
-                    Form(
+                    OperatorForm(
                         as_text(row["operator"]), as_int(row["since"]), as_text(row["attributes"]),
                         inputs, as_text(row["outputs"]),
                     )

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 from tilewright.networks.graph import data_inputs
 from tilewright.networks.imported_model import seeded_inputs
+from tilewright.networks.model_runner import ModelRunner
 from tilewright.networks.onnx_file import lone_integers
 from tilewright.networks.partition.collapse import RegionModel
 from tilewright.networks.sample_values import TEXT
@@ -51,8 +52,6 @@ class LastRegions:
     @cached_property
     def reference(self) -> Callable[[Mapping[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
         """Returns the tensors that onnxruntime gives for the whole network, by output name."""
-        from tilewright.networks.quantise.session import ModelRunner
-
         return ModelRunner(self.whole, [info.name for info in self.tensors])
 
     @property

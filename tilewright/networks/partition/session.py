@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tilewright.networks.partition.collapse import RegionModel
 
-onnxruntime = lazy_module("onnxruntime")
+onnxruntime, tvm_ffi = lazy_module("onnxruntime"), lazy_module("tvm_ffi")
 
 Array = NDArray[Any]
 FUNCTION = "tilewright.region{}"
@@ -107,18 +107,15 @@ class RegionCalls:
         if not self._sessions:
             yield
             return
-        from tvm_ffi import register_global_func
-        from tvm_ffi.registry import remove_global_func
-
         names = [FUNCTION.format(number) for number in range(len(self._sessions))]
         with _registering:
             for name, session in zip(names, self._sessions, strict=True):
-                register_global_func(name, self._function(session), override=True)
+                tvm_ffi.register_global_func(name, self._function(session), override=True)
             try:
                 yield
             finally:
                 for name in names:
-                    remove_global_func(name)
+                    tvm_ffi.registry.remove_global_func(name)
 
     @contextmanager
     def raising(self) -> Iterator[None]:

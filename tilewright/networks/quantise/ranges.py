@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.errors import InputError, QuantisationError, first_line
+from tilewright.networks.model_runner import Feed, runs
 from tilewright.networks.onnxruntime_options import failures, quiet_options
 from tilewright.networks.quantise.exponents import INT8_MAX, MOST, covering, squared_error
-from tilewright.networks.quantise.session import Feed, runs
 from tilewright.networks.quantise.tails import Tail
 
 onnxruntime = lazy_module("onnxruntime")
@@ -121,7 +121,7 @@ def least_error_exponents(
     """By tensor the exponent with the least squared error to be expected, among the one that cuts
     nothing off, the two below and, if it is asked for, the one `above`. That is the error over the
     samples, and what `Tail` expects to be cut off of others. `feeds` hold arrays in the shapes of
-    the inputs. Raises `InputError` as `networks.quantise.session.runs`."""
+    the inputs. Raises `InputError` as `networks.model_runner.runs`."""
     steps = (*range(0, -TRIES, -1), *((1,) if above else ()))  # the first of equals is taken
     tries = {name: [e + step for step in steps] for name, e in covering_all.items()}
     errors = {name: np.zeros(len(steps)) for name in covering_all}

@@ -22,8 +22,8 @@ from tilewright.core.files import MAX_UNPACKED_BYTES, unpack_arrays
 from tilewright.core.safe_files import UnsafeFile, read_plain
 from tilewright.networks.errors import InputError
 from tilewright.networks.graph import NormalGraph, Shape, data_inputs, static_shape
+from tilewright.networks.model_runner import ModelRunner
 from tilewright.networks.onnx_file import lone_integers
-from tilewright.networks.quantise.session import ModelRunner
 from tilewright.networks.sample_values import accepted, base_integers
 from tilewright.networks.zoo import digits
 

@@ -13,9 +13,9 @@ import onnx
 from numpy.typing import NDArray
 
 from tilewright.core.files import Json
+from tilewright.networks.model_runner import Feed, runs
 from tilewright.networks.quantise.exponents import Exponents
 from tilewright.networks.quantise.plan import QuantisationPlan
-from tilewright.networks.quantise.session import Feed, runs
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ CHUNK_BYTES = 1 << 23
 
 
 @dataclass(frozen=True)
-class Region:
+class MemoryRegion:
     """A tensor in the memory of a layer's own program: elements of one memory type."""
 
     name: str
@@ -123,22 +123,22 @@ def lower_layer(
     )  # fmt: skip
 
 
-def regions(geo: Geometry, m: Machine) -> list[Region]:
+def regions(geo: Geometry, m: Machine) -> list[MemoryRegion]:
     """The tensors of a layer's program."""
     micro_ops = 1 << m.log_uop_depth
     return [
-        Region("uops", UOP, geo.uop_base, micro_ops),
-        Region("weights", WGT, geo.wgt_base, geo.wgt_bytes // m.wgt_bytes),
-        Region("data", INP, geo.inp_base, geo.inp_bytes // m.inp_bytes),
-        Region("bias", ACC, geo.bias_base, geo.bias_bytes // m.acc_bytes),
-        Region(
+        MemoryRegion("uops", UOP, geo.uop_base, micro_ops),
+        MemoryRegion("weights", WGT, geo.wgt_base, geo.wgt_bytes // m.wgt_bytes),
+        MemoryRegion("data", INP, geo.inp_base, geo.inp_bytes // m.inp_bytes),
+        MemoryRegion("bias", ACC, geo.bias_base, geo.bias_bytes // m.acc_bytes),
+        MemoryRegion(
             "shortcut" if geo.beside_ci else "residual",
             INP,
             geo.res_base,
             geo.res_bytes // m.inp_bytes,
         ),
-        Region("add", ACC, geo.add_base, geo.add_bytes // m.acc_bytes),
-        Region("output", OUT, geo.out_base, geo.out_bytes // m.out_bytes),
+        MemoryRegion("add", ACC, geo.add_base, geo.add_bytes // m.acc_bytes),
+        MemoryRegion("output", OUT, geo.out_base, geo.out_bytes // m.out_bytes),
     ]
 
 

@@ -20,7 +20,7 @@ from tilewright.targets.vta.board.instruction_fields import (
     moves,
     with_dram_bases,
 )
-from tilewright.targets.vta.board.lower import LayerProgram, Region, regions
+from tilewright.targets.vta.board.lower import LayerProgram, MemoryRegion, regions
 from tilewright.targets.vta.board.memory import MemoryPiece
 from tilewright.targets.vta.board.program import RELOCATION
 from tilewright.targets.vta.isa import WGT
@@ -96,7 +96,7 @@ def relocated(
     return changed
 
 
-def _split(words: Words, region: Region, cuts: Sequence[int]) -> Words:
+def _split(words: Words, region: MemoryRegion, cuts: Sequence[int]) -> Words:
     """The same transfers, words (n, 2), but none across one of the places `cuts` in a region of
     weights, in elements. Parts follow each other; the first takes tokens, the last gives them."""
     parts: list[Words] = []
