@@ -65,6 +65,8 @@ PACKAGES = {
 """Examples that are installed where a page's commands run, in a Python of their own."""
 NIGHTLY = {
     "README.md",
+    "docs/guides/cpu.md",
+    "docs/reference/python/index.md",
     "docs/guides/artifact.md",
     "docs/guides/codesign.md",
     "docs/guides/compare-tuners.md",

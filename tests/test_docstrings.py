@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 ROOMS = ("tilewright", "tasks", "flows", "models", "benchmarks", "examples")
 
@@ -97,6 +99,7 @@ def last_name(node: ast.expr) -> str:
     return getattr(node, "attr", getattr(node, "id", ""))
 
 
+@pytest.mark.slow(seconds=5)
 def test_public_names_are_documented() -> None:
     sources = Sources(ROOT)
     assert len(sources.modules) > 50

@@ -96,6 +96,7 @@ def test_a_class_has_a_name_of_its_own() -> None:
     assert not shared, "\n".join(f"{name}: {', '.join(shared[name])}" for name in shared)
 
 
+@pytest.mark.slow(seconds=5)
 def test_imports_stand_at_the_top() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}"

@@ -193,6 +193,7 @@ class _TrueCycles(Trees):
         return np.array([graph.stream.sum() for graph in graphs])
 
 
+@pytest.mark.slow(seconds=5)
 @pytest.mark.parametrize("net", NETS)
 def test_the_learned_search_finds_the_truth_with_few_evaluations(net: str) -> None:
     timed = evaluator(net=net)

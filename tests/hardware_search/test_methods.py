@@ -87,6 +87,7 @@ def test_a_layer_gets_other_schedules_until_one_compiles(name):
     assert front_of(evaluator)  # one random schedule a layer, in four of five cases, is no machine
 
 
+@pytest.mark.slow(seconds=5)
 def test_ours_finds_a_better_front_than_chance():
     fronts = [
         np.array([each.point for each in front_of(evaluator)]).reshape(-1, 2)

@@ -51,6 +51,7 @@ def front(out: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow(seconds=5)
 def test_machines_of_the_front_are_specifications_that_tune_takes(
     finished: tuple[Path, CodesignOutcome],
 ) -> None:

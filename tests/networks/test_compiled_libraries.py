@@ -482,6 +482,7 @@ def quantise_static(source: Path, out: Path, form: str, per_channel: bool) -> No
     )
 
 
+@pytest.mark.slow(seconds=8)
 def test_a_library_that_is_too_far_off_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "quantised.onnx"
     path.write_bytes(quantised().SerializeToString())

@@ -48,7 +48,14 @@ def test_arrays_that_do_not_fit_are_refused(
 
 
 @pytest.mark.slow(seconds=4)
-@pytest.mark.parametrize("build", [resnet.resnet18, mobilenet.mobilenet_v2, mobilenet.mobilenet_v3])
+@pytest.mark.parametrize(
+    "build",
+    [
+        resnet.resnet18,
+        pytest.param(mobilenet.mobilenet_v2, marks=pytest.mark.nightly(seconds=12)),
+        pytest.param(mobilenet.mobilenet_v3, marks=pytest.mark.nightly(seconds=20)),
+    ],
+)
 def test_a_network_on_small_images_agrees(build: Callable[[Builder], str], tmp_path: Path) -> None:
     net = Builder("small", (1, 3, 32, 32), seed=0, weights=True)
     model = net.model(build(net))
@@ -61,7 +68,9 @@ def test_a_network_on_small_images_agrees(build: Callable[[Builder], str], tmp_p
 
 
 @pytest.mark.slow(seconds=2.5)
-@pytest.mark.parametrize("name", ["bert_tiny", "vit_tiny"])
+@pytest.mark.parametrize(
+    "name", ["bert_tiny", pytest.param("vit_tiny", marks=pytest.mark.nightly(seconds=12))]
+)
 def test_a_transformer_agrees(name: str) -> None:
     model, built = zoo.build(name), networks.load(name)
     (about,) = model.graph.input

@@ -118,7 +118,9 @@ def test_a_bias_beside_which_sums_overflow_keeps_them_apart() -> None:
 
 
 @pytest.mark.slow(seconds=2.5)
-@pytest.mark.parametrize("name", ["digits_cnn", "resnet18"])
+@pytest.mark.parametrize(
+    "name", ["digits_cnn", pytest.param("resnet18", marks=pytest.mark.nightly(seconds=18))]
+)
 def test_tuning_and_building_agree(name: str, tmp_path: Path) -> None:
     target = make_target("vta-pynq")
     tuned = networks.load(name).workloads_on(Accelerator.of(target))

@@ -96,6 +96,7 @@ FEW = "FUZZ_EXAMPLES" not in os.environ
 SEED = os.environ.get("FUZZ_SEED", "0")
 
 
+@pytest.mark.slow(seconds=6)
 def test_every_function_that_reads_a_file_is_fuzzed() -> None:
     """A new one is in a format, or has a reason not to be."""
     fuzzed = {name for each in FORMATS.values() for name in (*each.readers, *each.in_child)}
@@ -105,7 +106,7 @@ def test_every_function_that_reads_a_file_is_fuzzed() -> None:
 
 
 @pytest.mark.attack
-@pytest.mark.slow(seconds=13)
+@pytest.mark.nightly(seconds=80)
 @pytest.mark.parametrize("kind", ["all"] if FEW else sorted(FORMATS))
 def test_files_of_every_format(kind: str) -> None:
     count = 20 if FEW else EXAMPLES

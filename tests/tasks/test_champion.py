@@ -39,7 +39,11 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    ("tuner", "trials"), [("default-blind", 32), ("ml2tuner:learner=lightgbm:first=8", 40)]
+    ("tuner", "trials"),
+    [
+        ("default-blind", 32),
+        pytest.param("ml2tuner:learner=lightgbm:first=8", 40, marks=pytest.mark.nightly(seconds=8)),
+    ],
 )
 def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, trials: int) -> None:
     from tilewright.tasks import champion_registry, register_champion

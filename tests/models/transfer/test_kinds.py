@@ -31,7 +31,15 @@ QUICK: dict[str, dict[str, object]] = {
     "mlp": {"epochs": 40, "units": 32, "batch": 64},
     "attention": {"epochs": 10, "units": 8, "layers": 1},
 }
-KINDS = [pytest.param(kind, marks=pytest.mark.slow(seconds=0.7)) for kind in QUICK]
+KINDS = [
+    pytest.param(
+        kind,
+        marks=pytest.mark.nightly(seconds=20)
+        if kind == "attention"
+        else pytest.mark.slow(seconds=0.7),
+    )
+    for kind in QUICK
+]
 
 
 @cache

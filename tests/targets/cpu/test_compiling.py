@@ -112,6 +112,7 @@ def test_an_aligned_stack_keeps_nothing_in_a_loop_that_could_be_before_it() -> N
     assert "vcvtsi2ss" not in loop
 
 
+@pytest.mark.slow(seconds=5)
 def test_operations_are_those_of_the_workload() -> None:
     found = next(each for each in shared_pool().compile(WORK, SPEC, _batch(24)) if not each.failure)
     row = dict(zip((column.name for column in COLUMNS), found.hidden, strict=True))
