@@ -19,7 +19,7 @@ from tilewright.core.errors import WorkloadError
 from tilewright.models import make_explorer
 from tilewright.networks import artifact
 from tilewright.networks.artifact.errors import InaccurateError
-from tilewright.networks.errors import NothingToOffload, UncompilableError
+from tilewright.networks.errors import InputError, NothingToOffload, UncompilableError
 from tilewright.search import LocalRunner
 from tilewright.search.events import Event, Listener, ignore
 from tilewright.targets.artifact_types import Pick
@@ -163,6 +163,10 @@ def compile_one(
         if not failed:
             return run(run_in_onnxruntime, options, target, network.network, str(error)).value
         return compile_one(run, options, target, {**refused, **failed})
+    except InputError as error:
+        if options.calibration is not None:
+            raise
+        return run(run_in_onnxruntime, options, target, network.network, str(error)).value
     except InaccurateError as error:
         longer = in_float32(target) if options.schedules is None else None
         if longer is None:

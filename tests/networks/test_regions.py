@@ -280,6 +280,30 @@ def test_a_layer_that_multiplies_much_without_a_kernel_is_left_to_onnxruntime(
     assert reasons["sums"] == "no kernel of Tilewright computes it"
 
 
+def test_a_network_whose_inputs_nobody_can_draw_is_built_and_says_so(tmp_path: Path) -> None:
+    """The size of its result is an input, and has to fit another one."""
+    of = helper.make_tensor_value_info
+    node = helper.make_node("Reshape", ["x", "shape"], ["y"], name="reshaped")
+    graph = helper.make_graph(
+        [node], "reshape",
+        [of("x", TensorProto.FLOAT, (7, 11)), of("shape", TensorProto.INT64, (2,))],
+        [of("y", TensorProto.FLOAT, ("rows", "columns"))],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    options = BuildOptions(str(tmp_path / "m.onnx"), tmp_path / "art", "cpu", trials=0)
+    made = build_artifact(LocalRunner(), options)
+    assert "its outputs were not compared" in made.warnings[1]
+    assert made.manifest["not_checked"] == ["y"]
+    artifact = load(tmp_path / "art", allow_code=True)
+    x = normal(7, 11)
+    found = artifact.infer({"x": x, "shape": np.array([11, 7])})["y"]
+    np.testing.assert_array_equal(found, x.reshape(11, 7))
+    assert isinstance(artifact, CompiledArtifact)
+    with pytest.raises(ArtifactError, match="holds no samples"):
+        artifact.output_error()
+
+
 def test_weights_that_a_graph_computes_from_constants_are_constants(tmp_path: Path) -> None:
     """As a filter that is a function of its taps."""
     net = _Graph()

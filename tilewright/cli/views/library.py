@@ -18,7 +18,10 @@ MEBI = 1 << 20
 
 
 def show_time_shares(artifact: CompiledArtifact, console: Console) -> None:
-    """How long an inference takes, and what share of it is in no kernel."""
+    """How long an inference takes, and what share of it is in no kernel; nothing where no inputs
+    are known."""
+    if not artifact.has_samples:
+        return
     _, spent = artifact.run(artifact.check_inputs(), layers=True)
     rest = sum(seconds for _, seconds in spent.others)
     whole = sum(each.seconds for each in spent.layers) + rest

@@ -47,6 +47,7 @@ from tilewright.networks.artifact.regions import PREFIX, ArtifactRegions, write_
 from tilewright.networks.artifact.run import Array, checked
 from tilewright.networks.artifact.weights_file import WEIGHTS, packed, unpacked
 from tilewright.networks.compiled.thread_pool import chosen_threads, use_threads
+from tilewright.networks.errors import InputError
 from tilewright.networks.sample_values import TEXT, NetworkSample
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
@@ -173,11 +174,16 @@ def region_files(
     last: LastRegions, target: Target, target_kind: str, *, name: str, total_macs: int
 ) -> CompiledFiles:
     """A network of which nothing is compiled: onnxruntime runs it. Raises `ImportFailedError` where
-    it does not take it."""
-    samples = samples_of(last)
+    it does not take it. Without samples where onnxruntime accepts no inputs that are drawn."""
+    try:
+        samples = samples_of(last)
+        first = samples[0]
+    except InputError:
+        samples = []
+        first = NetworkSample("", last.seeded_inputs(), last.empty_outputs())
     files: dict[str, bytes] = {CHECK: pack_samples(samples)}
     manifest = {
-        **_described(last, samples[0], target, target_kind, name, TOLERANCE),
+        **_described(last, first, target, target_kind, name, TOLERANCE),
         "macs": {"total": total_macs, "kernels": 0},
         "layers": [],
         "reads": [],
@@ -201,7 +207,8 @@ def _checked(
     manifest["error"] = error
     manifest["samples"] = [sample.kind for sample in kept]
     containers = [value.name for value in artifact.outputs if value.dtype in CONTAINERS]
-    manifest["not_checked"] = list[Json]([*unchecked_outputs(kept), *containers])
+    same = unchecked_outputs(kept) if kept else [value.name for value in artifact.outputs]
+    manifest["not_checked"] = list[Json]([*same, *containers])
     return CompiledFiles(files, manifest)
 
 
@@ -343,14 +350,27 @@ class CompiledArtifact:
 
     def output_error(self) -> float:
         """The largest difference of its outputs from the source model's, on the samples that the
-        folder holds, as a share of an output's largest value (`library_check`)."""
+        folder holds, as a share of an output's largest value (`library_check`). Raises
+        `ArtifactError` for a folder that holds none."""
+        if not self.has_samples:
+            raise ArtifactError(
+                f"{self.name} holds no samples to compare outputs on, because onnxruntime accepted "
+                "none of the inputs that were drawn; compare it on inputs of your own"
+            )
         return max(
             worst_output(self.infer(sample.inputs), sample.outputs, self.tolerance).error
             for sample in self.check_samples()
         )
 
+    @property
+    def has_samples(self) -> bool:
+        """Whether the folder holds samples."""
+        return self.manifest.get("samples", [""]) != []
+
     def check_samples(self) -> list[NetworkSample]:
         """The samples that the folder holds."""
+        if not self.has_samples:
+            return []
         names = (
             [value.name for value in values if value.dtype not in CONTAINERS]
             for values in (self.inputs, self.outputs)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
@@ -43,6 +44,16 @@ class LastRegions:
         """Return the element type as numpy calls it, "str" for text."""
         kind = info.type.tensor_type.elem_type
         return TEXT if kind == TensorProto.STRING else helper.tensor_dtype_to_np_dtype(kind).name
+
+    def empty_outputs(self) -> dict[str, NDArray[Any]]:
+        """Return arrays without elements in the types of the outputs that are tensors, and of as
+        many dimensions where these are known."""
+        found = {}
+        for info in self.tensors:
+            kind = self.dtype_of(info) if info.type.tensor_type.elem_type else "float32"
+            rank = len(self.output_shape(info.name) or ())
+            found[info.name] = np.empty((0,) * rank, object if kind == TEXT else kind)
+        return found
 
     def output_shape(self, name: str) -> tuple[int, ...] | None:
         """Return the sizes of an output; None if not even its rank is known."""
