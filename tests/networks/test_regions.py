@@ -286,8 +286,8 @@ def test_a_network_whose_inputs_nobody_can_draw_is_built_and_says_so(tmp_path: P
     node = helper.make_node("Reshape", ["x", "shape"], ["y"], name="reshaped")
     graph = helper.make_graph(
         [node], "reshape",
-        [of("x", TensorProto.FLOAT, (7, 11)), of("shape", TensorProto.INT64, (2,))],
-        [of("y", TensorProto.FLOAT, ("rows", "columns"))],
+        [of("x", TensorProto.FLOAT, (7, 11)), of("shape", TensorProto.INT64, (3,))],
+        [of("y", TensorProto.FLOAT, ("a", "b", "c"))],
     )  # fmt: skip
     opsets = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
@@ -297,8 +297,8 @@ def test_a_network_whose_inputs_nobody_can_draw_is_built_and_says_so(tmp_path: P
     assert made.manifest["not_checked"] == ["y"]
     artifact = load(tmp_path / "art", allow_code=True)
     x = normal(7, 11)
-    found = artifact.infer({"x": x, "shape": np.array([11, 7])})["y"]
-    np.testing.assert_array_equal(found, x.reshape(11, 7))
+    found = artifact.infer({"x": x, "shape": np.array([1, 11, 7])})["y"]
+    np.testing.assert_array_equal(found, x.reshape(1, 11, 7))
     assert isinstance(artifact, CompiledArtifact)
     with pytest.raises(ArtifactError, match="holds no samples"):
         artifact.output_error()
