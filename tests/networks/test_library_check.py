@@ -29,6 +29,7 @@ class Network:
     """A source model in numpy, with inputs of these shapes and types."""
 
     constants: Sequence[int] = ()
+    halves: Sequence[str] = ()
 
     def __init__(
         self, kinds: Mapping[str, tuple[tuple[int, ...], str]], run: Callable[[Arrays], Arrays]

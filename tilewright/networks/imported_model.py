@@ -37,8 +37,11 @@ def seeded_inputs(
 @dataclass(frozen=True, eq=False)
 class Whole:
     """A network with its weights: a flat view of the module, whose parameters are `inputs`, and
-    who computes it without any of that: arrays by input name in, by output name out. The module
-    calls onnxruntime for `regions`. `constants` are single integers that the network holds."""
+    who computes it without any of that: arrays by input name in, by output name out.
+
+    The module calls onnxruntime for `regions`. `constants` are single integers that the network
+    holds, `halves` the outputs that are float16 in its file and float32 here.
+    """
 
     flat: FlatGraph
     inputs: tuple[str, ...]
@@ -47,6 +50,7 @@ class Whole:
     reference_name: str
     regions: tuple[RegionModel, ...] = ()
     constants: tuple[int, ...] = ()
+    halves: tuple[str, ...] = ()
 
     def seeded_inputs(self, seed: int = 0) -> dict[str, Array]:
         """As `seeded_inputs`, in the shapes of its own inputs."""

@@ -48,8 +48,8 @@ from tilewright.networks.static_shapes import (
 )
 
 HALF_NOTE = (
-    "the model computes in half precision and is read as float32; inputs and outputs of half "
-    "precision are float32, too"
+    "the model computes in half precision and is read as float32; inputs are float32, too, and so "
+    "are outputs beside an accelerator"
 )
 MIN_IR_VERSION = 4  # before it, initializers had to be listed among the inputs
 

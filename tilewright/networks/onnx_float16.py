@@ -27,6 +27,21 @@ def is_half(model: onnx.ModelProto) -> bool:
     )
 
 
+def half_outputs(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Return the outputs of a model that are float16."""
+    return tuple(
+        info.name
+        for info in model.graph.output
+        if info.type.tensor_type.elem_type == TensorProto.FLOAT16
+    )
+
+
+def has_bfloat16_ends(model: onnx.ModelProto) -> bool:
+    """Whether an input or output of a model is bfloat16."""
+    ends = (*model.graph.input, *model.graph.output)
+    return any(info.type.tensor_type.elem_type == TensorProto.BFLOAT16 for info in ends)
+
+
 def widen(model: onnx.ModelProto) -> None:
     """Make every half-precision tensor of a model float32, in place: weights, inputs, outputs, and
     what it casts to."""

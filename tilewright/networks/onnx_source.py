@@ -16,6 +16,7 @@ from tilewright.networks.model_analysis import Examined
 from tilewright.networks.model_runner import ModelRunner
 from tilewright.networks.normalise import fixed_graph
 from tilewright.networks.onnx_file import lone_integers
+from tilewright.networks.onnx_float16 import half_outputs, has_bfloat16_ends
 from tilewright.networks.onnx_opset import raise_opset
 from tilewright.networks.onnx_qoperator import to_qdq
 from tilewright.networks.onnx_reference import reference_model
@@ -143,14 +144,18 @@ class OnnxSource:
             self.name, core, lambda: core, {}, refused=imported.refused, imported=imported.core
         )
         models = tuple(region_model(imported.fixed, region) for region in imported.last)
-        return source, LastRegions(models, fixed_inputs(model, self._input_shapes))
+        whole = fixed_inputs(model, self._input_shapes)
+        return source, LastRegions(models, whole, half_outputs(self._weighted()))
 
     def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
         """The whole network as one region, as it stands in its file; `regions` are those that it
         would have otherwise."""
         self._check_missing()
         self._check_known()
-        whole = fixed_inputs(self._weighted(), self._input_shapes)
+        weighted = self._weighted()
+        if has_bfloat16_ends(weighted):
+            weighted = reference_model(weighted)  # numpy has no bfloat16
+        whole = fixed_inputs(weighted, self._input_shapes)
         make_dilated_same_explicit(whole)  # onnxruntime refuses these
         causes = tuple(cause for region in regions for cause in region.causes)
         operators = tuple(
@@ -161,7 +166,7 @@ class OnnxSource:
         outputs = tuple(info.name for info in whole.graph.output)
         own = whole
         if has_branches(whole) and not opens(whole, optimised=True):
-            own = self._weighted()  # static sizes contradict a branch that is never taken
+            own = weighted  # static sizes contradict a branch that is never taken
         return LastRegions((RegionModel(own, inputs, outputs, operators, causes, macs),), whole)
 
     def whole(self) -> Whole:
@@ -181,6 +186,7 @@ class OnnxSource:
             "onnxruntime",
             imported.regions,
             lone_integers(model),
+            half_outputs(self._weighted()),
         )
 
 

@@ -32,6 +32,7 @@ from tilewright.networks.artifact.compiled import (
     region_files,
 )
 from tilewright.networks.artifact.folder import write_folder
+from tilewright.networks.artifact.library_check import narrowed
 from tilewright.networks.artifact.sized import joined
 from tilewright.networks.dynamic_sizes import SizedShapes, named_shapes, shapes_at
 from tilewright.networks.float32 import is_quantised
@@ -223,7 +224,7 @@ def _judged(
     else:
         given = read_samples(options.calibration, inputs)
         feeds = (*given.feeds, *given.held_out)
-    expected = [source.reference(dict(feed)) for feed in feeds]
+    expected = [narrowed(source.reference(dict(feed)), source.halves) for feed in feeds]
     check = Check(feeds, expected, as_text(made.manifest["reference"]))
     artifact = CompiledArtifact(made.manifest, made.files)
     found = accuracy(check, artifact.infer, bound, {})

@@ -37,6 +37,7 @@ from tilewright.networks.artifact.errors import ArtifactError
 from tilewright.networks.artifact.folder import AGAIN, map_file, read_files, specification
 from tilewright.networks.artifact.library_check import (
     decisive_samples,
+    narrowed,
     pack_samples,
     samples_of,
     unchecked_outputs,
@@ -274,6 +275,7 @@ class CompiledArtifact:
         self._weights = [] if weights is None else unpacked(np.frombuffer(weights, np.uint8))
         self.inputs, self.outputs = _values(manifest["inputs"]), _values(manifest["outputs"])
         self.rows = tuple(as_object(row) for row in as_list(manifest["layers"]))
+        self._halves = [value.name for value in self.outputs if value.dtype == "float16"]
         self._regions = ArtifactRegions(manifest.get("regions", []), files)
         self._reads, self._gives = (
             [as_text(name) for name in as_list(manifest.get(key, [v.name for v in values]))]
@@ -286,11 +288,11 @@ class CompiledArtifact:
         `outputs` out. Raises `InputError` for inputs that do not fit."""
         arrays = checked(self.inputs, inputs)
         made = self._run_compiled(arrays)
-        if not self._regions:
-            return made
-        known = {**arrays, **made}
-        known |= self._regions.run_last(known)
-        return {value.name: known[value.name] for value in self.outputs}
+        if self._regions:
+            known = {**arrays, **made}
+            known |= self._regions.run_last(known)
+            made = {value.name: known[value.name] for value in self.outputs}
+        return narrowed(made, self._halves) if self._halves else made
 
     @with_living_pool
     def run(

@@ -22,7 +22,7 @@ onnxruntime = lazy_module("onnxruntime")
 NO_ARRAYS = frozenset(
     int(number)
     for name, number in TensorProto.DataType.items()
-    if name.startswith(("BFLOAT16", "FLOAT8", "FLOAT4", "INT4", "UINT4", "INT2", "UINT2"))
+    if name.startswith(("FLOAT8", "FLOAT4", "INT4", "UINT4", "INT2", "UINT2"))
 )
 """Element types that inputs and outputs of a network cannot have: numpy has none of them."""
 

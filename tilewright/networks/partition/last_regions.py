@@ -22,10 +22,12 @@ from tilewright.networks.sample_values import TEXT
 
 @dataclass(frozen=True, eq=False)
 class LastRegions:
-    """The regions of `whole`, the network with static inputs, that run last."""
+    """The regions of `whole`, the network with static inputs, that run last. `halves` are the
+    outputs that are float16 in its file and float32 here."""
 
     regions: tuple[RegionModel, ...]
     whole: onnx.ModelProto
+    halves: tuple[str, ...] = ()
 
     def seeded_inputs(self, seed: int = 0) -> dict[str, NDArray[Any]]:
         """Return inputs of the network, as `imported_model.seeded_inputs`."""
