@@ -6,9 +6,9 @@
 
 Each test is one small model with its inputs. It is built for the target `cpu` and run on the test's
 inputs. The result is right if element types and shapes are those of onnxruntime, integers are equal
-and floats within 1e-4 of the largest (float16 within 2e-3). Where onnxruntime itself refuses a model, or stops, the build
-has to refuse it, too. `--write` puts the counts, and every case that is neither, into
-`docs/evidence/coverage.md`.
+and floats within 1e-4 of the largest (float16 within 2e-3). Where onnxruntime itself refuses a
+model, or stops, the build has to refuse it, too. `--write` puts the counts, and every case that is
+neither, into `docs/evidence/coverage.md`.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx_graphs import model, normal, reference
 
+import tilewright
 from benchmarks.integer_graphs import in_memory, run
 from tilewright import networks
 from tilewright.core.files import Json
@@ -159,6 +160,24 @@ def test_a_model_in_half_precision_is_read_in_single(tmp_path: Path) -> None:
     assert report.offloaded_macs == report.total_macs
     kinds = {o.op_type for o in report.operators if o.status == "cpu"}
     assert kinds <= {"Cast", "Mul"}
+
+
+@pytest.mark.slow(seconds=4)
+def test_outputs_in_half_precision_are_halves_on_a_cpu(tmp_path: Path) -> None:
+    source = _halves(_network([_node("Relu", "a", "y")], {}))
+    onnx.save(source, tmp_path / "m.onnx")
+    options = BuildOptions(str(tmp_path / "m.onnx"), tmp_path / "art", "cpu", trials=0)
+    made = build_artifact(LocalRunner(), options)
+    assert made.manifest["layers"]
+    (output,) = load(tmp_path / "art", allow_code=True).outputs
+    assert output.dtype == "float16"
+    x = normal(*SHAPE, seed=3).astype(np.float16)
+    half = onnxruntime.InferenceSession(
+        source.SerializeToString(), providers=["CPUExecutionProvider"]
+    ).run(None, {"x": x})[0]
+    found = tilewright.load(tmp_path / "art").run(None, {"x": x})[0]
+    assert found.dtype == half.dtype == np.float16
+    np.testing.assert_allclose(found, half, rtol=0.01, atol=0.01)
 
 
 @pytest.mark.parametrize(
