@@ -121,9 +121,19 @@ def _tried(test: Any) -> Row:
     if expected is None:
         return _row(test, "built", f"onnxruntime refuses it: {refusal}")
     for ours, theirs in zip(found, expected, strict=True):
-        if said := difference(np.asarray(ours), np.asarray(theirs)):
+        if said := _different(ours, theirs):
             return _row(test, "wrong", said)
     return _row(test, RIGHT, "")
+
+
+def _different(ours: Any, theirs: Any) -> str:
+    """How an output differs; a sequence is compared element by element."""
+    if not isinstance(theirs, list):
+        return difference(np.asarray(ours), np.asarray(theirs))
+    if not isinstance(ours, list) or len(ours) != len(theirs):
+        return "a sequence of another length"
+    found = (_different(*pair) for pair in zip(ours, theirs, strict=True))
+    return next(filter(None, found), "")
 
 
 def _row(test: Any, result: str, reason: str) -> Row:

@@ -130,13 +130,15 @@ def test_what_is_not_compiled_runs_in_onnxruntime(
         np.testing.assert_array_equal(array, other)
 
 
-def test_an_input_without_elements_is_not_called_dynamic(tmp_path: Path) -> None:
+def test_an_input_without_elements_runs_in_onnxruntime_and_says_what_to_do(tmp_path: Path) -> None:
     node = onnx.helper.make_node("Relu", ["x"], ["y"])
     case = _alone(node, tmp_path / "empty.onnx", x=np.zeros((2, 0, 4)))
-    with pytest.raises(networks.errors.ModelFileError) as caught:
-        networks.load(case.path).report(16, 16)
-    assert r"shape (2, 0, 4), which is static and holds no elements" in str(caught.value)
-    assert "dynamic" not in str(caught.value)
+    network = networks.load(case.path)
+    (operator,) = network.report(16, 16).operators
+    assert operator.status == "onnxruntime"
+    assert "the shape (2, 0, 4), which holds no elements" in operator.reason
+    assert "--input-shape" in operator.reason
+    assert network.run({"x": np.zeros((2, 0, 4), np.float32)})["y"].shape == (2, 0, 4)
     assert networks.load(case.path, {"x": (2, 5, 4)}).report(16, 16).inputs == {"x": (2, 5, 4)}
 
 

@@ -51,6 +51,7 @@ class Whole:
     regions: tuple[RegionModel, ...] = ()
     constants: tuple[int, ...] = ()
     halves: tuple[str, ...] = ()
+    takes_containers = False
 
     def seeded_inputs(self, seed: int = 0) -> dict[str, Array]:
         """As `seeded_inputs`, in the shapes of its own inputs."""

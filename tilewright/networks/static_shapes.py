@@ -32,6 +32,8 @@ KINDS = {
     "sequence_type": "a sequence", "optional_type": "optional", "map_type": "a map",
     "sparse_tensor_type": "sparse",
 }  # fmt: skip
+REGION_ONLY = ("sequence_type", "optional_type")
+"""Inputs that onnxruntime takes, and no compiled code."""
 FOLD_ELEMENTS = 4096  # larger constants are no shape arithmetic
 SHAPE_ARITHMETIC = frozenset(
     (
@@ -44,8 +46,7 @@ SHAPE_ARITHMETIC = frozenset(
 
 def fix_inputs(normal: NormalGraph, input_shapes: Mapping[str, Sequence[int]]) -> None:
     """Give the inputs the shapes asked for. Raises `DynamicShapeError` where one stays dynamic or a
-    shape fits no input, `ModelFileError` where one is no tensor, holds no elements or would exhaust
-    memory."""
+    shape fits no input, `ModelFileError` where one is no tensor or would exhaust memory."""
     inputs = {info.name: info for info in data_inputs(normal.model)}
     for name, shape in input_shapes.items():
         if name not in inputs:
@@ -54,6 +55,8 @@ def fix_inputs(normal: NormalGraph, input_shapes: Mapping[str, Sequence[int]]) -
         _set_shape(inputs[name], tuple(shape))
     for name, info in inputs.items():
         kind = info.type.WhichOneof("value")
+        if kind in REGION_ONLY:
+            continue
         if kind != "tensor_type":
             raise ModelFileError(
                 f"input '{name}' is {KINDS.get(str(kind), 'of no type')}, not a tensor; "
@@ -63,13 +66,6 @@ def fix_inputs(normal: NormalGraph, input_shapes: Mapping[str, Sequence[int]]) -
         if static is None:
             raise DynamicShapeError(
                 f"input '{name}' has the dynamic shape {_text(info)}; give its sizes, for example "
-                f"--input-shape {name}={_example(info)}"
-            )
-        if 0 in static:
-            raise ModelFileError(
-                f"input '{name}' has the shape {_text(info)}, which is static and holds no "
-                "elements, so there is nothing to compute; export the model with an input of "
-                "positive sizes, or, if your exporter writes 0 for an unknown size, give it: "
                 f"--input-shape {name}={_example(info)}"
             )
         refuse_absurd(name, static)

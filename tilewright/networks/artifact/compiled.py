@@ -45,10 +45,11 @@ from tilewright.networks.artifact.library_check import (
     worst_output,
 )
 from tilewright.networks.artifact.regions import PREFIX, ArtifactRegions, write_regions
-from tilewright.networks.artifact.run import Array, checked
+from tilewright.networks.artifact.run import CONTAINERS, Array, checked
 from tilewright.networks.artifact.weights_file import WEIGHTS, packed, unpacked
 from tilewright.networks.compiled.thread_pool import chosen_threads, use_threads
 from tilewright.networks.errors import InputError
+from tilewright.networks.graph import data_inputs
 from tilewright.networks.sample_values import TEXT, NetworkSample
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
@@ -67,8 +68,6 @@ if TYPE_CHECKING:
 
 KIND = "library"
 LIBRARY, CHECK = "network.so", "check.npz"
-CONTAINERS = ("sequence", "map", "optional", "sparse_tensor")
-"""Element types of outputs that are no tensors, as onnxruntime gives them."""
 TOLERANCE = 1e-4
 """Largest difference that counts as equal, as a share of the largest value."""
 OF_BFLOAT16 = 0.05
@@ -220,8 +219,14 @@ def _described(
     """Return what a manifest says of any network; `sample` has its inputs and outputs."""
     from tilewright.networks.partition.last_regions import LastRegions
 
-    inputs, expected = sample.inputs, sample.outputs
+    expected = sample.outputs
+    inputs = [_tensor(key, array) for key, array in sample.inputs.items()]
     if isinstance(source, LastRegions):
+        rows = {as_text(row["name"]): row for row in inputs}
+        for info in data_inputs(source.whole):
+            if container := source.container_of(info):
+                rows[info.name] = {"name": info.name, "shape": [], "dtype": container}
+        inputs = [rows[info.name] for info in data_inputs(source.whole)]
         outputs = []
         for info in source.whole.graph.output:
             if container := source.container_of(info):
@@ -237,7 +242,7 @@ def _described(
         "kind": KIND,
         "network": name,
         "target": target.name,
-        "inputs": [_tensor(key, array) for key, array in inputs.items()],
+        "inputs": list[Json](inputs),
         "outputs": list[Json](outputs),
         "specification": specification(target, target_kind),
         "tolerance": tolerance,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tilewright.core.files import pack_arrays, unpack_arrays
 from tilewright.networks.artifact.errors import InaccurateError
 from tilewright.networks.artifact.run import as_text_objects
+from tilewright.networks.errors import InputError
 from tilewright.networks.sample_values import (
     TEXT,
     Feed,
@@ -57,6 +58,10 @@ class SourceModel(Protocol):
         """Single integers that the model holds."""
 
     @property
+    def takes_containers(self) -> bool:
+        """Whether an input is no tensor, but a sequence or an optional value."""
+
+    @property
     def halves(self) -> Sequence[str]:
         """Outputs that are float16 in the model's file, and float32 here."""
 
@@ -74,6 +79,8 @@ class OutputDifference:
 def samples_of(source: SourceModel) -> list[NetworkSample]:
     """Return samples for a network with the outputs of its source model, the first one as
     `draw_samples` says. Raises `InputError` where the model refuses that."""
+    if source.takes_containers:
+        raise InputError("the model takes sequences or optional values, which are not drawn")
     kinds: Kinds = {
         name: (array.shape, TEXT if array.dtype.kind == "O" else array.dtype.name)
         for name, array in source.seeded_inputs().items()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from tilewright.networks.errors import OperatorImportError, UnsupportedOperatorError, last_line
-from tilewright.networks.graph import NormalGraph, data_inputs
+from tilewright.networks.graph import NormalGraph, data_inputs, static_shape
 from tilewright.networks.graph_macs import graph_macs
 from tilewright.networks.normalise import fixed_graph, make_importable
 from tilewright.networks.onnx_file import COMPUTABLE
@@ -148,9 +148,12 @@ def _runs(fixed: NormalGraph, region: Region) -> bool:
 
 
 def _takes_text(fixed: NormalGraph) -> bool:
-    """Whether an input is of a type that no compiled function takes, such as text."""
+    """Whether no compiled function takes an input: one of text, or without elements."""
     inputs = data_inputs(fixed.model)
-    return any(info.type.tensor_type.elem_type not in COMPUTABLE for info in inputs)
+    return any(
+        info.type.tensor_type.elem_type not in COMPUTABLE or 0 in (static_shape(info) or ())
+        for info in inputs
+    )
 
 
 def _import_core(

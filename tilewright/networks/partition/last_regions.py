@@ -34,6 +34,7 @@ class LastRegions:
         kinds = {
             info.name: (self.shape_of(info), self.dtype_of(info))
             for info in data_inputs(self.whole)
+            if not self.container_of(info)
         }
         return seeded_inputs(kinds, seed)
 
@@ -77,7 +78,12 @@ class LastRegions:
         """The outputs that are tensors; others are sequences, maps or optional."""
         return [info for info in self.whole.graph.output if not self.container_of(info)]
 
+    @property
+    def takes_containers(self) -> bool:
+        """Whether an input is no tensor, but a sequence or an optional value."""
+        return any(self.container_of(info) for info in data_inputs(self.whole))
+
     def container_of(self, info: onnx.ValueInfoProto) -> str:
-        """Return what an output is that is no tensor, such as "sequence"; "" for a tensor."""
+        """Return what an input or output is that is no tensor; "" for a tensor."""
         kind = str(info.type.WhichOneof("value") or "tensor_type").removesuffix("_type")
         return "" if kind == "tensor" else kind

@@ -130,10 +130,11 @@ class _Partitioner:
         shape = self._shapes.get(name)
         if self._types.get(name) not in COMPUTABLE:
             return f"'{name}' is no tensor of a type that is compiled"
+        if shape is None:
+            return f"the shape of '{name}' depends on values"
         return (
-            f"the shape of '{name}' depends on values"
-            if shape is None
-            else (f"'{name}' has no elements")
+            f"'{name}' has the shape {shape}, which holds no elements; if 0 stands for an unknown "
+            "size, give it with --input-shape"
         )
 
     def _is_passable(self, name: str) -> bool:

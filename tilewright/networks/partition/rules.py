@@ -19,6 +19,9 @@ def reasons(normal: NormalGraph, table: FormTable) -> dict[str, str]:
         if node.op_type in GATES and node.domain in STANDARD_DOMAINS:
             # Recurrent operators are unrolled, which has limits on lengths and constant weights.
             narrowed = obstacle(node, shapes, constants)
+        if node.op_type == "QuantizeLinear" and node.input[1] not in constants:
+            # What is divided by a scale of zero is cast to integers as each processor does it.
+            narrowed = "its scale is only known when the model runs"
         if any(a.HasField("g") or a.graphs for a in node.attribute):
             found[node.name] = "control flow is not compiled"
         elif narrowed:
