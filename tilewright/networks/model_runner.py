@@ -41,7 +41,8 @@ class ModelRunner:
                 f"the model does not run on a sample: {first_line(error)}; check the values of "
                 "the calibration samples"
             ) from error
-        return dict(zip(self._names, values, strict=True))
+        # Without names, onnxruntime gives every output, here those that are no tensors.
+        return dict(zip(self._names, values, strict=True)) if self._names else {}
 
     @cached_property
     def _session(self) -> Any:
