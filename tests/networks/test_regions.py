@@ -304,6 +304,27 @@ def test_a_network_whose_inputs_nobody_can_draw_is_built_and_says_so(tmp_path: P
         artifact.output_error()
 
 
+def test_a_network_that_takes_a_sequence_runs_in_onnxruntime(tmp_path: Path) -> None:
+    part = helper.make_tensor_type_proto(TensorProto.FLOAT, (2, 3))
+    graph = helper.make_graph(
+        [_node("ConcatFromSequence", "parts", "y", axis=0)], "joins",
+        [helper.make_value_info("parts", helper.make_sequence_type_proto(part))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ("rows", 3))],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    options = BuildOptions(str(tmp_path / "m.onnx"), tmp_path / "art", "cpu", trials=0)
+    made = build_artifact(LocalRunner(), options)
+    assert "its outputs were not compared" in made.warnings[1]
+    session = tilewright.load(tmp_path / "art", allow_code=True)
+    assert [(value.name, value.dtype) for value in session.get_inputs()] == [("parts", "sequence")]
+    parts = [normal(2, 3, seed=seed) for seed in range(3)]
+    (found,) = session.run(None, {"parts": parts})
+    np.testing.assert_array_equal(found, np.concatenate(parts))
+    with pytest.raises(InputError, match="'parts' is missing"):
+        session.run(None, {})
+
+
 def test_weights_that_a_graph_computes_from_constants_are_constants(tmp_path: Path) -> None:
     """As a filter that is a function of its taps."""
     net = _Graph()
