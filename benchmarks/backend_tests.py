@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx.backend.test.loader import load_model_tests
+from onnx.numpy_helper import to_array
 
 from benchmarks.coverage import PAGE
 from benchmarks.operator_forms import difference
@@ -77,16 +78,21 @@ def tried(tests: Sequence[Any], jobs: int) -> Iterator[Row]:
     while waiting:
         pool = ProcessPoolExecutor(jobs, get_context("spawn"))
         futures = [(batch, pool.submit(rows_of, batch)) for batch in waiting]
-        waiting = []
+        waiting, broken = [], False
         for batch, future in futures:
             try:
                 found = future.result(timeout=SECONDS)
             except (BrokenProcessPool, TimeoutError):
                 for process in list((pool._processes or {}).values()):
                     process.kill()
-                waiting += [[test] for test in batch] if len(batch) > 1 else []
-                found = [_row(batch[0], "crash", "the process ended, or hung")]
-                found = found if len(batch) == 1 else []
+                found = []
+                if broken:  # it was not this one
+                    waiting.append(batch)
+                elif len(batch) > 1:
+                    waiting += [[test] for test in batch]
+                else:
+                    found = [_row(batch[0], "crash", "the process ended, or hung")]
+                broken = True
             for row in found:
                 if row["result"] not in (RIGHT, BOTH):
                     print(f"{row['test']}: {row['result']}: {row['reason']}", flush=True)
@@ -102,7 +108,8 @@ def rows_of(tests: Sequence[Any]) -> list[Row]:
 def _tried(test: Any) -> Row:
     inputs = test.data_sets[0][0] if test.data_sets else []
     names = [info.name for info in test.model.graph.input]
-    given = dict(zip(names, inputs, strict=False))
+    arrays = [to_array(i) if isinstance(i, onnx.TensorProto) else i for i in inputs]
+    given = dict(zip(names, arrays, strict=False))
     expected: list[Any] | None = None
     try:
         expected = _onnxruntime(test.model, given)

@@ -30,7 +30,7 @@ class Network:
 
     constants: Sequence[int] = ()
     halves: Sequence[str] = ()
-    takes_containers = False
+    is_undrawable = False
 
     def __init__(
         self, kinds: Mapping[str, tuple[tuple[int, ...], str]], run: Callable[[Arrays], Arrays]

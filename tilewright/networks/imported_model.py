@@ -41,6 +41,7 @@ class Whole:
 
     The module calls onnxruntime for `regions`. `constants` are single integers that the network
     holds, `halves` the outputs that are float16 in its file and float32 here.
+    Inputs of one that `is_undrawable` cannot be drawn.
     """
 
     flat: FlatGraph
@@ -51,7 +52,7 @@ class Whole:
     regions: tuple[RegionModel, ...] = ()
     constants: tuple[int, ...] = ()
     halves: tuple[str, ...] = ()
-    takes_containers = False
+    is_undrawable: bool = False
 
     def seeded_inputs(self, seed: int = 0) -> dict[str, Array]:
         """As `seeded_inputs`, in the shapes of its own inputs."""

@@ -115,6 +115,20 @@ def lone_integers(model: onnx.ModelProto) -> tuple[int, ...]:
     return tuple(sorted((each for each in found if each > 8), reverse=True))[:16]
 
 
+def has_undrawable_inputs(model: onnx.ModelProto) -> bool:
+    """Whether inputs of a model cannot be drawn: sequences and optional values, and the step of an
+    STFT, since onnxruntime divides by it and ends the process if it is zero."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    constants.update(
+        name for node in model.graph.node if node.op_type == "Constant" for name in node.output
+    )
+    steps = {node.input[1] for node in model.graph.node if node.op_type == "STFT"} - constants
+    kinds = {
+        info.type.WhichOneof("value") for info in model.graph.input if info.name not in constants
+    }
+    return bool(steps) or not kinds <= {"tensor_type"}
+
+
 def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     yield from graph.initializer
     for sparse in graph.sparse_initializer:

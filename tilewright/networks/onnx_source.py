@@ -15,7 +15,7 @@ from tilewright.networks.imported_model import Whole
 from tilewright.networks.model_analysis import Examined
 from tilewright.networks.model_runner import ModelRunner
 from tilewright.networks.normalise import fixed_graph
-from tilewright.networks.onnx_file import lone_integers
+from tilewright.networks.onnx_file import has_undrawable_inputs, lone_integers
 from tilewright.networks.onnx_float16 import half_outputs, has_bfloat16_ends
 from tilewright.networks.onnx_opset import raise_opset
 from tilewright.networks.onnx_qoperator import to_qdq
@@ -187,6 +187,7 @@ class OnnxSource:
             imported.regions,
             lone_integers(model),
             half_outputs(self._weighted()),
+            has_undrawable_inputs(model),
         )
 
 

@@ -58,8 +58,8 @@ class SourceModel(Protocol):
         """Single integers that the model holds."""
 
     @property
-    def takes_containers(self) -> bool:
-        """Whether an input is no tensor, but a sequence or an optional value."""
+    def is_undrawable(self) -> bool:
+        """Whether inputs of the model cannot be drawn."""
 
     @property
     def halves(self) -> Sequence[str]:
@@ -79,8 +79,8 @@ class OutputDifference:
 def samples_of(source: SourceModel) -> list[NetworkSample]:
     """Return samples for a network with the outputs of its source model, the first one as
     `draw_samples` says. Raises `InputError` where the model refuses that."""
-    if source.takes_containers:
-        raise InputError("the model takes sequences or optional values, which are not drawn")
+    if source.is_undrawable:
+        raise InputError("inputs of the model cannot be drawn")
     kinds: Kinds = {
         name: (array.shape, TEXT if array.dtype.kind == "O" else array.dtype.name)
         for name, array in source.seeded_inputs().items()

@@ -142,7 +142,9 @@ def checked(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[str, A
             array = inputs.get(value.name)
             if value.dtype in CONTAINERS and value.name in inputs:
                 continue
-            if array is None or array.shape != value.shape or array.dtype != np.dtype(value.dtype):
+            if not isinstance(array, np.ndarray):
+                break
+            if array.shape != value.shape or array.dtype != np.dtype(value.dtype):
                 break
         else:
             return dict(inputs)
@@ -160,6 +162,8 @@ def checked(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[str, A
             continue  # onnxruntime looks into it
         if array is None:
             problems.append(f"'{value.name}' is missing")
+        elif not isinstance(array, (np.ndarray, np.generic)):
+            problems.append(f"'{value.name}' is no array, but {type(array).__name__}")
         elif array.shape != value.shape:
             problems.append(
                 f"'{value.name}' has shape {_sizes(array.shape)} instead of {_sizes(value.shape)}"

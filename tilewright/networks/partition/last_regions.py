@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from tilewright.networks.graph import data_inputs
 from tilewright.networks.imported_model import seeded_inputs
 from tilewright.networks.model_runner import ModelRunner
-from tilewright.networks.onnx_file import lone_integers
+from tilewright.networks.onnx_file import has_undrawable_inputs, lone_integers
 from tilewright.networks.partition.collapse import RegionModel
 from tilewright.networks.sample_values import TEXT
 
@@ -79,9 +79,9 @@ class LastRegions:
         return [info for info in self.whole.graph.output if not self.container_of(info)]
 
     @property
-    def takes_containers(self) -> bool:
-        """Whether an input is no tensor, but a sequence or an optional value."""
-        return any(self.container_of(info) for info in data_inputs(self.whole))
+    def is_undrawable(self) -> bool:
+        """Whether inputs of the network cannot be drawn."""
+        return has_undrawable_inputs(self.whole)
 
     def container_of(self, info: onnx.ValueInfoProto) -> str:
         """Return what an input or output is that is no tensor; "" for a tensor."""
