@@ -121,9 +121,12 @@ def decisive_samples(
     kept: list[NetworkSample] = []
     error = 0.0
     for number, sample in enumerate(samples):
-        worst = worst_output(infer(sample.inputs), sample.outputs, tolerance)
+        made = infer(sample.inputs)
+        worst = worst_output(made, sample.outputs, tolerance)
         if not worst.error <= tolerance:
-            tie = sample.kind == SATURATING and sample.outputs[worst.name].dtype.kind in "iub"
+            reals = {k: each for k, each in sample.outputs.items() if each.dtype.kind not in "iub"}
+            reals_fit = worst_output(made, reals, tolerance).error <= tolerance
+            tie = sample.kind == SATURATING and reals_fit
             stable = worst.problem or not _is_unstable(sample, source, worst, tolerance)
             if number == 0 or (stable and not tie):
                 raise InaccurateError(_refusal(name, sample, worst, tolerance))

@@ -119,7 +119,9 @@ def import_compiled(
         origins = {name: _origin(name, operators) for name in known}
         named = {origin: known[name] for name, origin in origins.items() if origin is not None}
         regions = find_regions(fixed, {**narrowed, **named})
-        if sum(len(region.nodes) for region in regions) == len(operators) or _takes_text(fixed):
+        if sum(len(region.nodes) for region in regions) == len(
+            operators
+        ) or _has_uncompilable_input(fixed):
             return Imported(None, fixed, [whole_region(fixed, regions)], known)
         try:
             core = _import_core(fixed, regions, weightless, keep_last)
@@ -147,7 +149,7 @@ def _runs(fixed: NormalGraph, region: Region) -> bool:
     return not has_branches(model) or opens(model)
 
 
-def _takes_text(fixed: NormalGraph) -> bool:
+def _has_uncompilable_input(fixed: NormalGraph) -> bool:
     """Whether no compiled function takes an input: one of text, or without elements."""
     inputs = data_inputs(fixed.model)
     return any(
