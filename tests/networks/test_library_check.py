@@ -174,3 +174,28 @@ def test_samples_are_read_as_they_were_written_also_those_of_an_earlier_version(
         np.testing.assert_array_equal(one.outputs["y"], other.outputs["y"])
     (only,) = unpack_samples(pack_samples(samples[:1]), ["x", "n"], ["y"])
     assert only.kind == "normal"
+
+
+@pytest.mark.parametrize("reals_differ", [False, True])
+def test_integers_may_differ_on_large_inputs_and_floats_may_not(reals_differ: bool) -> None:
+    """Saturated scores are equal; a wrong float beside them is no tie."""
+
+    def run(inputs: Arrays) -> Arrays:
+        score = np.tanh(inputs["x"])
+        return {"best": np.argmax(score, axis=1), "score": score}
+
+    def ours(inputs: Arrays) -> Arrays:
+        made = dict(run(inputs))
+        if np.abs(inputs["x"]).max() > 50:
+            made["best"] = made["best"] + 1
+            made["score"] = made["score"] * (0.9 if reals_differ else 1)
+        return made
+
+    network = Network({"x": ((1, 64), "float64")}, run)
+    samples = samples_of(network)
+    if reals_differ:
+        with pytest.raises(InaccurateError, match="sample of large inputs"):
+            decisive_samples(samples, ours, network, 1e-4, "net")
+    else:
+        kept, _ = decisive_samples(samples, ours, network, 1e-4, "net")
+        assert "large" not in [sample.kind for sample in kept]
