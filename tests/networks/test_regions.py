@@ -106,6 +106,11 @@ def _graph(
     return NormalGraph(onnx.shape_inference.infer_shapes(model), ())
 
 
+def _save(graph: onnx.GraphProto, path: Path) -> None:
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+
+
 def _node(kind: str, inputs: str, outputs: str, **attributes: object) -> onnx.NodeProto:
     name = outputs.split()[0]
     return helper.make_node(kind, inputs.split(), outputs.split(), name=name, **attributes)
@@ -270,8 +275,7 @@ def test_a_layer_that_multiplies_much_without_a_kernel_is_left_to_onnxruntime(
         net.nodes, "dynamic", [of("image", TensorProto.FLOAT, SHAPE)],
         [of("sums", TensorProto.INT32, (1, 16, 14, 14))], net.tensors,
     )  # fmt: skip
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    _save(graph, tmp_path / "m.onnx")
     options = BuildOptions(str(tmp_path / "m.onnx"), tmp_path / "art", "cpu", trials=0)
     found = build_cpu_library.read_layers(options, make_target("cpu"))
     assert [layer.call.node for layer in found.layers] == ["conv"]
@@ -289,8 +293,7 @@ def test_a_network_whose_inputs_nobody_can_draw_is_built_and_says_so(tmp_path: P
         [of("x", TensorProto.FLOAT, (7, 11)), of("shape", TensorProto.INT64, (3,))],
         [of("y", TensorProto.FLOAT, ("a", "b", "c"))],
     )  # fmt: skip
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    _save(graph, tmp_path / "m.onnx")
     options = BuildOptions(str(tmp_path / "m.onnx"), tmp_path / "art", "cpu", trials=0)
     made = build_artifact(LocalRunner(), options)
     assert "its outputs were not compared" in made.warnings[1]
@@ -311,8 +314,7 @@ def test_a_network_that_takes_a_sequence_runs_in_onnxruntime(tmp_path: Path) -> 
         [helper.make_value_info("parts", helper.make_sequence_type_proto(part))],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ("rows", 3))],
     )  # fmt: skip
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    _save(graph, tmp_path / "m.onnx")
     options = BuildOptions(str(tmp_path / "m.onnx"), tmp_path / "art", "cpu", trials=0)
     made = build_artifact(LocalRunner(), options)
     assert "its outputs were not compared" in made.warnings[1]
@@ -341,8 +343,7 @@ def test_weights_that_a_graph_computes_from_constants_are_constants(tmp_path: Pa
         net.nodes, "filtered", [of("image", TensorProto.FLOAT, (1, 1, 8, 8))],
         [of("y", TensorProto.FLOAT, (1, 1, 6, 6))], net.tensors,
     )  # fmt: skip
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    _save(graph, tmp_path / "m.onnx")
     network = networks.load(tmp_path / "m.onnx")
     assert not network.examined.regions
     image = {"image": normal(1, 1, 8, 8)}
