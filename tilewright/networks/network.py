@@ -15,7 +15,6 @@ from tilewright.networks import report, zoo
 from tilewright.networks.accelerator import MAX_WASTE, Accelerator, EpilogueMode
 from tilewright.networks.errors import InputError, QuantisationError
 from tilewright.networks.extract import ExtractedWorkload, OffloadDecision, collect
-from tilewright.networks.graph import data_inputs
 from tilewright.networks.model_analysis import Examined
 from tilewright.networks.offload import decide
 from tilewright.networks.onnx_reference import reference_model
@@ -222,7 +221,7 @@ class Network:
             return compiled.compiled(inputs)
         last = self.as_region() if compiled is None else self._split_to_run.last
         assert last is not None
-        names = {info.name for info in data_inputs(last.whole)}
+        names = {info.name for info in last.inputs}
         if set(inputs) != names:
             raise InputError(
                 f"the network's inputs are {', '.join(sorted(names))}, not {', '.join(inputs)}; "

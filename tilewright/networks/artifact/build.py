@@ -70,9 +70,7 @@ def build(
 
 def _whole_network(last: LastRegions) -> dict[str, Json]:
     """What a network with regions behind its last layer takes and gives."""
-    from tilewright.networks.graph import data_inputs
-
-    infos = {"inputs": data_inputs(last.whole), "outputs": list(last.whole.graph.output)}
+    infos = {"inputs": last.inputs, "outputs": list(last.whole.graph.output)}
     found: dict[str, Json] = {}
     for key, values in infos.items():
         found[f"network_{key}"] = [

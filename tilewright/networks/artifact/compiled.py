@@ -49,7 +49,6 @@ from tilewright.networks.artifact.run import CONTAINERS, Array, checked
 from tilewright.networks.artifact.weights_file import WEIGHTS, packed, unpacked
 from tilewright.networks.compiled.thread_pool import chosen_threads, use_threads
 from tilewright.networks.errors import InputError
-from tilewright.networks.graph import data_inputs
 from tilewright.networks.sample_values import TEXT, NetworkSample
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
@@ -223,10 +222,10 @@ def _described(
     inputs = [_tensor(key, array) for key, array in sample.inputs.items()]
     if isinstance(source, LastRegions):
         rows = {as_text(row["name"]): row for row in inputs}
-        for info in data_inputs(source.whole):
+        for info in source.inputs:
             if container := source.container_of(info):
                 rows[info.name] = {"name": info.name, "shape": [], "dtype": container}
-        inputs = [rows[info.name] for info in data_inputs(source.whole)]
+        inputs = [rows[info.name] for info in source.inputs]
         outputs = []
         for info in source.whole.graph.output:
             if container := source.container_of(info):

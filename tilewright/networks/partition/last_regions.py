@@ -29,11 +29,16 @@ class LastRegions:
     whole: onnx.ModelProto
     halves: tuple[str, ...] = ()
 
+    @property
+    def inputs(self) -> list[onnx.ValueInfoProto]:
+        """The inputs of the network, in the model's order."""
+        return data_inputs(self.whole)
+
     def seeded_inputs(self, seed: int = 0) -> dict[str, NDArray[Any]]:
         """Return inputs of the network, as `imported_model.seeded_inputs`."""
         kinds = {
             info.name: (self.shape_of(info), self.dtype_of(info))
-            for info in data_inputs(self.whole)
+            for info in self.inputs
             if not self.container_of(info)
         }
         return seeded_inputs(kinds, seed)
