@@ -38,7 +38,6 @@ Make = Callable[[], Target]
 
 SAMPLE = 24  # configs that are lowered
 MEASURED = 8  # of those, measured
-NOISE = 3.0  # by what factor a measurement that does not repeat may differ
 SMALL = 2_000  # spaces up to this size are enumerated
 
 
@@ -170,16 +169,19 @@ def keeps_its_capabilities(make: Make, workload: Workload) -> None:
         assert len(table.places("latency")) == 1, "one estimated column means latency"
         assert (table.of_meaning("latency") > 0).all(), "an estimated latency is above 0"
         assert len(set(table.names)) == len(table.names), "estimates need names of their own"
-    fastest = measured.seconds[measured.valid].min(initial=np.inf)
-    slack = 1.0 if target.deterministic else NOISE
     if (known := capability(target, Bounds)) is not None:
         roofline, bound = known.roofline(workload).seconds, known.bound(workload)
-        assert roofline <= fastest * slack, f"{fastest:g} s beats the roofline of {roofline:g} s"
         least = 0.0 if bound is None else bound.seconds
-        assert least <= fastest * slack, f"{fastest:g} s beats the bound of {least:g} s"
-        if (each := known.schedule_bounds(workload, some.configs)) is not None:
-            beaten = each > measured.latency * slack
-            assert not beaten.any(), "a schedule beats its own bound"
+        each = known.schedule_bounds(workload, some.configs)
+        assert roofline > 0, "a roofline is above 0"
+        # Bounds of a real machine are calibrated at another moment than kernels are timed, and
+        # other work may slow down either, so only exact latencies are compared.
+        if target.deterministic:
+            fastest = measured.seconds[measured.valid].min(initial=np.inf)
+            assert roofline <= fastest, f"{fastest:g} s beats the roofline of {roofline:g} s"
+            assert least <= fastest, f"{fastest:g} s beats the bound of {least:g} s"
+            beaten = False if each is None else (each > measured.latency).any()
+            assert not beaten, "a schedule beats its own bound"
     if (costs := capability(target, HasCosts)) is not None:
         priced = costs.costs(workload)
         assert min(priced.compiling, priced.measuring) > 0, "trials cost time"
@@ -285,6 +287,6 @@ def _equal_measured(one: Measurements, other: Measurements, *, exact: bool) -> N
         assert np.array_equal(one.status, other.status), "other statuses in another batch"
         assert np.array_equal(one.latency, other.latency, equal_nan=True), "other latencies"
         return
-    both = one.valid & other.valid
-    ratio = one.seconds[both] / other.seconds[both]
-    assert ((ratio < NOISE) & (ratio > 1 / NOISE)).all(), f"latencies that differ by {ratio}"
+    # Other work on the machine may slow down either measurement by any factor.
+    for seconds in (one.seconds[one.valid], other.seconds[other.valid]):
+        assert (np.isfinite(seconds) & (seconds > 0)).all(), f"latencies of {seconds}"
