@@ -45,7 +45,7 @@ from tilewright.networks.artifact.library_check import (
     worst_output,
 )
 from tilewright.networks.artifact.regions import PREFIX, ArtifactRegions, write_regions
-from tilewright.networks.artifact.run import CONTAINERS, Array, checked
+from tilewright.networks.artifact.run import CONTAINERS, Array, ExactInputs, checked
 from tilewright.networks.artifact.weights_file import WEIGHTS, packed, unpacked
 from tilewright.networks.compiled.thread_pool import chosen_threads, use_threads
 from tilewright.networks.errors import InputError
@@ -278,6 +278,7 @@ class CompiledArtifact:
         weights = files.get(WEIGHTS)
         self._weights = [] if weights is None else unpacked(np.frombuffer(weights, np.uint8))
         self.inputs, self.outputs = _values(manifest["inputs"]), _values(manifest["outputs"])
+        self._exact = ExactInputs(self.inputs)
         self.rows = tuple(as_object(row) for row in as_list(manifest["layers"]))
         self._halves = [value.name for value in self.outputs if value.dtype == "float16"]
         self._regions = ArtifactRegions(manifest.get("regions", []), files)
@@ -290,7 +291,7 @@ class CompiledArtifact:
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One inference: arrays of the shape of each of `inputs`, by name, in; of each of
         `outputs` out. Raises `InputError` for inputs that do not fit."""
-        arrays = checked(self.inputs, inputs)
+        arrays = inputs if self._exact.fit(inputs) else checked(self.inputs, inputs)
         made = self._run_compiled(arrays)
         if self._regions:
             known = {**arrays, **made}
