@@ -254,7 +254,7 @@ def test_a_network_runs_in_onnxruntime_as_a_whole_where_that_is_faster(
     options = BuildOptions(str(tmp_path / "m.onnx"), tmp_path / "art", "cpu", trials=0)
     made = build_artifact(LocalRunner(), options)
     assert made.manifest["layers"] == []
-    assert "onnxruntime runs all of it: its compiled parts" in made.warnings[0]
+    assert "onnxruntime runs all of it: the compiled network" in made.warnings[0]
     image = {"image": normal(*SHAPE)}
     theirs = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, image)[0]
     found = load(tmp_path / "art", allow_code=True).infer(image)["conv2"]
