@@ -96,7 +96,7 @@ lint: setup-dev ## Ruff, spelling, mypy and the arrows between the rooms
 lock: ## Recompute both locks (needs uv on the PATH)
 	uv pip compile pyproject.toml --extra build --output-file requirements.lock $(COMPILE)
 	uv pip compile pyproject.toml --extra build --extra dev --extra neural --extra team \
-		--extra docs \
+		--extra postgres --extra docs \
 		--constraint requirements.lock --output-file requirements-dev.lock $(COMPILE)
 
 COMPILE := --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
