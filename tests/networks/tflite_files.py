@@ -7,7 +7,7 @@ them; it needs `ai-edge-litert`.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,10 @@ class File:
     def tensor(
         self, name: str, shape: tuple[int, ...], dtype: str = "INT8",
         data: NDArray[Any] | None = None, scale: Any = None, zero: Any = 0, axis: int = 0,
-        variable: bool = False,
+        variable: bool = False, signature: tuple[int, ...] = (),
     ) -> int:  # fmt: skip
-        """Add a tensor; `dtype` is the schema's word."""
+        """Add a tensor; `dtype` is the schema's word. A `signature` has -1 for a size that the
+        converter did not know."""
         buffer = 0
         if data is not None:
             self._buffers.append(np.ascontiguousarray(data).tobytes())
@@ -44,6 +45,7 @@ class File:
         self._tensors.append({
             "name": name, "shape": shape, "type": getattr(tflite.TensorType, dtype),
             "buffer": buffer, "scale": scale, "zero": zero, "axis": axis, "variable": variable,
+            "signature": signature,
         })  # fmt: skip
         return len(self._tensors) - 1
 
@@ -59,27 +61,35 @@ class File:
         the schema has not is a custom operator."""
         self._operators.append((kind, inputs, outputs, options, values))
 
-    def write(self, inputs: list[int], outputs: list[int]) -> bytes:
-        """The file's content."""
+    def write(
+        self, inputs: list[int], outputs: list[int],
+        graphs: Sequence[tuple[File, list[int], list[int]]] = (),
+    ) -> bytes:  # fmt: skip
+        """The file's content. `graphs` are further graphs with their inputs and outputs, numbered
+        from 1 on."""
         b = self._builder
-        kinds = list(dict.fromkeys(kind for kind, *_ in self._operators))
-        buffers = [self._buffer(content) for content in self._buffers]
-        tensors = [self._tensor(each) for each in self._tensors]
-        operators = [self._operator(each, kinds) for each in self._operators]
+        everything = [(self, inputs, outputs), *graphs]
+        kinds = list(dict.fromkeys(o[0] for file, *_ in everything for o in file._operators))
+        buffers, made = [], []
+        for file, read, written in everything:
+            first = len(buffers)
+            buffers += [self._buffer(content) for content in file._buffers]
+            tensors = [self._tensor(each, first) for each in file._tensors]
+            operators = [self._operator(each, kinds) for each in file._operators]
+            ends = [b.CreateNumpyVector(np.array(each, np.int32)) for each in (read, written)]
+            parts = [
+                _offsets(b, tflite.SubGraphStartTensorsVector, tensors),
+                _offsets(b, tflite.SubGraphStartOperatorsVector, operators),
+            ]
+            tflite.SubGraphStart(b)
+            tflite.SubGraphAddTensors(b, parts[0])
+            tflite.SubGraphAddOperators(b, parts[1])
+            tflite.SubGraphAddInputs(b, ends[0])
+            tflite.SubGraphAddOutputs(b, ends[1])
+            made.append(tflite.SubGraphEnd(b))
         codes = [self._code(kind) for kind in kinds]
-        ends = [b.CreateNumpyVector(np.array(each, np.int32)) for each in (inputs, outputs)]
-        parts = [
-            _offsets(b, tflite.SubGraphStartTensorsVector, tensors),
-            _offsets(b, tflite.SubGraphStartOperatorsVector, operators),
-        ]
-        tflite.SubGraphStart(b)
-        tflite.SubGraphAddTensors(b, parts[0])
-        tflite.SubGraphAddOperators(b, parts[1])
-        tflite.SubGraphAddInputs(b, ends[0])
-        tflite.SubGraphAddOutputs(b, ends[1])
-        graph = tflite.SubGraphEnd(b)
         vectors = [
-            _offsets(b, tflite.ModelStartSubgraphsVector, [graph]),
+            _offsets(b, tflite.ModelStartSubgraphsVector, made),
             _offsets(b, tflite.ModelStartOperatorCodesVector, codes),
             _offsets(b, tflite.ModelStartBuffersVector, buffers),
         ]
@@ -99,10 +109,11 @@ class File:
             tflite.BufferAddData(b, data)
         return int(tflite.BufferEnd(b))
 
-    def _tensor(self, each: dict[str, Any]) -> int:
+    def _tensor(self, each: dict[str, Any], first_buffer: int) -> int:
         b = self._builder
         name = b.CreateString(each["name"])
         shape = b.CreateNumpyVector(np.array(each["shape"], np.int32))
+        signature = b.CreateNumpyVector(np.array(each["signature"], np.int32))
         quantisation = None
         if each["scale"] is not None:
             scales = b.CreateNumpyVector(np.atleast_1d(np.array(each["scale"], np.float32)))
@@ -118,7 +129,9 @@ class File:
         tflite.TensorAddName(b, name)
         tflite.TensorAddShape(b, shape)
         tflite.TensorAddType(b, each["type"])
-        tflite.TensorAddBuffer(b, each["buffer"])
+        tflite.TensorAddBuffer(b, first_buffer + each["buffer"])
+        if each["signature"]:
+            tflite.TensorAddShapeSignature(b, signature)
         tflite.TensorAddIsVariable(b, each["variable"])
         if quantisation is not None:
             tflite.TensorAddQuantization(b, quantisation)
@@ -134,10 +147,9 @@ class File:
         options = None
         if word:
             wide = np.int64 if word in LATER else np.int32
+            types = {float: np.float32, bool: np.bool_}
             vectors = {
-                name: b.CreateNumpyVector(
-                    np.array(value, np.float32 if isinstance(value[0], float) else wide)
-                )
+                name: b.CreateNumpyVector(np.array(value, types.get(type((*value, 0)[0]), wide)))
                 for name, value in values.items()
                 if isinstance(value, (list, tuple))
             }
@@ -312,9 +324,27 @@ Spec = tuple[tuple[int, ...], str] | tuple[tuple[int, ...], str, float, int]
 """A tensor that is computed: shape, the schema's word for its type, and scale and zero point."""
 
 
+Graph = tuple[File, list[int], list[int]]
+"""A further graph of a file, with its inputs and outputs."""
+
+
+def combining(kind: str, dtype: str, options: str = "", *, pairs: int = 1, first: tuple[int, int] =
+              (0, 1), **values: Any) -> Graph:  # fmt: skip
+    """A graph of one operator on two scalars, `first` among its inputs; without a kind, the second
+    scalar is its output."""
+    f = File()
+    read = [f.tensor(f"arg{i}", (), dtype) for i in range(2 * pairs)]
+    if not kind:
+        return f, read, [read[1]]
+    result = f.tensor("result", (), "BOOL" if "COMPARE" in kind or "LESS" in kind else dtype)
+    f.operator(kind, [read[i] for i in first], [result], options, **values)
+    return f, read, [result]
+
+
 def general(
-    kind: str, inputs: list[Any], outputs: list[Spec], options: str = "", **values: Any
-) -> bytes:
+    kind: str, inputs: list[Any], outputs: list[Spec], options: str = "",
+    graphs: Sequence[Graph] = (), **values: Any,
+) -> bytes:  # fmt: skip
     """One operator; what is an array among its inputs is a constant, None is left out."""
     f = File()
     read, data = [], []
@@ -328,7 +358,7 @@ def general(
             read.append(f.constant(f"c{i}", each))
     written = [_computed(f, f"y{i}", each) for i, each in enumerate(outputs)]
     f.operator(kind, read, written, options, **values)
-    return f.write(data, written)
+    return f.write(data, written, graphs)
 
 
 def _computed(f: File, name: str, spec: Any) -> int:
@@ -366,6 +396,161 @@ def dilated_by_batches() -> bytes:
                StrideW=1)  # fmt: skip
     f.operator("BATCH_TO_SPACE_ND", [summed, blocks, crops], [y], "BatchToSpaceNDOptions")
     return f.write([x], [y])
+
+
+def spectrum(kind: str, shape: tuple[int, ...] = (2, 6, 5), length: tuple[int, int] = (4, 8),
+             dtype: str = "FLOAT32") -> bytes:  # fmt: skip
+    """A Fourier transform, and the parts or the magnitudes of its complex numbers."""
+    f = File()
+    x = f.tensor("x", shape, "FLOAT32")
+    lengths = f.constant("lengths", np.array(length, np.int32))
+    result = (*shape[:-2], length[0], length[1] // 2 + 1)
+    pairs, y = f.tensor("pairs", result, "COMPLEX64"), f.tensor("y", result, dtype)
+    f.operator("RFFT2D", [x, lengths], [pairs], "Rfft2dOptions")
+    f.operator(kind, [pairs], [y])
+    return f.write([x], [y])
+
+
+def branches(condition: str = "BOOL", scale: float | None = None) -> bytes:
+    """Twice the input or the input plus a constant, by a condition that is an input."""
+    f = File()
+    own: dict[str, Any] = {} if scale is None else {"scale": scale, "zero": 3}
+    dtype = "FLOAT32" if scale is None else "INT8"
+    p, x = f.tensor("p", (), condition), f.tensor("x", (2, 3), dtype, **own)
+    y = f.tensor("y", (2, 3), dtype, **own)
+    f.operator("IF", [p, x], [y], "IfOptions", ThenSubgraphIndex=1, ElseSubgraphIndex=2)
+    graphs = []
+    for number in (1, 2):
+        g = File()
+        a, b = (g.tensor(name, (2, 3), dtype, **own) for name in "ab")
+        if number == 1:
+            g.operator("ADD", [a, a], [b], "AddOptions")
+        else:
+            if scale is None:
+                c = g.constant("c", np.array([1.5, -2.0, 0.25], np.float32))
+            else:
+                c = g.constant("c", np.array([30, -20, 4], np.int8), scale=scale, zero=3)
+            g.operator("ADD", [a, c], [b], "AddOptions", FusedActivationFunction=RELU)
+        graphs.append((g, [a], [b]))
+    return f.write([p, x], [y], graphs)
+
+
+def loop(kind: str = "WHILE", inner: bool = False) -> bytes:
+    """A loop of (i, total, step): while i < limit, total = total * 0.5 + step, i = i + 1. The limit
+    is an input that no turn changes; `inner` multiplies in a graph of its own."""
+    f = File()
+    names = ("i", "limit", "total", "step")
+    forms = {"i": ((), "INT32"), "limit": ((), "INT32"), "total": ((2, 3), "FLOAT32"),
+             "step": ((3,), "FLOAT32")}  # fmt: skip
+    limit, total = f.tensor("limit", *forms["limit"]), f.tensor("total", *forms["total"])
+    start = f.constant("start", np.array(-2, np.int32))
+    step = f.constant("step", np.array([1.0, -0.5, 2.0], np.float32))
+    results = [f.tensor(f"y_{name}", *forms[name]) for name in names]
+    options = "StablehloWhileOptions" if kind == "STABLEHLO_WHILE" else "WhileOptions"
+    f.operator(kind, [start, limit, total, step], results, options, CondSubgraphIndex=1,
+               BodySubgraphIndex=2)  # fmt: skip
+    test = File()
+    read = [test.tensor(f"c_{name}", *forms[name]) for name in names]
+    goes_on = test.tensor("goes_on", (), "BOOL")
+    test.operator("LESS", read[:2], [goes_on], "LessOptions")
+    body = File()
+    i, most, old, add = (body.tensor(f"b_{name}", *forms[name]) for name in names)
+    one = body.constant("one", np.array(1, np.int32))
+    half = body.constant("half", np.array(0.5, np.float32))
+    after, small, new = (body.tensor("after", (), "INT32"), body.tensor("small", (2, 3), "FLOAT32"),
+                         body.tensor("new", (2, 3), "FLOAT32"))  # fmt: skip
+    body.operator("ADD", [i, one], [after], "AddOptions")
+    graphs = [(test, read, [goes_on]), (body, [i, most, old, add], [after, most, new, add])]
+    if inner:
+        flag = body.constant("flag", np.array(True))
+        body.operator("IF", [flag, old], [small], "IfOptions", ThenSubgraphIndex=3,
+                      ElseSubgraphIndex=3)  # fmt: skip
+        g = File()
+        a, b = g.tensor("a", (2, 3), "FLOAT32"), g.tensor("b", (2, 3), "FLOAT32")
+        g.operator("MUL", [a, g.constant("h", np.array(0.5, np.float32))], [b], "MulOptions")
+        graphs.append((g, [a], [b]))
+    else:
+        body.operator("MUL", [old, half], [small], "MulOptions")
+    body.operator("ADD", [small, add], [new], "AddOptions")
+    return f.write([limit, total], results[:3], graphs)
+
+
+def chosen_rows(reduced: bool = False) -> bytes:
+    """The rows of a matrix whose first number is positive: how many there are depends on values."""
+    f = File()
+    x = f.tensor("x", (9, 3), "FLOAT32")
+    first, positive = f.tensor("first", (9, 1), "FLOAT32"), f.tensor("positive", (9, 1), "BOOL")
+    flat, places = f.tensor("flat", (9,), "BOOL"), f.tensor("places", (1, 1), "INT64",
+                                                             signature=(-1, 1))  # fmt: skip
+    line = f.tensor("line", (1,), "INT64", signature=(-1,))
+    rows = f.tensor("rows", (1, 3), "FLOAT32", signature=(-1, 3))
+    y = f.tensor("y", (1, 3), "FLOAT32", signature=(-1, 3))
+    f.operator("SLICE", [x, f.constant("begin", np.array([0, 0], np.int32)),
+                         f.constant("size", np.array([-1, 1], np.int32))], [first], "SliceOptions")
+    f.operator("GREATER", [first, f.constant("zero", np.array(0, np.float32))], [positive],
+               "GreaterOptions")  # fmt: skip
+    f.operator("RESHAPE", [positive, f.constant("nine", np.array([9], np.int32))], [flat],
+               "ReshapeOptions", NewShape=[9])  # fmt: skip
+    f.operator("WHERE", [flat], [places], "WhereOptions")
+    f.operator("SQUEEZE", [places], [line], "SqueezeOptions", SqueezeDims=[1])
+    f.operator("GATHER", [x, line], [rows], "GatherOptions", Axis=0)
+    f.operator("MUL", [rows, f.constant("two", np.array(2, np.float32))], [y], "MulOptions")
+    if not reduced:
+        return f.write([x], [y])
+    total, shape = f.tensor("total", (3,), "FLOAT32"), f.tensor("shape", (2,), "INT32")
+    f.operator("SUM", [y, f.constant("axis", np.array([0], np.int32))], [total], "ReducerOptions")
+    f.operator("SHAPE", [y], [shape], "ShapeOptions", OutType=tflite.TensorType.INT32)
+    return f.write([x], [total, shape])
+
+
+def reshaped_by_values() -> bytes:
+    """A shape that is computed: of the last rows, by a constant and by the shape of an input."""
+    f = File()
+    x = f.tensor("x", (7,), "INT32")
+    unique, at = f.tensor("unique", (1,), "INT32", signature=(-1,)), f.tensor("at", (7,), "INT32")
+    wide = f.tensor("wide", (1, 1), "INT32", signature=(-1, 1))
+    doubled = f.tensor("doubled", (1, 2), "INT32", signature=(-1, 2))
+    y = f.tensor("y", (1,), "INT32", signature=(-1,))
+    f.operator("UNIQUE", [x], [unique, at], "UniqueOptions", IdxOutType=tflite.TensorType.INT32)
+    f.operator("EXPAND_DIMS", [unique, f.constant("axis", np.array(-1, np.int32))], [wide],
+               "ExpandDimsOptions")  # fmt: skip
+    f.operator("CONCATENATION", [wide, wide], [doubled], "ConcatenationOptions", Axis=1)
+    f.operator("RESHAPE", [doubled, f.constant("line", np.array([-1], np.int32))], [y],
+               "ReshapeOptions")  # fmt: skip
+    return f.write([x], [y, at])
+
+
+def composed() -> Graph:
+    """The graph of a composite: the difference of two tensors, without its negative part."""
+    f = File()
+    a, b, c, d = (f.tensor(name, (2, 3), "FLOAT32") for name in "abcd")
+    f.operator("SUB", [a, b], [c], "SubOptions")
+    f.operator("RELU", [c], [d])
+    return f, [a, b], [d]
+
+
+def lstm_step(dtype: str = "FLOAT32") -> bytes:
+    """One step of an LSTM whose state is an input and an output."""
+    f = File()
+    floats = dtype == "FLOAT32"
+    own: dict[str, Any] = {} if floats else {"scale": 1 / 128, "zero": 128}
+    wide: dict[str, Any] = {} if floats else {"scale": 1 / 2048, "zero": 0}
+    kind = "FLOAT32" if floats else "INT16"
+    x, before = f.tensor("x", (2, 3), dtype, **own), f.tensor("before", (2, 4), dtype, **own)
+    state = f.tensor("state", (2, 4), kind, **wide)
+    if floats:
+        w = f.constant("w", (_weights("lstm", 16, 7) / 64).astype(np.float32))
+        b = f.constant("b", (_weights("lstmb", 16) / 64).astype(np.float32))
+    else:
+        w = f.constant("w", _numbers("lstm", (16, 7), 0, 256).astype(np.uint8), scale=0.01,
+                       zero=120)  # fmt: skip
+        b = f.constant("b", _numbers("lstmb", (16,)).astype(np.int32) * 99, scale=0.01 / 128)
+    y, after = f.tensor("y", (2, 4), dtype, **own), f.tensor("after", (2, 4), kind, **wide)
+    joined, sums = f.tensor("joined", (2, 7), dtype, **own), f.tensor(
+        "sums", (2, 16), kind, **({} if floats else {"scale": 1 / 4096, "zero": 0}))
+    f.operator("LSTM", [x, before, w, b, state], [y, after, joined, sums], "LSTMOptions",
+               FusedActivationFunction=4, KernelType=1)  # fmt: skip
+    return f.write([x, before, state], [y, after])
 
 
 def split(kind: str = "SPLIT") -> bytes:
@@ -555,6 +740,107 @@ CASES: dict[str, Callable[[], bytes]] = {
     "gelu": lambda: one("GELU", IMAGE, IMAGE, "GeluOptions", dtype="FLOAT32"),
     "gelu_approximate": lambda: one("GELU", IMAGE, IMAGE, "GeluOptions", dtype="FLOAT32",
                                     Approximate=True),
+    "atan2": lambda: general("ATAN2", [((3, 40), "FLOAT32"), ((3, 40), "FLOAT32")],
+                             [((3, 40), "FLOAT32")]),
+    "bitcast": lambda: general("BITCAST", [((3, 4), "INT32")], [((3, 4), "UINT32")],
+                               "BitcastOptions"),
+    "bitwise_xor": lambda: general("BITWISE_XOR", [((3, 4), "INT32"), ((4,), "INT32")],
+                                   [((3, 4), "INT32")], "BitwiseXorOptions"),
+    "bitwise_xor_bytes": lambda: general("BITWISE_XOR", [((30,), "INT8"), ((30,), "INT8")],
+                                         [((30,), "INT8")], "BitwiseXorOptions"),
+    "right_shift": lambda: general(
+        "RIGHT_SHIFT", [((40,), "INT32"), np.arange(-3, 37, dtype=np.int32)],
+        [((40,), "INT32")], "RightShiftOptions"),
+    "right_shift_bytes": lambda: general(
+        "RIGHT_SHIFT", [((40,), "INT8"), np.array(2, np.int8)], [((40,), "INT8")],
+        "RightShiftOptions"),
+    "where": lambda: general("WHERE", [((3, 4, 2), "BOOL")], [((1, 3), "INT64")], "WhereOptions"),
+    "where_floats": lambda: general("WHERE", [((9,), "FLOAT32")], [((1, 1), "INT64")],
+                                    "WhereOptions"),
+    "unique": lambda: general(
+        "UNIQUE", [((40,), "INT32")], [((1,), "INT32"), ((40,), "INT64")], "UniqueOptions",
+        IdxOutType=tflite.TensorType.INT64),
+    "unique_floats": lambda: general(
+        "UNIQUE", [((40,), "FLOAT32")], [((1,), "FLOAT32"), ((40,), "INT32")], "UniqueOptions",
+        IdxOutType=tflite.TensorType.INT32),
+    "chosen_rows": chosen_rows,
+    "chosen_rows_reduced": lambda: chosen_rows(True),
+    "reshaped_by_values": reshaped_by_values,
+    "if_then": branches,
+    "if_quantised": lambda: branches(scale=0.05),
+    "while": loop,
+    "while_inner": lambda: loop(inner=True),
+    "rfft2d_real": lambda: spectrum("REAL"),
+    "rfft2d_imaginary": lambda: spectrum("IMAG", (5, 3), (8, 2)),
+    "rfft2d_magnitude": lambda: spectrum("COMPLEX_ABS", (2, 3, 1, 16), (1, 16)),
+    "lstm_step": lstm_step,
+    "lstm_step_quantised": lambda: lstm_step("UINT8"),
+    "broadcast_args": lambda: general(
+        "BROADCAST_ARGS", [np.array([2, 1, 4], np.int32), np.array([3, 1], np.int32)],
+        [((3,), "INT32")]),
+    "unsorted_segment_max": lambda: general(
+        "UNSORTED_SEGMENT_MAX", [((5, 3), "FLOAT32"), np.array((3, 0, -1, 0, 1), np.int32),
+                                 np.array(5, np.int32)], [((5, 3), "FLOAT32")],
+        "UnsortedSegmentMaxOptions"),
+    "unsorted_segment_min": lambda: general(
+        "UNSORTED_SEGMENT_MIN", [((5, 3), "INT32"), np.array((3, 0, 2, 0, 1), np.int32),
+                                 np.array(5, np.int32)], [((5, 3), "INT32")],
+        "UnsortedSegmentMinOptions"),
+    **{
+        f"embedding_lookup_sparse_{number}": partial(
+            general, "EMBEDDING_LOOKUP_SPARSE",
+            [np.array((1, 3, 0, 1), np.int32),
+             np.array(((0, 0), (0, 1), (1, 0), (3, 2)), np.int32), np.array((4, 3), np.int32),
+             ((4,), "FLOAT32"), ((4, 2, 3), "FLOAT32")],
+            [((4, 2, 3), "FLOAT32")], "EmbeddingLookupSparseOptions", Combiner=number)
+        for number in range(3)
+    },
+    "hashtable_lookup": lambda: general(
+        "HASHTABLE_LOOKUP", [np.array((12, 7, -3), np.int32), np.array((-3, 4, 12), np.int32),
+                             ((3, 2), "FLOAT32")],
+        [((3, 2), "FLOAT32"), ((3,), "UINT8")]),
+    "dilate": lambda: general(
+        "DILATE", [((3, 1, 4), "FLOAT32"), np.array((2, 3, 3), np.int32),
+                   np.array(-1.5, np.float32)], [((5, 1, 10), "FLOAT32")], "DilateOptions"),
+    **{
+        f"reduce_window_{number}": partial(
+            general, "REDUCE_WINDOW",
+            [((7, 5), "FLOAT32"), np.array(0.5, np.float32), np.array((3, 2), np.int64),
+             np.array((2, 1), np.int64), np.array((1, 2), np.int64)],
+            [((3, 3), "FLOAT32")], "ReduceWindowOptions", ReduceFunction=number)
+        for number in range(1, 5)
+    },
+    "reduce_window_any": lambda: general(
+        "REDUCE_WINDOW",
+        [((9,), "INT32"), np.array(0, np.int32), np.array((2,), np.int64),
+         np.array((1,), np.int64), np.array((1,), np.int64)],
+        [((8,), "INT32")], "ReduceWindowOptions", ReduceFunction=6),
+    "stablehlo_gather": lambda: general(
+        "STABLEHLO_GATHER", [((4, 5, 3), "FLOAT32"), np.array(((0, 1), (9, -3)), np.int32)],
+        [((2, 2, 3), "FLOAT32")], "StablehloGatherOptions", OffsetDims=[1, 2],
+        CollapsedSliceDims=[0], StartIndexMap=[0, 1], IndexVectorDim=1, SliceSizes=[1, 2, 3]),
+    "stablehlo_scatter": lambda: general(
+        "STABLEHLO_SCATTER", [((4, 5), "FLOAT32"), np.array(((1,), (1,), (3,), (4,)), np.int32),
+                              ((4, 5), "FLOAT32")],
+        [((4, 5), "FLOAT32")], "StablehloScatterOptions",
+        [combining("STABLEHLO_ADD", "FLOAT32")], UpdateWindowDims=[1], InsertedWindowDims=[0],
+        ScatterDimsToOperandDims=[0], IndexVectorDim=1, UpdateComputationSubgraphIndex=1),
+    "stablehlo_reduce_window": lambda: general(
+        "STABLEHLO_REDUCE_WINDOW", [((6, 5), "FLOAT32"), np.array(-9, np.float32)],
+        [((4, 3), "FLOAT32")], "StablehloReduceWindowOptions",
+        [combining("STABLEHLO_MAXIMUM", "FLOAT32")], WindowDimensions=[3, 2],
+        WindowStrides=[2, 2], BaseDilations=[1, 1], WindowDilations=[1, 2],
+        Padding=[1, 2, 0, 2], BodySubgraphIndex=1),
+    "stablehlo_pad": lambda: general(
+        "STABLEHLO_PAD", [((3, 4), "FLOAT32"), np.array(0.5, np.float32)], [((6, 6), "FLOAT32")],
+        "StablehloPadOptions", EdgePaddingLow=[1, -1], EdgePaddingHigh=[0, 0],
+        InteriorPadding=[1, 1]),
+    "stablehlo_composite": lambda: general(
+        "STABLEHLO_COMPOSITE", [((2, 3), "FLOAT32"), ((2, 3), "FLOAT32")], [((2, 3), "FLOAT32")],
+        "StableHLOCompositeOptions", [composed()], DecompositionSubgraphIndex=1),
+    "stablehlo_shift_left": lambda: general(
+        "STABLEHLO_SHIFT_LEFT", [((30,), "INT32"), np.arange(30, dtype=np.int32)],
+        [((30,), "INT32")], "StablehloShiftLeftOptions"),
     "sign": lambda: one("SIGN", (2, 7), (2, 7), "SignOptions", dtype="FLOAT32"),
     "fake_quant": lambda: one("FAKE_QUANT", (2, 30), (2, 30), "FakeQuantOptions", dtype="FLOAT32",
                               Min=-1.0, Max=1.3, NumBits=4, NarrowRange=False),
@@ -691,9 +977,9 @@ def inputs_of(name: str, details: list[tuple[str, tuple[int, ...], str]]) -> dic
         if dtype == "float32":
             made[tensor] = np.asarray(numbers / 32, np.float32)
         elif dtype == "bool":
-            made[tensor] = numbers > 0
+            made[tensor] = np.asarray(numbers > 0)
         elif dtype in ("int32", "int64"):
-            made[tensor] = (numbers // 3).astype(dtype)  # small, and some equal
+            made[tensor] = np.asarray(numbers // 3, dtype)  # small, and some equal
         else:
             made[tensor] = (numbers + 128 * (dtype == "uint8")).astype(dtype)
     return made

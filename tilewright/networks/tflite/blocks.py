@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.networks.tflite.elementwise import Rule, given, output
 from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.logic import write_as
-from tilewright.networks.tflite.moves import move
+from tilewright.networks.tflite.moves import move, result_sizes
 from tilewright.networks.tflite.products import shape_of
 from tilewright.networks.tflite.writer import FIRST, Missing, Writer
 
@@ -113,13 +113,13 @@ def _tile(writer: Writer, operator: TfliteOperator) -> None:
 
 def _broadcast_to(writer: Writer, operator: TfliteOperator) -> None:
     result = output(operator)
-    sizes = writer.add("shape", np.array(writer.tensors[result].shape, np.int64))
+    sizes = result_sizes(writer, result, given(operator, 1))
     move(writer, given(operator, 0), result, lambda name: writer.node("Expand", [name, sizes]))
 
 
 def _fill(writer: Writer, operator: TfliteOperator) -> None:
     result = output(operator)
-    sizes = writer.add("shape", np.array(writer.tensors[result].shape, np.int64))
+    sizes = result_sizes(writer, result, given(operator, 0))
     move(writer, given(operator, 1), result, lambda name: writer.node("Expand", [name, sizes]))
 
 
@@ -190,8 +190,12 @@ def _diagonal(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _shape(writer: Writer, operator: TfliteOperator) -> None:
-    """SHAPE and RANK are constants, for shapes are static."""
-    result, shape = output(operator), writer.tensors[operator.inputs[0]].shape
+    """SHAPE and RANK are constants, unless the shape depends on values."""
+    data, result = given(operator, 0), output(operator)
+    shape = writer.tensors[data].shape
+    if operator.kind == "SHAPE" and writer.is_open(data):
+        write_as(writer, result, writer.node("Shape", [writer.stored(data)], "Shape"), "int64")
+        return
     values = np.array(shape if operator.kind == "SHAPE" else len(shape))
     writer.fold(result, values.astype(writer.tensors[result].dtype))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,23 +13,34 @@ from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError,
 from tilewright.networks.strip_weights import weights_as_inputs, without_weights
 from tilewright.networks.tflite import (
     blocks,
+    control,
     elementwise,
+    fourier,
     images,
     indices,
     logic,
+    lstm,
     moves,
     products,
+    segments,
+    sizes,
     stablehlo,
+    stablehlo_indices,
+    stablehlo_products,
     volumes,
+    windows,
 )
 from tilewright.networks.tflite.elementwise import Rule
 from tilewright.networks.tflite.file import TfliteGraph, TfliteOperator, read
 from tilewright.networks.tflite.names import Names, operator_names
+from tilewright.networks.tflite.refused import REFUSED
 from tilewright.networks.tflite.writer import Missing, Writer
 
 RULES: Mapping[str, Rule] = {
     **elementwise.RULES, **logic.RULES, **products.RULES, **volumes.RULES, **images.RULES,
-    **moves.RULES, **blocks.RULES, **indices.RULES, **stablehlo.RULES,
+    **moves.RULES, **blocks.RULES, **indices.RULES, **sizes.RULES, **segments.RULES,
+    **fourier.RULES, **windows.RULES, **lstm.RULES, **stablehlo.RULES, **stablehlo_products.RULES,
+    **stablehlo_indices.RULES, **control.rules(lambda *given: _convert_inner(*given)),
 }  # fmt: skip
 """How each kind of operator is expressed, by the schema's word."""
 
@@ -59,11 +70,9 @@ def read_tflite(path: Path) -> onnx.ModelProto:
 
 def convert(graph: TfliteGraph) -> Converted:
     """The graph in ONNX. Raises `ModelFileError` for one that contradicts itself."""
-    writer, names, missing = Writer(graph), Names(), {}
+    writer, missing = Writer(graph), {}
     needed = _needed(graph)
-    found = operator_names([_source(graph, operator) for operator in needed])
-    for operator, name in zip(needed, found, strict=True):
-        name = names.free(printable(name))
+    for operator, name in zip(needed, _operator_names(graph, needed), strict=True):
         writer.begin(name, in_floats=_computes_floats(graph, operator))
         if reason := _converted(writer, operator):
             node = writer.foreign(operator.kind, moves.reads(operator), operator.outputs)
@@ -71,6 +80,18 @@ def convert(graph: TfliteGraph) -> Converted:
     model = writer.model()
     _check(model)
     return Converted(model, missing)
+
+
+def _convert_inner(writer: Writer, prefix: str) -> None:
+    """Let a writer of a graph that an operator executes have all its operators. Raises `Missing`
+    for the first one that cannot be expressed."""
+    graph = writer.source
+    needed = _needed(graph)
+    for operator, name in zip(needed, _operator_names(graph, needed), strict=True):
+        writer.begin(f"{prefix}/{name}", in_floats=_computes_floats(graph, operator))
+        if reason := _converted(writer, operator):
+            raise Missing(f"in its graph, '{name}': {printable(operator.kind)}: {reason}")
+    writer.begin(prefix)
 
 
 def _converted(writer: Writer, operator: TfliteOperator) -> str:
@@ -81,14 +102,17 @@ def _converted(writer: Writer, operator: TfliteOperator) -> str:
             return f"its tensor '{name}' is state, kept from run to run"
     if operator.is_custom:
         return "it is a custom operator, which only its author's runtime knows"
+    if operator.kind in REFUSED:
+        return REFUSED[operator.kind]
     rule = RULES.get(operator.kind)
     if rule is None:
         return "there is no rule for this kind of operator"
     for place in (*moves.reads(operator), *operator.outputs):
         tensor = writer.tensors[place]
-        if not tensor.dtype:
+        if not tensor.dtype and not fourier.takes(operator.kind, tensor):
             return f"its tensor '{printable(tensor.name)}' holds {tensor.kind}"
     try:
+        sizes.follow(writer, operator)
         rule(writer, operator)
     except Missing as error:
         return str(error)
@@ -103,6 +127,12 @@ def _needed(graph: TfliteGraph) -> list[TfliteOperator]:
             needed.append(operator)
             wanted.update(moves.reads(operator))
     return needed[::-1]
+
+
+def _operator_names(graph: TfliteGraph, operators: Sequence[TfliteOperator]) -> list[str]:
+    names = Names()
+    sources = [_source(graph, operator) for operator in operators]
+    return [names.free(printable(name)) for name in operator_names(sources)]
 
 
 def _source(graph: TfliteGraph, operator: TfliteOperator) -> tuple[str, str, str]:

@@ -27,7 +27,9 @@ def finish(
     number = operator.integer("FusedActivationFunction")
     fused = FUSED[number] if 0 <= number < len(FUSED) else f"activation {number}"
     if fused != "NONE":
-        result = _activated(writer, fused, result, suffix=True)
+        target = writer.tensors[output(operator)]
+        dtype = "float32" if target.quantisation is not None else target.dtype
+        result = _activated(writer, fused, result, dtype, suffix=True)
     writer.write(output(operator), result, layout)
 
 
@@ -79,12 +81,14 @@ def _unary(op: str, writer: Writer, operator: TfliteOperator) -> None:
 def _activation(writer: Writer, operator: TfliteOperator) -> None:
     layout = common_layout(writer, operator)
     data = writer.real(given(operator, 0), layout)
-    writer.write(output(operator), _activated(writer, operator.kind, data), layout)
+    writer.write(output(operator), _activated(writer, operator.kind, data, "float32"), layout)
 
 
-def _activated(writer: Writer, kind: str, data: str, *, suffix: bool = False) -> str:
+def _activated(writer: Writer, kind: str, data: str, dtype: str, *, suffix: bool = False) -> str:
+    if kind == "RELU" and dtype != "float32":  # onnxruntime has Relu for few types of integers
+        return writer.node("Max", [data, writer.add("zero", np.zeros((), dtype))], "Relu" * suffix)
     if kind in CLIPS:
-        ends = [writer.add(f"clip/{end:g}", np.float32(end)) for end in CLIPS[kind]]
+        ends = [writer.add(f"clip/{end:g}", np.array(end, dtype)) for end in CLIPS[kind]]
         return writer.node("Clip", [data, *ends], "Clip" * suffix)
     op = {"RELU": "Relu", "TANH": "Tanh"}.get(kind)
     if op is None:

@@ -18,9 +18,13 @@ from tilewright.networks.tflite.names import Names
 class GraphBuilder:
     """Names of tensors and of nodes are told apart, so one may be called as the other is."""
 
-    def __init__(self) -> None:
-        self.tensor_names = Names()
-        self.node_names = Names()
+    def __init__(self, outer: GraphBuilder | None = None) -> None:
+        """Begin a graph, or one that lies inside a node of `outer`.
+
+        An inner graph reads tensors of the outer one by name, so both share their names.
+        """
+        self.tensor_names = Names() if outer is None else outer.tensor_names
+        self.node_names = Names() if outer is None else outer.node_names
         self.nodes: list[onnx.NodeProto] = []
         self._unnamed: dict[str, onnx.NodeProto] = {}  # results that are not renamed yet
         self._constants: dict[str, onnx.TensorProto] = {}
@@ -72,16 +76,31 @@ class GraphBuilder:
                 node.name = self.node_names.free(f"{name}/given up")
                 self.node_names.release(name)
 
+    def drop(self, results: Collection[str], first: int) -> None:
+        """Remove the nodes from the place `first` on that compute any of these results."""
+        kept = [node for node in self.nodes[first:] if set(results).isdisjoint(node.output)]
+        self.nodes[first:] = kept
+
     def needed(self, results: Collection[str]) -> list[onnx.NodeProto]:
         """The nodes that results depend on, in order."""
         wanted, needed = set(results), []
         for node in reversed(self.nodes):
             if not wanted.isdisjoint(node.output):
                 needed.append(node)
-                wanted.update(node.input)
+                wanted.update(_names_read(node))
         return needed[::-1]
 
     def constants(self, nodes: Sequence[onnx.NodeProto]) -> list[onnx.TensorProto]:
         """The constants that nodes read."""
-        read = {name for node in nodes for name in node.input}
+        read = {name for node in nodes for name in _names_read(node)}
         return [tensor for name, tensor in self._constants.items() if name in read]
+
+
+def _names_read(node: onnx.NodeProto) -> set[str]:
+    """Return the names of the tensors that a node reads, those that graphs inside it read too."""
+    names = set(node.input)
+    for attribute in node.attribute:
+        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+            for inner in graph.node:
+                names |= _names_read(inner)
+    return names

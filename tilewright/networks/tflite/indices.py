@@ -1,8 +1,7 @@
-"""Converts operators that read or write elements by index, sort, or reduce by segment."""
+"""Converts operators that read or write elements by index, or sort."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import partial
 
@@ -15,8 +14,8 @@ from tilewright.networks.tflite.moves import move
 from tilewright.networks.tflite.writer import Missing, Writer
 
 
-def _indices(writer: Writer, place: int, suffix: str = "Indices") -> str:
-    """A tensor of indices as int64, which all of ONNX's operators take."""
+def indices_of(writer: Writer, place: int, suffix: str = "Indices") -> str:
+    """Return a tensor of indices as int64, which all of ONNX's operators take."""
     if writer.is_constant(place):
         return writer.add("indices", writer.constant(place, "its indices").astype(np.int64))
     name = writer.stored(place)
@@ -37,14 +36,13 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
     if batch < 0:
         batch += len(writer.tensors[places].shape)
     if not batch:
-        name = _indices(writer, places)
+        name = indices_of(writer, places)
         move(writer, data, output(operator), lambda x: writer.node("Gather", [x, name], axis=axis))
         return
     if axis != batch:
         raise Missing(f"it gathers along the axis {axis} behind {batch} batch dimensions")
-    own = writer.tensors[places].shape
-    sizes = writer.add("shape", np.array([*own, 1], np.int64))
-    name = writer.node("Reshape", [_indices(writer, places), sizes], "IndicesShape")
+    last = writer.add("axes", np.array([-1], np.int64))
+    name = writer.node("Unsqueeze", [indices_of(writer, places), last], "IndicesShape")
     move(
         writer, data, output(operator),
         lambda x: writer.node("GatherND", [x, name], batch_dims=batch),
@@ -52,7 +50,7 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _gather_nd(writer: Writer, operator: TfliteOperator) -> None:
-    name = _indices(writer, given(operator, 1))
+    name = indices_of(writer, given(operator, 1))
     move(
         writer, given(operator, 0), output(operator),
         lambda x: writer.node("GatherND", [x, name]),
@@ -60,7 +58,7 @@ def _gather_nd(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _embedding_lookup(writer: Writer, operator: TfliteOperator) -> None:
-    name = _indices(writer, given(operator, 0))
+    name = indices_of(writer, given(operator, 0))
     move(
         writer, given(operator, 1), output(operator),
         lambda x: writer.node("Gather", [x, name], axis=0),
@@ -70,31 +68,12 @@ def _embedding_lookup(writer: Writer, operator: TfliteOperator) -> None:
 def _scatter_nd(writer: Writer, operator: TfliteOperator) -> None:
     """Updates of one place are added up."""
     result = output(operator)
-    name = _indices(writer, given(operator, 0))
-    written = _scattered(writer, result, name, writer.real(given(operator, 1)), "add")
-    writer.write(result, written)
-
-
-def _segment_sum(writer: Writer, operator: TfliteOperator) -> None:
-    """SEGMENT_SUM, UNSORTED_SEGMENT_SUM and UNSORTED_SEGMENT_PROD: a row goes to the place of its
-    segment."""
-    data, places, result = given(operator, 0), given(operator, 1), output(operator)
-    segments = writer.constant(places, "its segments")
-    rows = writer.tensors[result].shape[:1]
-    if segments.size and not (segments.min() >= 0 and segments.max() < math.prod(rows)):
-        raise Missing("a segment lies outside of its result")
-    own = writer.tensors[places].shape
-    name = writer.add("segments", segments.astype(np.int64).reshape(*own, 1))
-    how = "mul" if operator.kind.endswith("PROD") else "add"
-    writer.write(result, _scattered(writer, result, name, writer.real(data), how))
-
-
-def _scattered(writer: Writer, result: int, places: str, updates: str, how: str) -> str:
+    name = indices_of(writer, given(operator, 0))
     target = writer.tensors[result]
     dtype = "float32" if target.quantisation is not None else target.dtype
-    start = np.full(target.shape, how == "mul", dtype)
-    base = writer.add("start", start)
-    return writer.node("ScatterND", [base, places, updates], reduction=how)
+    start = writer.add("start", np.zeros(target.shape, dtype))
+    updates = writer.real(given(operator, 1))
+    writer.write(result, writer.node("ScatterND", [start, name, updates], reduction="add"))
 
 
 def _sparse_to_dense(writer: Writer, operator: TfliteOperator) -> None:
@@ -121,7 +100,7 @@ def _one_hot(writer: Writer, operator: TfliteOperator) -> None:
     dtype = writer.tensors[result].dtype
     computed = dtype if dtype in ("float32", "int64") else "float32"
     on, off = (writer.constant(given(operator, i), "its values").astype(computed) for i in (2, 3))
-    name = _indices(writer, places)
+    name = indices_of(writer, places)
     zero, end = (writer.add("end", np.array(value, np.int64)) for value in (0, depth[0]))
     outside = writer.node("Less", [name, zero], "Less")
     moved = writer.node("Where", [outside, end, name], "Where")
@@ -183,14 +162,18 @@ def _bucketize(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _dynamic_update_slice(writer: Writer, operator: TfliteOperator) -> None:
-    """The part begins where it still fits, as XLA has it; its elements go to their places."""
-    data, update, begin = (given(operator, i) for i in range(3))
+    update_slice(writer, operator, indices_of(writer, given(operator, 2)))
+
+
+def update_slice(writer: Writer, operator: TfliteOperator, first: str) -> None:
+    """Write the second input into the first one from the place `first` on, a vector of int64. The
+    part begins where it still fits, as XLA has it; its elements go to their places."""
+    data, update = (given(operator, i) for i in range(2))
     whole, part = (writer.tensors[place].shape for place in (data, update))
     if len(whole) != len(part) or any(a > b for a, b in zip(part, whole, strict=True)):
         raise Missing(f"a part of the shape {list(part)} does not fit into {list(whole)}")
     grid = np.stack(np.meshgrid(*map(np.arange, part), indexing="ij"), -1).astype(np.int64)
     most = np.subtract(whole, part).astype(np.int64)
-    first = _indices(writer, begin)
     zero, last = writer.add("first", np.zeros_like(most)), writer.add("last", most)
     inside = writer.node("Min", [writer.node("Max", [first, zero], "Max"), last], "Min")
     places = writer.node("Add", [writer.add("grid", grid), inside], "Add")
@@ -244,9 +227,6 @@ RULES: Mapping[str, Rule] = {
     "GATHER_ND": _gather_nd,
     "EMBEDDING_LOOKUP": _embedding_lookup,
     "SCATTER_ND": _scatter_nd,
-    "SEGMENT_SUM": _segment_sum,
-    "UNSORTED_SEGMENT_SUM": _segment_sum,
-    "UNSORTED_SEGMENT_PROD": _segment_sum,
     "SPARSE_TO_DENSE": _sparse_to_dense,
     "ONE_HOT": _one_hot,
     "TOPK_V2": _top_k,

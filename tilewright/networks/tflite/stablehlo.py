@@ -10,6 +10,7 @@ from tilewright.networks.tflite import elementwise, logic, moves
 from tilewright.networks.tflite.elementwise import Rule, given, output
 from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.moves import move
+from tilewright.networks.tflite.windows import dilate
 from tilewright.networks.tflite.writer import Missing, Writer
 
 COMPARISONS = ("Equal", "NotEqual", "GreaterOrEqual", "Greater", "LessOrEqual", "Less")
@@ -55,15 +56,21 @@ def _slice(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _pad(writer: Writer, operator: TfliteOperator) -> None:
-    """Negative amounts cut; amounts between elements have no rule."""
+    """Negative amounts cut; padding between elements moves them apart."""
     data = given(operator, 0)
-    rank = len(writer.tensors[data].shape)
-    if any(_numbers(operator, "InteriorPadding", rank)):
-        raise Missing("padding between elements has no rule")
-    low, high = (_numbers(operator, f"EdgePadding{end}", rank) for end in ("Low", "High"))
+    shape = writer.tensors[data].shape
+    low, high, interior = (
+        _numbers(operator, option, len(shape))
+        for option in ("EdgePaddingLow", "EdgePaddingHigh", "InteriorPadding")
+    )
+    name, filling = writer.real(data), writer.real(given(operator, 1))
+    if any(interior):
+        dilations = [amount + 1 for amount in interior]
+        pads = list(zip(low, high, strict=True))
+        writer.write(output(operator), dilate(writer, name, shape, dilations, filling, pads))
+        return
     amounts = writer.add("pads", np.array([*low, *high], np.int64))
-    filling = writer.real(given(operator, 1))
-    writer.write(output(operator), writer.node("Pad", [writer.real(data), amounts, filling]))
+    writer.write(output(operator), writer.node("Pad", [name, amounts, filling]))
 
 
 def _broadcast(writer: Writer, operator: TfliteOperator) -> None:
@@ -122,6 +129,33 @@ def _remainder(writer: Writer, operator: TfliteOperator) -> None:
     writer.write(output(operator), writer.node("Mod", names, fmod=1))
 
 
+def _shift_left(writer: Writer, operator: TfliteOperator) -> None:
+    """ONNX shifts unsigned integers only, and a shift by all bits or more gives 0."""
+    places, result = [given(operator, i) for i in (0, 1)], output(operator)
+    dtype = writer.tensors[result].dtype
+    if np.dtype(dtype).kind not in "iu":
+        raise Missing(f"it shifts {dtype}")
+    names = [
+        logic.cast(writer, writer.stored(place), "uint64", f"Cast{i}")
+        for i, place in enumerate(places)
+    ]
+    shifted = writer.node("BitShift", names, "Shift", direction="LEFT")
+    shifted = logic.cast(writer, shifted, "int64", "Signed")  # onnxruntime's Where has no uint64
+    bits = writer.add("bits", np.array(8 * np.dtype(dtype).itemsize, np.uint64))
+    fits = writer.node("Less", [names[1], bits], "Fits")
+    zero = writer.add("zero", np.zeros((), np.int64))
+    kept = writer.node("Where", [fits, shifted, zero], "Kept")
+    writer.write_stored(result, writer.node("Cast", [kept], to=logic.element_type(dtype)))
+
+
+def _cube_root(writer: Writer, operator: TfliteOperator) -> None:
+    data = writer.real(given(operator, 0))
+    third = writer.add("third", np.array(1 / 3, writer.tensors[given(operator, 0)].dtype))
+    size = writer.node("Pow", [writer.node("Abs", [data], "Abs"), third], "Pow")
+    sign = writer.node("Sign", [data], "Sign")
+    writer.write(output(operator), writer.node("Mul", [sign, size]))
+
+
 RULES: Mapping[str, Rule] = {
     **{
         f"STABLEHLO_{kind}": elementwise.RULES[known]
@@ -146,5 +180,7 @@ RULES: Mapping[str, Rule] = {
     "STABLEHLO_COMPARE": _compare,
     "STABLEHLO_IOTA": _iota,
     "STABLEHLO_REMAINDER": _remainder,
+    "STABLEHLO_SHIFT_LEFT": _shift_left,
+    "STABLEHLO_CBRT": _cube_root,
     "STABLEHLO_TANH": _tanh,
 }  # fmt: skip

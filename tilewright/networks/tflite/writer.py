@@ -8,7 +8,7 @@ asks for it, so the transpositions between two convolutions never arise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -19,12 +19,20 @@ from onnx import helper
 
 from tilewright.core.sanitize import printable
 from tilewright.networks.errors import ModelFileError
+from tilewright.networks.onnx_file import MAX_NODES
 from tilewright.networks.tflite.file import Shape, TfliteGraph, TfliteQuantisation
 from tilewright.networks.tflite.graph import GraphBuilder
 
 FOREIGN = "tflite"
 """Domain of operators that have no rule here: they stand in the graph as the file has them."""
-OPSET, OPSET_16_BITS = 17, 21  # DequantizeLinear of int16 begins with 21
+OPSET = 17
+OPSET_16_BITS = 21
+"""The version from which on DequantizeLinear takes int16."""
+OPSETS: Mapping[str, int] = {
+    "BITWISE_XOR": 21, "UNSORTED_SEGMENT_MAX": 21, "UNSORTED_SEGMENT_MIN": 21,
+    "STABLEHLO_SCATTER": 21, "BITCAST": 26,
+}  # fmt: skip
+"""The versions that have ONNX's BitwiseXor, ScatterND with a maximum, and BitCast."""
 IR_VERSION = 10
 
 
@@ -54,6 +62,23 @@ class Missing(Exception):
     """Why an operator cannot be expressed."""
 
 
+class OperatorBudget:
+    """Bounds the operators of graphs that are executed inside others.
+
+    Graphs that execute each other could make a file of a few kilobytes ask for more operators than
+    any memory holds.
+    """
+
+    def __init__(self) -> None:
+        self._left = MAX_NODES
+
+    def spend(self, operators: int) -> None:
+        """Count operators. Raises `Missing` if there are too many."""
+        self._left -= operators + 1
+        if self._left < 0:
+            raise Missing(f"its graphs have more than {MAX_NODES} operators")
+
+
 class Writer:
     """Operators ask it for their inputs, add nodes and give it their results.
 
@@ -61,28 +86,45 @@ class Writer:
     tensors of four dimensions.
     """
 
-    def __init__(self, source: TfliteGraph) -> None:
+    def __init__(self, source: TfliteGraph, outer: Writer | None = None, *, inline: bool = False):
+        """Begin the graph of a file, or of a graph that an operator of `outer` executes.
+
+        `inline` writes the nodes of that operator's graph among those of `outer`. Otherwise they
+        make a graph of their own, which may read tensors of `outer`.
+        """
         self.tensors = source.tensors
-        self._source = source
+        self.source = source
+        self.subgraphs = source.subgraphs if outer is None else outer.subgraphs
         self._values = {i: t.data for i, t in enumerate(source.tensors) if t.data is not None}
-        self._graph = GraphBuilder()
-        self._infos: dict[str, onnx.ValueInfoProto] = {}
+        self.opset = _opset(source) if outer is None else outer.opset
+        if outer is not None and inline:
+            self._graph, self._infos = outer._graph, outer._infos
+        else:
+            self._graph = GraphBuilder(None if outer is None else outer._graph)
+            self._infos = {}
+        self.depth = 0 if outer is None else outer.depth + 1
+        self.budget = OperatorBudget() if outer is None else outer.budget
+        self.derived: set[int] = set()
+        """Computed tensors whose values follow from constants and from shapes."""
+        self._complex: set[int] = set()
+        self._open: set[int] = set()
         self._stored: dict[tuple[int, TfliteLayout], str] = {}
         self._real: dict[tuple[int, TfliteLayout], str] = {}
         self._operator, self._in_floats, self._first = "", False, 0
         self._written_by: dict[int, str] = {}
-        ends = dict.fromkeys((*source.inputs, *source.outputs))
-        self._names = {
-            i: self._graph.tensor_names.free(self.tensors[i].name or f"tensor{i}") for i in ends
-        }
-        for place in source.inputs:
-            self._stored[place, FILED] = self._names[place]
+        self._names: dict[int, str] = {}
+        if outer is None:
+            for place in dict.fromkeys((*source.inputs, *source.outputs)):
+                self._names[place] = self._graph.tensor_names.free(
+                    self.tensors[place].name or f"tensor{place}"
+                )
+            for place in source.inputs:
+                self._stored[place, FILED] = self._names[place]
 
     @property
-    def opset(self) -> int:
-        """The version of ONNX's operators to write."""
-        wide = any(t.quantisation is not None and t.dtype == "int16" for t in self.tensors)
-        return OPSET_16_BITS if wide else OPSET
+    def operator(self) -> str:
+        """The name of the operator that is being written."""
+        return self._operator
 
     def begin(self, operator: str, *, in_floats: bool = False) -> None:
         """What follows belongs to an operator of this name. One that computes `in_floats` reads
@@ -192,6 +234,74 @@ class Writer:
         """The tensor is a constant, in its shape."""
         self._values[place] = values
 
+    # graphs inside operators
+
+    def bind(self, place: int, outer: Writer, argument: int) -> None:
+        """Let an input of this graph be a tensor of the graph around it."""
+        if argument in outer._values:
+            self._values[place] = outer._values[argument]
+        else:
+            self._stored[place, FILED] = outer.stored(argument)
+        if argument in outer.derived:
+            self.derived.add(place)
+        if outer.is_open(argument):
+            self._open.add(place)
+
+    def bind_stored(self, place: int, name: str) -> None:
+        """Let an input of this graph be a tensor of that name, which has it as it is stored."""
+        self._stored[place, FILED] = name
+
+    def declare(self, place: int) -> onnx.ValueInfoProto:
+        """Let an input of this graph be one of the ONNX graph; returns its name and type."""
+        name = self._graph.tensor_names.free(self.tensors[place].name or f"tensor{place}")
+        self._stored[place, FILED] = name
+        return self._info(place, FILED, name)
+
+    def declare_scalar(self, name: str, dtype: str) -> onnx.ValueInfoProto:
+        """Return an input of the ONNX graph that is no tensor of the file, under a free name."""
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        free = self._graph.tensor_names.free(f"{self._operator}/{name}")
+        return helper.make_tensor_value_info(free, kind, ())
+
+    def inner_graph(
+        self, inputs: Sequence[onnx.ValueInfoProto], results: Sequence[tuple[str, str, Shape | None]]
+    ) -> onnx.GraphProto:
+        """Return the finished ONNX graph of an operator's graph. `results` are the names, NumPy
+        types and shapes of its outputs; None is a shape that depends on values."""
+        outputs = []
+        for name, dtype, shape in results:
+            output = self._graph.node("Identity", [name], f"{self._operator}/output")
+            kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+            outputs.append(helper.make_tensor_value_info(output, kind, shape))
+        nodes = self._graph.needed([info.name for info in outputs])
+        made = {name for node in nodes for name in node.output}
+        return helper.make_graph(
+            nodes, self._operator, list(inputs), outputs, self._graph.constants(nodes),
+            value_info=[info for name, info in self._infos.items() if name in made],
+        )  # fmt: skip
+
+    # sizes that depend on values, and complex numbers
+
+    def is_open(self, place: int) -> bool:
+        """Whether the size of a tensor depends on values, so that its shape here says only how
+        many dimensions it has."""
+        return place in self._open
+
+    def set_open(self, places: Iterable[int]) -> None:
+        """Note that the sizes of tensors depend on values."""
+        self._open.update(places)
+
+    def is_complex(self, place: int) -> bool:
+        """Whether a tensor of complex numbers is there, as pairs of real numbers."""
+        return place in self._complex
+
+    def write_complex(self, place: int, result: str) -> None:
+        """The tensor is this result, (…, 2): real and imaginary parts."""
+        if place in self._names:
+            raise Missing("its complex numbers are an output of the network, and ONNX has none")
+        self._complex.add(place)
+        self.write_stored(place, result)
+
     def foreign(self, kind: str, inputs: Sequence[int], outputs: Sequence[int]) -> str:
         """Let an operator without a rule stand in the graph as it is; returns its node's name."""
         self._graph.rename_nodes(self._operator, self._first)  # of a rule that gave up
@@ -199,12 +309,24 @@ class Writer:
         read = ["" if self._is_state(place) else self.stored(place) for place in inputs]
         written = []
         for place in outputs:
+            if self._written_by.get(place) == self._operator:  # before its rule gave up
+                self._forget(place)
             self._begin_writing(place, FILED)
             self._stored[place, FILED] = self._named(place, FILED)
             written.append(self._stored[place, FILED])
         node = helper.make_node(printable(kind), read, written, domain=FOREIGN)
         self._graph.append(node, self._operator)
         return str(node.name)
+
+    def _forget(self, place: int) -> None:
+        """Take back what the current operator has written."""
+        names = set()
+        for layout in TfliteLayout:
+            for forms in (self._stored, self._real):
+                if (place, layout) in forms:
+                    names.add(forms.pop((place, layout)))
+        self._graph.drop(names, self._first)
+        self._values.pop(place, None)
 
     def _is_state(self, place: int) -> bool:
         return place < 0 or (self.tensors[place].is_variable and not self.is_known(place))
@@ -231,18 +353,18 @@ class Writer:
 
     def model(self) -> onnx.ModelProto:
         """The finished graph."""
-        for place in dict.fromkeys(self._source.outputs):
+        for place in dict.fromkeys(self.source.outputs):
             stored, name = self.stored(place), self._names[place]
             if stored != name:
                 self._graph.append(
                     helper.make_node("Identity", [stored], [name]), f"{name}/Identity"
                 )
-        nodes = self._graph.needed([self._names[place] for place in self._source.outputs])
+        nodes = self._graph.needed([self._names[place] for place in self.source.outputs])
         made = {name for node in nodes for name in node.output} - set(self._names.values())
         graph = helper.make_graph(
             nodes, "tflite",
-            [self._info(place, FILED) for place in dict.fromkeys(self._source.inputs)],
-            [self._info(place, FILED) for place in dict.fromkeys(self._source.outputs)],
+            [self._info(place, FILED) for place in dict.fromkeys(self.source.inputs)],
+            [self._info(place, FILED) for place in dict.fromkeys(self.source.outputs)],
             self._graph.constants(nodes),
             value_info=[info for name, info in self._infos.items() if name in made],
         )  # fmt: skip
@@ -289,7 +411,7 @@ class Writer:
         if len(shape) != 4:
             raise Missing(f"its data have {len(shape)} dimensions, not those of an image")
         base = self._written_by.get(place, self.tensors[place].name)
-        if shape[3] == 1 or shape[1] * shape[2] == 1:
+        if not self.is_open(place) and (shape[3] == 1 or shape[1] * shape[2] == 1):
             sizes = self.add(f"{base}/shape", np.array(layout.of(shape), np.int64))
             result = self._graph.node("Reshape", [stored, sizes], f"{base}/reshape")
         else:
@@ -346,12 +468,22 @@ class Writer:
 
     def _info(self, place: int, layout: TfliteLayout, name: str = "") -> onnx.ValueInfoProto:
         tensor = self.tensors[place]
+        if place in self._complex:
+            return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (*tensor.shape, 2))
         if not tensor.dtype:
             return helper.make_empty_tensor_value_info(name or self._names[place])
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
-        return helper.make_tensor_value_info(
-            name or self._names[place], kind, layout.of(tensor.shape)
-        )
+        shape = [None] * len(tensor.shape) if place in self._open else layout.of(tensor.shape)
+        return helper.make_tensor_value_info(name or self._names[place], kind, shape)
+
+
+def _opset(source: TfliteGraph) -> int:
+    """Return the version of ONNX's operators that a file needs."""
+    graphs = (source, *source.subgraphs.values())
+    tensors = (tensor for graph in graphs for tensor in graph.tensors)
+    wide = any(t.quantisation is not None and t.dtype == "int16" for t in tensors)
+    versions = [OPSETS.get(o.kind, OPSET) for graph in graphs for o in graph.operators]
+    return max([OPSET_16_BITS if wide else OPSET, *versions])
 
 
 def _turned(values: NDArray[Any], layout: TfliteLayout) -> NDArray[Any]:
