@@ -71,11 +71,12 @@ def read_tflite(path: Path) -> onnx.ModelProto:
 def convert(graph: TfliteGraph) -> Converted:
     """The graph in ONNX. Raises `ModelFileError` for one that contradicts itself."""
     writer, missing = Writer(graph), {}
-    needed = _needed(graph)
+    sizes.analyse(writer)
+    needed = _needed(writer)
     for operator, name in zip(needed, _operator_names(graph, needed), strict=True):
         writer.begin(name, in_floats=_computes_floats(graph, operator))
         if reason := _converted(writer, operator):
-            node = writer.foreign(operator.kind, moves.reads(operator), operator.outputs)
+            node = writer.foreign(operator.kind, sizes.reads(writer, operator), operator.outputs)
             missing[node] = f"{printable(operator.kind)}: {reason}"
     model = writer.model()
     _check(model)
@@ -86,7 +87,8 @@ def _convert_inner(writer: Writer, prefix: str) -> None:
     """Let a writer of a graph that an operator executes have all its operators. Raises `Missing`
     for the first one that cannot be expressed."""
     graph = writer.source
-    needed = _needed(graph)
+    sizes.analyse(writer)
+    needed = _needed(writer)
     for operator, name in zip(needed, _operator_names(graph, needed), strict=True):
         writer.begin(f"{prefix}/{name}", in_floats=_computes_floats(graph, operator))
         if reason := _converted(writer, operator):
@@ -107,25 +109,26 @@ def _converted(writer: Writer, operator: TfliteOperator) -> str:
     rule = RULES.get(operator.kind)
     if rule is None:
         return "there is no rule for this kind of operator"
-    for place in (*moves.reads(operator), *operator.outputs):
+    for place in (*sizes.reads(writer, operator), *operator.outputs):
         tensor = writer.tensors[place]
         if not tensor.dtype and not fourier.takes(operator.kind, tensor):
             return f"its tensor '{printable(tensor.name)}' holds {tensor.kind}"
     try:
-        sizes.follow(writer, operator)
+        sizes.check(writer, operator)
         rule(writer, operator)
     except Missing as error:
         return str(error)
     return ""
 
 
-def _needed(graph: TfliteGraph) -> list[TfliteOperator]:
-    """The operators that the network's outputs depend on, in order."""
+def _needed(writer: Writer) -> list[TfliteOperator]:
+    """The operators that the outputs of a graph depend on, in order."""
+    graph = writer.source
     wanted, needed = set(graph.outputs), []
     for operator in reversed(graph.operators):
         if not wanted.isdisjoint(operator.outputs):
             needed.append(operator)
-            wanted.update(moves.reads(operator))
+            wanted.update(sizes.reads(writer, operator))
     return needed[::-1]
 
 

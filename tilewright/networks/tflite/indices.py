@@ -68,6 +68,8 @@ def _embedding_lookup(writer: Writer, operator: TfliteOperator) -> None:
 def _scatter_nd(writer: Writer, operator: TfliteOperator) -> None:
     """Updates of one place are added up."""
     result = output(operator)
+    if writer.is_open(result):
+        raise Missing("the size of its result depends on values")
     name = indices_of(writer, given(operator, 0))
     target = writer.tensors[result]
     dtype = "float32" if target.quantisation is not None else target.dtype

@@ -187,7 +187,8 @@ def _bitcast(writer: Writer, operator: TfliteOperator) -> None:
 
 def _arc_tangent(writer: Writer, operator: TfliteOperator) -> None:
     """ATAN2: the angle of a point in all four quadrants. The arc tangent of y / x is it on the
-    right; on the left it is half a turn off. Signs of zeros and infinities count, as in C."""
+    right; on the left it is half a turn off. The signs of zeros and infinities count, as in C, but a
+    result of -0 becomes 0."""
     layout = common_layout(writer, operator)
     y, x = (operand(writer, given(operator, i), layout) for i in (0, 1))
     dtype = writer.tensors[output(operator)].dtype

@@ -45,6 +45,8 @@ def result_sizes(writer: Writer, result: int, sizes: int) -> str:
         return writer.add("shape", np.array(writer.tensors[result].shape, np.int64))
     if writer.is_constant(sizes):
         return writer.add("shape", writer.constant(sizes, "its shape").astype(np.int64).ravel())
+    if not writer.is_known(sizes):  # a branch made the result's size depend on values only now
+        raise Missing("its shape is computed behind a branch")
     return writer.node("Cast", [writer.stored(sizes)], "Shape", to=7)  # int64
 
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from tilewright.core.sanitize import printable
 from tilewright.networks.tflite.elementwise import Rule, given, output
-from tilewright.networks.tflite.file import TfliteOperator
+from tilewright.networks.tflite import moves
+from tilewright.networks.tflite.file import Shape, TfliteOperator
 from tilewright.networks.tflite.logic import cast, write_as
 from tilewright.networks.tflite.writer import Missing, Writer
 
@@ -64,48 +65,60 @@ OPEN = frozenset((
 """Operators whose rules need no sizes, so that those of their data may depend on values."""
 
 
-def follow(writer: Writer, operator: TfliteOperator) -> None:
-    """Note which results of an operator have sizes that depend on values, and which have values
-    that follow from shapes. Raises `Missing` for an operator whose rule needs those sizes."""
-    read = [place for place in operator.inputs if place >= 0]
-    opened = [place for place in read if writer.is_open(place)]
+def analyse(writer: Writer) -> None:
+    """Note of all tensors of a graph which have sizes that depend on values, and which have values
+    that follow from constants and shapes."""
+    for operator in writer.source.operators:
+        read = [place for place in operator.inputs if place >= 0]
+        opened = [place for place in read if writer.is_open(place)]
+        if all(map(writer.is_derived, read)) or (operator.kind in SHAPE_ONLY and not opened):
+            writer.derived.update(operator.outputs)
+        computed = _computed_sizes(writer, operator)
+        if operator.kind in OPEN and (opened or computed or operator.kind in BY_VALUES):
+            writer.set_open(_open_results(writer, operator, opened, computed))
 
-    def is_known(place: int) -> bool:
-        return writer.is_constant(place) or place in writer.derived
 
-    if all(map(is_known, read)) or (operator.kind in SHAPE_ONLY and not opened):
-        writer.derived.update(operator.outputs)
-    sizing = [operator.inputs[i] for i in SIZED.get(operator.kind, ()) if i < len(operator.inputs)]
-    computed = [place for place in sizing if place >= 0 and not is_known(place)]
-    if operator.kind != "RANGE" and not any(
-        writer.tensors[place].has_open_shape for place in operator.outputs
-    ):
-        computed = []  # the result has one shape, whatever the values are
-    if not opened and not computed and operator.kind not in BY_VALUES:
+def reads(writer: Writer, operator: TfliteOperator) -> Shape:
+    """Return the places of the tensors that an operator reads. A tensor that only says a shape is
+    read if that shape depends on values."""
+    if not any(map(writer.is_open, (*operator.inputs, *operator.outputs))):
+        return moves.reads(operator)
+    return tuple(place for place in operator.inputs if place >= 0)
+
+
+def check(writer: Writer, operator: TfliteOperator) -> None:
+    """Raise `Missing` for an operator whose rule needs a size that depends on values."""
+    opened = [place for place in operator.inputs if writer.is_open(place)]
+    if operator.kind in OPEN or not (opened or _computed_sizes(writer, operator)):
         return
-    if operator.kind not in OPEN:
-        (place, *_) = opened or operator.outputs
-        raise Missing(
-            f"the size of its tensor '{printable(writer.tensors[place].name)}' depends on values"
-        )
-    writer.set_open(_open_results(writer, operator, opened, computed))
+    (place, *_) = opened or operator.outputs
+    raise Missing(
+        f"the size of its tensor '{printable(writer.tensors[place].name)}' depends on values"
+    )
+
+
+def _computed_sizes(writer: Writer, operator: TfliteOperator) -> list[int]:
+    """Return the inputs whose values the shape of an operator's result depends on."""
+    sizing = [operator.inputs[i] for i in SIZED.get(operator.kind, ()) if i < len(operator.inputs)]
+    is_open = any(writer.tensors[place].has_open_shape for place in operator.outputs)
+    if operator.kind != "RANGE" and not is_open:
+        return []  # the result has one shape, whatever the values are
+    return [place for place in sizing if place >= 0 and not writer.is_derived(place)]
 
 
 def _open_results(
     writer: Writer, operator: TfliteOperator, opened: list[int], computed: list[int]
 ) -> list[int]:
     """Return the results of an operator whose sizes depend on values."""
-    if operator.kind in SHAPE_ONLY or (operator.kind == "IF" and operator.inputs[0] in opened):
-        return []
+    if operator.kind in (*SHAPE_ONLY, "IF", "STABLEHLO_COMPOSITE"):
+        return []  # of graphs, when they are converted
     if operator.kind == "UNIQUE" and not opened:
         return list(operator.outputs[:1])
     if operator.kind in ("RESHAPE", "BROADCAST_TO") and not computed and len(operator.inputs) > 1:
         sizes = operator.inputs[1]
         if writer.is_constant(sizes) and (writer.constant(sizes, "its shape") >= 0).all():
             return []
-    if operator.kind == "SCATTER_ND":
-        if computed or operator.inputs[2] in opened:
-            raise Missing("the size of its result depends on values")
+    if operator.kind == "SCATTER_ND" and not computed:
         return []
     return [place for place in operator.outputs if writer.tensors[place].shape]
 

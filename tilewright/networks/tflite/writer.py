@@ -19,7 +19,6 @@ from onnx import helper
 
 from tilewright.core.sanitize import printable
 from tilewright.networks.errors import ModelFileError
-from tilewright.networks.onnx_file import MAX_NODES
 from tilewright.networks.tflite.file import Shape, TfliteGraph, TfliteQuantisation
 from tilewright.networks.tflite.graph import GraphBuilder
 
@@ -34,6 +33,7 @@ OPSETS: Mapping[str, int] = {
 }  # fmt: skip
 """The versions that have ONNX's BitwiseXor, ScatterND with a maximum, and BitCast."""
 IR_VERSION = 10
+MAX_INNER_OPERATORS = 10_000
 
 
 class TfliteLayout(Enum):
@@ -70,13 +70,13 @@ class OperatorBudget:
     """
 
     def __init__(self) -> None:
-        self._left = MAX_NODES
+        self._left = MAX_INNER_OPERATORS
 
     def spend(self, operators: int) -> None:
         """Count operators. Raises `Missing` if there are too many."""
         self._left -= operators + 1
         if self._left < 0:
-            raise Missing(f"its graphs have more than {MAX_NODES} operators")
+            raise Missing(f"its graphs have more than {MAX_INNER_OPERATORS} operators")
 
 
 class Writer:
@@ -290,6 +290,10 @@ class Writer:
     def set_open(self, places: Iterable[int]) -> None:
         """Note that the sizes of tensors depend on values."""
         self._open.update(places)
+
+    def is_derived(self, place: int) -> bool:
+        """Whether the values of a tensor follow from constants and from shapes."""
+        return place in self._values or place in self.derived
 
     def is_complex(self, place: int) -> bool:
         """Whether a tensor of complex numbers is there, as pairs of real numbers."""
