@@ -98,9 +98,7 @@ def test_names_inside_graphs_are_used_once(tmp_path: Path) -> None:
 
 def test_a_loop_may_turn_no_times(tmp_path: Path) -> None:
     total = np.arange(6, dtype=np.float32).reshape(2, 3)
-    found = computed(
-        saved(tmp_path, loop()), {"limit": np.array(-9, np.int32), "total": total}
-    )
+    found = computed(saved(tmp_path, loop()), {"limit": np.array(-9, np.int32), "total": total})
     assert found[0] == -2
     np.testing.assert_array_equal(found[2], total)
 
@@ -145,7 +143,9 @@ def test_graphs_that_execute_each_other_many_times_are_refused(tmp_path: Path) -
 
 def test_an_operator_inside_a_branch_is_named(tmp_path: Path) -> None:
     content = _conditional(ThenSubgraphIndex=2, ElseSubgraphIndex=2)
-    with pytest.raises(UnsupportedOperatorError, match="IF: in its graph, 'd': RNN: it keeps state"):
+    with pytest.raises(
+        UnsupportedOperatorError, match="IF: in its graph, 'd': RNN: it keeps state"
+    ):
         read_tflite(saved(tmp_path, content))
 
 

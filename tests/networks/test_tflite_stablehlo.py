@@ -130,6 +130,7 @@ def reduction(kind: str, function: Callable[..., Any], dtype: str = "FLOAT32") -
          "graphs": [combining(f"STABLEHLO_{kind}", dtype)]},
     )  # fmt: skip
 
+
 UNARY: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "LOGISTIC": lambda x: 1 / (1 + np.exp(-x)), "ABS": np.abs, "COSINE": np.cos,
     "EXPONENTIAL": np.exp, "FLOOR": np.floor, "NEGATE": np.negative, "TANH": np.tanh,
@@ -328,8 +329,6 @@ def test_what_a_graph_may_not_do_is_named(
 ) -> None:
     path = tmp_path / "one.tflite"
     inputs = [((2, 3), "FLOAT32"), HIGH]
-    path.write_bytes(
-        general(f"STABLEHLO_{kind}", inputs, [((3,), "FLOAT32")], options, **values)
-    )
+    path.write_bytes(general(f"STABLEHLO_{kind}", inputs, [((3,), "FLOAT32")], options, **values))
     with pytest.raises(UnsupportedOperatorError, match=reason):
         read_tflite(path)

@@ -485,8 +485,16 @@ def chosen_rows(reduced: bool = False) -> bytes:
     line = f.tensor("line", (1,), "INT64", signature=(-1,))
     rows = f.tensor("rows", (1, 3), "FLOAT32", signature=(-1, 3))
     y = f.tensor("y", (1, 3), "FLOAT32", signature=(-1, 3))
-    f.operator("SLICE", [x, f.constant("begin", np.array([0, 0], np.int32)),
-                         f.constant("size", np.array([-1, 1], np.int32))], [first], "SliceOptions")
+    f.operator(
+        "SLICE",
+        [
+            x,
+            f.constant("begin", np.array([0, 0], np.int32)),
+            f.constant("size", np.array([-1, 1], np.int32)),
+        ],
+        [first],
+        "SliceOptions",
+    )
     f.operator("GREATER", [first, f.constant("zero", np.array(0, np.float32))], [positive],
                "GreaterOptions")  # fmt: skip
     f.operator("RESHAPE", [positive, f.constant("nine", np.array([9], np.int32))], [flat],
@@ -546,8 +554,10 @@ def lstm_step(dtype: str = "FLOAT32") -> bytes:
                        zero=120)  # fmt: skip
         b = f.constant("b", _numbers("lstmb", (16,)).astype(np.int32) * 99, scale=0.01 / 128)
     y, after = f.tensor("y", (2, 4), dtype, **own), f.tensor("after", (2, 4), kind, **wide)
-    joined, sums = f.tensor("joined", (2, 7), dtype, **own), f.tensor(
-        "sums", (2, 16), kind, **({} if floats else {"scale": 1 / 4096, "zero": 0}))
+    joined, sums = (
+        f.tensor("joined", (2, 7), dtype, **own),
+        f.tensor("sums", (2, 16), kind, **({} if floats else {"scale": 1 / 4096, "zero": 0})),
+    )
     f.operator("LSTM", [x, before, w, b, state], [y, after, joined, sums], "LSTMOptions",
                FusedActivationFunction=4, KernelType=1)  # fmt: skip
     return f.write([x, before, state], [y, after])

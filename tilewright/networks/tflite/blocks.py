@@ -19,10 +19,22 @@ from tilewright.networks.tflite.writer import FIRST, Missing, Writer
 def _depth(op: str, writer: Writer, operator: TfliteOperator) -> None:
     """DEPTH_TO_SPACE and SPACE_TO_DEPTH: channels hold rows of a block, then columns."""
     data, result = given(operator, 0), output(operator)
-    shape_of(writer, data, 4, "its data")
+    n, height, width, channels = shape_of(writer, data, 4, "its data")
     block = operator.integer("BlockSize")
     if block < 1:
         raise Missing(f"its block has {block} pixels a side")
+    if writer.computed_type(data) != "float32":  # onnxruntime has few other types for it
+        if op == "DepthToSpace":
+            split, order = (
+                [n, height, width, block, block, channels // block**2],
+                [0, 1, 3, 2, 4, 5],
+            )
+        else:
+            split = [n, height // block, block, width // block, block, channels]
+            order = [0, 1, 3, 2, 4, 5]
+        wanted = writer.tensors[result].shape
+        move(writer, data, result, lambda name: _regrouped(writer, name, split, order, wanted))
+        return
     moved = writer.node(op, [writer.real(data, FIRST)], blocksize=block)
     own = writer.tensors[data].quantisation
     exact = own is not None and own.same_as(writer.tensors[result].quantisation)
@@ -183,9 +195,7 @@ def _diagonal(writer: Writer, operator: TfliteOperator) -> None:
     if sets:
         rest = writer.real(given(operator, 0))
     else:
-        dtype = writer.tensors[result].dtype
-        real = "float32" if writer.tensors[result].quantisation is not None else dtype
-        rest = writer.add("zero", np.zeros((), real))
+        rest = writer.add("zero", np.zeros((), writer.computed_type(result)))
     writer.write(result, writer.node("Where", [eye, column, rest]))
 
 

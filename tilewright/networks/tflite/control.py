@@ -55,7 +55,8 @@ def _check_alike(inner: TfliteTensor, outer: TfliteTensor, *, shapes: bool = Tru
     )
     if inner.dtype != outer.dtype or not same or not inner.dtype:
         raise Missing(
-            f"its graph has '{printable(inner.name)}' in another type than '{printable(outer.name)}'"
+            f"its graph has '{printable(inner.name)}' in another type than "
+            f"'{printable(outer.name)}'"
         )
     if shapes and inner.shape != outer.shape:
         raise Missing(

@@ -74,7 +74,7 @@ def convert(graph: TfliteGraph) -> Converted:
     sizes.analyse(writer)
     needed = _needed(writer)
     for operator, name in zip(needed, _operator_names(graph, needed), strict=True):
-        writer.begin(name, in_floats=_computes_floats(graph, operator))
+        writer.begin(name, operator.kind, in_floats=_computes_floats(graph, operator))
         if reason := _converted(writer, operator):
             node = writer.foreign(operator.kind, sizes.reads(writer, operator), operator.outputs)
             missing[node] = f"{printable(operator.kind)}: {reason}"
@@ -90,7 +90,7 @@ def _convert_inner(writer: Writer, prefix: str) -> None:
     sizes.analyse(writer)
     needed = _needed(writer)
     for operator, name in zip(needed, _operator_names(graph, needed), strict=True):
-        writer.begin(f"{prefix}/{name}", in_floats=_computes_floats(graph, operator))
+        writer.begin(f"{prefix}/{name}", operator.kind, in_floats=_computes_floats(graph, operator))
         if reason := _converted(writer, operator):
             raise Missing(f"in its graph, '{name}': {printable(operator.kind)}: {reason}")
     writer.begin(prefix)

@@ -27,8 +27,7 @@ def finish(
     number = operator.integer("FusedActivationFunction")
     fused = FUSED[number] if 0 <= number < len(FUSED) else f"activation {number}"
     if fused != "NONE":
-        target = writer.tensors[output(operator)]
-        dtype = "float32" if target.quantisation is not None else target.dtype
+        dtype = writer.computed_type(output(operator))
         result = _activated(writer, fused, result, dtype, suffix=True)
     writer.write(output(operator), result, layout)
 

@@ -175,7 +175,9 @@ class _FlatbufferReader:
             if number in subgraphs:
                 continue
             if not 0 < number < self._model.SubgraphsLength():
-                self._refuse(f"names its graph {number}, which it does not hold or which is the main")
+                self._refuse(
+                    f"names its graph {number}, which it does not hold or which is the main"
+                )
             self._within(len(subgraphs) + 1, MAX_SUBGRAPHS, "graphs")
             subgraphs[number] = self._graph(number)
             waiting += _subgraphs_of(subgraphs[number])
@@ -217,7 +219,10 @@ class _FlatbufferReader:
         data = self._data(table, name, shape, dtype)
         quantisation = self._quantisation(table.Quantization(), name, shape, dtype)
         signature = self._vector(
-            table.ShapeSignatureAsNumpy, table.ShapeSignatureLength(), MAX_RANK, f"sizes of '{name}'"
+            table.ShapeSignatureAsNumpy,
+            table.ShapeSignatureLength(),
+            MAX_RANK,
+            f"sizes of '{name}'",
         )
         return TfliteTensor(
             name, shape, kind, dtype, quantisation, data, bool(table.IsVariable()),

@@ -71,9 +71,8 @@ def _scatter_nd(writer: Writer, operator: TfliteOperator) -> None:
     if writer.is_open(result):
         raise Missing("the size of its result depends on values")
     name = indices_of(writer, given(operator, 0))
-    target = writer.tensors[result]
-    dtype = "float32" if target.quantisation is not None else target.dtype
-    start = writer.add("start", np.zeros(target.shape, dtype))
+    shape = writer.tensors[result].shape
+    start = writer.add("start", np.zeros(shape, writer.computed_type(result)))
     updates = writer.real(given(operator, 1))
     writer.write(result, writer.node("ScatterND", [start, name, updates], reduction="add"))
 
@@ -150,8 +149,7 @@ def _bucketize(writer: Writer, operator: TfliteOperator) -> None:
     shape = writer.tensors[data].shape
     if not isinstance(ends, tuple):
         raise Missing("it has no boundaries")
-    own = writer.tensors[data].dtype
-    dtype = "float32" if writer.tensors[data].quantisation is not None else own
+    dtype = writer.computed_type(data)
     sizes = writer.add("shape", np.array([*shape, 1], np.int64))
     each = writer.node("Reshape", [writer.real(data), sizes], "Reshape")
     if not dtype.startswith("float"):

@@ -74,8 +74,13 @@ def _select(writer: Writer, operator: TfliteOperator) -> None:
         decided = writer.node("Reshape", [writer.real(condition), sizes], "Condition")
     else:
         decided = operand(writer, condition, layout)
-    operands = [decided, *(operand(writer, place, layout) for place in choices)]
-    writer.write(output(operator), writer.node("Where", operands), layout)
+    first, second = (operand(writer, place, layout) for place in choices)
+    if writer.computed_type(output(operator)) == "bool":  # which onnxruntime's Where does not take
+        taken = writer.node("And", [decided, first], "Taken")
+        left = writer.node("And", [writer.node("Not", [decided], "Not"), second], "Left")
+        writer.write(output(operator), writer.node("Or", [taken, left]), layout)
+        return
+    writer.write(output(operator), writer.node("Where", [decided, first, second]), layout)
 
 
 def _cast(writer: Writer, operator: TfliteOperator) -> None:
@@ -186,12 +191,16 @@ def _bitcast(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _arc_tangent(writer: Writer, operator: TfliteOperator) -> None:
-    """ATAN2: the angle of a point in all four quadrants. The arc tangent of y / x is it on the
-    right; on the left it is half a turn off. The signs of zeros and infinities count, as in C, but a
-    result of -0 becomes 0."""
+    """ATAN2: the angle of a point in all four quadrants.
+
+    The arc tangent of y / x is that angle on the right; on the left it is half a turn off. The
+    signs of zeros and infinities count, as in C, but a result of -0 becomes 0.
+    """
     layout = common_layout(writer, operator)
     y, x = (operand(writer, given(operator, i), layout) for i in (0, 1))
     dtype = writer.tensors[output(operator)].dtype
+    if dtype != "float32":
+        raise Missing(f"it computes {dtype}, and onnxruntime has no arc tangent of that type")
 
     def number(value: float) -> str:
         return writer.add("number", np.array(value, dtype))
@@ -225,9 +234,7 @@ def _arc_tangent(writer: Writer, operator: TfliteOperator) -> None:
     )
     left = writer.node("Add", [right, half], "Left")
     # Of zeros, the quotient was replaced by y, whose sign the half turn has.
-    writer.write(
-        output(operator), writer.node("Where", [is_negative(x, "X"), left, right]), layout
-    )
+    writer.write(output(operator), writer.node("Where", [is_negative(x, "X"), left, right]), layout)
 
 
 RULES: Mapping[str, Rule] = {

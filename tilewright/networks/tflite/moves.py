@@ -201,9 +201,7 @@ def _strided_slice(writer: Writer, operator: TfliteOperator) -> None:
     begins, ends, steps = ([each[k] for each in kept] for k in range(3))
     if writer.is_open(data) and not keeps_rank and masks["NewAxis"]:
         raise Missing("it adds an axis to data whose size depends on values")
-    _sliced(
-        writer, operator, begins, ends, steps, axes, shrunk=shrunk if not keeps_rank else None
-    )
+    _sliced(writer, operator, begins, ends, steps, axes, shrunk=shrunk if not keeps_rank else None)
 
 
 def _axes_of_ranges(rank: int, count: int, ellipsis: int, new_axes: int) -> list[tuple[int, int]]:

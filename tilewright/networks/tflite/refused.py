@@ -41,7 +41,9 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("LSH_PROJECTION", "SKIP_GRAM"), TEXT),
     **dict.fromkeys(("CALL", "CONCAT_EMBEDDINGS"), NOTHING),
     "DELEGATE": "it stands for operators that a delegate of the runtime replaced",
-    "STABLEHLO_RNG_BIT_GENERATOR": "it computes random bits by an algorithm that ONNX does not have",
+    "STABLEHLO_RNG_BIT_GENERATOR": (
+        "it computes random bits by an algorithm that ONNX does not have"
+    ),
     "CUSTOM": "it is a custom operator, which only its author's runtime knows",
     "STABLEHLO_CUSTOM_CALL": "it calls a function by name that only its author's runtime knows",
     "PLACEHOLDER_FOR_GREATER_OP_CODES": "it marks operators with a code above 127",

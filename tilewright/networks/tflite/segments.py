@@ -24,7 +24,7 @@ def _reduce_segments(writer: Writer, operator: TfliteOperator) -> None:
     negative segment are left out."""
     data, segments, result = given(operator, 0), given(operator, 1), output(operator)
     target = writer.tensors[result]
-    dtype = "float32" if target.quantisation is not None else target.dtype
+    dtype = writer.computed_type(result)
     reduction = REDUCTIONS[operator.kind.rpartition("_")[2]]
     if not target.shape:
         raise Missing("its result is a single number")
@@ -116,9 +116,7 @@ def _look_up_key(writer: Writer, operator: TfliteOperator) -> None:
     number = writer.node("ReduceSum", [counted, axes], "Number", keepdims=0)
     is_hit = cast(writer, number, "bool", "Hit")
     wide = writer.add("shape", np.array([count, *[1] * (len(shape) - 1)], np.int64))
-    target = writer.tensors[rows]
-    dtype = "float32" if target.quantisation is not None else target.dtype
-    zero = writer.add("zero", np.zeros((), dtype))
+    zero = writer.add("zero", np.zeros((), writer.computed_type(rows)))
     chosen = writer.node("Reshape", [is_hit, wide], "HitColumn")
     writer.write(rows, writer.node("Where", [chosen, found, zero]))
     write_as(writer, hits, is_hit, "bool")

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from tilewright.core.sanitize import printable
-from tilewright.networks.tflite.elementwise import Rule, given, output
 from tilewright.networks.tflite import moves
+from tilewright.networks.tflite.elementwise import Rule, given, output
 from tilewright.networks.tflite.file import Shape, TfliteOperator
 from tilewright.networks.tflite.logic import cast, write_as
 from tilewright.networks.tflite.writer import Missing, Writer

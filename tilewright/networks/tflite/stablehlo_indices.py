@@ -56,9 +56,7 @@ def _dynamic_slice(writer: Writer, operator: TfliteOperator) -> None:
     """The slice begins where it still fits."""
     data, result = given(operator, 0), output(operator)
     shape, sizes = writer.tensors[data].shape, _vector(operator, "SliceSizes")
-    if len(sizes) != len(shape) or any(
-        not 0 <= a <= b for a, b in zip(sizes, shape, strict=True)
-    ):
+    if len(sizes) != len(shape) or any(not 0 <= a <= b for a, b in zip(sizes, shape, strict=True)):
         raise Missing(f"a slice of {sizes} does not fit into {list(shape)}")
     if not shape:
         move(writer, data, result, lambda name: writer.node("Identity", [name]))
@@ -117,9 +115,7 @@ def _places(
     if list(axes) != list(range(len(shape))):
         zeros = writer.add("zeros", np.zeros([*own[:-1], 1], np.int64))
         filled = writer.node("Concat", [name, zeros], "WithZero", axis=-1)
-        sources = [
-            axes.index(axis) if axis in axes else own[-1] for axis in range(len(shape))
-        ]
+        sources = [axes.index(axis) if axis in axes else own[-1] for axis in range(len(shape))]
         order_name = writer.add("order", np.array(sources, np.int64))
         name = writer.node("Gather", [filled, order_name], "Starts", axis=-1)
     return name, own[:-1]
@@ -137,9 +133,7 @@ def _spread_starts(
     writer: Writer, starts: str, batch: Sequence[int], grid: np.ndarray, rank: int
 ) -> str:
     """Return the place of each element of each slice, (*batch, *offsets, rank)."""
-    wide = writer.add(
-        "shape", np.array([*batch, *[1] * (grid.ndim - 1), rank], np.int64)
-    )
+    wide = writer.add("shape", np.array([*batch, *[1] * (grid.ndim - 1), rank], np.int64))
     name = writer.node("Reshape", [starts, wide], "Wide")
     return writer.node("Add", [name, writer.add("grid", grid)], "Places")
 
@@ -188,7 +182,11 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
     inserted = _vector(operator, "InsertedWindowDims")
     function = combiner(writer, operator, "UpdateComputationSubgraphIndex")
     rank = len(shape)
-    if function not in (*REDUCTIONS, "second") or not rank or any(not 0 <= a < len(own) for a in windows):
+    if (
+        function not in (*REDUCTIONS, "second")
+        or not rank
+        or any(not 0 <= a < len(own) for a in windows)
+    ):
         raise Missing("its updates or its function do not fit its data")
     starts, batch = _places(
         writer, indices, operator.integer("IndexVectorDim"),
@@ -223,11 +221,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
 
     scattered_axes = [axis for axis in range(len(own)) if axis not in windows]
     order = [*scattered_axes, *windows]
-    column, vector = (
-        writer.add("shape", np.array(sizes, np.int64)) for sizes in ([-1, 1], [-1])
-    )
-    dtype = writer.tensors[data].dtype
-    real = "float32" if writer.tensors[data].quantisation is not None else dtype
+    column, vector = (writer.add("shape", np.array(sizes, np.int64)) for sizes in ([-1, 1], [-1]))
     line = writer.node("Reshape", [writer.real(data), vector], "Line")
     at = writer.node("Reshape", [safe, column], "Column")
     if function == "second":
@@ -246,7 +240,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
     else:
         update = writer.node("Transpose", [writer.real(updates)], "Updates", perm=order)
         values = writer.node("Reshape", [update, vector], "UpdateLine")
-        spare = writer.add("spare", np.zeros(1, real))
+        spare = writer.add("spare", np.zeros(1, writer.computed_type(data)))
         base = writer.node("Concat", [line, spare], "Base", axis=0)
         written = writer.node(
             "ScatterND", [base, at, values], "Scatter", reduction=REDUCTIONS[function]
@@ -266,9 +260,8 @@ def _sort(writer: Writer, operator: TfliteOperator) -> None:
         raise Missing(f"it sorts along the axis {axis} of {len(shape)} dimensions")
     key, descends = _order(writer, operator)
     size = writer.add("size", np.array([shape[axis]], np.int64))
-    own = writer.tensors[places[key]]
     name = writer.real(places[key])
-    real = "float32" if own.quantisation is not None else own.dtype
+    real = writer.computed_type(places[key])
     if real not in SORTABLE:
         name = cast(writer, name, "float32" if real == "float16" else "int64", "Key")
     # Equal elements keep their order, as in a stable sort.
@@ -292,7 +285,9 @@ def _order(writer: Writer, operator: TfliteOperator) -> tuple[int, bool]:
             descends = (
                 DIRECTIONS.get(only.integer("ComparisonDirection"))
                 if only.kind == "STABLEHLO_COMPARE"
-                else only.kind in DESCENDING if only.kind in ASCENDING + DESCENDING else None
+                else only.kind in DESCENDING
+                if only.kind in ASCENDING + DESCENDING
+                else None
             )
             if descends is not None and len(at) == 2 and sorted(at) == [at[0] & ~1, at[0] | 1]:
                 return at[0] // 2, descends == (at[0] < at[1])

@@ -30,8 +30,7 @@ def _check_axes(axes: Sequence[int], rank: int) -> None:
 def _multiply(writer: Writer, operator: TfliteOperator) -> None:
     """STABLEHLO_DOT_GENERAL: a product of matrices of (batch, free, contracted) dimensions."""
     result = output(operator)
-    target = writer.tensors[result]
-    computed = "float32" if target.quantisation is not None else target.dtype
+    computed = writer.computed_type(result)
     if computed not in MULTIPLIED:
         computed = "float32" if computed.startswith("float") else "int64"
     names, free = [], []
@@ -48,9 +47,7 @@ def _multiply(writer: Writer, operator: TfliteOperator) -> None:
         sizes = [math.prod(shape[axis] for axis in axes) for axes in (rest, contracted)]
         free.append([shape[axis] for axis in rest])
         name = writer.real(place)
-        dtype = writer.tensors[place].dtype
-        own = "float32" if writer.tensors[place].quantisation is not None else dtype
-        if own != computed:
+        if writer.computed_type(place) != computed:
             name = cast(writer, name, computed, f"{side}Cast")
         if order != list(range(len(shape))):
             name = writer.node("Transpose", [name], f"{side}Transpose", perm=order)

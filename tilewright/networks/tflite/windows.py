@@ -213,8 +213,7 @@ class _Numbers:
         self._writer = writer
         self._reduction, self._operation = REDUCERS[function]
         self._is_logical = function in ("all", "any")
-        tensor = writer.tensors[output(operator)]
-        self._target = "float32" if tensor.quantisation is not None else tensor.dtype
+        self._target = writer.computed_type(output(operator))
         if self._is_logical:
             self._dtype = "int32"
         elif self._target in REDUCIBLE:

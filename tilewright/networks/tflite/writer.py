@@ -32,6 +32,21 @@ OPSETS: Mapping[str, int] = {
     "STABLEHLO_SCATTER": 21, "BITCAST": 26,
 }  # fmt: skip
 """The versions that have ONNX's BitwiseXor, ScatterND with a maximum, and BitCast."""
+WIDENED: Mapping[str, Mapping[str, str]] = {
+    **{
+        kind: {"int16": "int32", "uint16": "int32"}
+        for kind in (
+            "MAXIMUM", "MINIMUM", "REDUCE_MAX", "REDUCE_MIN", "PAD", "PADV2", "MIRROR_PAD",
+            "MATRIX_DIAG", "MATRIX_SET_DIAG", "SELECT", "SELECT_V2", "STABLEHLO_MAXIMUM",
+            "STABLEHLO_MINIMUM", "STABLEHLO_SELECT", "STABLEHLO_CLAMP", "STABLEHLO_PAD",
+        )
+    },
+    "ARG_MAX": {"bool": "int32", "int16": "int32"},
+    "ARG_MIN": {"bool": "int32", "int16": "int32"},
+    "RESIZE_NEAREST_NEIGHBOR": {"int16": "float32"},
+}  # fmt: skip
+"""By operator, the element types for which onnxruntime lacks what it becomes, each with a type that
+holds all of its values."""
 IR_VERSION = 10
 MAX_INNER_OPERATORS = 10_000
 
@@ -111,6 +126,7 @@ class Writer:
         self._stored: dict[tuple[int, TfliteLayout], str] = {}
         self._real: dict[tuple[int, TfliteLayout], str] = {}
         self._operator, self._in_floats, self._first = "", False, 0
+        self._wide: Mapping[str, str] = {}
         self._written_by: dict[int, str] = {}
         self._names: dict[int, str] = {}
         if outer is None:
@@ -126,10 +142,11 @@ class Writer:
         """The name of the operator that is being written."""
         return self._operator
 
-    def begin(self, operator: str, *, in_floats: bool = False) -> None:
+    def begin(self, operator: str, kind: str = "", *, in_floats: bool = False) -> None:
         """What follows belongs to an operator of this name. One that computes `in_floats` reads
         the real values of constants that are stored as integers."""
         self._operator, self._in_floats = operator, in_floats
+        self._wide = WIDENED.get(kind, {})
         self._first = len(self._graph.nodes)
 
     # what operators read
@@ -177,8 +194,26 @@ class Writer:
             self._stored[place, layout] = self._turn(place, layout, self._stored[place, native])
         return self._stored[place, layout]
 
+    def computed_type(self, place: int) -> str:
+        """The NumPy type in which the current operator computes a tensor."""
+        tensor = self.tensors[place]
+        if tensor.quantisation is not None:
+            return "float32"
+        return self._wide.get(tensor.dtype, tensor.dtype)
+
     def real(self, place: int, layout: TfliteLayout = FILED) -> str:
-        """The tensor as real numbers."""
+        """The tensor as real numbers, in its computed type."""
+        name, tensor = self._real_form(place, layout), self.tensors[place]
+        is_wide = tensor.quantisation is None and tensor.dtype in self._wide
+        if is_wide and place not in self._values:  # a constant is wide already
+            return self._cast(name, self._wide[tensor.dtype])
+        return name
+
+    def _cast(self, name: str, dtype: str) -> str:
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return self.node("Cast", [name], "Cast", to=int(kind))
+
+    def _real_form(self, place: int, layout: TfliteLayout) -> str:
         tensor = self.tensors[place]
         if place in self._values:
             axis = 0 if tensor.quantisation is None else tensor.quantisation.axis
@@ -199,7 +234,7 @@ class Writer:
         tensor = self.tensors[place]
         name = f"{self._operator}/{role}" if role else tensor.name
         if tensor.quantisation is None or values.dtype.kind == "f":
-            return self.add(name, values)
+            return self.add(name, values.astype(self._wide.get(values.dtype.name, values.dtype)))
         moved = TfliteQuantisation(
             tensor.quantisation.scales, tensor.quantisation.zero_points, axis
         )
@@ -264,7 +299,9 @@ class Writer:
         return helper.make_tensor_value_info(free, kind, ())
 
     def inner_graph(
-        self, inputs: Sequence[onnx.ValueInfoProto], results: Sequence[tuple[str, str, Shape | None]]
+        self,
+        inputs: Sequence[onnx.ValueInfoProto],
+        results: Sequence[tuple[str, str, Shape | None]],
     ) -> onnx.GraphProto:
         """Return the finished ONNX graph of an operator's graph. `results` are the names, NumPy
         types and shapes of its outputs; None is a shape that depends on values."""
@@ -343,6 +380,8 @@ class Writer:
         for."""
         self._begin_writing(place, layout)
         self._check_scale(place)
+        if self.tensors[place].quantisation is None and self.tensors[place].dtype in self._wide:
+            result = self._cast(result, self.tensors[place].dtype)
         if self.tensors[place].quantisation is None:
             self._stored[place, layout] = self._call(place, layout, result)
         elif exact:
