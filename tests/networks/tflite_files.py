@@ -284,6 +284,19 @@ def dense(shape: tuple[int, ...] = (2, 12), *, bias: bool = True, keep: bool = F
     return f.write([x], [y])
 
 
+def dense_of_four_bits() -> bytes:
+    """A dense layer whose weights are stored as two per byte, an odd number of them."""
+    f = File()
+    x = f.tensor("x", (3, 5), scale=0.05, zero=-3)
+    numbers = _numbers("fours", (3, 5), -7, 8)
+    pairs = np.append(numbers.ravel(), 0).reshape(-1, 2) & 15
+    w = f.tensor("w", (3, 5), "INT4", (pairs[:, 0] | pairs[:, 1] << 4).astype(np.uint8), scale=0.1)
+    b = f.constant("b", _numbers("b", (3,)).astype("int32"), scale=0.005)
+    y = f.tensor("y", (3, 3), scale=0.05, zero=4)
+    f.operator("FULLY_CONNECTED", [x, w, b], [y], "FullyConnectedOptions")
+    return f.write([x], [y])
+
+
 def one(
     kind: str, shape: tuple[int, ...], result: tuple[int, ...], options: str = "",
     constants: tuple[Any, ...] = (), *, scales: tuple[float, float] = (0.05, 0.05),
@@ -617,6 +630,11 @@ CASES: dict[str, Callable[[], bytes]] = {
     "conv_valid_relu6": lambda: conv(VALID, 2, activation=RELU6),
     "conv_dilated": lambda: conv(dilation=2, activation=RELU_N1_TO_1),
     "conv_uint8": lambda: conv(dtype="UINT8"),
+    "conv_computed_weights": lambda: general(
+        "CONV_2D", [((1, 6, 5, 4), "FLOAT32"), ((3, 2, 2, 4), "FLOAT32"), None],
+        [((1, 6, 5, 3), "FLOAT32")], "Conv2DOptions", Padding=SAME, StrideH=1, StrideW=1,
+        DilationHFactor=1, DilationWFactor=1, FusedActivationFunction=RELU),
+    "dense_of_four_bits": dense_of_four_bits,
     "depthwise_same": depthwise,
     "depthwise_valid": lambda: depthwise(VALID, 1),
     "depthwise_multiplier": lambda: depthwise(multiplier=2),
@@ -914,6 +932,9 @@ CASES: dict[str, Callable[[], bytes]] = {
     "gather_batches": lambda: one("GATHER", (2, 5, 3), (2, 4, 3), "GatherOptions",
                                   (np.array(((4, 1, 0, 0), (2, 2, 3, 1)), np.int32),),
                                   dtype="FLOAT32", Axis=1, BatchDims=1),
+    "gather_between": lambda: general(
+        "GATHER", [((2, 3, 5, 2), "FLOAT32"), np.array(((4, 1, 0), (2, 2, 3)), np.int32)],
+        [((2, 3, 3, 2), "FLOAT32")], "GatherOptions", Axis=2, BatchDims=1),
     "gather_computed": gathered_by_computed_indices,
     "gather_nd": lambda: one("GATHER_ND", (3, 4, 2), (3, 2), "GatherNdOptions",
                              (np.array(((0, 1), (2, 3), (1, 0)), np.int32),), dtype="FLOAT32"),
@@ -925,6 +946,15 @@ CASES: dict[str, Callable[[], bytes]] = {
                        np.array((5, 4), np.int32)], [((5, 4), "FLOAT32")], "ScatterNdOptions"),
     "segment_sum": lambda: one("SEGMENT_SUM", (5, 3), (3, 3), "SegmentSumOptions",
                                (np.array((0, 0, 1, 2, 2), np.int32),), dtype="FLOAT32"),
+    "sparse_to_dense_computed": lambda: general(
+        "SPARSE_TO_DENSE", [np.array((4, 1), np.int32), np.array((6,), np.int32),
+                            ((), "INT32"), ((), "INT32")],
+        [((6,), "INT32")], "SparseToDenseOptions"),
+    "one_hot_computed": lambda: general(
+        "ONE_HOT", [np.array((2, -1, 0), np.int32), np.array(3, np.int32), ((), "FLOAT32"),
+                    ((), "FLOAT32")], [((3, 3), "FLOAT32")], "OneHotOptions", Axis=1),
+    "mean_of_nothing": lambda: one("MEAN", (2, 7), (2, 7), "ReducerOptions",
+                                   (np.array((), np.int32),), dtype="FLOAT32"),
     "sparse_to_dense": lambda: general(
         "SPARSE_TO_DENSE", [np.array(((0, 1), (2, 3)), np.int32), np.array((3, 4), np.int32),
                             ((2,), "FLOAT32"), np.array(0.5, np.float32)],

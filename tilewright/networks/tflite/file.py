@@ -216,7 +216,9 @@ class _FlatbufferReader:
             )
         kind = self._types.get(table.Type(), f"type {table.Type()}")
         dtype = _DTYPES.get(kind, "")
-        data = self._data(table, name, shape, dtype)
+        data = self._data(table, name, shape, "int8" if kind == "INT4" else dtype, kind)
+        if kind == "INT4" and data is not None:
+            dtype = "int8"  # only constants have four bits: they are read as bytes
         quantisation = self._quantisation(table.Quantization(), name, shape, dtype)
         signature = self._vector(
             table.ShapeSignatureAsNumpy,
@@ -229,7 +231,9 @@ class _FlatbufferReader:
             any(size < 0 for size in signature),
         )  # fmt: skip
 
-    def _data(self, table: Any, name: str, shape: Shape, dtype: str) -> NDArray[Any] | None:
+    def _data(
+        self, table: Any, name: str, shape: Shape, dtype: str, kind: str
+    ) -> NDArray[Any] | None:
         """A constant's values; None of a tensor that is computed, or whose type NumPy lacks."""
         if not 0 <= table.Buffer() < self._model.BuffersLength():
             self._refuse(f"gives the tensor '{name}' data that it does not hold")
@@ -243,9 +247,10 @@ class _FlatbufferReader:
         if not length or not dtype:
             return None
         self._constant_bytes += length
-        if table.Sparsity() is not None:
+        if table.Sparsity() is not None and kind != "INT4":
             return self._dense(table.Sparsity(), name, raw, shape, dtype)
-        expected = math.prod(shape) * np.dtype(dtype).itemsize
+        count = math.prod(shape)
+        expected = -(-count // 2) if kind == "INT4" else count * np.dtype(dtype).itemsize
         if raw.size != expected:
             self._refuse(
                 f"holds {raw.size} bytes of the tensor '{name}', whose shape {list(shape)} needs "
@@ -253,6 +258,10 @@ class _FlatbufferReader:
             )
         if self._constant_bytes > MAX_FILE_BYTES:
             self._refuse("uses the same data for tensors of more than 2 GiB")
+        if kind == "INT4":  # two numbers per byte, the first one in the lower half
+            self._constant_bytes += count
+            pairs = raw.view(np.int8)
+            return np.stack([pairs << 4 >> 4, pairs >> 4], -1).ravel()[:count].reshape(shape)
         values: NDArray[Any] = raw.view(np.dtype(dtype).newbyteorder("<")).reshape(shape)
         return values
 

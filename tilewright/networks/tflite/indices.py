@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 
@@ -39,14 +40,40 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
         name = indices_of(writer, places)
         move(writer, data, output(operator), lambda x: writer.node("Gather", [x, name], axis=axis))
         return
-    if axis != batch:
+    if not 0 < batch <= axis:
         raise Missing(f"it gathers along the axis {axis} behind {batch} batch dimensions")
+    if axis > batch:  # GatherND takes that axis first, behind the batches, and the indices follow
+        _gather_behind(writer, operator, axis, batch)
+        return
     last = writer.add("axes", np.array([-1], np.int64))
     name = writer.node("Unsqueeze", [indices_of(writer, places), last], "IndicesShape")
     move(
         writer, data, output(operator),
         lambda x: writer.node("GatherND", [x, name], batch_dims=batch),
     )  # fmt: skip
+
+
+def _gather_behind(writer: Writer, operator: TfliteOperator, axis: int, batch: int) -> None:
+    """GATHER along an axis with other axes between it and the batches."""
+    data, places = given(operator, 0), given(operator, 1)
+    rank, more = len(writer.tensors[data].shape), len(writer.tensors[places].shape) - batch
+    between = list(range(batch, axis))
+    order = [*range(batch), axis, *between, *range(axis + 1, rank)]
+    last = writer.add("axes", np.array([-1], np.int64))
+    name = writer.node("Unsqueeze", [indices_of(writer, places), last], "IndicesShape")
+    # The result of GatherND is (batches, indices, axes between, axes behind).
+    begin = batch + more
+    back = [
+        *range(batch), *range(begin, begin + len(between)), *range(batch, begin),
+        *range(begin + len(between), rank - 1 + more),
+    ]  # fmt: skip
+
+    def gather(name_of_data: str) -> str:
+        turned = writer.node("Transpose", [name_of_data], "First", perm=order)
+        found = writer.node("GatherND", [turned, name], "Gather", batch_dims=batch)
+        return writer.node("Transpose", [found], perm=back)
+
+    move(writer, data, output(operator), gather)
 
 
 def _gather_nd(writer: Writer, operator: TfliteOperator) -> None:
@@ -79,19 +106,20 @@ def _scatter_nd(writer: Writer, operator: TfliteOperator) -> None:
 
 def _sparse_to_dense(writer: Writer, operator: TfliteOperator) -> None:
     """The default everywhere but at the indices, which have one number a dimension."""
-    result = output(operator)
-    indices = writer.constant(given(operator, 0), "its indices").astype(np.int64)
-    shape = writer.tensors[result].shape
-    default = writer.constant(given(operator, 3), "its default")
-    places = indices.reshape(-1, len(shape)) if indices.ndim != 1 else indices.reshape(-1, 1)
-    if len(shape) > 1 and indices.ndim == 1:
-        places = indices.reshape(1, -1)
-    base = writer.add("start", np.full(shape, default, default.dtype))
-    sizes = writer.add("shape", np.array([len(places)], np.int64))
-    values = writer.real(given(operator, 2))
-    each = writer.node("Expand", [values, sizes], "Expand")
-    name = writer.add("indices", places)
-    writer.write(result, writer.node("ScatterND", [base, name, each]))
+    result, indices = output(operator), given(operator, 0)
+    shape, own = writer.tensors[result].shape, writer.tensors[indices].shape
+    # either a list of indices, or one index
+    count = own[0] if len(own) == 2 or (own and len(shape) == 1) else 1
+    if not shape or (count and math.prod(own) != count * len(shape)):
+        raise Missing(f"its indices of the shape {list(own)} do not fit {len(shape)} dimensions")
+    wide, final = (
+        writer.add("shape", np.array(sizes, np.int64)) for sizes in ((count, len(shape)), shape)
+    )
+    places = writer.node("Reshape", [indices_of(writer, indices), wide], "Places")
+    base = writer.node("Expand", [writer.real(given(operator, 3)), final], "Default")
+    sizes = writer.add("shape", np.array([count], np.int64))
+    values = writer.node("Expand", [writer.real(given(operator, 2)), sizes], "Values")
+    writer.write(result, writer.node("ScatterND", [base, places, values]))
 
 
 def _one_hot(writer: Writer, operator: TfliteOperator) -> None:
@@ -100,12 +128,23 @@ def _one_hot(writer: Writer, operator: TfliteOperator) -> None:
     depth = writer.integers(given(operator, 1), "its depth")
     dtype = writer.tensors[result].dtype
     computed = dtype if dtype in ("float32", "int64") else "float32"
-    on, off = (writer.constant(given(operator, i), "its values").astype(computed) for i in (2, 3))
+    on, off = (given(operator, i) for i in (2, 3))
     name = indices_of(writer, places)
     zero, end = (writer.add("end", np.array(value, np.int64)) for value in (0, depth[0]))
     outside = writer.node("Less", [name, zero], "Less")
     moved = writer.node("Where", [outside, end, name], "Where")
-    values = writer.add("values", np.array([off.item(), on.item()], computed))
+    if writer.is_constant(on) and writer.is_constant(off):
+        numbers = [writer.constant(place, "its values").item() for place in (off, on)]
+        values = writer.add("values", np.array(numbers, computed))
+    else:
+        one = writer.add("shape", np.array([1], np.int64))
+        pair = [
+            writer.node(
+                "Reshape", [cast(writer, writer.real(place), computed, side), one], f"{side}1"
+            )
+            for place, side in ((off, "Off"), (on, "On"))
+        ]
+        values = writer.node("Concat", pair, "OffOn", axis=0)
     hot = writer.node("OneHot", [moved, end, values], axis=operator.integer("Axis", -1))
     write_as(writer, result, hot, computed)
 

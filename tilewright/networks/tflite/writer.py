@@ -110,7 +110,7 @@ class Writer:
         self.tensors = source.tensors
         self.source = source
         self.subgraphs = source.subgraphs if outer is None else outer.subgraphs
-        self._values = {i: t.data for i, t in enumerate(source.tensors) if t.data is not None}
+        self._values = _constants(source)
         self.opset = _opset(source) if outer is None else outer.opset
         if outer is not None and inline:
             self._graph, self._infos = outer._graph, outer._infos
@@ -518,6 +518,19 @@ class Writer:
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
         shape = [None] * len(tensor.shape) if place in self._open else layout.of(tensor.shape)
         return helper.make_tensor_value_info(name or self._names[place], kind, shape)
+
+
+def _constants(source: TfliteGraph) -> dict[int, NDArray[Any]]:
+    """Return the constants of a graph by their places. A file has no data for a constant without
+    elements."""
+    computed = {i for operator in source.operators for i in operator.outputs} | set(source.inputs)
+    values = {}
+    for place, tensor in enumerate(source.tensors):
+        if tensor.data is not None:
+            values[place] = tensor.data
+        elif 0 in tensor.shape and tensor.dtype and place not in computed:
+            values[place] = np.zeros(tensor.shape, tensor.dtype)
+    return values
 
 
 def _opset(source: TfliteGraph) -> int:
