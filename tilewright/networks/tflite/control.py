@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.core.sanitize import printable
 from tilewright.networks.tflite.elementwise import Rule, given
-from tilewright.networks.tflite.file import TfliteOperator, TfliteTensor
+from tilewright.networks.tflite.file import Shape, TfliteOperator, TfliteTensor
 from tilewright.networks.tflite.writer import Missing, Writer
 
 ConvertInner = Callable[[Writer, str], None]
@@ -101,7 +101,7 @@ def _convert_if(convert: ConvertInner, writer: Writer, operator: TfliteOperator)
         _bind(inner, writer, arguments)
         _check_count("outputs", inner.source.outputs, len(operator.outputs))
         convert(inner, f"{prefix}/{name}")
-        results = []
+        results: list[tuple[str, str, Sequence[int | None]]] = []
         for place, result in zip(inner.source.outputs, operator.outputs, strict=True):
             tensor = inner.tensors[place]
             _check_alike(tensor, writer.tensors[result], shapes=False)
@@ -110,7 +110,9 @@ def _convert_if(convert: ConvertInner, writer: Writer, operator: TfliteOperator)
                 raise Missing("its branches have results of different ranks")
             if is_open:
                 opened.add(result)
-            shape = [None] * len(tensor.shape) if is_open else tensor.shape
+            shape: Sequence[int | None] = tensor.shape
+            if is_open:
+                shape = [None] * len(tensor.shape)
             results.append((inner.stored(place), tensor.dtype, shape))
         graphs.append(inner.inner_graph([], results))
     writer.set_open(opened)
@@ -159,7 +161,7 @@ def _convert_while(convert: ConvertInner, writer: Writer, operator: TfliteOperat
     again = _inner(body, operator, "CondSubgraphIndex", inline=True)
     _bind(again, body, outputs)
     convert(again, f"{prefix}/cond")
-    finished = [(_condition(again), "bool", ())]
+    finished: list[tuple[str, str, Shape]] = [(_condition(again), "bool", ())]
     for i in carried:
         tensor = body.tensors[outputs[i]]
         finished.append((body.stored(outputs[i]), tensor.dtype, tensor.shape))

@@ -36,14 +36,6 @@ from tilewright.networks.tflite.names import Names, operator_names
 from tilewright.networks.tflite.refused import REFUSED
 from tilewright.networks.tflite.writer import Missing, Writer
 
-RULES: Mapping[str, Rule] = {
-    **elementwise.RULES, **logic.RULES, **products.RULES, **volumes.RULES, **images.RULES,
-    **moves.RULES, **blocks.RULES, **indices.RULES, **sizes.RULES, **segments.RULES,
-    **fourier.RULES, **windows.RULES, **lstm.RULES, **stablehlo.RULES, **stablehlo_products.RULES,
-    **stablehlo_indices.RULES, **control.rules(lambda *given: _convert_inner(*given)),
-}  # fmt: skip
-"""How each kind of operator is expressed, by the schema's word."""
-
 
 @dataclass(frozen=True)
 class Converted:
@@ -163,3 +155,12 @@ def _check(model: onnx.ModelProto) -> None:
             f"the model contradicts itself: {last_line(error)}; the file is damaged, convert it "
             "again"
         ) from None
+
+
+RULES: Mapping[str, Rule] = {
+    **elementwise.RULES, **logic.RULES, **products.RULES, **volumes.RULES, **images.RULES,
+    **moves.RULES, **blocks.RULES, **indices.RULES, **sizes.RULES, **segments.RULES,
+    **fourier.RULES, **windows.RULES, **lstm.RULES, **stablehlo.RULES, **stablehlo_products.RULES,
+    **stablehlo_indices.RULES, **control.rules(_convert_inner),
+}  # fmt: skip
+"""How each kind of operator is expressed, by the schema's word."""

@@ -57,8 +57,9 @@ def _neutral(reduction: str, dtype: str) -> float | int:
     """Return what a segment without rows holds."""
     if reduction in ("add", "mul"):
         return int(reduction == "mul")
-    limits = np.finfo(dtype) if dtype.startswith("float") else np.iinfo(dtype)
-    return limits.min if reduction == "max" else limits.max
+    if dtype.startswith("float"):
+        return float(np.finfo(dtype).min if reduction == "max" else np.finfo(dtype).max)
+    return int(np.iinfo(dtype).min if reduction == "max" else np.iinfo(dtype).max)
 
 
 def _look_up_sparse(writer: Writer, operator: TfliteOperator) -> None:

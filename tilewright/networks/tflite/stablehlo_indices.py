@@ -12,7 +12,7 @@ from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.indices import indices_of, update_slice
 from tilewright.networks.tflite.logic import cast
 from tilewright.networks.tflite.moves import move
-from tilewright.networks.tflite.windows import combiner
+from tilewright.networks.tflite.windows import Integers, combiner
 from tilewright.networks.tflite.writer import Missing, Writer
 
 ASCENDING, DESCENDING = ("LESS", "LESS_EQUAL"), ("GREATER", "GREATER_EQUAL")
@@ -121,7 +121,7 @@ def _places(
     return name, own[:-1]
 
 
-def _grid(sizes: Sequence[int], left_out: Sequence[int], rank: int) -> np.ndarray:
+def _grid(sizes: Sequence[int], left_out: Sequence[int], rank: int) -> Integers:
     """Return the offsets of a slice's elements, (*sizes of the dimensions that stay, rank)."""
     axes = np.meshgrid(*(np.arange(size, dtype=np.int64) for size in sizes), indexing="ij")
     grid = np.stack(axes, -1) if axes else np.zeros(0, np.int64)
@@ -130,7 +130,7 @@ def _grid(sizes: Sequence[int], left_out: Sequence[int], rank: int) -> np.ndarra
 
 
 def _spread_starts(
-    writer: Writer, starts: str, batch: Sequence[int], grid: np.ndarray, rank: int
+    writer: Writer, starts: str, batch: Sequence[int], grid: Integers, rank: int
 ) -> str:
     """Return the place of each element of each slice, (*batch, *offsets, rank)."""
     wide = writer.add("shape", np.array([*batch, *[1] * (grid.ndim - 1), rank], np.int64))

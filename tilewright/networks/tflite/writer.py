@@ -101,7 +101,9 @@ class Writer:
     tensors of four dimensions.
     """
 
-    def __init__(self, source: TfliteGraph, outer: Writer | None = None, *, inline: bool = False):
+    def __init__(
+        self, source: TfliteGraph, outer: Writer | None = None, *, inline: bool = False
+    ) -> None:
         """Begin the graph of a file, or of a graph that an operator of `outer` executes.
 
         `inline` writes the nodes of that operator's graph among those of `outer`. Otherwise they
@@ -301,10 +303,10 @@ class Writer:
     def inner_graph(
         self,
         inputs: Sequence[onnx.ValueInfoProto],
-        results: Sequence[tuple[str, str, Shape | None]],
+        results: Sequence[tuple[str, str, Sequence[int | None]]],
     ) -> onnx.GraphProto:
         """Return the finished ONNX graph of an operator's graph. `results` are the names, NumPy
-        types and shapes of its outputs; None is a shape that depends on values."""
+        types and shapes of its outputs; None is a size that depends on values."""
         outputs = []
         for name, dtype, shape in results:
             output = self._graph.node("Identity", [name], f"{self._operator}/output")
@@ -516,7 +518,9 @@ class Writer:
         if not tensor.dtype:
             return helper.make_empty_tensor_value_info(name or self._names[place])
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
-        shape = [None] * len(tensor.shape) if place in self._open else layout.of(tensor.shape)
+        shape: Sequence[int | None] = layout.of(tensor.shape)
+        if place in self._open:
+            shape = [None] * len(shape)
         return helper.make_tensor_value_info(name or self._names[place], kind, shape)
 
 
