@@ -242,3 +242,31 @@ def test_a_rule_that_gives_up_after_its_first_result_leaves_nothing_behind(tmp_p
     )  # fmt: skip
     with pytest.raises(UnsupportedOperatorError, match="TOPK_V2: its result is quantised to 32"):
         read_tflite(saved(tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "result"),
+    [
+        (
+            "REDUCE_WINDOW",
+            [np.array([2**19]), np.array([1]), np.array([1])],
+            2**19 + 1,
+        ),
+        ("DILATE", [np.array([2**31 - 1], np.int32)], 2**20),
+    ],
+)
+def test_windows_of_absurd_sizes_are_refused_at_once(
+    kind: str, inputs: list[Any], result: int, tmp_path: Path
+) -> None:
+    start = np.array(0, np.float32)
+    others = [start, *inputs] if kind == "REDUCE_WINDOW" else [*inputs, start]
+    options = {"REDUCE_WINDOW": {"ReduceFunction": 1}}.get(kind, {})
+    content = general(
+        kind,
+        [((2**20,), "FLOAT32"), *others],
+        [((result,), "FLOAT32")],
+        "ReduceWindowOptions" if options else "DilateOptions",
+        **options,
+    )
+    with pytest.raises(UnsupportedOperatorError, match="places, and at most"):
+        read_tflite(saved(tmp_path, content))

@@ -33,6 +33,8 @@ def _transform(writer: Writer, operator: TfliteOperator) -> None:
     shape = writer.tensors[data].shape
     if len(lengths) != 2 or len(shape) < 2 or min(lengths) < 1:
         raise Missing(f"it transforms {list(shape)} numbers to the length {lengths}")
+    if writer.tensors[result].shape != (*shape[:-2], lengths[0], lengths[1] // 2 + 1):
+        raise Missing(f"its result does not have the length {lengths}")
     height, width = shape[-2:]
     batch = math.prod(shape[:-2])
     sizes = writer.add("shape", np.array([batch, height, width, 1], np.int64))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tilewright.core.sanitize import printable
+from tilewright.networks.onnx_file import node_reads
 from tilewright.networks.tflite.names import Names
 
 
@@ -87,20 +88,10 @@ class GraphBuilder:
         for node in reversed(self.nodes):
             if not wanted.isdisjoint(node.output):
                 needed.append(node)
-                wanted.update(_names_read(node))
+                wanted.update(node_reads(node))
         return needed[::-1]
 
     def constants(self, nodes: Sequence[onnx.NodeProto]) -> list[onnx.TensorProto]:
         """The constants that nodes read."""
-        read = {name for node in nodes for name in _names_read(node)}
+        read = {name for node in nodes for name in node_reads(node)}
         return [tensor for name, tensor in self._constants.items() if name in read]
-
-
-def _names_read(node: onnx.NodeProto) -> set[str]:
-    """Return the names of the tensors that a node reads, those that graphs inside it read too."""
-    names = set(node.input)
-    for attribute in node.attribute:
-        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-            for inner in graph.node:
-                names |= _names_read(inner)
-    return names

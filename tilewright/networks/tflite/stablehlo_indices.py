@@ -12,7 +12,7 @@ from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.indices import indices_of, update_slice
 from tilewright.networks.tflite.logic import cast
 from tilewright.networks.tflite.moves import move
-from tilewright.networks.tflite.windows import Integers, combiner
+from tilewright.networks.tflite.windows import Integers, check_elements, combiner
 from tilewright.networks.tflite.writer import Missing, Writer
 
 ASCENDING, DESCENDING = ("LESS", "LESS_EQUAL"), ("GREATER", "GREATER_EQUAL")
@@ -123,6 +123,7 @@ def _places(
 
 def _grid(sizes: Sequence[int], left_out: Sequence[int], rank: int) -> Integers:
     """Return the offsets of a slice's elements, (*sizes of the dimensions that stay, rank)."""
+    check_elements(math.prod(sizes) * rank)
     axes = np.meshgrid(*(np.arange(size, dtype=np.int64) for size in sizes), indexing="ij")
     grid = np.stack(axes, -1) if axes else np.zeros(0, np.int64)
     stay = [size for axis, size in enumerate(sizes) if axis not in left_out]

@@ -32,6 +32,9 @@ COMBINERS: Mapping[str, str] = {
 }
 """The function of a graph that consists of one operator, by its kind."""
 
+MAX_ELEMENTS = 1 << 24
+"""The most elements of a list of places: a file of a few bytes could ask for any number."""
+
 REDUCIBLE = frozenset(("float32", "float64", "int32", "int64"))
 """Element types for which onnxruntime has all of these reductions."""
 
@@ -82,12 +85,19 @@ def spread(
     return writer.node("Gather", [name, places], f"Spread{axis}", axis=axis)
 
 
+def check_elements(count: int) -> None:
+    """Raise `Missing` for constants of more elements than are made for one operator."""
+    if count > MAX_ELEMENTS:
+        raise Missing(f"it takes {count} places, and at most {MAX_ELEMENTS} are listed")
+
+
 def dilated_places(size: int, dilation: int, low: int, high: int) -> Integers:
     """Return the sources of elements that are moved apart by a dilation, with padding around them,
     for `spread`. Negative padding cuts elements off."""
     span = (size - 1) * dilation + 1 if size else 0
     if dilation < 1 or span + low + high < 0:
         raise Missing(f"it dilates {size} elements by {dilation} with padding of {low} and {high}")
+    check_elements(span + low + high)
     places = np.arange(span + low + high, dtype=np.int64) - low
     kept = (places >= 0) & (places < span) & (places % dilation == 0)
     return np.where(kept, places // dilation, -1)
@@ -172,6 +182,7 @@ def _write_windows(
         name = spread(writer, name, tuple(sizes), axis, places, start)
         count = (len(places) - dilations[axis] * (window[axis] - 1) - 1) // strides[axis] + 1
         sizes[axis] = max(count, 0)
+        check_elements(sizes[axis] * window[axis])
         first = np.arange(sizes[axis], dtype=np.int64) * strides[axis]
         taps = np.arange(window[axis], dtype=np.int64) * dilations[axis]
         if window[axis] == 1:
