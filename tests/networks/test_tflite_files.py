@@ -188,7 +188,7 @@ def test_shape_arithmetic_that_only_a_reshape_reads_is_left_out(tmp_path: Path) 
 
 
 def _foreign() -> bytes:
-    """A convolution, then what has no rule, has a rule that gives up, and is nobody's but its
+    """A convolution, then what has no equivalent, has a rule that gives up, and is nobody's but its
     author's."""
     f = File()
     own = {"scale": 0.1, "zero": 0}
@@ -207,7 +207,7 @@ def test_all_operators_that_cannot_be_expressed_are_named_at_once(tmp_path: Path
     path = _saved(tmp_path, _foreign())
     with pytest.raises(UnsupportedOperatorError) as error:
         model_with_weights(path)
-    assert "'t2': HASHTABLE_FIND: there is no rule for this kind of operator" in str(error.value)
+    assert "'t2': HASHTABLE_FIND: it uses a hash table that the runtime keeps" in str(error.value)
     assert "'t3': ADD: the activation SIGN_BIT" in str(error.value)
     assert "'t4': TFLite_Mystery: it is a custom operator" in str(error.value)
 

@@ -15,6 +15,7 @@ from typing import Any
 import flatbuffers
 import numpy as np
 import tflite
+from flatbuffers import flexbuffers
 from numpy.typing import NDArray
 
 DATA = Path(__file__).parent.parent / "data" / "tflite"
@@ -153,6 +154,8 @@ class File:
                 for name, value in values.items()
                 if isinstance(value, (list, tuple))
             }
+            vectors |= {n: b.CreateString(v) for n, v in values.items() if isinstance(v, str)}
+            vectors |= {n: b.CreateByteVector(v) for n, v in values.items() if isinstance(v, bytes)}
             getattr(tflite, f"{word}Start")(b)
             for name, value in values.items():
                 getattr(tflite, f"{word}Add{name}")(b, vectors.get(name, value))
@@ -631,7 +634,8 @@ CASES: dict[str, Callable[[], bytes]] = {
     "conv_dilated": lambda: conv(dilation=2, activation=RELU_N1_TO_1),
     "conv_uint8": lambda: conv(dtype="UINT8"),
     "conv_computed_weights": lambda: general(
-        "CONV_2D", [((1, 6, 5, 4), "FLOAT32"), ((3, 2, 2, 4), "FLOAT32"), None],
+        "CONV_2D", [((1, 6, 5, 4), "FLOAT32"), ((3, 2, 2, 4), "FLOAT32"),
+                    np.array((1, 2, -3), np.float32)],
         [((1, 6, 5, 3), "FLOAT32")], "Conv2DOptions", Padding=SAME, StrideH=1, StrideW=1,
         DilationHFactor=1, DilationWFactor=1, FusedActivationFunction=RELU),
     "dense_of_four_bits": dense_of_four_bits,
@@ -792,7 +796,7 @@ CASES: dict[str, Callable[[], bytes]] = {
         "UNIQUE", [((40,), "FLOAT32")], [((1,), "FLOAT32"), ((40,), "INT32")], "UniqueOptions",
         IdxOutType=tflite.TensorType.INT32),
     "chosen_rows": chosen_rows,
-    "chosen_rows_reduced": lambda: chosen_rows(True),
+    "chosen_rows_summed": lambda: chosen_rows(True),
     "reshaped_by_values": reshaped_by_values,
     "if_then": branches,
     "if_quantised": lambda: branches(scale=0.05),
@@ -838,11 +842,11 @@ CASES: dict[str, Callable[[], bytes]] = {
             [((3, 3), "FLOAT32")], "ReduceWindowOptions", ReduceFunction=number)
         for number in range(1, 5)
     },
-    "reduce_window_any": lambda: general(
+    "reduce_window_all": lambda: general(
         "REDUCE_WINDOW",
-        [((9,), "INT32"), np.array(0, np.int32), np.array((2,), np.int64),
+        [((400,), "INT32"), np.array(2, np.int32), np.array((2,), np.int64),
          np.array((1,), np.int64), np.array((1,), np.int64)],
-        [((8,), "INT32")], "ReduceWindowOptions", ReduceFunction=6),
+        [((399,), "INT32")], "ReduceWindowOptions", ReduceFunction=5),
     "stablehlo_gather": lambda: general(
         "STABLEHLO_GATHER", [((4, 5, 3), "FLOAT32"), np.array(((0, 1), (9, -3)), np.int32)],
         [((2, 2, 3), "FLOAT32")], "StablehloGatherOptions", OffsetDims=[1, 2],
@@ -865,7 +869,9 @@ CASES: dict[str, Callable[[], bytes]] = {
         InteriorPadding=[1, 1]),
     "stablehlo_composite": lambda: general(
         "STABLEHLO_COMPOSITE", [((2, 3), "FLOAT32"), ((2, 3), "FLOAT32")], [((2, 3), "FLOAT32")],
-        "StableHLOCompositeOptions", [composed()], DecompositionSubgraphIndex=1),
+        "StableHLOCompositeOptions", [composed()], Name="tests.difference",
+        CompositeAttributes=bytes(flexbuffers.Dumps({})),
+        DecompositionSubgraphIndex=1),
     "stablehlo_shift_left": lambda: general(
         "STABLEHLO_SHIFT_LEFT", [((30,), "INT32"), np.arange(30, dtype=np.int32)],
         [((30,), "INT32")], "StablehloShiftLeftOptions"),

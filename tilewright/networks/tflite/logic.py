@@ -92,14 +92,23 @@ def _cast(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _floor_div(writer: Writer, operator: TfliteOperator) -> None:
-    """Of integers (a - a mod b) / b, which is exact: the remainder has the sign of b."""
+    """Of integers, the quotient is rounded towards 0, and is one too large if there is a remainder
+    and only one of the operands is negative."""
     layout = common_layout(writer, operator)
     a, b = (operand(writer, given(operator, i), layout) for i in (0, 1))
-    if _in_integers(writer, operator):
-        whole = writer.node("Sub", [a, writer.node("Mod", [a, b], "Mod")], "Sub")
-        result = writer.node("Div", [whole, b])
-    else:
+    dtype = writer.computed_type(given(operator, 0))
+    if not _in_integers(writer, operator):
         result = writer.node("Floor", [writer.node("Div", [a, b], "Div")])
+        writer.write(output(operator), result, layout)
+        return
+    zero = writer.add("zero", np.zeros((), dtype))
+    signs = [writer.node("Less", [name, zero], "Less") for name in (a, b)]
+    exact = writer.node("Equal", [writer.node("Mod", [a, b], "Mod"), zero], "Exact")
+    lower = writer.node(
+        "And", [writer.node("Xor", signs, "Xor"), writer.node("Not", [exact], "Not")], "Lower"
+    )
+    one = cast(writer, lower, dtype, "One")
+    result = writer.node("Sub", [writer.node("Div", [a, b], "Div"), one])
     writer.write(output(operator), result, layout)
 
 
