@@ -12,11 +12,22 @@ import onnxruntime
 import pytest
 import tflite
 from numpy.typing import NDArray
-from tflite_files import File, branches, chosen_rows, general, loop
+from tflite_files import (
+    File,
+    branches,
+    branches_behind_a_convolution,
+    chosen_rows,
+    general,
+    loop,
+)
 
+import tilewright
+from tilewright.flows.build import build_artifact
 from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError
 from tilewright.networks.tflite.convert import REFUSED, RULES, read_tflite
 from tilewright.networks.tflite.file import read
+from tilewright.search import LocalRunner
+from tilewright.tuning.build_options import BuildOptions
 
 COVERAGE = Path(__file__).parent.parent.parent / "docs/evidence/coverage.md"
 
@@ -270,3 +281,21 @@ def test_windows_of_absurd_sizes_are_refused_at_once(
     )
     with pytest.raises(UnsupportedOperatorError, match="places, and at most"):
         read_tflite(saved(tmp_path, content))
+
+
+@pytest.mark.slow(seconds=5)
+def test_an_artifact_takes_a_branch_behind_compiled_layers(tmp_path: Path) -> None:
+    """The branches give results of different sizes, and the convolution before them is compiled."""
+    path = saved(tmp_path, branches_behind_a_convolution())
+    options = BuildOptions(str(path), tmp_path / "art", "cpu", trials=0)
+    assert build_artifact(LocalRunner(), options).manifest["layers"]
+    session = tilewright.load(tmp_path / "art")
+    reference = onnxruntime.InferenceSession(read_tflite(path).SerializeToString())
+    rng, sizes = np.random.default_rng(0), set()
+    for scale in (0.0, 0.3, 1.0, 3.0):
+        x = (scale * rng.standard_normal((1, 8, 8, 3))).astype(np.float32)
+        (expected,) = reference.run(None, {"x": x})
+        (found,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        sizes.add(found.size)
+    assert len(sizes) > 1

@@ -451,6 +451,42 @@ def branches(condition: str = "BOOL", scale: float | None = None) -> bytes:
     return f.write([p, x], [y], graphs)
 
 
+def branches_behind_a_convolution() -> bytes:
+    """The mean of a convolution's image: doubled if its largest number is above 1, else with
+    only the channels that are above 0.5."""
+    f = File()
+    x = f.tensor("x", (1, 8, 8, 3), "FLOAT32")
+    w = f.constant("w", (_weights("w", 4, 3, 3, 3) / 64).astype(np.float32))
+    b = f.constant("b", np.array([0.5, -0.5, 1.0, 0.0], np.float32))
+    image, mean = f.tensor("image", (1, 8, 8, 4), "FLOAT32"), f.tensor("mean", (1, 4), "FLOAT32")
+    most, p = f.tensor("most", (), "FLOAT32"), f.tensor("p", (), "BOOL")
+    y = f.tensor("y", (1,), "FLOAT32", signature=(-1,))
+    f.operator("CONV_2D", [x, w, b], [image], "Conv2DOptions", Padding=SAME, StrideH=1,
+               StrideW=1, DilationHFactor=1, DilationWFactor=1,
+               FusedActivationFunction=RELU)  # fmt: skip
+    f.operator("MEAN", [image, f.constant("axes", np.array([1, 2], np.int32))], [mean],
+               "ReducerOptions")  # fmt: skip
+    f.operator("REDUCE_MAX", [mean, f.constant("all", np.array([0, 1], np.int32))], [most],
+               "ReducerOptions")  # fmt: skip
+    f.operator("GREATER", [most, f.constant("one", np.array(1, np.float32))], [p],
+               "GreaterOptions")  # fmt: skip
+    f.operator("IF", [p, mean], [y], "IfOptions", ThenSubgraphIndex=1, ElseSubgraphIndex=2)
+    doubled, chosen = File(), File()
+    a, c, d = (doubled.tensor(*spec, "FLOAT32") for spec in (("a", (1, 4)), ("c", (1, 4)),
+                                                              ("d", (4,))))  # fmt: skip
+    doubled.operator("ADD", [a, a], [c], "AddOptions")
+    doubled.operator("RESHAPE", [c, doubled.constant("four", np.array([4], np.int32))], [d],
+                     "ReshapeOptions")  # fmt: skip
+    e, high = chosen.tensor("e", (1, 4), "FLOAT32"), chosen.tensor("high", (1, 4), "BOOL")
+    places = chosen.tensor("places", (1, 2), "INT64", signature=(-1, 2))
+    g = chosen.tensor("g", (1,), "FLOAT32", signature=(-1,))
+    chosen.operator("GREATER", [e, chosen.constant("half", np.array(0.5, np.float32))], [high],
+                    "GreaterOptions")  # fmt: skip
+    chosen.operator("WHERE", [high], [places], "WhereOptions")
+    chosen.operator("GATHER_ND", [e, places], [g], "GatherNdOptions")
+    return f.write([x], [y], [(doubled, [a], [d]), (chosen, [e], [g])])
+
+
 def loop(kind: str = "WHILE", inner: bool = False) -> bytes:
     """A loop of (i, total, step): while i < limit, total = total * 0.5 + step, i = i + 1. The limit
     is an input that no turn changes; `inner` multiplies in a graph of its own."""
@@ -800,6 +836,7 @@ CASES: dict[str, Callable[[], bytes]] = {
     "reshaped_by_values": reshaped_by_values,
     "if_then": branches,
     "if_quantised": lambda: branches(scale=0.05),
+    "if_behind_a_convolution": branches_behind_a_convolution,
     "while": loop,
     "while_inner": lambda: loop(inner=True),
     "rfft2d_real": lambda: spectrum("REAL"),
