@@ -24,8 +24,8 @@ class GraphBuilder:
 
         An inner graph reads tensors of the outer one by name, so both share their names.
         """
-        self.tensor_names = Names() if outer is None else outer.tensor_names
-        self.node_names = Names() if outer is None else outer.node_names
+        self.tensor_names: Names = Names() if outer is None else outer.tensor_names
+        self.node_names: Names = Names() if outer is None else outer.node_names
         self.nodes: list[onnx.NodeProto] = []
         self._unnamed: dict[str, onnx.NodeProto] = {}  # results that are not renamed yet
         self._constants: dict[str, onnx.TensorProto] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -268,12 +269,11 @@ def _sort(writer: Writer, operator: TfliteOperator) -> None:
     # Equal elements keep their order, as in a stable sort.
     _, order = writer.nodes("TopK", [name, size], 2, "TopK", axis=axis, largest=int(descends))
     for number, (place, result) in enumerate(zip(places, results, strict=True)):
-        move(
-            writer, place, result,
-            lambda name, suffix=f"Sort{number}": writer.node(
-                "GatherElements", [name, order], suffix, axis=axis
-            ),
-        )  # fmt: skip
+        move(writer, place, result, partial(_rearrange, writer, order, axis, f"Sort{number}"))
+
+
+def _rearrange(writer: Writer, order: str, axis: int, suffix: str, name: str) -> str:
+    return writer.node("GatherElements", [name, order], suffix, axis=axis)
 
 
 def _order(writer: Writer, operator: TfliteOperator) -> tuple[int, bool]:

@@ -103,7 +103,7 @@ def _convolve(writer: Writer, operator: TfliteOperator) -> None:
     if writer.is_constant(weight):
         values = writer.constant(weight, "its weights").transpose(orders[1])
         if reversed_axes:
-            values = np.flip(values, [axis + 2 for axis in reversed_axes])
+            values = np.flip(values, tuple(axis + 2 for axis in reversed_axes))
         own = writer.tensors[weight].quantisation
         axis = 0 if own is None else orders[1].index(own.axis)
         weights = writer.weight(weight, values, axis, "weight")

@@ -111,16 +111,20 @@ class Writer:
         """
         self.tensors = source.tensors
         self.source = source
-        self.subgraphs = source.subgraphs if outer is None else outer.subgraphs
+        self.subgraphs: Mapping[int, TfliteGraph] = (
+            source.subgraphs if outer is None else outer.subgraphs
+        )
         self._values = _constants(source)
-        self.opset = _opset(source) if outer is None else outer.opset
+        self.opset: int = _opset(source) if outer is None else outer.opset
+        self._graph: GraphBuilder
+        self._infos: dict[str, onnx.ValueInfoProto]
         if outer is not None and inline:
             self._graph, self._infos = outer._graph, outer._infos
         else:
             self._graph = GraphBuilder(None if outer is None else outer._graph)
             self._infos = {}
-        self.depth = 0 if outer is None else outer.depth + 1
-        self.budget = OperatorBudget() if outer is None else outer.budget
+        self.depth: int = 0 if outer is None else outer.depth + 1
+        self.budget: OperatorBudget = OperatorBudget() if outer is None else outer.budget
         self.derived: set[int] = set()
         """Computed tensors whose values follow from constants and from shapes."""
         self._complex: set[int] = set()
