@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -197,12 +198,14 @@ LATER = frozenset(name for name in vars(tflite.BuiltinOptions2) if name[0].isupp
 
 # versions at which the runtime takes int8 tensors
 VERSIONS = {
-    "CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "ADD": 2, "SUB": 2, "MUL": 2,
-    "AVERAGE_POOL_2D": 2, "MAX_POOL_2D": 2, "MEAN": 2, "SOFTMAX": 2, "LOGISTIC": 2, "TANH": 2,
+    "CONV_2D": 4, "DEPTHWISE_CONV_2D": 5, "FULLY_CONNECTED": 7, "ADD": 2, "SUB": 3, "MUL": 2,
+    "AVERAGE_POOL_2D": 3, "MAX_POOL_2D": 3, "MEAN": 3, "SOFTMAX": 2, "LOGISTIC": 2, "TANH": 2,
     "PAD": 2, "PADV2": 2, "CONCATENATION": 2, "LEAKY_RELU": 2, "TRANSPOSE": 2, "STRIDED_SLICE": 2,
-    "SLICE": 2, "SPLIT": 2, "TRANSPOSE_CONV": 3, "RESIZE_BILINEAR": 2,
+    "SLICE": 2, "SPLIT": 2, "TRANSPOSE_CONV": 4, "RESIZE_BILINEAR": 2,
     "RESIZE_NEAREST_NEIGHBOR": 2, "BATCH_MATMUL": 2, "QUANTIZE": 2, "DEQUANTIZE": 2, "RELU": 2,
-    "RELU6": 2, "MAXIMUM": 2, "MINIMUM": 2, "BROADCAST_TO": 2,
+    "RELU6": 2, "MAXIMUM": 4, "MINIMUM": 4, "BROADCAST_TO": 2, "GELU": 2, "ABS": 3, "PRELU": 1,
+    "SQUARED_DIFFERENCE": 2, "LESS": 2, "SQRT": 2, "EXP": 2, "L2_NORMALIZATION": 2, "TILE": 2,
+    "SPACE_TO_BATCH_ND": 3, "GATHER": 4, "TOPK_V2": 3, "PACK": 3, "UNPACK": 3, "DIV": 2,
 }  # fmt: skip
 
 SAME, VALID = 0, 1
@@ -340,6 +343,16 @@ Spec = tuple[tuple[int, ...], str] | tuple[tuple[int, ...], str, float, int]
 """A tensor that is computed: shape, the schema's word for its type, and scale and zero point."""
 
 
+@dataclass(frozen=True)
+class Stored:
+    """A constant that is quantised."""
+
+    values: NDArray[Any]
+    scale: Any
+    zero: int = 0
+    axis: int = 0
+
+
 Graph = tuple[File, list[int], list[int]]
 """A further graph of a file, with its inputs and outputs."""
 
@@ -367,6 +380,9 @@ def general(
     for i, each in enumerate(inputs):
         if each is None:
             read.append(-1)
+        elif isinstance(each, Stored):
+            read.append(f.constant(f"c{i}", each.values, scale=each.scale, zero=each.zero,
+                                   axis=each.axis))  # fmt: skip
         elif isinstance(each, tuple):
             read.append(_computed(f, f"x{i}", each))
             data.append(read[-1])
@@ -1052,6 +1068,540 @@ CASES: dict[str, Callable[[], bytes]] = {
 }  # fmt: skip
 
 
+def _ints(*values: int) -> NDArray[np.int32]:
+    return np.array(values, np.int32)
+
+
+def _int(value: int) -> NDArray[np.int32]:
+    return np.array(value, np.int32)
+
+
+EDGES: dict[str, Callable[[], bytes]] = {
+    "edge_add_scalar": lambda: general(
+        "ADD", [((), "FLOAT32"), ((), "FLOAT32")], [((), "FLOAT32")], "AddOptions"
+    ),
+    "edge_add_empty": lambda: general(
+        "ADD", [((0, 3), "FLOAT32"), ((1, 3), "FLOAT32")], [((0, 3), "FLOAT32")], "AddOptions"
+    ),
+    "edge_add_int_relu6": lambda: general(
+        "ADD",
+        [((9,), "INT32"), ((9,), "INT32")],
+        [((9,), "INT32")],
+        "AddOptions",
+        FusedActivationFunction=3,
+    ),
+    "edge_add_int_relu": lambda: general(
+        "ADD",
+        [((9,), "INT64"), ((9,), "INT64")],
+        [((9,), "INT64")],
+        "AddOptions",
+        FusedActivationFunction=1,
+    ),
+    "edge_transpose_empty": lambda: general(
+        "TRANSPOSE", [((0, 3), "FLOAT32"), _ints(1, 0)], [((3, 0), "FLOAT32")], "TransposeOptions"
+    ),
+    "edge_reshape_scalar": lambda: general(
+        "RESHAPE", [((1, 1), "FLOAT32"), _ints()], [((), "FLOAT32")], "ReshapeOptions"
+    ),
+    "edge_reshape_empty": lambda: general(
+        "RESHAPE", [((0, 3), "FLOAT32"), _ints(3, 0)], [((3, 0), "FLOAT32")], "ReshapeOptions"
+    ),
+    "edge_squeeze_all": lambda: general(
+        "SQUEEZE", [((1, 1), "FLOAT32")], [((), "FLOAT32")], "SqueezeOptions"
+    ),
+    "edge_squeeze_neg": lambda: general(
+        "SQUEEZE",
+        [((3, 1), "FLOAT32")],
+        [((3,), "FLOAT32")],
+        "SqueezeOptions",
+        SqueezeDims=[-1],
+    ),
+    "edge_expand_scalar": lambda: general(
+        "EXPAND_DIMS", [((), "FLOAT32"), _int(-1)], [((1,), "FLOAT32")], "ExpandDimsOptions"
+    ),
+    "edge_concat_empty": lambda: general(
+        "CONCATENATION",
+        [((0, 3), "FLOAT32"), ((2, 3), "FLOAT32")],
+        [((2, 3), "FLOAT32")],
+        "ConcatenationOptions",
+        Axis=-2,
+    ),
+    "edge_slice_empty": lambda: general(
+        "SLICE",
+        [((4, 3), "FLOAT32"), _ints(2, 0), _ints(0, 3)],
+        [((0, 3), "FLOAT32")],
+        "SliceOptions",
+    ),
+    "edge_strided_empty": lambda: general(
+        "STRIDED_SLICE",
+        [((4, 3), "FLOAT32"), _ints(2, 0), _ints(2, 3), _ints(1, 1)],
+        [((0, 3), "FLOAT32")],
+        "StridedSliceOptions",
+    ),
+    "edge_strided_neg_shrink": lambda: general(
+        "STRIDED_SLICE",
+        [((4, 3), "FLOAT32"), _ints(-1, -3), _ints(0, 3), _ints(1, 2)],
+        [((2,), "FLOAT32")],
+        "StridedSliceOptions",
+        ShrinkAxisMask=1,
+    ),
+    "edge_strided_beyond": lambda: general(
+        "STRIDED_SLICE",
+        [((4, 3), "FLOAT32"), _ints(-9, -9), _ints(9, 9), _ints(1, 2)],
+        [((4, 2), "FLOAT32")],
+        "StridedSliceOptions",
+    ),
+    "edge_strided_back": lambda: general(
+        "STRIDED_SLICE",
+        [((4,), "FLOAT32"), _ints(9), _ints(-9), _ints(-3)],
+        [((2,), "FLOAT32")],
+        "StridedSliceOptions",
+    ),
+    "edge_strided_offset": lambda: general(
+        "STRIDED_SLICE",
+        [((6,), "FLOAT32"), _ints(2), _ints(3), _ints(1)],
+        [((3,), "FLOAT32")],
+        "StridedSliceOptions",
+        Offset=True,
+    ),
+    "edge_sum_empty": lambda: general(
+        "SUM", [((0, 3), "FLOAT32"), _ints(0)], [((3,), "FLOAT32")], "ReducerOptions"
+    ),
+    "edge_sum_scalar_axis": lambda: general(
+        "SUM", [((2, 3), "FLOAT32"), _int(-1)], [((2,), "FLOAT32")], "ReducerOptions"
+    ),
+    "edge_sum_dup_axes": lambda: general(
+        "SUM", [((2, 3), "FLOAT32"), _ints(-1, 1)], [((2,), "FLOAT32")], "ReducerOptions"
+    ),
+    "edge_sum_of_scalar": lambda: general(
+        "SUM", [((), "FLOAT32"), _ints()], [((), "FLOAT32")], "ReducerOptions"
+    ),
+    "edge_mean_int": lambda: general(
+        "MEAN", [((2, 3), "INT32"), _int(1)], [((2,), "INT32")], "ReducerOptions"
+    ),
+    "edge_max_empty": lambda: general(
+        "REDUCE_MAX", [((0, 3), "FLOAT32"), _ints(0)], [((3,), "FLOAT32")], "ReducerOptions"
+    ),
+    "edge_min_empty_int": lambda: general(
+        "REDUCE_MIN", [((0, 3), "INT32"), _ints(0)], [((3,), "INT32")], "ReducerOptions"
+    ),
+    "edge_prod_empty": lambda: general(
+        "REDUCE_PROD", [((0, 3), "FLOAT32"), _ints(0)], [((3,), "FLOAT32")], "ReducerOptions"
+    ),
+    "edge_all_empty": lambda: general(
+        "REDUCE_ALL", [((0, 3), "BOOL"), _ints(0)], [((3,), "BOOL")], "ReducerOptions"
+    ),
+    "edge_any_empty": lambda: general(
+        "REDUCE_ANY", [((0, 3), "BOOL"), _ints(0)], [((3,), "BOOL")], "ReducerOptions"
+    ),
+    "edge_gather_none": lambda: general(
+        "GATHER", [((4, 3), "FLOAT32"), _ints()], [((0, 3), "FLOAT32")], "GatherOptions"
+    ),
+    "edge_gather_scalar": lambda: general(
+        "GATHER", [((4, 3), "FLOAT32"), _int(2)], [((3,), "FLOAT32")], "GatherOptions"
+    ),
+    "edge_gather_scalar_axis_1": lambda: general(
+        "GATHER",
+        [((4, 3), "FLOAT32"), _int(2)],
+        [((4,), "FLOAT32")],
+        "GatherOptions",
+        Axis=-1,
+    ),
+    "edge_gather_batch_all": lambda: general(
+        "GATHER",
+        [((2, 3), "FLOAT32"), np.array([[0, 2], [1, 1]], np.int32)],
+        [((2, 2), "FLOAT32")],
+        "GatherOptions",
+        Axis=-1,
+        BatchDims=-1,
+    ),
+    "edge_gather_batch_vec": lambda: general(
+        "GATHER",
+        [((2, 3), "FLOAT32"), np.array([0, 2], np.int32)],
+        [((2,), "FLOAT32")],
+        "GatherOptions",
+        Axis=1,
+        BatchDims=1,
+    ),
+    "edge_gather_nd_one": lambda: general(
+        "GATHER_ND", [((2, 3), "FLOAT32"), _ints(1, 2)], [((), "FLOAT32")], "GatherNdOptions"
+    ),
+    "edge_scatter_nd_scalar_rows": lambda: general(
+        "SCATTER_ND",
+        [np.array([[2], [0]], np.int32), ((2,), "FLOAT32"), _ints(4)],
+        [((4,), "FLOAT32")],
+        "ScatterNdOptions",
+    ),
+    "edge_softmax_1d": lambda: general(
+        "SOFTMAX", [((5,), "FLOAT32")], [((5,), "FLOAT32")], "SoftmaxOptions", Beta=2.0
+    ),
+    "edge_softmax_3d": lambda: general(
+        "SOFTMAX",
+        [((2, 3, 5), "FLOAT32")],
+        [((2, 3, 5), "FLOAT32")],
+        "SoftmaxOptions",
+        Beta=1.0,
+    ),
+    "edge_split_zero": lambda: general(
+        "SPLIT_V",
+        [((4,), "FLOAT32"), _ints(0, 4), _int(0)],
+        [((0,), "FLOAT32"), ((4,), "FLOAT32")],
+        "SplitVOptions",
+        NumSplits=2,
+    ),
+    "edge_split_1": lambda: general(
+        "SPLIT_V",
+        [((4,), "FLOAT32"), _ints(1, -1), _int(-1)],
+        [((1,), "FLOAT32"), ((3,), "FLOAT32")],
+        "SplitVOptions",
+        NumSplits=2,
+    ),
+    "edge_pad_scalar_less": lambda: general(
+        "PAD",
+        [((0, 2), "FLOAT32"), np.array([[1, 1], [0, 0]], np.int32)],
+        [((2, 2), "FLOAT32")],
+        "PadOptions",
+    ),
+    "edge_pad_5d": lambda: general(
+        "PAD",
+        [
+            ((1, 1, 2, 1, 2), "FLOAT32"),
+            np.array([[0, 0], [1, 0], [0, 0], [0, 1], [1, 1]], np.int32),
+        ],
+        [((1, 2, 2, 2, 4), "FLOAT32")],
+        "PadOptions",
+    ),
+    "edge_pack_scalar": lambda: general(
+        "PACK",
+        [((), "FLOAT32"), ((), "FLOAT32")],
+        [((2,), "FLOAT32")],
+        "PackOptions",
+        Axis=0,
+        ValuesCount=2,
+    ),
+    "edge_pack_1": lambda: general(
+        "PACK",
+        [((3,), "FLOAT32"), ((3,), "FLOAT32")],
+        [((3, 2), "FLOAT32")],
+        "PackOptions",
+        Axis=-1,
+        ValuesCount=2,
+    ),
+    "edge_unpack_1d": lambda: general(
+        "UNPACK",
+        [((2,), "FLOAT32")],
+        [((), "FLOAT32"), ((), "FLOAT32")],
+        "UnpackOptions",
+        Num=2,
+        Axis=0,
+    ),
+    "edge_one_hot_scalar": lambda: general(
+        "ONE_HOT",
+        [((), "INT32"), _int(100), np.array(1, np.float32), np.array(0, np.float32)],
+        [((100,), "FLOAT32")],
+        "OneHotOptions",
+        Axis=-1,
+    ),
+    "edge_one_hot_middle": lambda: general(
+        "ONE_HOT",
+        [((2, 3), "INT32"), _int(4), np.array(1, np.float32), np.array(0, np.float32)],
+        [((2, 4, 3), "FLOAT32")],
+        "OneHotOptions",
+        Axis=1,
+    ),
+    "edge_topk_all": lambda: general(
+        "TOPK_V2",
+        [((4,), "FLOAT32"), _int(4)],
+        [((4,), "FLOAT32"), ((4,), "INT32")],
+        "TopKV2Options",
+    ),
+    "edge_topk_0": lambda: general(
+        "TOPK_V2",
+        [((4,), "FLOAT32"), _int(0)],
+        [((0,), "FLOAT32"), ((0,), "INT32")],
+        "TopKV2Options",
+    ),
+    "edge_cumsum": lambda: general(
+        "CUMSUM",
+        [((2, 4), "FLOAT32"), _int(-2)],
+        [((2, 4), "FLOAT32")],
+        "CumsumOptions",
+        Exclusive=True,
+    ),
+    "edge_reverse_neg": lambda: general(
+        "REVERSE_V2", [((2, 4), "FLOAT32"), _ints(-1)], [((2, 4), "FLOAT32")], "ReverseV2Options"
+    ),
+    "edge_fill_scalar": lambda: general(
+        "FILL", [_ints(), ((), "FLOAT32")], [((), "FLOAT32")], "FillOptions"
+    ),
+    "edge_broadcast_scalar": lambda: general(
+        "BROADCAST_TO", [((), "FLOAT32"), _ints(2, 2)], [((2, 2), "FLOAT32")], "BroadcastToOptions"
+    ),
+    "edge_broadcast_args_empty": lambda: general(
+        "BROADCAST_ARGS", [_ints(), _ints(2, 3)], [((2,), "INT32")], ""
+    ),
+    "edge_broadcast_args_computed": lambda: general(
+        "BROADCAST_ARGS", [((0,), "INT32"), ((2,), "INT32")], [((2,), "INT32")], ""
+    ),
+    "edge_batch_matmul_bcast": lambda: general(
+        "BATCH_MATMUL",
+        [((2, 1, 3, 4), "FLOAT32"), ((5, 4, 2), "FLOAT32")],
+        [((2, 5, 3, 2), "FLOAT32")],
+        "BatchMatMulOptions",
+    ),
+    "edge_batch_matmul_adj": lambda: general(
+        "BATCH_MATMUL",
+        [((2, 4, 3), "FLOAT32"), ((2, 2, 4), "FLOAT32")],
+        [((2, 3, 2), "FLOAT32")],
+        "BatchMatMulOptions",
+        AdjX=True,
+        AdjY=True,
+    ),
+    "edge_fc_3d_keep_relu": lambda: general(
+        "FULLY_CONNECTED",
+        [((2, 3, 4), "FLOAT32"), np.arange(8, dtype=np.float32).reshape(2, 4), None],
+        [((2, 3, 2), "FLOAT32")],
+        "FullyConnectedOptions",
+        KeepNumDims=True,
+        FusedActivationFunction=1,
+    ),
+    "edge_fc_computed_w": lambda: general(
+        "FULLY_CONNECTED",
+        [((2, 4), "FLOAT32"), ((3, 4), "FLOAT32"), ((3,), "FLOAT32")],
+        [((2, 3), "FLOAT32")],
+        "FullyConnectedOptions",
+        FusedActivationFunction=3,
+    ),
+    "edge_matrix_diag_1d": lambda: general(
+        "MATRIX_DIAG", [((3,), "FLOAT32")], [((3, 3), "FLOAT32")], "MatrixDiagOptions"
+    ),
+    "edge_set_diag_wide": lambda: general(
+        "MATRIX_SET_DIAG",
+        [((2, 5), "FLOAT32"), ((2,), "FLOAT32")],
+        [((2, 5), "FLOAT32")],
+        "MatrixSetDiagOptions",
+    ),
+    "edge_segment_one": lambda: general(
+        "SEGMENT_SUM", [((3,), "FLOAT32"), _ints(0, 0, 0)], [((1,), "FLOAT32")], "SegmentSumOptions"
+    ),
+    "edge_unsorted_gap_max": lambda: general(
+        "UNSORTED_SEGMENT_MAX",
+        [((3, 2), "FLOAT32"), _ints(0, 2, 2), _int(4)],
+        [((4, 2), "FLOAT32")],
+        "UnsortedSegmentMaxOptions",
+    ),
+    "edge_sparse_scalar_idx": lambda: general(
+        "SPARSE_TO_DENSE",
+        [_int(3), _ints(5), ((), "FLOAT32"), np.array(1, np.float32)],
+        [((5,), "FLOAT32")],
+        "SparseToDenseOptions",
+    ),
+    "edge_l2pool_relu": lambda: general(
+        "L2_POOL_2D",
+        [((1, 4, 4, 2), "FLOAT32")],
+        [((1, 2, 2, 2), "FLOAT32")],
+        "Pool2DOptions",
+        Padding=1,
+        StrideH=2,
+        StrideW=2,
+        FilterHeight=2,
+        FilterWidth=2,
+        FusedActivationFunction=3,
+    ),
+    "edge_conv3d_noact_nobias": lambda: general(
+        "CONV_3D",
+        [((1, 3, 3, 3, 2), "FLOAT32"), np.ones((2, 2, 2, 2, 3), np.float32)],
+        [((1, 2, 2, 2, 3), "FLOAT32")],
+        "Conv3DOptions",
+        Padding=1,
+        StrideD=1,
+        StrideH=1,
+        StrideW=1,
+        DilationDFactor=1,
+        DilationHFactor=1,
+        DilationWFactor=1,
+    ),
+    "edge_tconv_bias_act": lambda: general(
+        "TRANSPOSE_CONV",
+        [
+            _ints(1, 7, 7, 3),
+            np.ones((3, 3, 3, 2), np.float32),
+            ((1, 3, 3, 2), "FLOAT32"),
+            np.array([1, -1, 2], np.float32),
+        ],
+        [((1, 7, 7, 3), "FLOAT32")],
+        "TransposeConvOptions",
+        Padding=1,
+        StrideH=2,
+        StrideW=2,
+        FusedActivationFunction=1,
+    ),
+    "edge_depthwise_dil": lambda: general(
+        "DEPTHWISE_CONV_2D",
+        [((1, 7, 7, 2), "FLOAT32"), np.ones((1, 3, 3, 4), np.float32), np.ones(4, np.float32)],
+        [((1, 7, 7, 4), "FLOAT32")],
+        "DepthwiseConv2DOptions",
+        Padding=0,
+        StrideH=1,
+        StrideW=1,
+        DepthMultiplier=2,
+        DilationHFactor=2,
+        DilationWFactor=2,
+        FusedActivationFunction=3,
+    ),
+    "edge_select_scalar": lambda: general(
+        "SELECT_V2",
+        [((), "BOOL"), ((2, 3), "FLOAT32"), ((2, 3), "FLOAT32")],
+        [((2, 3), "FLOAT32")],
+        "SelectV2Options",
+    ),
+    "edge_select_scalar_cond": lambda: general(
+        "SELECT",
+        [((), "BOOL"), ((2, 3), "FLOAT32"), ((2, 3), "FLOAT32")],
+        [((2, 3), "FLOAT32")],
+        "SelectOptions",
+    ),
+    "edge_dus_big_start": lambda: general(
+        "DYNAMIC_UPDATE_SLICE",
+        [((4,), "FLOAT32"), ((2,), "FLOAT32"), ((1,), "INT32")],
+        [((4,), "FLOAT32")],
+        "DynamicUpdateSliceOptions",
+    ),
+    "edge_dus_scalar": lambda: general(
+        "DYNAMIC_UPDATE_SLICE",
+        [((), "FLOAT32"), ((), "FLOAT32"), _ints()],
+        [((), "FLOAT32")],
+        "DynamicUpdateSliceOptions",
+    ),
+    "edge_resize_corners_1": lambda: general(
+        "RESIZE_BILINEAR",
+        [((1, 7, 7, 2), "FLOAT32"), _ints(1, 1)],
+        [((1, 1, 1, 2), "FLOAT32")],
+        "ResizeBilinearOptions",
+        AlignCorners=True,
+    ),
+    "edge_resize_nn_corners": lambda: general(
+        "RESIZE_NEAREST_NEIGHBOR",
+        [((1, 4, 4, 2), "FLOAT32"), _ints(7, 3)],
+        [((1, 7, 3, 2), "FLOAT32")],
+        "ResizeNearestNeighborOptions",
+        AlignCorners=True,
+    ),
+    "edge_nms_none": lambda: general(
+        "NON_MAX_SUPPRESSION_V4",
+        [
+            ((0, 4), "FLOAT32"),
+            ((0,), "FLOAT32"),
+            _int(3),
+            np.array(0.5, np.float32),
+            np.array(0, np.float32),
+        ],
+        [((3,), "INT32"), ((), "INT32")],
+        "NonMaxSuppressionV4Options",
+    ),
+}
+"""Scalars, tensors without elements, negative axes, options that are left out, and fused
+activations of several types."""
+CASES |= EDGES
+
+
+def _quantised(dtype: str) -> dict[str, Callable[[], bytes]]:
+    """Operators of one type of quantised numbers, with each fused activation where they have it."""
+    x, other, y = {
+        "INT8": ((0.05, -3), (0.03, 7), (0.06, 2)),
+        "UINT8": ((0.05, 120), (0.03, 130), (0.06, 126)),
+        "INT16": ((0.001, 0), (0.002, 0), (0.003, 0)),
+    }[dtype]
+    wide, shape, image = dtype == "INT16", (2, 3, 4, 2), (1, 5, 5, 4)
+    numbers, last = dtype.lower(), (1, 5, 5, 3)
+    weights = _weights("q", 3, 2, 2, 4)
+    scales = _spread(3, 0.01)
+
+    def bias(scale: Any) -> Stored:
+        values = np.array([100, -200, 5], np.int64 if wide else np.int32)
+        return Stored(values, np.float32(x[0]) * scale)
+
+    one: dict[str, Any] = {"Padding": SAME, "StrideH": 1, "StrideW": 1}
+    cases: dict[str, Callable[[], bytes]] = {}
+    for number, name in ((0, "none"), (RELU, "relu"), (RELU6, "relu6")):
+        fused = {"FusedActivationFunction": number}
+        for kind in ("ADD", "SUB", "MUL"):
+            cases[f"{kind.lower()}_{name}"] = partial(
+                general, kind, [(shape, dtype, *x), ((1, 4, 1), dtype, *other)],
+                [(shape, dtype, *y)], f"{kind.title()}Options",
+                **fused, **({} if kind == "MUL" else {"PotScaleInt16": False}),
+            )  # fmt: skip
+        for kind in ("AVERAGE_POOL_2D", "MAX_POOL_2D"):
+            cases[f"{kind.lower()}_{name}"] = partial(
+                general, kind, [(image, dtype, *x)], [((1, 3, 3, 4), dtype, *x)], "Pool2DOptions",
+                Padding=SAME, StrideH=2, StrideW=2, FilterHeight=2, FilterWidth=3, **fused,
+            )  # fmt: skip
+        if dtype == "UINT8":
+            continue  # the runtime takes weights of int8 only with data of int8 or int16
+        cases |= {
+            f"conv_{name}": partial(
+                general, "CONV_2D", [(image, dtype, *x), Stored(weights, scales), bias(scales)],
+                [(last, dtype, *y)], "Conv2DOptions", **one, **fused),
+            f"depthwise_{name}": partial(
+                general, "DEPTHWISE_CONV_2D",
+                [((1, 5, 5, 3), dtype, *x), Stored(weights[:1, :, :, :3].copy(), scales, 0, 3),
+                 bias(scales)],
+                [(last, dtype, *y)], "DepthwiseConv2DOptions", DepthMultiplier=1, **one, **fused),
+            f"dense_{name}": partial(
+                general, "FULLY_CONNECTED",
+                [((3, 16), dtype, *x), Stored(weights.reshape(3, 16), 0.01),
+                 bias(np.float32(0.01))],
+                [((3, 3), dtype, *y)], "FullyConnectedOptions", **fused),
+            f"transposed_conv_{name}": partial(
+                general, "TRANSPOSE_CONV",
+                [np.array((1, 10, 10, 3), np.int32), Stored(weights, scales),
+                 (image, dtype, *x), bias(scales)],
+                [((1, 10, 10, 3), dtype, *y)], "TransposeConvOptions", Padding=SAME, StrideH=2,
+                StrideW=2, **fused),
+        }  # fmt: skip
+    for kind, options, values, result in (
+        ("LEAKY_RELU", "LeakyReluOptions", {"Alpha": 0.2}, y), ("RELU", "", {}, y),
+        ("GELU", "GeluOptions", {}, y), ("ABS", "", {}, y),
+        ("TRANSPOSE", "", {}, x), ("QUANTIZE", "", {}, y),
+        ("MEAN", "ReducerOptions", {"KeepDims": True}, y),
+        ("REDUCE_MAX", "ReducerOptions", {"KeepDims": True}, x),
+    ):  # fmt: skip
+        if dtype == "UINT8" and kind == "ABS":
+            continue  # which the runtime does not have
+        more = {
+            "TRANSPOSE": [np.array((1, 0, 2, 3), np.int32)],
+            "MEAN": [np.array((-1, 1), np.int32)], "REDUCE_MAX": [np.array(-2, np.int32)],
+        }.get(kind, [])  # fmt: skip
+        sizes = {
+            "TRANSPOSE": (3, 2, 4, 2), "MEAN": (2, 1, 4, 1), "REDUCE_MAX": (2, 3, 1, 2),
+        }.get(kind, shape)  # fmt: skip
+        cases[kind.lower()] = partial(
+            general, kind, [(shape, dtype, *x), *more], [(sizes, dtype, *result)], options,
+            **values,
+        )  # fmt: skip
+    for kind in ("MAXIMUM", "MINIMUM"):
+        cases[kind.lower()] = partial(
+            general, kind, [(shape, dtype, *x), ((1, 4, 1), dtype, *x)], [(shape, dtype, *x)],
+            "MaximumMinimumOptions",
+        )  # fmt: skip
+    cases["padv2"] = partial(
+        general, "PADV2",
+        [(shape, dtype, *x), np.array(((0, 0), (1, 2), (0, 1), (1, 0)), np.int32),
+         Stored(np.array(9, numbers), *x)],
+        [((2, 6, 5, 3), dtype, *x)], "PadV2Options",
+    )  # fmt: skip
+    if dtype == "INT8":
+        cases["batch_matmul"] = partial(
+            general, "BATCH_MATMUL", [((2, 3, 4), dtype, *x), ((4, 5), dtype, *other)],
+            [((2, 3, 5), dtype, 0.5, 0)], "BatchMatMulOptions",
+        )  # fmt: skip
+    return {f"{numbers}_{name}": case for name, case in cases.items()}
+
+
+for _dtype in ("INT8", "UINT8", "INT16"):
+    CASES |= _quantised(_dtype)
+
+
 def inputs_of(name: str, details: list[tuple[str, tuple[int, ...], str]]) -> dict[str, Any]:
     """Arrays for the inputs (name, shape, NumPy type) of a case, the same in every run."""
     made = {}
@@ -1061,6 +1611,8 @@ def inputs_of(name: str, details: list[tuple[str, tuple[int, ...], str]]) -> dic
             made[tensor] = np.asarray(numbers / 32, np.float32)
         elif dtype == "bool":
             made[tensor] = np.asarray(numbers > 0)
+        elif dtype == "int16":
+            made[tensor] = np.asarray(numbers * 200, dtype)
         elif dtype in ("int32", "int64"):
             made[tensor] = np.asarray(numbers // 3, dtype)  # small, and some equal
         else:

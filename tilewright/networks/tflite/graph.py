@@ -50,11 +50,19 @@ class GraphBuilder:
         self, op: str, inputs: Sequence[str], name: str, count: int, **attributes: Any
     ) -> list[str]:
         """Add a node of several results; returns their names."""
+        if op == "Reshape" and self._has_zero(inputs[1]):
+            attributes["allowzero"] = 1  # a size of 0 would stand for that of the data
+        if op == "Transpose" and not attributes["perm"]:
+            op, attributes = "Identity", {}  # of one number, which ONNX cannot transpose
         results = [self.tensor_names.free(f"{name}/result") for _ in range(count)]
         node = helper.make_node(op, list(inputs), results, **attributes)
         self.append(node, name)
         self._unnamed |= dict.fromkeys(results, node)
         return results
+
+    def _has_zero(self, name: str) -> bool:
+        tensor = self._constants.get(name)
+        return tensor is not None and not numpy_helper.to_array(tensor).all()
 
     def append(self, node: onnx.NodeProto, name: str) -> None:
         """Add a node; its name begins with `name`."""

@@ -48,7 +48,11 @@ def _reduce(op: str, writer: Writer, operator: TfliteOperator) -> None:
     else:
         reduced = reduce_axes(writer, op, real, moved, keep=bool(keep))
     if operator.kind in ("REDUCE_ANY", "REDUCE_ALL"):
-        reduced = writer.node("Cast", [reduced], "CastResult", to=9)  # bool
+        if 0 in writer.tensors[data].shape:  # the maximum of nothing is the least integer
+            zero = writer.add("zero", np.array(0, np.int32))
+            reduced = writer.node("Greater", [reduced, zero], "IsAny")
+        else:
+            reduced = writer.node("Cast", [reduced], "CastResult", to=9)  # bool
     finish(writer, operator, reduced, layout if keep else FILED)
 
 

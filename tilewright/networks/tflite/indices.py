@@ -145,7 +145,12 @@ def _one_hot(writer: Writer, operator: TfliteOperator) -> None:
             for place, side in ((off, "Off"), (on, "On"))
         ]
         values = writer.node("Concat", pair, "OffOn", axis=0)
-    hot = writer.node("OneHot", [moved, end, values], axis=operator.integer("Axis", -1))
+    if writer.tensors[places].shape:
+        hot = writer.node("OneHot", [moved, end, values], axis=operator.integer("Axis", -1))
+    else:  # ONNX has at least one dimension of indices
+        line, final = (writer.add("shape", np.array([n], np.int64)) for n in (1, depth[0]))
+        one = writer.node("Reshape", [moved, line], "Line")
+        hot = writer.node("Reshape", [writer.node("OneHot", [one, end, values], "Hot"), final])
     write_as(writer, result, hot, computed)
 
 
@@ -209,6 +214,9 @@ def update_slice(writer: Writer, operator: TfliteOperator, first: str) -> None:
     part begins where it still fits, as XLA has it; its elements go to their places."""
     data, update = (given(operator, i) for i in range(2))
     whole, part = (writer.tensors[place].shape for place in (data, update))
+    if whole == part:
+        writer.write(output(operator), writer.node("Identity", [writer.real(update)]))
+        return
     if len(whole) != len(part) or any(a > b for a, b in zip(part, whole, strict=True)):
         raise Missing(f"a part of the shape {list(part)} does not fit into {list(whole)}")
     grid = np.stack(np.meshgrid(*map(np.arange, part), indexing="ij"), -1).astype(np.int64)

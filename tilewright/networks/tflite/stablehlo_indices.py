@@ -77,9 +77,7 @@ def _dynamic_slice(writer: Writer, operator: TfliteOperator) -> None:
 
 def _dynamic_update_slice(writer: Writer, operator: TfliteOperator) -> None:
     rank = len(writer.tensors[given(operator, 0)].shape)
-    if not rank:
-        raise Missing("its data are a single number")
-    update_slice(writer, operator, _starts(writer, operator, 2, rank))
+    update_slice(writer, operator, _starts(writer, operator, 2, rank) if rank else "")
 
 
 def _places(
