@@ -13,7 +13,7 @@ from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.logic import write_as
 from tilewright.networks.tflite.moves import move, result_sizes
 from tilewright.networks.tflite.products import shape_of
-from tilewright.networks.tflite.writer import FIRST, Missing, Writer
+from tilewright.networks.tflite.writer import FIRST, Missing, Writer, check_elements
 
 
 def _depth(op: str, writer: Writer, operator: TfliteOperator) -> None:
@@ -182,15 +182,16 @@ def _diagonal(writer: Writer, operator: TfliteOperator) -> None:
     result = output(operator)
     shape = writer.tensors[result].shape
     diagonal = given(operator, 1 if sets else 0)
-    if len(shape) < 2:
-        raise Missing(f"its result has the shape {list(shape)}")
     rows = writer.tensors[diagonal].shape
+    if len(shape) < 2 or not rows:
+        raise Missing(f"its result has the shape {list(shape)}, its diagonal {list(rows)}")
     sizes = writer.add("shape", np.array([*rows, 1], np.int64))
     column = writer.node("Reshape", [writer.real(diagonal), sizes], "Column")
     if shape[-2] > rows[-1]:  # more rows than the diagonal has numbers
         pads = np.zeros((2, len(rows) + 1), np.int64)
         pads[1, -2] = shape[-2] - rows[-1]
         column = writer.node("Pad", [column, writer.add("pads", pads.ravel())], "Pad")
+    check_elements(shape[-2] * shape[-1])
     eye = writer.add("eye", np.eye(shape[-2], shape[-1], dtype=bool))
     if sets:
         rest = writer.real(given(operator, 0))
@@ -214,6 +215,7 @@ def _zeros_like(writer: Writer, operator: TfliteOperator) -> None:
     result = output(operator)
     target = writer.tensors[result]
     zero = 0 if target.quantisation is None else target.quantisation.zero_points[0]
+    check_elements(math.prod(target.shape))
     writer.fold(result, np.full(target.shape, zero, target.dtype))
 
 

@@ -10,6 +10,7 @@ import onnx
 
 from tilewright.core.sanitize import printable
 from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError, last_line
+from tilewright.networks.size_limits import MOST_FOLLOWED
 from tilewright.networks.strip_weights import weights_as_inputs, without_weights
 from tilewright.networks.tflite import (
     blocks,
@@ -71,7 +72,7 @@ def convert(graph: TfliteGraph) -> Converted:
             node = writer.foreign(operator.kind, sizes.reads(writer, operator), operator.outputs)
             missing[node] = f"{printable(operator.kind)}: {reason}"
     model = writer.model()
-    _check(model)
+    _check(model, graph)
     return Converted(model, missing)
 
 
@@ -145,11 +146,15 @@ def _computes_floats(graph: TfliteGraph, operator: TfliteOperator) -> bool:
     return all(tensor.dtype == "float32" for tensor in results)
 
 
-def _check(model: onnx.ModelProto) -> None:
+def _check(model: onnx.ModelProto, graph: TfliteGraph) -> None:
     """Raises `ModelFileError` where ONNX's inference finds other shapes than the file states."""
     light = weights_as_inputs(without_weights(model))
+    graphs = (graph, *graph.subgraphs.values())
+    shapes = [tensor.shape for each in graphs for tensor in each.tensors]
+    # To follow values, ONNX writes a message for each element of a vector.
+    follows_values = max(max(shape, default=0) for shape in shapes) <= MOST_FOLLOWED
     try:
-        onnx.shape_inference.infer_shapes(light, strict_mode=True, data_prop=True)
+        onnx.shape_inference.infer_shapes(light, strict_mode=True, data_prop=follows_values)
     except (onnx.shape_inference.InferenceError, ValueError) as error:
         raise ModelFileError(
             f"the model contradicts itself: {last_line(error)}; the file is damaged, convert it "

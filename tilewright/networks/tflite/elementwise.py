@@ -157,7 +157,10 @@ def _fake_quant(writer: Writer, operator: TfliteOperator) -> None:
     (TensorFlow's FakeQuantWithMinMaxArgs)."""
     least, most = operator.number("Min", 0.0), operator.number("Max", 0.0)
     first = 1 if operator.integer("NarrowRange") else 0
-    last = (1 << operator.integer("NumBits", 8)) - 1
+    bits = operator.integer("NumBits", 8)
+    if not 1 < bits <= 16:
+        raise Missing(f"it rounds to {bits} bits")
+    last = (1 << bits) - 1
     if not least < most or last <= first or least > 0 or most < 0:
         raise Missing(f"its range is {least:g} to {most:g}, in {last - first + 1} steps")
     step = np.float32((most - least) / (last - first))

@@ -12,7 +12,7 @@ from tilewright.networks.tflite.elementwise import Rule, given, output
 from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.logic import cast, write_as
 from tilewright.networks.tflite.moves import move
-from tilewright.networks.tflite.writer import Missing, Writer
+from tilewright.networks.tflite.writer import Missing, Writer, check_elements
 
 
 def indices_of(writer: Writer, place: int, suffix: str = "Indices") -> str:
@@ -99,7 +99,7 @@ def _scatter_nd(writer: Writer, operator: TfliteOperator) -> None:
         raise Missing("the size of its result depends on values")
     name = indices_of(writer, given(operator, 0))
     shape = writer.tensors[result].shape
-    start = writer.add("start", np.zeros(shape, writer.computed_type(result)))
+    start = writer.filled(shape, 0, writer.computed_type(result))
     updates = writer.real(given(operator, 1))
     writer.write(result, writer.node("ScatterND", [start, name, updates], reduction="add"))
 
@@ -219,6 +219,7 @@ def update_slice(writer: Writer, operator: TfliteOperator, first: str) -> None:
         return
     if len(whole) != len(part) or any(a > b for a, b in zip(part, whole, strict=True)):
         raise Missing(f"a part of the shape {list(part)} does not fit into {list(whole)}")
+    check_elements(math.prod(part) * len(part))
     grid = np.stack(np.meshgrid(*map(np.arange, part), indexing="ij"), -1).astype(np.int64)
     most = np.subtract(whole, part).astype(np.int64)
     zero, last = writer.add("first", np.zeros_like(most)), writer.add("last", most)

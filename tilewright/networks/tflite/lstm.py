@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.networks.tflite.elementwise import FUSED, Rule, given
 from tilewright.networks.tflite.file import TfliteOperator
-from tilewright.networks.tflite.products import bias
+from tilewright.networks.tflite.products import bias, shape_of
 from tilewright.networks.tflite.refused import STATE
 from tilewright.networks.tflite.writer import Missing, Writer
 
@@ -33,7 +33,7 @@ def _step(writer: Writer, operator: TfliteOperator) -> None:
     used = {i for o in writer.source.operators for i in o.inputs} | set(writer.source.outputs)
     if used & set(scratch):
         raise Missing("a later operator reads its scratch memory")
-    units = writer.tensors[after].shape[-1]
+    _, units = shape_of(writer, after, 2, "its state")
     joined = writer.node("Concat", [writer.real(data), writer.real(before)], "Concat", axis=-1)
     sums = writer.node(
         "Gemm", [joined, writer.real(weights), *bias(writer, operator, 3)], "Gemm", transB=1

@@ -10,6 +10,7 @@ from tilewright.networks.tflite.elementwise import Rule, given, output
 from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.indices import indices_of
 from tilewright.networks.tflite.logic import cast, write_as
+from tilewright.networks.tflite.products import shape_of
 from tilewright.networks.tflite.writer import Missing, Writer
 
 REDUCTIONS: Mapping[str, str] = {"SUM": "add", "PROD": "mul", "MAX": "max", "MIN": "min"}
@@ -40,10 +41,11 @@ def _reduce_segments(writer: Writer, operator: TfliteOperator) -> None:
         zero, last = (writer.add("row", np.array(value, np.int64)) for value in (0, rows))
         is_negative = writer.node("Less", [name, zero], "Negative")
         name = writer.node("Where", [is_negative, last, name], "Rows")
-    start = np.full((rows + drops, *target.shape[1:]), _neutral(reduction, dtype), dtype)
+    shape = (rows + drops, *target.shape[1:])
+    base = writer.filled(shape, _neutral(reduction, dtype), dtype)
     ends = writer.add("axes", np.array([-1], np.int64))
     places = writer.node("Unsqueeze", [name, ends], "Places")
-    base, updates = writer.add("start", start), writer.real(data)
+    updates = writer.real(data)
     reduced = writer.node(
         "ScatterND", [base, places, updates], "Scatter" * drops, reduction=reduction
     )
@@ -66,7 +68,7 @@ def _look_up_sparse(writer: Writer, operator: TfliteOperator) -> None:
     """EMBEDDING_LOOKUP_SPARSE: weighted rows of a table, summed by the row of a sparse matrix."""
     ids, indices, _, weights, table = (given(operator, i) for i in range(5))
     result, number = output(operator), operator.integer("Combiner")
-    count, rank = writer.tensors[indices].shape
+    count, rank = shape_of(writer, indices, 2, "its indices")
     depth = len(writer.tensors[table].shape) - 1
     if not 0 <= number < len(COMBINERS) or rank < 2:
         raise Missing(f"its combiner is {number}, for indices of {rank} dimensions")
@@ -80,7 +82,7 @@ def _look_up_sparse(writer: Writer, operator: TfliteOperator) -> None:
     lookups = shape[: rank - 1]
 
     def scatter(updates: str, wanted: tuple[int, ...], suffix: str) -> str:
-        zeros = writer.add("zeros", np.zeros(wanted, np.float32))
+        zeros = writer.filled(wanted, 0.0, "float32")
         return writer.node("ScatterND", [zeros, places, updates], suffix, reduction="add")
 
     total = scatter(weighted, shape, "Sum")
@@ -91,7 +93,7 @@ def _look_up_sparse(writer: Writer, operator: TfliteOperator) -> None:
             divisor = writer.node("Sqrt", [squares], "Root")
         else:
             divisor = scatter(raw, lookups, "WeightSum")
-        ones = writer.add("ones", np.ones(count, np.float32))
+        ones = writer.filled((count,), 1.0, "float32")
         one, zero = (writer.add("number", np.float32(value)) for value in (1, 0))
         is_empty = writer.node("Equal", [scatter(ones, lookups, "Count"), zero], "Empty")
         divisor = writer.node("Where", [is_empty, one, divisor], "Divisor")
@@ -106,7 +108,8 @@ def _look_up_key(writer: Writer, operator: TfliteOperator) -> None:
     if len(operator.outputs) != 2:
         raise Missing(f"it has {len(operator.outputs)} outputs in place of two")
     rows, hits = operator.outputs
-    (count,), shape = writer.tensors[wanted].shape, writer.tensors[rows].shape
+    (count,) = shape_of(writer, wanted, 1, "its keys")
+    shape = writer.tensors[rows].shape
     sizes = writer.add("shape", np.array([count, 1], np.int64))
     column = writer.node("Reshape", [writer.stored(wanted), sizes], "Column")
     matches = writer.node("Equal", [column, writer.stored(keys)], "Equal")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from tilewright.networks.tflite.elementwise import Rule, given, output
 from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.moves import move
 from tilewright.networks.tflite.windows import dilate
-from tilewright.networks.tflite.writer import Missing, Writer
+from tilewright.networks.tflite.writer import Missing, Writer, check_elements
 
 COMPARISONS = ("Equal", "NotEqual", "GreaterOrEqual", "Greater", "LessOrEqual", "Less")
 """`StablehloComparisonDirection` of the schema, by number."""
@@ -80,6 +81,8 @@ def _broadcast(writer: Writer, operator: TfliteOperator) -> None:
     places = operator.options.get("BroadcastDimensions", ())
     if not isinstance(places, tuple) or len(places) != len(own) or list(places) != sorted(places):
         raise Missing("its dimensions do not fit its data")
+    if any(not 0 <= place < len(wanted) for place in places):
+        raise Missing(f"its result has no dimensions {list(places)}")
     shape = [1] * len(wanted)
     for place, size in zip(places, own, strict=True):
         shape[place] = size
@@ -114,6 +117,7 @@ def _iota(writer: Writer, operator: TfliteOperator) -> None:
     shape, axis = writer.tensors[result].shape, operator.integer("IotaDimension")
     if not 0 <= axis < len(shape):
         raise Missing(f"its axis is {axis}, of {len(shape)} dimensions")
+    check_elements(math.prod(shape))
     values = np.broadcast_to(np.arange(shape[axis]).reshape(-1, *[1] * (len(shape) - axis - 1)),
                              shape)  # fmt: skip
     writer.fold(result, values.astype(writer.tensors[result].dtype))

@@ -13,8 +13,8 @@ from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.indices import indices_of, update_slice
 from tilewright.networks.tflite.logic import cast
 from tilewright.networks.tflite.moves import move
-from tilewright.networks.tflite.windows import Integers, check_elements, combiner
-from tilewright.networks.tflite.writer import Missing, Writer
+from tilewright.networks.tflite.windows import Integers, combiner
+from tilewright.networks.tflite.writer import Missing, Writer, check_elements
 
 ASCENDING, DESCENDING = ("LESS", "LESS_EQUAL"), ("GREATER", "GREATER_EQUAL")
 DIRECTIONS: Mapping[int, bool] = {2: True, 3: True, 4: False, 5: False}
@@ -227,9 +227,10 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
     if function == "second":
         # Of several updates of one element the last in memory counts, but ScatterND may write in
         # any order. So the numbers of the updates are scattered, and the largest is kept.
+        check_elements(max(math.prod(own), total))
         counts = np.arange(math.prod(own), dtype=np.int64).reshape(own).transpose(order)
         numbers = writer.add("numbers", counts.ravel())
-        none = writer.add("none", np.full(total + 1, -1, np.int64))
+        none = writer.filled((total + 1,), -1, "int64")
         last_ones = writer.node("ScatterND", [none, at, numbers], "Last", reduction="max")
         bounds = [writer.add("range", np.array([value], np.int64)) for value in (0, total)]
         last_ones = writer.node("Slice", [last_ones, *bounds], "LastInside")

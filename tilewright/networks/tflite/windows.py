@@ -11,7 +11,7 @@ from tilewright.networks.tflite.elementwise import Rule, given, output
 from tilewright.networks.tflite.file import Shape, TfliteOperator
 from tilewright.networks.tflite.images import reduce_axes
 from tilewright.networks.tflite.logic import cast
-from tilewright.networks.tflite.writer import Missing, Writer
+from tilewright.networks.tflite.writer import Missing, Writer, check_elements
 
 FUNCTIONS = ("", "add", "mul", "min", "max", "all", "any")
 """`ReduceWindowFunction` of the schema, by number."""
@@ -31,9 +31,6 @@ COMBINERS: Mapping[str, str] = {
     **dict.fromkeys(("LOGICAL_OR", "STABLEHLO_OR"), "any"),
 }
 """The function of a graph that consists of one operator, by its kind."""
-
-MAX_ELEMENTS = 1 << 24
-"""The most elements of a list of places: a file of a few bytes could ask for any number."""
 
 REDUCIBLE = frozenset(("float32", "float64", "int32", "int64"))
 """Element types for which onnxruntime has all of these reductions."""
@@ -83,12 +80,6 @@ def spread(
         sources = np.where(sources < 0, size, sources)
     places = writer.add("places", sources.astype(np.int64))
     return writer.node("Gather", [name, places], f"Spread{axis}", axis=axis)
-
-
-def check_elements(count: int) -> None:
-    """Raise `Missing` for constants of more elements than are made for one operator."""
-    if count > MAX_ELEMENTS:
-        raise Missing(f"it takes {count} places, and at most {MAX_ELEMENTS} are listed")
 
 
 def dilated_places(size: int, dilation: int, low: int, high: int) -> Integers:
@@ -182,7 +173,7 @@ def _write_windows(
         name = spread(writer, name, tuple(sizes), axis, places, start)
         count = (len(places) - dilations[axis] * (window[axis] - 1) - 1) // strides[axis] + 1
         sizes[axis] = max(count, 0)
-        check_elements(sizes[axis] * window[axis])
+        check_elements(max(sizes[axis], 1) * window[axis])
         first = np.arange(sizes[axis], dtype=np.int64) * strides[axis]
         taps = np.arange(window[axis], dtype=np.int64) * dilations[axis]
         if window[axis] == 1:

@@ -8,6 +8,7 @@ asks for it, so the transpositions between two convolutions never arise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from tilewright.core.sanitize import printable
 from tilewright.networks.errors import ModelFileError
@@ -49,6 +50,10 @@ WIDENED: Mapping[str, Mapping[str, str]] = {
 holds all of its values."""
 IR_VERSION = 10
 MAX_INNER_OPERATORS = 10_000
+MAX_FILLED = 1 << 16
+MAX_ELEMENTS = 1 << 24
+"""The most elements of a constant that is made for an operator: a file of a few bytes could ask for
+any number."""
 
 
 class TfliteLayout(Enum):
@@ -75,6 +80,12 @@ FILED, FIRST = TfliteLayout.FILED, TfliteLayout.FIRST
 
 class Missing(Exception):
     """Why an operator cannot be expressed."""
+
+
+def check_elements(count: int) -> None:
+    """Raise `Missing` for constants of more elements than are made for one operator."""
+    if count > MAX_ELEMENTS:
+        raise Missing(f"it takes {count} places, and at most {MAX_ELEMENTS} are listed")
 
 
 class OperatorBudget:
@@ -251,6 +262,14 @@ class Writer:
     def add(self, name: str, values: NDArray[Any] | np.generic) -> str:
         """A constant of any shape; returns its name, which begins with `name`."""
         return self._graph.constant(name, values)
+
+    def filled(self, shape: Shape, value: float | int, dtype: str) -> str:
+        """A constant with the same value everywhere; a large one is made when the model runs."""
+        if math.prod(shape) <= MAX_FILLED:
+            return self.add("start", np.full(shape, value, dtype))
+        sizes = self.add("shape", np.array(shape, np.int64))
+        number = numpy_helper.from_array(np.full(1, value, dtype))
+        return self.node("ConstantOfShape", [sizes], "Start", value=number)
 
     # what operators write
 
