@@ -199,3 +199,19 @@ def test_integers_may_differ_on_large_inputs_and_floats_may_not(reals_differ: bo
     else:
         kept, _ = decisive_samples(samples, ours, network, 1e-4, "net")
         assert "large" not in [sample.kind for sample in kept]
+
+
+def test_inputs_without_dimensions_are_drawn_as_arrays() -> None:
+    """onnxruntime takes no NumPy scalars, so a network with such an input would not be compared."""
+    kinds: dict[str, tuple[tuple[int, ...], str]] = {
+        "flag": ((), "bool"),
+        "count": ((), "int32"),
+        "real": ((), "float32"),
+    }
+    samples = list(draw_samples(kinds, lambda inputs: {"y": inputs["real"]}))
+    assert len(samples) > 4
+    for sample in samples:
+        for name, (shape, dtype) in kinds.items():
+            assert isinstance(sample.inputs[name], np.ndarray)
+            assert sample.inputs[name].shape == shape
+            assert sample.inputs[name].dtype == dtype

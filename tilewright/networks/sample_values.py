@@ -154,7 +154,7 @@ def draw_integers(kind: str, kinds: Kinds, name: str, rng: np.random.Generator) 
         return draw_words(shape, rng)
     if dtype == "bool":
         flags = rng.integers(0, 2, shape) if kind in ("flags", "small") else np.ones(shape)
-        return (flags * (kind != "zeros")).astype(bool)
+        return np.asarray(flags * (kind != "zeros"), bool)
     info = np.iinfo(dtype)
     if kind in ("ones", "zeros"):
         return np.full(shape, kind == "ones", dtype)
@@ -166,7 +166,7 @@ def draw_integers(kind: str, kinds: Kinds, name: str, rng: np.random.Generator) 
         others = [size for other, (sizes, _) in kinds.items() if other != name for size in sizes]
         return np.full(shape, min(max(others, default=1), info.max), dtype)
     if kind == "negative" and info.min < 0:
-        return -rng.integers(1, 9, shape).astype(dtype)
+        return np.asarray(-rng.integers(1, 9, shape), dtype)
     drawn = rng.integers(100, 1000, shape) if kind == "large" else rng.integers(1, 9, shape)
     return drawn.astype(dtype)
 
@@ -226,4 +226,5 @@ def _floats(kind: str, shape: Sequence[int], dtype: str, rng: np.random.Generato
         drawn = -np.abs(drawn)
     elif kind == "large":
         drawn = drawn * LARGE
-    return drawn.astype(dtype)
+    # Arithmetic on an array without dimensions gives a number, which onnxruntime does not take.
+    return np.asarray(drawn, dtype)

@@ -11,18 +11,30 @@ import numpy as np
 from tilewright.networks.tflite.elementwise import Rule, given, output
 from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.logic import write_as
-from tilewright.networks.tflite.moves import move
+from tilewright.networks.tflite.moves import move, result_sizes
 from tilewright.networks.tflite.products import shape_of
-from tilewright.networks.tflite.writer import FIRST, Missing, Writer
+from tilewright.networks.tflite.writer import FIRST, Missing, Writer, check_elements
 
 
 def _depth(op: str, writer: Writer, operator: TfliteOperator) -> None:
     """DEPTH_TO_SPACE and SPACE_TO_DEPTH: channels hold rows of a block, then columns."""
     data, result = given(operator, 0), output(operator)
-    shape_of(writer, data, 4, "its data")
+    n, height, width, channels = shape_of(writer, data, 4, "its data")
     block = operator.integer("BlockSize")
     if block < 1:
         raise Missing(f"its block has {block} pixels a side")
+    if writer.computed_type(data) != "float32":  # onnxruntime has few other types for it
+        if op == "DepthToSpace":
+            split, order = (
+                [n, height, width, block, block, channels // block**2],
+                [0, 1, 3, 2, 4, 5],
+            )
+        else:
+            split = [n, height // block, block, width // block, block, channels]
+            order = [0, 1, 3, 2, 4, 5]
+        wanted = writer.tensors[result].shape
+        move(writer, data, result, lambda name: _regrouped(writer, name, split, order, wanted))
+        return
     moved = writer.node(op, [writer.real(data, FIRST)], blocksize=block)
     own = writer.tensors[data].quantisation
     exact = own is not None and own.same_as(writer.tensors[result].quantisation)
@@ -113,13 +125,13 @@ def _tile(writer: Writer, operator: TfliteOperator) -> None:
 
 def _broadcast_to(writer: Writer, operator: TfliteOperator) -> None:
     result = output(operator)
-    sizes = writer.add("shape", np.array(writer.tensors[result].shape, np.int64))
+    sizes = result_sizes(writer, result, given(operator, 1))
     move(writer, given(operator, 0), result, lambda name: writer.node("Expand", [name, sizes]))
 
 
 def _fill(writer: Writer, operator: TfliteOperator) -> None:
     result = output(operator)
-    sizes = writer.add("shape", np.array(writer.tensors[result].shape, np.int64))
+    sizes = result_sizes(writer, result, given(operator, 0))
     move(writer, given(operator, 1), result, lambda name: writer.node("Expand", [name, sizes]))
 
 
@@ -170,28 +182,31 @@ def _diagonal(writer: Writer, operator: TfliteOperator) -> None:
     result = output(operator)
     shape = writer.tensors[result].shape
     diagonal = given(operator, 1 if sets else 0)
-    if len(shape) < 2:
-        raise Missing(f"its result has the shape {list(shape)}")
     rows = writer.tensors[diagonal].shape
+    if len(shape) < 2 or not rows:
+        raise Missing(f"its result has the shape {list(shape)}, its diagonal {list(rows)}")
     sizes = writer.add("shape", np.array([*rows, 1], np.int64))
     column = writer.node("Reshape", [writer.real(diagonal), sizes], "Column")
     if shape[-2] > rows[-1]:  # more rows than the diagonal has numbers
         pads = np.zeros((2, len(rows) + 1), np.int64)
         pads[1, -2] = shape[-2] - rows[-1]
         column = writer.node("Pad", [column, writer.add("pads", pads.ravel())], "Pad")
+    check_elements(shape[-2] * shape[-1])
     eye = writer.add("eye", np.eye(shape[-2], shape[-1], dtype=bool))
     if sets:
         rest = writer.real(given(operator, 0))
     else:
-        dtype = writer.tensors[result].dtype
-        real = "float32" if writer.tensors[result].quantisation is not None else dtype
-        rest = writer.add("zero", np.zeros((), real))
+        rest = writer.add("zero", np.zeros((), writer.computed_type(result)))
     writer.write(result, writer.node("Where", [eye, column, rest]))
 
 
 def _shape(writer: Writer, operator: TfliteOperator) -> None:
-    """SHAPE and RANK are constants, for shapes are static."""
-    result, shape = output(operator), writer.tensors[operator.inputs[0]].shape
+    """SHAPE and RANK are constants, unless the shape depends on values."""
+    data, result = given(operator, 0), output(operator)
+    shape = writer.tensors[data].shape
+    if operator.kind == "SHAPE" and writer.is_open(data):
+        write_as(writer, result, writer.node("Shape", [writer.stored(data)], "Shape"), "int64")
+        return
     values = np.array(shape if operator.kind == "SHAPE" else len(shape))
     writer.fold(result, values.astype(writer.tensors[result].dtype))
 
@@ -200,6 +215,7 @@ def _zeros_like(writer: Writer, operator: TfliteOperator) -> None:
     result = output(operator)
     target = writer.tensors[result]
     zero = 0 if target.quantisation is None else target.quantisation.zero_points[0]
+    check_elements(math.prod(target.shape))
     writer.fold(result, np.full(target.shape, zero, target.dtype))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,28 +10,32 @@ import onnx
 
 from tilewright.core.sanitize import printable
 from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError, last_line
+from tilewright.networks.size_limits import MOST_FOLLOWED
 from tilewright.networks.strip_weights import weights_as_inputs, without_weights
 from tilewright.networks.tflite import (
     blocks,
+    control,
     elementwise,
+    fourier,
     images,
     indices,
     logic,
+    lstm,
     moves,
     products,
+    segments,
+    sizes,
     stablehlo,
+    stablehlo_indices,
+    stablehlo_products,
     volumes,
+    windows,
 )
 from tilewright.networks.tflite.elementwise import Rule
 from tilewright.networks.tflite.file import TfliteGraph, TfliteOperator, read
 from tilewright.networks.tflite.names import Names, operator_names
+from tilewright.networks.tflite.refused import REFUSED
 from tilewright.networks.tflite.writer import Missing, Writer
-
-RULES: Mapping[str, Rule] = {
-    **elementwise.RULES, **logic.RULES, **products.RULES, **volumes.RULES, **images.RULES,
-    **moves.RULES, **blocks.RULES, **indices.RULES, **stablehlo.RULES,
-}  # fmt: skip
-"""How each kind of operator is expressed, by the schema's word."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +63,30 @@ def read_tflite(path: Path) -> onnx.ModelProto:
 
 def convert(graph: TfliteGraph) -> Converted:
     """The graph in ONNX. Raises `ModelFileError` for one that contradicts itself."""
-    writer, names, missing = Writer(graph), Names(), {}
-    needed = _needed(graph)
-    found = operator_names([_source(graph, operator) for operator in needed])
-    for operator, name in zip(needed, found, strict=True):
-        name = names.free(printable(name))
-        writer.begin(name, in_floats=_computes_floats(graph, operator))
+    writer, missing = Writer(graph), {}
+    sizes.analyse(writer)
+    needed = _needed(writer)
+    for operator, name in zip(needed, _operator_names(graph, needed), strict=True):
+        writer.begin(name, operator.kind, in_floats=_computes_floats(graph, operator))
         if reason := _converted(writer, operator):
-            node = writer.foreign(operator.kind, moves.reads(operator), operator.outputs)
+            node = writer.foreign(operator.kind, sizes.reads(writer, operator), operator.outputs)
             missing[node] = f"{printable(operator.kind)}: {reason}"
     model = writer.model()
-    _check(model)
+    _check(model, graph)
     return Converted(model, missing)
+
+
+def _convert_inner(writer: Writer, prefix: str) -> None:
+    """Let a writer of a graph that an operator executes have all its operators. Raises `Missing`
+    for the first one that cannot be expressed."""
+    graph = writer.source
+    sizes.analyse(writer)
+    needed = _needed(writer)
+    for operator, name in zip(needed, _operator_names(graph, needed), strict=True):
+        writer.begin(f"{prefix}/{name}", operator.kind, in_floats=_computes_floats(graph, operator))
+        if reason := _converted(writer, operator):
+            raise Missing(f"in its graph, '{name}': {printable(operator.kind)}: {reason}")
+    writer.begin(prefix)
 
 
 def _converted(writer: Writer, operator: TfliteOperator) -> str:
@@ -81,28 +97,38 @@ def _converted(writer: Writer, operator: TfliteOperator) -> str:
             return f"its tensor '{name}' is state, kept from run to run"
     if operator.is_custom:
         return "it is a custom operator, which only its author's runtime knows"
+    if operator.kind in REFUSED:
+        return REFUSED[operator.kind]
     rule = RULES.get(operator.kind)
     if rule is None:
         return "there is no rule for this kind of operator"
-    for place in (*moves.reads(operator), *operator.outputs):
+    for place in (*sizes.reads(writer, operator), *operator.outputs):
         tensor = writer.tensors[place]
-        if not tensor.dtype:
+        if not tensor.dtype and not fourier.takes(operator.kind, tensor):
             return f"its tensor '{printable(tensor.name)}' holds {tensor.kind}"
     try:
+        sizes.check(writer, operator)
         rule(writer, operator)
     except Missing as error:
         return str(error)
     return ""
 
 
-def _needed(graph: TfliteGraph) -> list[TfliteOperator]:
-    """The operators that the network's outputs depend on, in order."""
+def _needed(writer: Writer) -> list[TfliteOperator]:
+    """The operators that the outputs of a graph depend on, in order."""
+    graph = writer.source
     wanted, needed = set(graph.outputs), []
     for operator in reversed(graph.operators):
         if not wanted.isdisjoint(operator.outputs):
             needed.append(operator)
-            wanted.update(moves.reads(operator))
+            wanted.update(sizes.reads(writer, operator))
     return needed[::-1]
+
+
+def _operator_names(graph: TfliteGraph, operators: Sequence[TfliteOperator]) -> list[str]:
+    names = Names()
+    sources = [_source(graph, operator) for operator in operators]
+    return [names.free(printable(name)) for name in operator_names(sources)]
 
 
 def _source(graph: TfliteGraph, operator: TfliteOperator) -> tuple[str, str, str]:
@@ -120,13 +146,26 @@ def _computes_floats(graph: TfliteGraph, operator: TfliteOperator) -> bool:
     return all(tensor.dtype == "float32" for tensor in results)
 
 
-def _check(model: onnx.ModelProto) -> None:
+def _check(model: onnx.ModelProto, graph: TfliteGraph) -> None:
     """Raises `ModelFileError` where ONNX's inference finds other shapes than the file states."""
     light = weights_as_inputs(without_weights(model))
+    graphs = (graph, *graph.subgraphs.values())
+    shapes = [tensor.shape for each in graphs for tensor in each.tensors]
+    # To follow values, ONNX writes a message for each element of a vector.
+    follows_values = max(max(shape, default=0) for shape in shapes) <= MOST_FOLLOWED
     try:
-        onnx.shape_inference.infer_shapes(light, strict_mode=True, data_prop=True)
+        onnx.shape_inference.infer_shapes(light, strict_mode=True, data_prop=follows_values)
     except (onnx.shape_inference.InferenceError, ValueError) as error:
         raise ModelFileError(
             f"the model contradicts itself: {last_line(error)}; the file is damaged, convert it "
             "again"
         ) from None
+
+
+RULES: Mapping[str, Rule] = {
+    **elementwise.RULES, **logic.RULES, **products.RULES, **volumes.RULES, **images.RULES,
+    **moves.RULES, **blocks.RULES, **indices.RULES, **sizes.RULES, **segments.RULES,
+    **fourier.RULES, **windows.RULES, **lstm.RULES, **stablehlo.RULES, **stablehlo_products.RULES,
+    **stablehlo_indices.RULES, **control.rules(_convert_inner),
+}  # fmt: skip
+"""How each kind of operator is expressed, by the schema's word."""

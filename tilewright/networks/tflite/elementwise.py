@@ -27,7 +27,8 @@ def finish(
     number = operator.integer("FusedActivationFunction")
     fused = FUSED[number] if 0 <= number < len(FUSED) else f"activation {number}"
     if fused != "NONE":
-        result = _activated(writer, fused, result, suffix=True)
+        dtype = writer.computed_type(output(operator))
+        result = _activated(writer, fused, result, dtype, suffix=True)
     writer.write(output(operator), result, layout)
 
 
@@ -79,12 +80,14 @@ def _unary(op: str, writer: Writer, operator: TfliteOperator) -> None:
 def _activation(writer: Writer, operator: TfliteOperator) -> None:
     layout = common_layout(writer, operator)
     data = writer.real(given(operator, 0), layout)
-    writer.write(output(operator), _activated(writer, operator.kind, data), layout)
+    writer.write(output(operator), _activated(writer, operator.kind, data, "float32"), layout)
 
 
-def _activated(writer: Writer, kind: str, data: str, *, suffix: bool = False) -> str:
+def _activated(writer: Writer, kind: str, data: str, dtype: str, *, suffix: bool = False) -> str:
+    if kind == "RELU" and dtype != "float32":  # onnxruntime has Relu for few types of integers
+        return writer.node("Max", [data, writer.add("zero", np.zeros((), dtype))], "Relu" * suffix)
     if kind in CLIPS:
-        ends = [writer.add(f"clip/{end:g}", np.float32(end)) for end in CLIPS[kind]]
+        ends = [writer.add(f"clip/{end:g}", np.array(end, dtype)) for end in CLIPS[kind]]
         return writer.node("Clip", [data, *ends], "Clip" * suffix)
     op = {"RELU": "Relu", "TANH": "Tanh"}.get(kind)
     if op is None:
@@ -154,7 +157,10 @@ def _fake_quant(writer: Writer, operator: TfliteOperator) -> None:
     (TensorFlow's FakeQuantWithMinMaxArgs)."""
     least, most = operator.number("Min", 0.0), operator.number("Max", 0.0)
     first = 1 if operator.integer("NarrowRange") else 0
-    last = (1 << operator.integer("NumBits", 8)) - 1
+    bits = operator.integer("NumBits", 8)
+    if not 1 < bits <= 16:
+        raise Missing(f"it rounds to {bits} bits")
+    last = (1 << bits) - 1
     if not least < most or last <= first or least > 0 or most < 0:
         raise Missing(f"its range is {least:g} to {most:g}, in {last - first + 1} steps")
     step = np.float32((most - least) / (last - first))

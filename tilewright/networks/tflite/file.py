@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +27,7 @@ MAX_TENSORS = 4 * MAX_NODES
 MAX_OPERANDS = 1024
 MAX_RANK = 8
 MAX_OPTION_LENGTH = 64
+MAX_SUBGRAPHS = 256
 
 Shape = tuple[int, ...]
 Option = int | float | Shape
@@ -62,8 +63,12 @@ class TfliteQuantisation:
 
 @dataclass(frozen=True)
 class TfliteTensor:
-    """A tensor of the graph. `dtype` is the name of a NumPy type, "" where NumPy has none for
-    `kind`, the schema's word; `data` is set of constants."""
+    """A tensor of the graph.
+
+    `dtype` is the name of a NumPy type, "" where NumPy has none for `kind`, the schema's word.
+    `data` is set for constants. `has_open_shape` says that the converter of the model did not know
+    all sizes; `shape` has 1 in their place.
+    """
 
     name: str
     shape: Shape
@@ -72,6 +77,7 @@ class TfliteTensor:
     quantisation: TfliteQuantisation | None
     data: NDArray[Any] | None
     is_variable: bool
+    has_open_shape: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,12 +104,17 @@ class TfliteOperator:
 
 @dataclass(frozen=True)
 class TfliteGraph:
-    """The main graph of a file; `inputs` and `outputs` are places in `tensors`."""
+    """A graph of a file; `inputs` and `outputs` are places in `tensors`.
+
+    The main graph has in `subgraphs` the other graphs of the file that an operator names, by their
+    numbers in the file. In those, `subgraphs` is empty.
+    """
 
     tensors: tuple[TfliteTensor, ...]
     operators: tuple[TfliteOperator, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    subgraphs: Mapping[int, TfliteGraph] = field(default_factory=dict)
 
 
 def read(path: Path) -> TfliteGraph:
@@ -151,9 +162,29 @@ class _FlatbufferReader:
         self._constant_bytes = 0
 
     def graph(self) -> TfliteGraph:
+        """Return the main graph, with the graphs that its operators name, directly or not."""
         if not self._model.SubgraphsLength():
             self._refuse("holds no graph")
-        graph = self._model.Subgraphs(0)
+        main = self._graph(0)
+        if not main.operators:
+            self._refuse("holds no operators")
+        subgraphs: dict[int, TfliteGraph] = {}
+        waiting = _subgraphs_of(main)
+        while waiting:
+            number = waiting.pop()
+            if number in subgraphs:
+                continue
+            if not 0 < number < self._model.SubgraphsLength():
+                self._refuse(
+                    f"names its graph {number}, which it does not hold or which is the main"
+                )
+            self._within(len(subgraphs) + 1, MAX_SUBGRAPHS, "graphs")
+            subgraphs[number] = self._graph(number)
+            waiting += _subgraphs_of(subgraphs[number])
+        return replace(main, subgraphs=subgraphs)
+
+    def _graph(self, number: int) -> TfliteGraph:
+        graph = self._model.Subgraphs(number)
         tensors = tuple(
             self._tensor(graph.Tensors(i))
             for i in range(self._within(graph.TensorsLength(), MAX_TENSORS, "tensors"))
@@ -162,8 +193,6 @@ class _FlatbufferReader:
             self._operator(graph.Operators(i), len(tensors))
             for i in range(self._within(graph.OperatorsLength(), MAX_NODES, "operators"))
         )
-        if not operators:
-            self._refuse("holds no operators")
         ends = [
             self._places(vector, length, len(tensors), what)
             for vector, length, what in (
@@ -187,11 +216,24 @@ class _FlatbufferReader:
             )
         kind = self._types.get(table.Type(), f"type {table.Type()}")
         dtype = _DTYPES.get(kind, "")
-        data = self._data(table, name, shape, dtype)
+        data = self._data(table, name, shape, "int8" if kind == "INT4" else dtype, kind)
+        if kind == "INT4" and data is not None:
+            dtype = "int8"  # only constants have four bits: they are read as bytes
         quantisation = self._quantisation(table.Quantization(), name, shape, dtype)
-        return TfliteTensor(name, shape, kind, dtype, quantisation, data, bool(table.IsVariable()))
+        signature = self._vector(
+            table.ShapeSignatureAsNumpy,
+            table.ShapeSignatureLength(),
+            MAX_RANK,
+            f"sizes of '{name}'",
+        )
+        return TfliteTensor(
+            name, shape, kind, dtype, quantisation, data, bool(table.IsVariable()),
+            any(size < 0 for size in signature),
+        )  # fmt: skip
 
-    def _data(self, table: Any, name: str, shape: Shape, dtype: str) -> NDArray[Any] | None:
+    def _data(
+        self, table: Any, name: str, shape: Shape, dtype: str, kind: str
+    ) -> NDArray[Any] | None:
         """A constant's values; None of a tensor that is computed, or whose type NumPy lacks."""
         if not 0 <= table.Buffer() < self._model.BuffersLength():
             self._refuse(f"gives the tensor '{name}' data that it does not hold")
@@ -205,9 +247,10 @@ class _FlatbufferReader:
         if not length or not dtype:
             return None
         self._constant_bytes += length
-        if table.Sparsity() is not None:
+        if table.Sparsity() is not None and kind != "INT4":
             return self._dense(table.Sparsity(), name, raw, shape, dtype)
-        expected = math.prod(shape) * np.dtype(dtype).itemsize
+        count = math.prod(shape)
+        expected = -(-count // 2) if kind == "INT4" else count * np.dtype(dtype).itemsize
         if raw.size != expected:
             self._refuse(
                 f"holds {raw.size} bytes of the tensor '{name}', whose shape {list(shape)} needs "
@@ -215,6 +258,10 @@ class _FlatbufferReader:
             )
         if self._constant_bytes > MAX_FILE_BYTES:
             self._refuse("uses the same data for tensors of more than 2 GiB")
+        if kind == "INT4":  # two numbers per byte, the first one in the lower half
+            self._constant_bytes += count
+            pairs = raw.view(np.int8)
+            return np.stack([pairs << 4 >> 4, pairs >> 4], -1).ravel()[:count].reshape(shape)
         values: NDArray[Any] = raw.view(np.dtype(dtype).newbyteorder("<")).reshape(shape)
         return values
 
@@ -325,6 +372,17 @@ class _FlatbufferReader:
 
     def _refuse(self, fault: str) -> NoReturn:
         raise ModelFileError(f"'{self._path}' {fault}; convert the model again")
+
+
+def _subgraphs_of(graph: TfliteGraph) -> list[int]:
+    """Return the numbers of the graphs that operators execute; a graph that only initialises
+    variables (CALL_ONCE) is not among them."""
+    return [
+        operator.integer(option)
+        for operator in graph.operators
+        for option in operator.options
+        if option.endswith("SubgraphIndex") and option != "InitSubgraphIndex"
+    ]
 
 
 def _words(enumeration: type) -> dict[int, str]:

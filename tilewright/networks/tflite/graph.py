@@ -12,15 +12,20 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tilewright.core.sanitize import printable
+from tilewright.networks.onnx_file import node_reads
 from tilewright.networks.tflite.names import Names
 
 
 class GraphBuilder:
     """Names of tensors and of nodes are told apart, so one may be called as the other is."""
 
-    def __init__(self) -> None:
-        self.tensor_names = Names()
-        self.node_names = Names()
+    def __init__(self, outer: GraphBuilder | None = None) -> None:
+        """Begin a graph, or one that lies inside a node of `outer`.
+
+        An inner graph reads tensors of the outer one by name, so both share their names.
+        """
+        self.tensor_names: Names = Names() if outer is None else outer.tensor_names
+        self.node_names: Names = Names() if outer is None else outer.node_names
         self.nodes: list[onnx.NodeProto] = []
         self._unnamed: dict[str, onnx.NodeProto] = {}  # results that are not renamed yet
         self._constants: dict[str, onnx.TensorProto] = {}
@@ -45,11 +50,19 @@ class GraphBuilder:
         self, op: str, inputs: Sequence[str], name: str, count: int, **attributes: Any
     ) -> list[str]:
         """Add a node of several results; returns their names."""
+        if op == "Reshape" and self._has_zero(inputs[1]):
+            attributes["allowzero"] = 1  # a size of 0 would stand for that of the data
+        if op == "Transpose" and not attributes["perm"]:
+            op, attributes = "Identity", {}  # of one number, which ONNX cannot transpose
         results = [self.tensor_names.free(f"{name}/result") for _ in range(count)]
         node = helper.make_node(op, list(inputs), results, **attributes)
         self.append(node, name)
         self._unnamed |= dict.fromkeys(results, node)
         return results
+
+    def _has_zero(self, name: str) -> bool:
+        tensor = self._constants.get(name)
+        return tensor is not None and not numpy_helper.to_array(tensor).all()
 
     def append(self, node: onnx.NodeProto, name: str) -> None:
         """Add a node; its name begins with `name`."""
@@ -72,16 +85,21 @@ class GraphBuilder:
                 node.name = self.node_names.free(f"{name}/given up")
                 self.node_names.release(name)
 
+    def drop(self, results: Collection[str], first: int) -> None:
+        """Remove the nodes from the place `first` on that compute any of these results."""
+        kept = [node for node in self.nodes[first:] if set(results).isdisjoint(node.output)]
+        self.nodes[first:] = kept
+
     def needed(self, results: Collection[str]) -> list[onnx.NodeProto]:
         """The nodes that results depend on, in order."""
         wanted, needed = set(results), []
         for node in reversed(self.nodes):
             if not wanted.isdisjoint(node.output):
                 needed.append(node)
-                wanted.update(node.input)
+                wanted.update(node_reads(node))
         return needed[::-1]
 
     def constants(self, nodes: Sequence[onnx.NodeProto]) -> list[onnx.TensorProto]:
         """The constants that nodes read."""
-        read = {name for node in nodes for name in node.input}
+        read = {name for node in nodes for name in node_reads(node)}
         return [tensor for name, tensor in self._constants.items() if name in read]

@@ -30,8 +30,11 @@ def _reduce(op: str, writer: Writer, operator: TfliteOperator) -> None:
     data = given(operator, 0)
     rank = len(writer.tensors[data].shape)
     axes = writer.integers(given(operator, 1), "its axes")
-    if not axes or any(not -rank <= axis < rank for axis in axes):
+    if any(not -rank <= axis < rank for axis in axes):
         raise Missing(f"it reduces the axes {axes} of {rank} dimensions")
+    if not axes:
+        finish(writer, operator, writer.node("Identity", [writer.real(data)]))
+        return
     axes, keep = sorted({axis % rank for axis in axes}), operator.integer("KeepDims")
     layout = FIRST if rank == 4 and (writer.layout(data) is FIRST or axes == [1, 2]) else FILED
     if layout is FIRST and not keep and axes not in ([1, 2], [1, 2, 3]):
@@ -45,7 +48,11 @@ def _reduce(op: str, writer: Writer, operator: TfliteOperator) -> None:
     else:
         reduced = reduce_axes(writer, op, real, moved, keep=bool(keep))
     if operator.kind in ("REDUCE_ANY", "REDUCE_ALL"):
-        reduced = writer.node("Cast", [reduced], "CastResult", to=9)  # bool
+        if 0 in writer.tensors[data].shape:  # the maximum of nothing is the least integer
+            zero = writer.add("zero", np.array(0, np.int32))
+            reduced = writer.node("Greater", [reduced, zero], "IsAny")
+        else:
+            reduced = writer.node("Cast", [reduced], "CastResult", to=9)  # bool
     finish(writer, operator, reduced, layout if keep else FILED)
 
 

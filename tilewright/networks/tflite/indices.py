@@ -1,4 +1,4 @@
-"""Converts operators that read or write elements by index, sort, or reduce by segment."""
+"""Converts operators that read or write elements by index, or sort."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tilewright.networks.tflite.elementwise import Rule, given, output
 from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.logic import cast, write_as
 from tilewright.networks.tflite.moves import move
-from tilewright.networks.tflite.writer import Missing, Writer
+from tilewright.networks.tflite.writer import Missing, Writer, check_elements
 
 
-def _indices(writer: Writer, place: int, suffix: str = "Indices") -> str:
-    """A tensor of indices as int64, which all of ONNX's operators take."""
+def indices_of(writer: Writer, place: int, suffix: str = "Indices") -> str:
+    """Return a tensor of indices as int64, which all of ONNX's operators take."""
     if writer.is_constant(place):
         return writer.add("indices", writer.constant(place, "its indices").astype(np.int64))
     name = writer.stored(place)
@@ -37,22 +37,47 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
     if batch < 0:
         batch += len(writer.tensors[places].shape)
     if not batch:
-        name = _indices(writer, places)
+        name = indices_of(writer, places)
         move(writer, data, output(operator), lambda x: writer.node("Gather", [x, name], axis=axis))
         return
-    if axis != batch:
+    if not 0 < batch <= axis:
         raise Missing(f"it gathers along the axis {axis} behind {batch} batch dimensions")
-    own = writer.tensors[places].shape
-    sizes = writer.add("shape", np.array([*own, 1], np.int64))
-    name = writer.node("Reshape", [_indices(writer, places), sizes], "IndicesShape")
+    if axis > batch:  # GatherND takes that axis first, behind the batches, and the indices follow
+        _gather_behind(writer, operator, axis, batch)
+        return
+    last = writer.add("axes", np.array([-1], np.int64))
+    name = writer.node("Unsqueeze", [indices_of(writer, places), last], "IndicesShape")
     move(
         writer, data, output(operator),
         lambda x: writer.node("GatherND", [x, name], batch_dims=batch),
     )  # fmt: skip
 
 
+def _gather_behind(writer: Writer, operator: TfliteOperator, axis: int, batch: int) -> None:
+    """GATHER along an axis with other axes between it and the batches."""
+    data, places = given(operator, 0), given(operator, 1)
+    rank, more = len(writer.tensors[data].shape), len(writer.tensors[places].shape) - batch
+    between = list(range(batch, axis))
+    order = [*range(batch), axis, *between, *range(axis + 1, rank)]
+    last = writer.add("axes", np.array([-1], np.int64))
+    name = writer.node("Unsqueeze", [indices_of(writer, places), last], "IndicesShape")
+    # The result of GatherND is (batches, indices, axes between, axes behind).
+    begin = batch + more
+    back = [
+        *range(batch), *range(begin, begin + len(between)), *range(batch, begin),
+        *range(begin + len(between), rank - 1 + more),
+    ]  # fmt: skip
+
+    def gather(name_of_data: str) -> str:
+        turned = writer.node("Transpose", [name_of_data], "First", perm=order)
+        found = writer.node("GatherND", [turned, name], "Gather", batch_dims=batch)
+        return writer.node("Transpose", [found], perm=back)
+
+    move(writer, data, output(operator), gather)
+
+
 def _gather_nd(writer: Writer, operator: TfliteOperator) -> None:
-    name = _indices(writer, given(operator, 1))
+    name = indices_of(writer, given(operator, 1))
     move(
         writer, given(operator, 0), output(operator),
         lambda x: writer.node("GatherND", [x, name]),
@@ -60,7 +85,7 @@ def _gather_nd(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _embedding_lookup(writer: Writer, operator: TfliteOperator) -> None:
-    name = _indices(writer, given(operator, 0))
+    name = indices_of(writer, given(operator, 0))
     move(
         writer, given(operator, 1), output(operator),
         lambda x: writer.node("Gather", [x, name], axis=0),
@@ -70,48 +95,31 @@ def _embedding_lookup(writer: Writer, operator: TfliteOperator) -> None:
 def _scatter_nd(writer: Writer, operator: TfliteOperator) -> None:
     """Updates of one place are added up."""
     result = output(operator)
-    name = _indices(writer, given(operator, 0))
-    written = _scattered(writer, result, name, writer.real(given(operator, 1)), "add")
-    writer.write(result, written)
-
-
-def _segment_sum(writer: Writer, operator: TfliteOperator) -> None:
-    """SEGMENT_SUM, UNSORTED_SEGMENT_SUM and UNSORTED_SEGMENT_PROD: a row goes to the place of its
-    segment."""
-    data, places, result = given(operator, 0), given(operator, 1), output(operator)
-    segments = writer.constant(places, "its segments")
-    rows = writer.tensors[result].shape[:1]
-    if segments.size and not (segments.min() >= 0 and segments.max() < math.prod(rows)):
-        raise Missing("a segment lies outside of its result")
-    own = writer.tensors[places].shape
-    name = writer.add("segments", segments.astype(np.int64).reshape(*own, 1))
-    how = "mul" if operator.kind.endswith("PROD") else "add"
-    writer.write(result, _scattered(writer, result, name, writer.real(data), how))
-
-
-def _scattered(writer: Writer, result: int, places: str, updates: str, how: str) -> str:
-    target = writer.tensors[result]
-    dtype = "float32" if target.quantisation is not None else target.dtype
-    start = np.full(target.shape, how == "mul", dtype)
-    base = writer.add("start", start)
-    return writer.node("ScatterND", [base, places, updates], reduction=how)
+    if writer.is_open(result):
+        raise Missing("the size of its result depends on values")
+    name = indices_of(writer, given(operator, 0))
+    shape = writer.tensors[result].shape
+    start = writer.filled(shape, 0, writer.computed_type(result))
+    updates = writer.real(given(operator, 1))
+    writer.write(result, writer.node("ScatterND", [start, name, updates], reduction="add"))
 
 
 def _sparse_to_dense(writer: Writer, operator: TfliteOperator) -> None:
     """The default everywhere but at the indices, which have one number a dimension."""
-    result = output(operator)
-    indices = writer.constant(given(operator, 0), "its indices").astype(np.int64)
-    shape = writer.tensors[result].shape
-    default = writer.constant(given(operator, 3), "its default")
-    places = indices.reshape(-1, len(shape)) if indices.ndim != 1 else indices.reshape(-1, 1)
-    if len(shape) > 1 and indices.ndim == 1:
-        places = indices.reshape(1, -1)
-    base = writer.add("start", np.full(shape, default, default.dtype))
-    sizes = writer.add("shape", np.array([len(places)], np.int64))
-    values = writer.real(given(operator, 2))
-    each = writer.node("Expand", [values, sizes], "Expand")
-    name = writer.add("indices", places)
-    writer.write(result, writer.node("ScatterND", [base, name, each]))
+    result, indices = output(operator), given(operator, 0)
+    shape, own = writer.tensors[result].shape, writer.tensors[indices].shape
+    # either a list of indices, or one index
+    count = own[0] if len(own) == 2 or (own and len(shape) == 1) else 1
+    if not shape or (count and math.prod(own) != count * len(shape)):
+        raise Missing(f"its indices of the shape {list(own)} do not fit {len(shape)} dimensions")
+    wide, final = (
+        writer.add("shape", np.array(sizes, np.int64)) for sizes in ((count, len(shape)), shape)
+    )
+    places = writer.node("Reshape", [indices_of(writer, indices), wide], "Places")
+    base = writer.node("Expand", [writer.real(given(operator, 3)), final], "Default")
+    sizes = writer.add("shape", np.array([count], np.int64))
+    values = writer.node("Expand", [writer.real(given(operator, 2)), sizes], "Values")
+    writer.write(result, writer.node("ScatterND", [base, places, values]))
 
 
 def _one_hot(writer: Writer, operator: TfliteOperator) -> None:
@@ -120,13 +128,29 @@ def _one_hot(writer: Writer, operator: TfliteOperator) -> None:
     depth = writer.integers(given(operator, 1), "its depth")
     dtype = writer.tensors[result].dtype
     computed = dtype if dtype in ("float32", "int64") else "float32"
-    on, off = (writer.constant(given(operator, i), "its values").astype(computed) for i in (2, 3))
-    name = _indices(writer, places)
+    on, off = (given(operator, i) for i in (2, 3))
+    name = indices_of(writer, places)
     zero, end = (writer.add("end", np.array(value, np.int64)) for value in (0, depth[0]))
     outside = writer.node("Less", [name, zero], "Less")
     moved = writer.node("Where", [outside, end, name], "Where")
-    values = writer.add("values", np.array([off.item(), on.item()], computed))
-    hot = writer.node("OneHot", [moved, end, values], axis=operator.integer("Axis", -1))
+    if writer.is_constant(on) and writer.is_constant(off):
+        numbers = [writer.constant(place, "its values").item() for place in (off, on)]
+        values = writer.add("values", np.array(numbers, computed))
+    else:
+        one = writer.add("shape", np.array([1], np.int64))
+        pair = [
+            writer.node(
+                "Reshape", [cast(writer, writer.real(place), computed, side), one], f"{side}1"
+            )
+            for place, side in ((off, "Off"), (on, "On"))
+        ]
+        values = writer.node("Concat", pair, "OffOn", axis=0)
+    if writer.tensors[places].shape:
+        hot = writer.node("OneHot", [moved, end, values], axis=operator.integer("Axis", -1))
+    else:  # ONNX has at least one dimension of indices
+        line, final = (writer.add("shape", np.array([n], np.int64)) for n in (1, depth[0]))
+        one = writer.node("Reshape", [moved, line], "Line")
+        hot = writer.node("Reshape", [writer.node("OneHot", [one, end, values], "Hot"), final])
     write_as(writer, result, hot, computed)
 
 
@@ -169,8 +193,7 @@ def _bucketize(writer: Writer, operator: TfliteOperator) -> None:
     shape = writer.tensors[data].shape
     if not isinstance(ends, tuple):
         raise Missing("it has no boundaries")
-    own = writer.tensors[data].dtype
-    dtype = "float32" if writer.tensors[data].quantisation is not None else own
+    dtype = writer.computed_type(data)
     sizes = writer.add("shape", np.array([*shape, 1], np.int64))
     each = writer.node("Reshape", [writer.real(data), sizes], "Reshape")
     if not dtype.startswith("float"):
@@ -183,14 +206,22 @@ def _bucketize(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _dynamic_update_slice(writer: Writer, operator: TfliteOperator) -> None:
-    """The part begins where it still fits, as XLA has it; its elements go to their places."""
-    data, update, begin = (given(operator, i) for i in range(3))
+    update_slice(writer, operator, indices_of(writer, given(operator, 2)))
+
+
+def update_slice(writer: Writer, operator: TfliteOperator, first: str) -> None:
+    """Write the second input into the first one from the place `first` on, a vector of int64. The
+    part begins where it still fits, as XLA has it; its elements go to their places."""
+    data, update = (given(operator, i) for i in range(2))
     whole, part = (writer.tensors[place].shape for place in (data, update))
+    if whole == part:
+        writer.write(output(operator), writer.node("Identity", [writer.real(update)]))
+        return
     if len(whole) != len(part) or any(a > b for a, b in zip(part, whole, strict=True)):
         raise Missing(f"a part of the shape {list(part)} does not fit into {list(whole)}")
+    check_elements(math.prod(part) * len(part))
     grid = np.stack(np.meshgrid(*map(np.arange, part), indexing="ij"), -1).astype(np.int64)
     most = np.subtract(whole, part).astype(np.int64)
-    first = _indices(writer, begin)
     zero, last = writer.add("first", np.zeros_like(most)), writer.add("last", most)
     inside = writer.node("Min", [writer.node("Max", [first, zero], "Max"), last], "Min")
     places = writer.node("Add", [writer.add("grid", grid), inside], "Add")
@@ -244,9 +275,6 @@ RULES: Mapping[str, Rule] = {
     "GATHER_ND": _gather_nd,
     "EMBEDDING_LOOKUP": _embedding_lookup,
     "SCATTER_ND": _scatter_nd,
-    "SEGMENT_SUM": _segment_sum,
-    "UNSORTED_SEGMENT_SUM": _segment_sum,
-    "UNSORTED_SEGMENT_PROD": _segment_sum,
     "SPARSE_TO_DENSE": _sparse_to_dense,
     "ONE_HOT": _one_hot,
     "TOPK_V2": _top_k,

@@ -41,6 +41,10 @@ def write_as(
 
 
 def _compare(op: str, writer: Writer, operator: TfliteOperator) -> None:
+    first, second = (writer.tensors[given(operator, i)] for i in (0, 1))
+    scale = first.quantisation
+    if first.dtype == "int16" and scale is not None and not scale.same_as(second.quantisation):
+        raise Missing("it compares int16 of different scales, of which the runtime takes no notice")
     layout = common_layout(writer, operator)
     operands = [operand(writer, given(operator, i), layout) for i in (0, 1)]
     negated = op.startswith("Not")
@@ -74,8 +78,13 @@ def _select(writer: Writer, operator: TfliteOperator) -> None:
         decided = writer.node("Reshape", [writer.real(condition), sizes], "Condition")
     else:
         decided = operand(writer, condition, layout)
-    operands = [decided, *(operand(writer, place, layout) for place in choices)]
-    writer.write(output(operator), writer.node("Where", operands), layout)
+    first, second = (operand(writer, place, layout) for place in choices)
+    if writer.computed_type(output(operator)) == "bool":  # which onnxruntime's Where does not take
+        taken = writer.node("And", [decided, first], "Taken")
+        left = writer.node("And", [writer.node("Not", [decided], "Not"), second], "Left")
+        writer.write(output(operator), writer.node("Or", [taken, left]), layout)
+        return
+    writer.write(output(operator), writer.node("Where", [decided, first, second]), layout)
 
 
 def _cast(writer: Writer, operator: TfliteOperator) -> None:
@@ -87,14 +96,23 @@ def _cast(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _floor_div(writer: Writer, operator: TfliteOperator) -> None:
-    """Of integers (a - a mod b) / b, which is exact: the remainder has the sign of b."""
+    """Of integers, the quotient is rounded towards 0, and is one too large if there is a remainder
+    and only one of the operands is negative."""
     layout = common_layout(writer, operator)
     a, b = (operand(writer, given(operator, i), layout) for i in (0, 1))
-    if _in_integers(writer, operator):
-        whole = writer.node("Sub", [a, writer.node("Mod", [a, b], "Mod")], "Sub")
-        result = writer.node("Div", [whole, b])
-    else:
+    dtype = writer.computed_type(given(operator, 0))
+    if not _in_integers(writer, operator):
         result = writer.node("Floor", [writer.node("Div", [a, b], "Div")])
+        writer.write(output(operator), result, layout)
+        return
+    zero = writer.add("zero", np.zeros((), dtype))
+    signs = [writer.node("Less", [name, zero], "Less") for name in (a, b)]
+    exact = writer.node("Equal", [writer.node("Mod", [a, b], "Mod"), zero], "Exact")
+    lower = writer.node(
+        "And", [writer.node("Xor", signs, "Xor"), writer.node("Not", [exact], "Not")], "Lower"
+    )
+    one = cast(writer, lower, dtype, "One")
+    result = writer.node("Sub", [writer.node("Div", [a, b], "Div"), one])
     writer.write(output(operator), result, layout)
 
 
@@ -136,17 +154,100 @@ def _add_n(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _xor(writer: Writer, operator: TfliteOperator) -> None:
-    _logical("Xor", writer, operator)
+    places = [given(operator, i) for i in (0, 1)]
+    if writer.tensors[places[0]].dtype == "bool":
+        _logical("Xor", writer, operator)
+        return
+    names = [writer.stored(place) for place in places]
+    writer.write_stored(output(operator), writer.node("BitwiseXor", names))
 
 
 def _shift(writer: Writer, operator: TfliteOperator) -> None:
-    """ONNX shifts unsigned integers; signed ones would have to keep their sign."""
-    places = [given(operator, i) for i in (0, 1)]
-    dtype = writer.tensors[places[0]].dtype
-    if not dtype.startswith("uint"):
-        raise Missing(f"it shifts {dtype}, and only unsigned integers have a rule")
-    names = [writer.stored(place) for place in places]
-    writer.write_stored(output(operator), writer.node("BitShift", names, direction="RIGHT"))
+    """A shift by less than 0 bits is one by 0, and by too many one by all bits but one. ONNX shifts
+    only unsigned integers, so a signed one is divided by a power of two and rounded down."""
+    places, result = [given(operator, i) for i in (0, 1)], output(operator)
+    dtype = writer.tensors[result].dtype
+    if np.dtype(dtype).kind not in "iu":
+        raise Missing(f"it shifts {dtype}")
+    data, amount = (
+        cast(writer, writer.stored(place), "int64", f"Cast{i}") for i, place in enumerate(places)
+    )
+    least, most = (
+        writer.add("bits", np.array(value, np.int64))
+        for value in (0, 8 * np.dtype(dtype).itemsize - 1)
+    )
+    inside = writer.node("Min", [writer.node("Max", [amount, least], "Max"), most], "Min")
+    one = writer.add("one", np.ones((), np.uint64))
+    power = writer.node(
+        "BitShift", [one, cast(writer, inside, "uint64", "Bits")], "Power", direction="LEFT"
+    )
+    divisor = cast(writer, power, "int64", "Divisor")
+    rest = writer.node("Mod", [data, divisor], "Mod")  # has the sign of the divisor
+    whole = writer.node("Sub", [data, rest], "Sub")
+    shifted = writer.node("Div", [whole, divisor], "Div")
+    writer.write_stored(result, writer.node("Cast", [shifted], to=element_type(dtype)))
+
+
+def _bitcast(writer: Writer, operator: TfliteOperator) -> None:
+    """The same bits as numbers of another type; more or fewer of them where its size differs."""
+    data, result = given(operator, 0), output(operator)
+    sizes = [np.dtype(writer.tensors[place].dtype).itemsize for place in (data, result)]
+    if writer.is_constant(data):
+        values = np.ascontiguousarray(writer.constant(data, "its data"))
+        wanted = writer.tensors[result]
+        writer.fold(result, values.reshape(-1).view(wanted.dtype).reshape(wanted.shape))
+        return
+    if sizes[0] != sizes[1]:
+        raise Missing(f"it makes numbers of {sizes[1]} bytes of numbers of {sizes[0]} bytes")
+    target = element_type(writer.tensors[result].dtype)
+    writer.write_stored(result, writer.node("BitCast", [writer.stored(data)], to=target))
+
+
+def _arc_tangent(writer: Writer, operator: TfliteOperator) -> None:
+    """ATAN2: the angle of a point in all four quadrants.
+
+    The arc tangent of y / x is that angle on the right; on the left it is half a turn off. The
+    signs of zeros and infinities count, as in C, but a result of -0 becomes 0.
+    """
+    layout = common_layout(writer, operator)
+    y, x = (operand(writer, given(operator, i), layout) for i in (0, 1))
+    dtype = writer.tensors[output(operator)].dtype
+    if dtype != "float32":
+        raise Missing(f"it computes {dtype}, and onnxruntime has no arc tangent of that type")
+
+    def number(value: float) -> str:
+        return writer.add("number", np.array(value, dtype))
+
+    zero, turn = number(0.0), number(np.pi)
+
+    def is_negative(name: str, suffix: str) -> str:
+        """Return whether the sign is set: -0 has a negative reciprocal."""
+        below = writer.node("Less", [name, zero], f"{suffix}Below")
+        inverse = writer.node("Reciprocal", [name], f"{suffix}Inverse")
+        inverted = writer.node("Less", [inverse, zero], f"{suffix}InverseBelow")
+        return writer.node("Or", [below, inverted], f"{suffix}Negative")
+
+    both_infinite = writer.node(
+        "And", [writer.node("IsInf", [y], "YInfinite"), writer.node("IsInf", [x], "XInfinite")],
+        "Infinite",
+    )  # fmt: skip
+    both_zero = writer.node(
+        "And",
+        [writer.node("Equal", [y, zero], "YZero"), writer.node("Equal", [x, zero], "XZero")],
+        "Zero",
+    )
+    signs = [writer.node("Sign", [name], f"{side}Sign") for name, side in ((y, "Y"), (x, "X"))]
+    quotient = writer.node("Div", [y, x], "Quotient")
+    diagonal = writer.node("Div", signs, "Diagonal")
+    quotient = writer.node("Where", [both_infinite, diagonal, quotient], "WithInfinite")
+    quotient = writer.node("Where", [both_zero, y, quotient], "WithZero")
+    right = writer.node("Atan", [quotient], "Right")
+    half = writer.node(
+        "Where", [is_negative(y, "Y"), writer.node("Neg", [turn], "Back"), turn], "HalfTurn"
+    )
+    left = writer.node("Add", [right, half], "Left")
+    # Of zeros, the quotient was replaced by y, whose sign the half turn has.
+    writer.write(output(operator), writer.node("Where", [is_negative(x, "X"), left, right]), layout)
 
 
 RULES: Mapping[str, Rule] = {
@@ -162,6 +263,8 @@ RULES: Mapping[str, Rule] = {
     "LOGICAL_NOT": partial(_logical, "Not"),
     "BITWISE_XOR": _xor,
     "RIGHT_SHIFT": _shift,
+    "BITCAST": _bitcast,
+    "ATAN2": _arc_tangent,
     "SELECT": _select,
     "SELECT_V2": _select,
     "CAST": _cast,

@@ -20,6 +20,9 @@ from tilewright.networks.tflite.file import Shape, TfliteOperator
 from tilewright.networks.tflite.products import is_in_order
 from tilewright.networks.tflite.writer import FILED, FIRST, Missing, TfliteLayout, Writer
 
+FURTHEST = np.iinfo(np.int32).max
+"""Beyond the last element of any axis, and its negative before the first one."""
+
 
 def move(
     writer: Writer, data: int, result: int, add: Callable[[str], str],
@@ -35,9 +38,47 @@ def move(
         writer.write(result, add(writer.real(data, read)), written)
 
 
+def result_sizes(writer: Writer, result: int, sizes: int) -> str:
+    """Return the shape of a result as a tensor of int64: a constant where it is known, or else what
+    the operator reads at the place `sizes`."""
+    if not writer.is_open(result):
+        return writer.add("shape", np.array(writer.tensors[result].shape, np.int64))
+    if writer.is_constant(sizes):
+        return writer.add("shape", writer.constant(sizes, "its shape").astype(np.int64).ravel())
+    if not writer.is_known(sizes):  # a branch made the result's size depend on values only now
+        raise Missing("its shape is computed behind a branch")
+    return writer.node("Cast", [writer.stored(sizes)], "Shape", to=7)  # int64
+
+
+def _reshape_open(writer: Writer, operator: TfliteOperator) -> None:
+    """RESHAPE, SQUEEZE, EXPAND_DIMS of data whose size depends on values."""
+    data, result = given(operator, 0), operator.outputs[0]
+    rank = len(writer.tensors[data].shape)
+    if operator.kind == "RESHAPE":
+        if len(operator.inputs) > 1:
+            sizes = result_sizes(writer, result, given(operator, 1))
+        else:
+            wanted = operator.options.get("NewShape", ())
+            sizes = writer.add("shape", np.array(wanted, np.int64))
+        move(writer, data, result, lambda name: writer.node("Reshape", [name, sizes]))
+        return
+    if operator.kind == "EXPAND_DIMS":
+        op, axes = "Unsqueeze", writer.integers(given(operator, 1), "its axis")
+    else:
+        op, dims = "Squeeze", operator.options.get("SqueezeDims", ())
+        axes = list(dims) if isinstance(dims, tuple) else []
+        if not axes:
+            raise Missing(f"it removes any of {rank} dimensions whose sizes depend on values")
+    places = writer.add("axes", np.array(axes, np.int64))
+    move(writer, data, result, lambda name: writer.node(op, [name, places]))
+
+
 def _reshape(writer: Writer, operator: TfliteOperator) -> None:
     """RESHAPE, SQUEEZE, EXPAND_DIMS: the result's shape says it all."""
     data, result = given(operator, 0), operator.outputs[0]
+    if writer.is_open(data) or writer.is_open(result):
+        _reshape_open(writer, operator)
+        return
     own, wanted = writer.tensors[data].shape, writer.tensors[result].shape
     if math.prod(own) != math.prod(wanted):
         raise Missing(f"it makes {list(wanted)} of {list(own)}, which has other numbers")
@@ -114,9 +155,12 @@ def _pack(writer: Writer, operator: TfliteOperator) -> None:
     if not -len(shape) <= axis < len(shape):
         raise Missing(f"it joins along the axis {axis} of {len(shape)} dimensions")
     one = [1 if i == axis % len(shape) else size for i, size in enumerate(shape)]
-    sizes = writer.add("shape", np.array(one, np.int64))
+    op, numbers = "Reshape", one
+    if writer.is_open(output(operator)):
+        op, numbers = "Unsqueeze", [axis % len(shape)]
+    sizes = writer.add("shape", np.array(numbers, np.int64))
     parts = [
-        writer.node("Reshape", [writer.real(given(operator, i)), sizes], "Reshape")
+        writer.node(op, [writer.real(given(operator, i)), sizes], op)
         for i in range(len(operator.inputs))
     ]
     finish(writer, operator, writer.node("Concat", parts, axis=axis % len(shape)))
@@ -137,9 +181,9 @@ def _strided_slice(writer: Writer, operator: TfliteOperator) -> None:
     }
     places = _axes_of_ranges(len(shape), len(begins), masks["Ellipsis"], masks["NewAxis"])
     kept: list[tuple[int, int, int]] = []
-    axes = []
+    axes, shrunk = [], []
     for i, axis in places:
-        size, step = shape[axis], steps[i]
+        size, step = FURTHEST if writer.is_open(data) else shape[axis], steps[i]
         begin, end = begins[i], ends[i]
         if operator.integer("Offset"):
             end += begin  # counted from the first element
@@ -148,13 +192,16 @@ def _strided_slice(writer: Writer, operator: TfliteOperator) -> None:
         if masks["End"] >> i & 1:
             end = size if step > 0 else -size - 1
         if masks["ShrinkAxis"] >> i & 1:
-            begin += size if begin < 0 else 0
-            end, step = begin + 1, 1
+            begin += size if begin < 0 and not writer.is_open(data) else 0
+            end, step = begin + 1 or FURTHEST, 1  # behind the last one, -1, there is no end
+            shrunk.append(axis)
         kept.append((begin, end, step))
         axes.append(axis)
     keeps_rank = not masks["ShrinkAxis"] and not masks["NewAxis"]
     begins, ends, steps = ([each[k] for each in kept] for k in range(3))
-    _sliced(writer, operator, begins, ends, steps, axes, keeps_rank=keeps_rank)
+    if writer.is_open(data) and not keeps_rank and masks["NewAxis"]:
+        raise Missing("it adds an axis to data whose size depends on values")
+    _sliced(writer, operator, begins, ends, steps, axes, shrunk=shrunk if not keeps_rank else None)
 
 
 def _axes_of_ranges(rank: int, count: int, ellipsis: int, new_axes: int) -> list[tuple[int, int]]:
@@ -173,25 +220,28 @@ def _axes_of_ranges(rank: int, count: int, ellipsis: int, new_axes: int) -> list
 
 
 def _slice(writer: Writer, operator: TfliteOperator) -> None:
-    shape = writer.tensors[given(operator, 0)].shape
+    data = given(operator, 0)
+    shape, is_open = writer.tensors[data].shape, writer.is_open(data)
     begins = writer.integers(given(operator, 1), "its first elements")
     sizes = writer.integers(given(operator, 2), "its size")
     if not len(begins) == len(sizes) == len(shape):
         raise Missing("its ranges do not fit its data")
     ends = [
-        length if size < 0 else begin + size
+        begin + size if size >= 0 else FURTHEST if is_open else length
         for begin, size, length in zip(begins, sizes, shape, strict=True)
     ]
     axes = list(range(len(ends)))
-    _sliced(writer, operator, begins, ends, [1] * len(ends), axes, keeps_rank=True)
+    _sliced(writer, operator, begins, ends, [1] * len(ends), axes)
 
 
 def _sliced(
     writer: Writer, operator: TfliteOperator, begins: Sequence[int], ends: Sequence[int],
-    steps: Sequence[int], sliced: Sequence[int], *, keeps_rank: bool,
+    steps: Sequence[int], sliced: Sequence[int], *, shrunk: Sequence[int] | None = None,
 ) -> None:  # fmt: skip
+    """Add a Slice. `shrunk` are axes of length 1 to remove; if it is given, the result's shape
+    may also have new axes."""
     data, result = given(operator, 0), output(operator)
-    shape = writer.tensors[data].shape
+    shape, keeps_rank = writer.tensors[data].shape, shrunk is None
     layout = writer.layout(data) if keeps_rank and len(shape) == 4 else FILED
     axes = [layout.axis(axis, len(shape)) for axis in sliced]
     ranges = [
@@ -201,8 +251,11 @@ def _sliced(
 
     def part_of(name: str) -> str:
         part = writer.node("Slice", [name, *ranges])
-        if keeps_rank:
+        if shrunk is None:
             return part
+        if writer.is_open(result):
+            removed = writer.add("axes", np.array(shrunk, np.int64))
+            return writer.node("Squeeze", [part, removed], "Squeeze")
         sizes = writer.add("shape", np.array(writer.tensors[result].shape, np.int64))
         return writer.node("Reshape", [part, sizes], "Reshape")
 

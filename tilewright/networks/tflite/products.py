@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -47,12 +47,11 @@ def _conv(writer: Writer, operator: TfliteOperator) -> None:
     data, weight = given(operator, 0), given(operator, 1)
     _, height, width, channels = shape_of(writer, data, 4, "its data")
     first, *kernel, last = shape_of(writer, weight, 4, "its weights")
-    values = writer.constant(weight, "its weights")
     if operator.kind == "CONV_2D":
-        values, axis, groups = values.transpose(0, 3, 1, 2), {0: 0, 3: 1}, channels // last
+        order, axis, groups = (0, 3, 1, 2), {0: 0, 3: 1}, channels // last
         fits = groups * last == channels and first % max(groups, 1) == 0
     else:
-        values, axis, groups = values.transpose(3, 0, 1, 2), {3: 0}, channels
+        order, axis, groups = (3, 0, 1, 2), {3: 0}, channels
         fits = first == 1 and last % channels == 0
     if not fits:
         raise Missing(f"its weights do not fit {channels} channels of data")
@@ -61,7 +60,7 @@ def _conv(writer: Writer, operator: TfliteOperator) -> None:
     size = (kernel[0], kernel[1])
     inputs = [
         writer.real(data, FIRST),
-        writer.weight(weight, values, _channel_axis(writer, weight, axis), "weight"),
+        turned_weights(writer, weight, order, _channel_axis(writer, weight, axis)),
         *bias(writer, operator, 2),
     ]
     result = writer.node(
@@ -69,6 +68,15 @@ def _conv(writer: Writer, operator: TfliteOperator) -> None:
         pads=pads(operator, (height, width), size, strides, dilations),
     )  # fmt: skip
     finish(writer, operator, result, FIRST)
+
+
+def turned_weights(writer: Writer, weight: int, order: Sequence[int], axis: int = 0) -> str:
+    """Return weights as ONNX has them, with their axes in another order, in which the scales of
+    channels lie along `axis`. Weights may be constants or computed."""
+    if writer.is_constant(weight):
+        values = writer.constant(weight, "its weights").transpose(order)
+        return writer.weight(weight, values, axis, "weight")
+    return writer.node("Transpose", [writer.real(weight)], "weight", perm=list(order))
 
 
 def _transposed_conv(writer: Writer, operator: TfliteOperator) -> None:
@@ -87,10 +95,9 @@ def _transposed_conv(writer: Writer, operator: TfliteOperator) -> None:
         extra.append(wanted[i + 1] - full + total)
     if any(not 0 <= rest < max(strides[i], 1) for i, rest in enumerate(extra)):
         raise Missing(f"its result's size {list(wanted)} does not follow from its strides")
-    values = writer.constant(weight, "its weights").transpose(3, 0, 1, 2)
     axis = _channel_axis(writer, weight, {0: 1, 3: 0})
     inputs = [
-        writer.real(data, FIRST), writer.weight(weight, values, axis, "weight"),
+        writer.real(data, FIRST), turned_weights(writer, weight, (3, 0, 1, 2), axis),
         *bias(writer, operator, 3, 2),
     ]  # fmt: skip
     result = writer.node(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,7 +11,8 @@ from tilewright.networks.tflite import elementwise, logic, moves
 from tilewright.networks.tflite.elementwise import Rule, given, output
 from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.moves import move
-from tilewright.networks.tflite.writer import Missing, Writer
+from tilewright.networks.tflite.windows import dilate
+from tilewright.networks.tflite.writer import Missing, Writer, check_elements
 
 COMPARISONS = ("Equal", "NotEqual", "GreaterOrEqual", "Greater", "LessOrEqual", "Less")
 """`StablehloComparisonDirection` of the schema, by number."""
@@ -55,15 +57,21 @@ def _slice(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _pad(writer: Writer, operator: TfliteOperator) -> None:
-    """Negative amounts cut; amounts between elements have no rule."""
+    """Negative amounts cut; padding between elements moves them apart."""
     data = given(operator, 0)
-    rank = len(writer.tensors[data].shape)
-    if any(_numbers(operator, "InteriorPadding", rank)):
-        raise Missing("padding between elements has no rule")
-    low, high = (_numbers(operator, f"EdgePadding{end}", rank) for end in ("Low", "High"))
+    shape = writer.tensors[data].shape
+    low, high, interior = (
+        _numbers(operator, option, len(shape))
+        for option in ("EdgePaddingLow", "EdgePaddingHigh", "InteriorPadding")
+    )
+    name, filling = writer.real(data), writer.real(given(operator, 1))
+    if any(interior):
+        dilations = [amount + 1 for amount in interior]
+        pads = list(zip(low, high, strict=True))
+        writer.write(output(operator), dilate(writer, name, shape, dilations, filling, pads))
+        return
     amounts = writer.add("pads", np.array([*low, *high], np.int64))
-    filling = writer.real(given(operator, 1))
-    writer.write(output(operator), writer.node("Pad", [writer.real(data), amounts, filling]))
+    writer.write(output(operator), writer.node("Pad", [name, amounts, filling]))
 
 
 def _broadcast(writer: Writer, operator: TfliteOperator) -> None:
@@ -73,6 +81,8 @@ def _broadcast(writer: Writer, operator: TfliteOperator) -> None:
     places = operator.options.get("BroadcastDimensions", ())
     if not isinstance(places, tuple) or len(places) != len(own) or list(places) != sorted(places):
         raise Missing("its dimensions do not fit its data")
+    if any(not 0 <= place < len(wanted) for place in places):
+        raise Missing(f"its result has no dimensions {list(places)}")
     shape = [1] * len(wanted)
     for place, size in zip(places, own, strict=True):
         shape[place] = size
@@ -107,6 +117,7 @@ def _iota(writer: Writer, operator: TfliteOperator) -> None:
     shape, axis = writer.tensors[result].shape, operator.integer("IotaDimension")
     if not 0 <= axis < len(shape):
         raise Missing(f"its axis is {axis}, of {len(shape)} dimensions")
+    check_elements(math.prod(shape))
     values = np.broadcast_to(np.arange(shape[axis]).reshape(-1, *[1] * (len(shape) - axis - 1)),
                              shape)  # fmt: skip
     writer.fold(result, values.astype(writer.tensors[result].dtype))
@@ -120,6 +131,33 @@ def _remainder(writer: Writer, operator: TfliteOperator) -> None:
     """It has the sign of the dividend."""
     names = [writer.real(given(operator, i)) for i in (0, 1)]
     writer.write(output(operator), writer.node("Mod", names, fmod=1))
+
+
+def _shift_left(writer: Writer, operator: TfliteOperator) -> None:
+    """ONNX shifts unsigned integers only, and a shift by all bits or more gives 0."""
+    places, result = [given(operator, i) for i in (0, 1)], output(operator)
+    dtype = writer.tensors[result].dtype
+    if np.dtype(dtype).kind not in "iu":
+        raise Missing(f"it shifts {dtype}")
+    names = [
+        logic.cast(writer, writer.stored(place), "uint64", f"Cast{i}")
+        for i, place in enumerate(places)
+    ]
+    shifted = writer.node("BitShift", names, "Shift", direction="LEFT")
+    shifted = logic.cast(writer, shifted, "int64", "Signed")  # onnxruntime's Where has no uint64
+    bits = writer.add("bits", np.array(8 * np.dtype(dtype).itemsize, np.uint64))
+    fits = writer.node("Less", [names[1], bits], "Fits")
+    zero = writer.add("zero", np.zeros((), np.int64))
+    kept = writer.node("Where", [fits, shifted, zero], "Kept")
+    writer.write_stored(result, writer.node("Cast", [kept], to=logic.element_type(dtype)))
+
+
+def _cube_root(writer: Writer, operator: TfliteOperator) -> None:
+    data = writer.real(given(operator, 0))
+    third = writer.add("third", np.array(1 / 3, writer.tensors[given(operator, 0)].dtype))
+    size = writer.node("Pow", [writer.node("Abs", [data], "Abs"), third], "Pow")
+    sign = writer.node("Sign", [data], "Sign")
+    writer.write(output(operator), writer.node("Mul", [sign, size]))
 
 
 RULES: Mapping[str, Rule] = {
@@ -146,5 +184,7 @@ RULES: Mapping[str, Rule] = {
     "STABLEHLO_COMPARE": _compare,
     "STABLEHLO_IOTA": _iota,
     "STABLEHLO_REMAINDER": _remainder,
+    "STABLEHLO_SHIFT_LEFT": _shift_left,
+    "STABLEHLO_CBRT": _cube_root,
     "STABLEHLO_TANH": _tanh,
 }  # fmt: skip

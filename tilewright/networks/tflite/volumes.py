@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from tilewright.networks.tflite.elementwise import Rule, finish, given, output
 from tilewright.networks.tflite.file import Shape, TfliteOperator
-from tilewright.networks.tflite.products import bias, shape_of
+from tilewright.networks.tflite.products import bias, shape_of, turned_weights
 from tilewright.networks.tflite.writer import Missing, Writer
 
 SIDES = "DHW"
@@ -30,9 +30,9 @@ def _conv(writer: Writer, operator: TfliteOperator) -> None:
         begins.append(total // 2)
         ends.append(total - total // 2)
     turned = writer.node("Transpose", [writer.real(data)], "First", perm=list(CHANNELS_FIRST))
-    weights = writer.constant(weight, "its weights").transpose(4, 3, 0, 1, 2)
+    weights = turned_weights(writer, weight, (4, 3, 0, 1, 2))
     summed = writer.node(
-        "Conv", [turned, writer.weight(weight, weights, 0, "weight"), *bias(writer, operator, 2)],
+        "Conv", [turned, weights, *bias(writer, operator, 2)],
         "Conv", kernel_shape=kernel, strides=strides, dilations=dilations, pads=begins + ends,
     )  # fmt: skip
     finish(writer, operator, writer.node("Transpose", [summed], perm=list(CHANNELS_LAST)))
@@ -56,10 +56,10 @@ def _transposed_conv(writer: Writer, operator: TfliteOperator) -> None:
     ):
         raise Missing(f"its result's size {list(wanted)} does not follow from its strides")
     turned = writer.node("Transpose", [writer.real(data)], "First", perm=list(CHANNELS_FIRST))
-    weights = writer.constant(weight, "its weights").transpose(4, 3, 0, 1, 2)
+    weights = turned_weights(writer, weight, (4, 3, 0, 1, 2))
     summed = writer.node(
         "ConvTranspose",
-        [turned, writer.weight(weight, weights, 0, "weight"), *bias(writer, operator, 3, 2)],
+        [turned, weights, *bias(writer, operator, 3, 2)],
         "ConvTranspose", kernel_shape=kernel, strides=strides, dilations=dilations,
         pads=begins + ends, output_padding=extra,
     )  # fmt: skip

@@ -8,14 +8,15 @@ asks for it, so the transpositions between two convolutions never arise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from tilewright.core.sanitize import printable
 from tilewright.networks.errors import ModelFileError
@@ -24,8 +25,35 @@ from tilewright.networks.tflite.graph import GraphBuilder
 
 FOREIGN = "tflite"
 """Domain of operators that have no rule here: they stand in the graph as the file has them."""
-OPSET, OPSET_16_BITS = 17, 21  # DequantizeLinear of int16 begins with 21
+OPSET = 17
+OPSET_16_BITS = 21
+"""The version from which on DequantizeLinear takes int16."""
+OPSETS: Mapping[str, int] = {
+    "BITWISE_XOR": 21, "UNSORTED_SEGMENT_MAX": 21, "UNSORTED_SEGMENT_MIN": 21,
+    "STABLEHLO_SCATTER": 21, "BITCAST": 26,
+}  # fmt: skip
+"""The versions that have ONNX's BitwiseXor, ScatterND with a maximum, and BitCast."""
+WIDENED: Mapping[str, Mapping[str, str]] = {
+    **{
+        kind: {"int16": "int32", "uint16": "int32"}
+        for kind in (
+            "MAXIMUM", "MINIMUM", "REDUCE_MAX", "REDUCE_MIN", "PAD", "PADV2", "MIRROR_PAD",
+            "MATRIX_DIAG", "MATRIX_SET_DIAG", "SELECT", "SELECT_V2", "STABLEHLO_MAXIMUM",
+            "STABLEHLO_MINIMUM", "STABLEHLO_SELECT", "STABLEHLO_CLAMP", "STABLEHLO_PAD",
+        )
+    },
+    "ARG_MAX": {"bool": "int32", "int16": "int32"},
+    "ARG_MIN": {"bool": "int32", "int16": "int32"},
+    "RESIZE_NEAREST_NEIGHBOR": {"int16": "float32"},
+}  # fmt: skip
+"""By operator, the element types for which onnxruntime lacks what it becomes, each with a type that
+holds all of its values."""
 IR_VERSION = 10
+MAX_INNER_OPERATORS = 10_000
+MAX_FILLED = 1 << 16
+MAX_ELEMENTS = 1 << 24
+"""The most elements of a constant that is made for an operator: a file of a few bytes could ask for
+any number."""
 
 
 class TfliteLayout(Enum):
@@ -54,6 +82,29 @@ class Missing(Exception):
     """Why an operator cannot be expressed."""
 
 
+def check_elements(count: int) -> None:
+    """Raise `Missing` for constants of more elements than are made for one operator."""
+    if count > MAX_ELEMENTS:
+        raise Missing(f"it takes {count} places, and at most {MAX_ELEMENTS} are listed")
+
+
+class OperatorBudget:
+    """Bounds the operators of graphs that are executed inside others.
+
+    Graphs that execute each other could make a file of a few kilobytes ask for more operators than
+    any memory holds.
+    """
+
+    def __init__(self) -> None:
+        self._left = MAX_INNER_OPERATORS
+
+    def spend(self, operators: int) -> None:
+        """Count operators. Raises `Missing` if there are too many."""
+        self._left -= operators + 1
+        if self._left < 0:
+            raise Missing(f"its graphs have more than {MAX_INNER_OPERATORS} operators")
+
+
 class Writer:
     """Operators ask it for their inputs, add nodes and give it their results.
 
@@ -61,33 +112,58 @@ class Writer:
     tensors of four dimensions.
     """
 
-    def __init__(self, source: TfliteGraph) -> None:
+    def __init__(
+        self, source: TfliteGraph, outer: Writer | None = None, *, inline: bool = False
+    ) -> None:
+        """Begin the graph of a file, or of a graph that an operator of `outer` executes.
+
+        `inline` writes the nodes of that operator's graph among those of `outer`. Otherwise they
+        make a graph of their own, which may read tensors of `outer`.
+        """
         self.tensors = source.tensors
-        self._source = source
-        self._values = {i: t.data for i, t in enumerate(source.tensors) if t.data is not None}
-        self._graph = GraphBuilder()
-        self._infos: dict[str, onnx.ValueInfoProto] = {}
+        self.source = source
+        self.subgraphs: Mapping[int, TfliteGraph] = (
+            source.subgraphs if outer is None else outer.subgraphs
+        )
+        self._values = _constants(source)
+        self.opset: int = _opset(source) if outer is None else outer.opset
+        self._graph: GraphBuilder
+        self._infos: dict[str, onnx.ValueInfoProto]
+        if outer is not None and inline:
+            self._graph, self._infos = outer._graph, outer._infos
+        else:
+            self._graph = GraphBuilder(None if outer is None else outer._graph)
+            self._infos = {}
+        self.depth: int = 0 if outer is None else outer.depth + 1
+        self.budget: OperatorBudget = OperatorBudget() if outer is None else outer.budget
+        self.derived: set[int] = set()
+        """Computed tensors whose values follow from constants and from shapes."""
+        self._complex: set[int] = set()
+        self._open: set[int] = set()
         self._stored: dict[tuple[int, TfliteLayout], str] = {}
         self._real: dict[tuple[int, TfliteLayout], str] = {}
         self._operator, self._in_floats, self._first = "", False, 0
+        self._wide: Mapping[str, str] = {}
         self._written_by: dict[int, str] = {}
-        ends = dict.fromkeys((*source.inputs, *source.outputs))
-        self._names = {
-            i: self._graph.tensor_names.free(self.tensors[i].name or f"tensor{i}") for i in ends
-        }
-        for place in source.inputs:
-            self._stored[place, FILED] = self._names[place]
+        self._names: dict[int, str] = {}
+        if outer is None:
+            for place in dict.fromkeys((*source.inputs, *source.outputs)):
+                self._names[place] = self._graph.tensor_names.free(
+                    self.tensors[place].name or f"tensor{place}"
+                )
+            for place in source.inputs:
+                self._stored[place, FILED] = self._names[place]
 
     @property
-    def opset(self) -> int:
-        """The version of ONNX's operators to write."""
-        wide = any(t.quantisation is not None and t.dtype == "int16" for t in self.tensors)
-        return OPSET_16_BITS if wide else OPSET
+    def operator(self) -> str:
+        """The name of the operator that is being written."""
+        return self._operator
 
-    def begin(self, operator: str, *, in_floats: bool = False) -> None:
+    def begin(self, operator: str, kind: str = "", *, in_floats: bool = False) -> None:
         """What follows belongs to an operator of this name. One that computes `in_floats` reads
         the real values of constants that are stored as integers."""
         self._operator, self._in_floats = operator, in_floats
+        self._wide = WIDENED.get(kind, {})
         self._first = len(self._graph.nodes)
 
     # what operators read
@@ -135,8 +211,26 @@ class Writer:
             self._stored[place, layout] = self._turn(place, layout, self._stored[place, native])
         return self._stored[place, layout]
 
+    def computed_type(self, place: int) -> str:
+        """The NumPy type in which the current operator computes a tensor."""
+        tensor = self.tensors[place]
+        if tensor.quantisation is not None:
+            return "float32"
+        return self._wide.get(tensor.dtype, tensor.dtype)
+
     def real(self, place: int, layout: TfliteLayout = FILED) -> str:
-        """The tensor as real numbers."""
+        """The tensor as real numbers, in its computed type."""
+        name, tensor = self._real_form(place, layout), self.tensors[place]
+        is_wide = tensor.quantisation is None and tensor.dtype in self._wide
+        if is_wide and place not in self._values:  # a constant is wide already
+            return self._cast(name, self._wide[tensor.dtype])
+        return name
+
+    def _cast(self, name: str, dtype: str) -> str:
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return self.node("Cast", [name], "Cast", to=int(kind))
+
+    def _real_form(self, place: int, layout: TfliteLayout) -> str:
         tensor = self.tensors[place]
         if place in self._values:
             axis = 0 if tensor.quantisation is None else tensor.quantisation.axis
@@ -157,7 +251,7 @@ class Writer:
         tensor = self.tensors[place]
         name = f"{self._operator}/{role}" if role else tensor.name
         if tensor.quantisation is None or values.dtype.kind == "f":
-            return self.add(name, values)
+            return self.add(name, values.astype(self._wide.get(values.dtype.name, values.dtype)))
         moved = TfliteQuantisation(
             tensor.quantisation.scales, tensor.quantisation.zero_points, axis
         )
@@ -168,6 +262,14 @@ class Writer:
     def add(self, name: str, values: NDArray[Any] | np.generic) -> str:
         """A constant of any shape; returns its name, which begins with `name`."""
         return self._graph.constant(name, values)
+
+    def filled(self, shape: Shape, value: float | int, dtype: str) -> str:
+        """A constant with the same value everywhere; a large one is made when the model runs."""
+        if math.prod(shape) <= MAX_FILLED:
+            return self.add("start", np.full(shape, value, dtype))
+        sizes = self.add("shape", np.array(shape, np.int64))
+        number = numpy_helper.from_array(np.full(1, value, dtype))
+        return self.node("ConstantOfShape", [sizes], "Start", value=number)
 
     # what operators write
 
@@ -192,6 +294,80 @@ class Writer:
         """The tensor is a constant, in its shape."""
         self._values[place] = values
 
+    # graphs inside operators
+
+    def bind(self, place: int, outer: Writer, argument: int) -> None:
+        """Let an input of this graph be a tensor of the graph around it."""
+        if argument in outer._values:
+            self._values[place] = outer._values[argument]
+        else:
+            self._stored[place, FILED] = outer.stored(argument)
+        if argument in outer.derived:
+            self.derived.add(place)
+        if outer.is_open(argument):
+            self._open.add(place)
+
+    def bind_stored(self, place: int, name: str) -> None:
+        """Let an input of this graph be a tensor of that name, which has it as it is stored."""
+        self._stored[place, FILED] = name
+
+    def declare(self, place: int) -> onnx.ValueInfoProto:
+        """Let an input of this graph be one of the ONNX graph; returns its name and type."""
+        name = self._graph.tensor_names.free(self.tensors[place].name or f"tensor{place}")
+        self._stored[place, FILED] = name
+        return self._info(place, FILED, name)
+
+    def declare_scalar(self, name: str, dtype: str) -> onnx.ValueInfoProto:
+        """Return an input of the ONNX graph that is no tensor of the file, under a free name."""
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        free = self._graph.tensor_names.free(f"{self._operator}/{name}")
+        return helper.make_tensor_value_info(free, kind, ())
+
+    def inner_graph(
+        self,
+        inputs: Sequence[onnx.ValueInfoProto],
+        results: Sequence[tuple[str, str, Sequence[int | None]]],
+    ) -> onnx.GraphProto:
+        """Return the finished ONNX graph of an operator's graph. `results` are the names, NumPy
+        types and shapes of its outputs; None is a size that depends on values."""
+        outputs = []
+        for name, dtype, shape in results:
+            output = self._graph.node("Identity", [name], f"{self._operator}/output")
+            kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+            outputs.append(helper.make_tensor_value_info(output, kind, shape))
+        nodes = self._graph.needed([info.name for info in outputs])
+        made = {name for node in nodes for name in node.output}
+        return helper.make_graph(
+            nodes, self._operator, list(inputs), outputs, self._graph.constants(nodes),
+            value_info=[info for name, info in self._infos.items() if name in made],
+        )  # fmt: skip
+
+    # sizes that depend on values, and complex numbers
+
+    def is_open(self, place: int) -> bool:
+        """Whether the size of a tensor depends on values, so that its shape here says only how
+        many dimensions it has."""
+        return place in self._open
+
+    def set_open(self, places: Iterable[int]) -> None:
+        """Note that the sizes of tensors depend on values."""
+        self._open.update(places)
+
+    def is_derived(self, place: int) -> bool:
+        """Whether the values of a tensor follow from constants and from shapes."""
+        return place in self._values or place in self.derived
+
+    def is_complex(self, place: int) -> bool:
+        """Whether a tensor of complex numbers is there, as pairs of real numbers."""
+        return place in self._complex
+
+    def write_complex(self, place: int, result: str) -> None:
+        """The tensor is this result, (…, 2): real and imaginary parts."""
+        if place in self._names:
+            raise Missing("its complex numbers are an output of the network, and ONNX has none")
+        self._complex.add(place)
+        self.write_stored(place, result)
+
     def foreign(self, kind: str, inputs: Sequence[int], outputs: Sequence[int]) -> str:
         """Let an operator without a rule stand in the graph as it is; returns its node's name."""
         self._graph.rename_nodes(self._operator, self._first)  # of a rule that gave up
@@ -199,12 +375,24 @@ class Writer:
         read = ["" if self._is_state(place) else self.stored(place) for place in inputs]
         written = []
         for place in outputs:
+            if self._written_by.get(place) == self._operator:  # before its rule gave up
+                self._forget(place)
             self._begin_writing(place, FILED)
             self._stored[place, FILED] = self._named(place, FILED)
             written.append(self._stored[place, FILED])
         node = helper.make_node(printable(kind), read, written, domain=FOREIGN)
         self._graph.append(node, self._operator)
         return str(node.name)
+
+    def _forget(self, place: int) -> None:
+        """Take back what the current operator has written."""
+        names = set()
+        for layout in TfliteLayout:
+            for forms in (self._stored, self._real):
+                if (place, layout) in forms:
+                    names.add(forms.pop((place, layout)))
+        self._graph.drop(names, self._first)
+        self._values.pop(place, None)
 
     def _is_state(self, place: int) -> bool:
         return place < 0 or (self.tensors[place].is_variable and not self.is_known(place))
@@ -217,6 +405,8 @@ class Writer:
         for."""
         self._begin_writing(place, layout)
         self._check_scale(place)
+        if self.tensors[place].quantisation is None and self.tensors[place].dtype in self._wide:
+            result = self._cast(result, self.tensors[place].dtype)
         if self.tensors[place].quantisation is None:
             self._stored[place, layout] = self._call(place, layout, result)
         elif exact:
@@ -231,18 +421,18 @@ class Writer:
 
     def model(self) -> onnx.ModelProto:
         """The finished graph."""
-        for place in dict.fromkeys(self._source.outputs):
+        for place in dict.fromkeys(self.source.outputs):
             stored, name = self.stored(place), self._names[place]
             if stored != name:
                 self._graph.append(
                     helper.make_node("Identity", [stored], [name]), f"{name}/Identity"
                 )
-        nodes = self._graph.needed([self._names[place] for place in self._source.outputs])
+        nodes = self._graph.needed([self._names[place] for place in self.source.outputs])
         made = {name for node in nodes for name in node.output} - set(self._names.values())
         graph = helper.make_graph(
             nodes, "tflite",
-            [self._info(place, FILED) for place in dict.fromkeys(self._source.inputs)],
-            [self._info(place, FILED) for place in dict.fromkeys(self._source.outputs)],
+            [self._info(place, FILED) for place in dict.fromkeys(self.source.inputs)],
+            [self._info(place, FILED) for place in dict.fromkeys(self.source.outputs)],
             self._graph.constants(nodes),
             value_info=[info for name, info in self._infos.items() if name in made],
         )  # fmt: skip
@@ -289,7 +479,7 @@ class Writer:
         if len(shape) != 4:
             raise Missing(f"its data have {len(shape)} dimensions, not those of an image")
         base = self._written_by.get(place, self.tensors[place].name)
-        if shape[3] == 1 or shape[1] * shape[2] == 1:
+        if not self.is_open(place) and (shape[3] == 1 or shape[1] * shape[2] == 1):
             sizes = self.add(f"{base}/shape", np.array(layout.of(shape), np.int64))
             result = self._graph.node("Reshape", [stored, sizes], f"{base}/reshape")
         else:
@@ -346,12 +536,37 @@ class Writer:
 
     def _info(self, place: int, layout: TfliteLayout, name: str = "") -> onnx.ValueInfoProto:
         tensor = self.tensors[place]
+        if place in self._complex:
+            return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (*tensor.shape, 2))
         if not tensor.dtype:
             return helper.make_empty_tensor_value_info(name or self._names[place])
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
-        return helper.make_tensor_value_info(
-            name or self._names[place], kind, layout.of(tensor.shape)
-        )
+        shape: Sequence[int | None] = layout.of(tensor.shape)
+        if place in self._open:
+            shape = [None] * len(shape)
+        return helper.make_tensor_value_info(name or self._names[place], kind, shape)
+
+
+def _constants(source: TfliteGraph) -> dict[int, NDArray[Any]]:
+    """Return the constants of a graph by their places. A file has no data for a constant without
+    elements."""
+    computed = {i for operator in source.operators for i in operator.outputs} | set(source.inputs)
+    values = {}
+    for place, tensor in enumerate(source.tensors):
+        if tensor.data is not None:
+            values[place] = tensor.data
+        elif 0 in tensor.shape and tensor.dtype and place not in computed:
+            values[place] = np.zeros(tensor.shape, tensor.dtype)
+    return values
+
+
+def _opset(source: TfliteGraph) -> int:
+    """Return the version of ONNX's operators that a file needs."""
+    graphs = (source, *source.subgraphs.values())
+    tensors = (tensor for graph in graphs for tensor in graph.tensors)
+    wide = any(t.quantisation is not None and t.dtype == "int16" for t in tensors)
+    versions = [OPSETS.get(o.kind, OPSET) for graph in graphs for o in graph.operators]
+    return max([OPSET_16_BITS if wide else OPSET, *versions])
 
 
 def _turned(values: NDArray[Any], layout: TfliteLayout) -> NDArray[Any]:

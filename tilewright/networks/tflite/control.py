@@ -1,0 +1,192 @@
+"""Converts operators that execute other graphs of the file: branches, loops and composites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from tilewright.core.sanitize import printable
+from tilewright.networks.tflite.elementwise import Rule, given
+from tilewright.networks.tflite.file import Shape, TfliteOperator, TfliteTensor
+from tilewright.networks.tflite.writer import Missing, Writer
+
+ConvertInner = Callable[[Writer, str], None]
+"""Converts all operators of a writer's graph; the text begins their names."""
+
+MAX_DEPTH = 32
+"""The most graphs that lie inside each other; a graph that executes itself goes beyond it."""
+
+
+def rules(convert: ConvertInner) -> Mapping[str, Rule]:
+    """Return the rules of these operators, by the schema's word."""
+    return {
+        "IF": partial(_convert_if, convert),
+        "WHILE": partial(_convert_while, convert),
+        "STABLEHLO_WHILE": partial(_convert_while, convert),
+        "STABLEHLO_COMPOSITE": partial(_convert_composite, convert),
+    }
+
+
+def _inner(writer: Writer, operator: TfliteOperator, option: str, *, inline: bool) -> Writer:
+    """Return a writer for the graph that an option names, after checks of its inputs."""
+    graph = writer.subgraphs.get(operator.integer(option, -1))
+    if graph is None:
+        raise Missing(f"its {option} names no graph")
+    inner = Writer(graph, writer, inline=inline)
+    writer.budget.spend(len(graph.operators))
+    if inner.depth > MAX_DEPTH:
+        raise Missing(f"its graphs lie inside each other {MAX_DEPTH} times, or one in itself")
+    return inner
+
+
+def _check_count(what: str, places: Sequence[int], wanted: int) -> None:
+    if len(places) != wanted:
+        raise Missing(f"its graph has {len(places)} {what}, the operator {wanted}")
+
+
+def _check_alike(inner: TfliteTensor, outer: TfliteTensor, *, shapes: bool = True) -> None:
+    """Raise `Missing` unless a tensor of a graph is stored as that of the operator is."""
+    same = (
+        outer.quantisation is None
+        if inner.quantisation is None
+        else inner.quantisation.same_as(outer.quantisation)
+    )
+    if inner.dtype != outer.dtype or not same or not inner.dtype:
+        raise Missing(
+            f"its graph has '{printable(inner.name)}' in another type than "
+            f"'{printable(outer.name)}'"
+        )
+    if shapes and inner.shape != outer.shape:
+        raise Missing(
+            f"the shape of '{printable(outer.name)}' is {list(outer.shape)}, in its graph it is "
+            f"{list(inner.shape)}"
+        )
+
+
+def _bind(inner: Writer, writer: Writer, arguments: Sequence[int]) -> None:
+    """Let the inputs of a graph be tensors of the graph around it."""
+    _check_count("inputs", inner.source.inputs, len(arguments))
+    if min(arguments, default=0) < 0:
+        raise Missing("one of its inputs is left out")
+    for place, argument in zip(inner.source.inputs, arguments, strict=True):
+        _check_alike(
+            inner.tensors[place], writer.tensors[argument], shapes=not writer.is_open(argument)
+        )
+        inner.bind(place, writer, argument)
+
+
+def _convert_composite(convert: ConvertInner, writer: Writer, operator: TfliteOperator) -> None:
+    """STABLEHLO_COMPOSITE: its graph says what it computes, whatever its name is."""
+    inner = _inner(writer, operator, "DecompositionSubgraphIndex", inline=True)
+    _bind(inner, writer, operator.inputs)
+    _check_count("outputs", inner.source.outputs, len(operator.outputs))
+    prefix = writer.operator
+    convert(inner, prefix)
+    for place, result in zip(inner.source.outputs, operator.outputs, strict=True):
+        is_open = inner.is_open(place)
+        _check_alike(inner.tensors[place], writer.tensors[result], shapes=not is_open)
+    for place, result in zip(inner.source.outputs, operator.outputs, strict=True):
+        if inner.is_open(place):
+            writer.set_open([result])
+        writer.write_stored(result, writer.node("Identity", [inner.stored(place)], "Output"))
+
+
+def _convert_if(convert: ConvertInner, writer: Writer, operator: TfliteOperator) -> None:
+    condition, arguments = given(operator, 0), operator.inputs[1:]
+    prefix, graphs, opened = writer.operator, [], set()
+    for option, name in (("ThenSubgraphIndex", "then"), ("ElseSubgraphIndex", "else")):
+        inner = _inner(writer, operator, option, inline=False)
+        _bind(inner, writer, arguments)
+        _check_count("outputs", inner.source.outputs, len(operator.outputs))
+        convert(inner, f"{prefix}/{name}")
+        results: list[tuple[str, str, Sequence[int | None]]] = []
+        for place, result in zip(inner.source.outputs, operator.outputs, strict=True):
+            tensor = inner.tensors[place]
+            _check_alike(tensor, writer.tensors[result], shapes=False)
+            is_open = inner.is_open(place) or tensor.shape != writer.tensors[result].shape
+            if len(tensor.shape) != len(writer.tensors[result].shape):
+                raise Missing("its branches have results of different ranks")
+            if is_open:
+                opened.add(result)
+            shape: Sequence[int | None] = tensor.shape
+            if is_open:
+                shape = [None] * len(tensor.shape)
+            results.append((inner.stored(place), tensor.dtype, shape))
+        graphs.append(inner.inner_graph([], results))
+    writer.set_open(opened)
+    chosen = _as_scalar(writer, writer.stored(condition), writer.tensors[condition])
+    found = writer.nodes(
+        "If", [chosen], len(operator.outputs), then_branch=graphs[0], else_branch=graphs[1]
+    )
+    for place, name in zip(operator.outputs, found, strict=True):
+        writer.write_stored(place, name)
+
+
+def _convert_while(convert: ConvertInner, writer: Writer, operator: TfliteOperator) -> None:
+    """WHILE: variables that no turn changes are read from around the loop, so that constants stay
+    constants in it; the others go from turn to turn."""
+    arguments, results = operator.inputs, operator.outputs
+    if min(arguments, default=-1) < 0 or any(map(writer.is_open, arguments)):
+        raise Missing("the sizes of its variables depend on values")
+    _check_count("outputs", results, len(arguments))
+    prefix = writer.operator
+    first = _inner(writer, operator, "CondSubgraphIndex", inline=True)
+    _bind(first, writer, arguments)
+    convert(first, f"{prefix}/first")
+    begins = _condition(first)
+
+    body = _inner(writer, operator, "BodySubgraphIndex", inline=False)
+    inputs, outputs = body.source.inputs, body.source.outputs
+    _check_count("inputs", inputs, len(arguments))
+    _check_count("outputs", outputs, len(arguments))
+    for tensors, places in ((body.tensors, inputs), (body.tensors, outputs),
+                            (writer.tensors, results)):  # fmt: skip
+        for place, argument in zip(places, arguments, strict=True):
+            _check_alike(tensors[place], writer.tensors[argument])
+    carried = [i for i in range(len(inputs)) if inputs[i] != outputs[i]]
+    if not carried:
+        raise Missing("its body changes none of its variables")
+    body.begin(prefix)
+    infos = [body.declare_scalar("turn", "int64"), body.declare_scalar("goes_on", "bool")]
+    for i, place in enumerate(inputs):
+        if i in carried:
+            infos.append(body.declare(place))
+        else:
+            body.bind(place, writer, arguments[i])
+    convert(body, f"{prefix}/body")
+    if any(body.is_open(place) for place in outputs):
+        raise Missing("the sizes of its variables depend on values")
+    again = _inner(body, operator, "CondSubgraphIndex", inline=True)
+    _bind(again, body, outputs)
+    convert(again, f"{prefix}/cond")
+    finished: list[tuple[str, str, Shape]] = [(_condition(again), "bool", ())]
+    for i in carried:
+        tensor = body.tensors[outputs[i]]
+        finished.append((body.stored(outputs[i]), tensor.dtype, tensor.shape))
+    body.begin(prefix)
+    graph = body.inner_graph(infos, finished)
+    starts = [writer.stored(arguments[i]) for i in carried]
+    found = writer.nodes("Loop", ["", begins, *starts], len(carried), body=graph)
+    for i, name in zip(carried, found, strict=True):
+        writer.write_stored(results[i], name)
+    for i, result in enumerate(results):
+        if i not in carried:
+            same = writer.node("Identity", [writer.stored(arguments[i])], "Unchanged")
+            writer.write_stored(result, same)
+
+
+def _condition(inner: Writer) -> str:
+    """Return the only output of a graph that decides whether a loop goes on, as a scalar."""
+    _check_count("outputs", inner.source.outputs, 1)
+    (place,) = inner.source.outputs
+    return _as_scalar(inner, inner.stored(place), inner.tensors[place])
+
+
+def _as_scalar(writer: Writer, name: str, tensor: TfliteTensor) -> str:
+    if tensor.dtype != "bool" or tensor.shape not in ((), (1,)):
+        raise Missing(f"its condition is of {tensor.dtype} in the shape {list(tensor.shape)}")
+    if tensor.shape == ():
+        return name
+    return writer.node("Reshape", [name, writer.add("shape", np.array([], np.int64))], "Condition")

@@ -1,0 +1,82 @@
+"""Converts Fourier transforms and what reads their complex numbers.
+
+ONNX has no operators on complex numbers. A tensor of them is one of real numbers here, with one
+more dimension that holds the real and the imaginary part. It may lie between operators only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from tilewright.networks.tflite.elementwise import Rule, given, output
+from tilewright.networks.tflite.file import TfliteOperator, TfliteTensor
+from tilewright.networks.tflite.images import reduce_axes
+from tilewright.networks.tflite.writer import Missing, Writer
+
+OPSET_AXIS = 20
+"""The version from which on the axis of ONNX's DFT is an input."""
+
+
+def takes(kind: str, tensor: TfliteTensor) -> bool:
+    """Return whether a kind of operator has a rule for complex tensors, and this is one."""
+    return kind in RULES and tensor.kind == "COMPLEX64"
+
+
+def _transform(writer: Writer, operator: TfliteOperator) -> None:
+    """RFFT2D: the data are cut or filled up with zeros to the length of the transform."""
+    data, result = given(operator, 0), output(operator)
+    lengths = writer.integers(given(operator, 1), "its length")
+    shape = writer.tensors[data].shape
+    if len(lengths) != 2 or len(shape) < 2 or min(lengths) < 1:
+        raise Missing(f"it transforms {list(shape)} numbers to the length {lengths}")
+    if writer.tensors[result].shape != (*shape[:-2], lengths[0], lengths[1] // 2 + 1):
+        raise Missing(f"its result does not have the length {lengths}")
+    height, width = shape[-2:]
+    batch = math.prod(shape[:-2])
+    sizes = writer.add("shape", np.array([batch, height, width, 1], np.int64))
+    name = writer.node("Reshape", [writer.real(data), sizes], "Batches")
+    if lengths[0] < height or lengths[1] < width:
+        ranges = [writer.add("range", np.array(v, np.int64)) for v in ([0, 0], lengths, [1, 2])]
+        name = writer.node("Slice", [name, *ranges], "Cut")
+    missing = [max(length - size, 0) for length, size in zip(lengths, (height, width), strict=True)]
+    if any(missing):
+        pads = writer.add("pads", np.array([0, 0, 0, 0, 0, *missing, 0], np.int64))
+        name = writer.node("Pad", [name, pads], "Pad")
+    for axis, one_sided in ((2, 1), (1, 0)):
+        if writer.opset >= OPSET_AXIS:
+            inputs = [name, "", writer.add("axis", np.array(axis, np.int64))]
+            name = writer.node("DFT", inputs, f"Axis{axis}", onesided=one_sided)
+        else:
+            name = writer.node("DFT", [name], f"Axis{axis}", axis=axis, onesided=one_sided)
+    final = writer.add("shape", np.array([*writer.tensors[result].shape, 2], np.int64))
+    writer.write_complex(result, writer.node("Reshape", [name, final]))
+
+
+def _pairs(writer: Writer, operator: TfliteOperator) -> str:
+    data = given(operator, 0)
+    if not writer.is_complex(data):
+        raise Missing("its data are no complex numbers that an operator of the file computes")
+    return writer.stored(data)
+
+
+def _part(part: int, writer: Writer, operator: TfliteOperator) -> None:
+    place = writer.add("part", np.array(part, np.int64))
+    pairs = _pairs(writer, operator)
+    writer.write(output(operator), writer.node("Gather", [pairs, place], axis=-1))
+
+
+def _magnitude(writer: Writer, operator: TfliteOperator) -> None:
+    pairs, rank = _pairs(writer, operator), len(writer.tensors[output(operator)].shape)
+    writer.write(output(operator), reduce_axes(writer, "ReduceL2", pairs, [rank], keep=False))
+
+
+RULES: Mapping[str, Rule] = {
+    "RFFT2D": _transform,
+    "REAL": partial(_part, 0),
+    "IMAG": partial(_part, 1),
+    "COMPLEX_ABS": _magnitude,
+}

@@ -1,0 +1,254 @@
+"""Converts reductions over windows of any number of dimensions, and the dilation of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.networks.tflite.elementwise import Rule, given, output
+from tilewright.networks.tflite.file import Shape, TfliteOperator
+from tilewright.networks.tflite.images import reduce_axes
+from tilewright.networks.tflite.logic import cast
+from tilewright.networks.tflite.writer import Missing, Writer, check_elements
+
+FUNCTIONS = ("", "add", "mul", "min", "max", "all", "any")
+"""`ReduceWindowFunction` of the schema, by number."""
+
+REDUCERS: Mapping[str, tuple[str, str]] = {
+    "add": ("ReduceSum", "Add"), "mul": ("ReduceProd", "Mul"), "min": ("ReduceMin", "Min"),
+    "max": ("ReduceMax", "Max"), "all": ("ReduceMin", "Min"), "any": ("ReduceMax", "Max"),
+}  # fmt: skip
+"""ONNX's reduction and its operator for two numbers, by function."""
+
+COMBINERS: Mapping[str, str] = {
+    **dict.fromkeys(("ADD", "STABLEHLO_ADD"), "add"),
+    **dict.fromkeys(("MUL", "STABLEHLO_MULTIPLY"), "mul"),
+    **dict.fromkeys(("MINIMUM", "STABLEHLO_MINIMUM"), "min"),
+    **dict.fromkeys(("MAXIMUM", "STABLEHLO_MAXIMUM"), "max"),
+    **dict.fromkeys(("LOGICAL_AND", "STABLEHLO_AND"), "all"),
+    **dict.fromkeys(("LOGICAL_OR", "STABLEHLO_OR"), "any"),
+}
+"""The function of a graph that consists of one operator, by its kind."""
+
+REDUCIBLE = frozenset(("float32", "float64", "int32", "int64"))
+"""Element types for which onnxruntime has all of these reductions."""
+
+Integers = NDArray[np.int64]
+
+
+def combiner(writer: Writer, operator: TfliteOperator, option: str) -> str:
+    """Return the function of the graph that combines two numbers: a key of `REDUCERS`, or "second"
+    for the graph that returns its second input. Raises `Missing` for any other graph."""
+    graph = writer.subgraphs.get(operator.integer(option, -1))
+    if graph is not None and len(graph.inputs) == 2 and len(graph.outputs) == 1:
+        if not graph.operators and graph.outputs[0] == graph.inputs[1]:
+            return "second"
+        if len(graph.operators) == 1:
+            (only,) = graph.operators
+            fits = sorted(only.inputs) == sorted(graph.inputs) and only.outputs == graph.outputs
+            if fits and only.kind in COMBINERS and not only.integer("FusedActivationFunction"):
+                function = COMBINERS[only.kind]
+                is_logical = graph.tensors[graph.inputs[0]].dtype == "bool"
+                if is_logical == (function in ("all", "any")):
+                    return function
+    raise Missing("its graph that combines two numbers is no single sum, product, bound or logic")
+
+
+def spread(
+    writer: Writer, name: str, shape: Shape, axis: int, sources: Integers, filling: str
+) -> str:
+    """Return a tensor with other elements along an axis.
+
+    Args:
+        writer: of the graph.
+        name: the tensor.
+        shape: its shape.
+        axis: along which elements are chosen.
+        sources: the place of each element of the result, -1 for the filling.
+        filling: the name of a scalar.
+    """
+    size = shape[axis]
+    if np.array_equal(sources, np.arange(size)):
+        return name
+    if (sources < 0).any():
+        one = [1 if i == axis else length for i, length in enumerate(shape)]
+        sizes = writer.add("shape", np.array(one, np.int64))
+        scalar = writer.node("Expand", [filling, sizes], f"Filling{axis}")
+        name = writer.node("Concat", [name, scalar], f"Filled{axis}", axis=axis)
+        sources = np.where(sources < 0, size, sources)
+    places = writer.add("places", sources.astype(np.int64))
+    return writer.node("Gather", [name, places], f"Spread{axis}", axis=axis)
+
+
+def dilated_places(size: int, dilation: int, low: int, high: int) -> Integers:
+    """Return the sources of elements that are moved apart by a dilation, with padding around them,
+    for `spread`. Negative padding cuts elements off."""
+    span = (size - 1) * dilation + 1 if size else 0
+    if dilation < 1 or span + low + high < 0:
+        raise Missing(f"it dilates {size} elements by {dilation} with padding of {low} and {high}")
+    check_elements(span + low + high)
+    places = np.arange(span + low + high, dtype=np.int64) - low
+    kept = (places >= 0) & (places < span) & (places % dilation == 0)
+    return np.where(kept, places // dilation, -1)
+
+
+def _dilate(writer: Writer, operator: TfliteOperator) -> None:
+    data, shape = given(operator, 0), writer.tensors[given(operator, 0)].shape
+    dilations = writer.integers(given(operator, 1), "its dilations")
+    if len(dilations) != len(shape):
+        raise Missing(f"it has {len(dilations)} dilations for {len(shape)} dimensions")
+    name, filling = writer.real(data), writer.real(given(operator, 2))
+    writer.write(output(operator), dilate(writer, name, shape, dilations, filling))
+
+
+def dilate(
+    writer: Writer, name: str, shape: Shape, dilations: Sequence[int], filling: str,
+    pads: Sequence[tuple[int, int]] | None = None,
+) -> str:  # fmt: skip
+    """Return a tensor with its elements moved apart, and padding of (low, high) per dimension."""
+    sizes = list(shape)
+    for axis, dilation in enumerate(dilations):
+        low, high = (0, 0) if pads is None else pads[axis]
+        places = dilated_places(sizes[axis], dilation, low, high)
+        name = spread(writer, name, tuple(sizes), axis, places, filling)
+        sizes[axis] = len(places)
+    return writer.node("Identity", [name])
+
+
+def _reduce_windows(writer: Writer, operator: TfliteOperator) -> None:
+    """REDUCE_WINDOW: window, strides and dilations are inputs, and there is no padding."""
+    number = operator.integer("ReduceFunction")
+    if not 0 < number < len(FUNCTIONS):
+        raise Missing(f"its function {number} is not known")
+    window, strides, dilations = (
+        writer.integers(given(operator, i), what)
+        for i, what in ((2, "its window"), (3, "its strides"), (4, "its dilations"))
+    )
+    _write_windows(writer, operator, FUNCTIONS[number], window, strides, dilations, [], [])
+
+
+def _reduce_windows_stablehlo(writer: Writer, operator: TfliteOperator) -> None:
+    if len(operator.inputs) != 2:
+        raise Missing(f"it reduces {len(operator.inputs) // 2} tensors at once")
+    rank = len(writer.tensors[given(operator, 0)].shape)
+    window, strides, base, dilations = (
+        _numbers(operator, option, rank)
+        for option in ("WindowDimensions", "WindowStrides", "BaseDilations", "WindowDilations")
+    )
+    padding = operator.options.get("Padding", ())
+    pads = list(padding) if isinstance(padding, tuple) and padding else [0] * (2 * rank)
+    if len(pads) != 2 * rank:
+        raise Missing(f"it pads {len(pads) // 2} of {rank} dimensions")
+    function = combiner(writer, operator, "BodySubgraphIndex")
+    _write_windows(writer, operator, function, window, strides, dilations, base, pads)
+
+
+def _numbers(operator: TfliteOperator, option: str, rank: int) -> list[int]:
+    """Return an option with one number per dimension, 1 where it is left out."""
+    values = operator.options.get(option, ())
+    numbers = [int(value) for value in values] if isinstance(values, tuple) else []
+    if len(numbers) not in (0, rank):
+        raise Missing(f"its {option} does not fit {rank} dimensions")
+    return numbers or [1] * rank
+
+
+def _write_windows(
+    writer: Writer, operator: TfliteOperator, function: str, window: Sequence[int],
+    strides: Sequence[int], dilations: Sequence[int], base: Sequence[int], pads: Sequence[int],
+) -> None:  # fmt: skip
+    data, result = given(operator, 0), output(operator)
+    sizes = list(writer.tensors[data].shape)
+    rank = len(sizes)
+    if not len(window) == len(strides) == len(dilations) == rank or function == "second":
+        raise Missing("its windows do not fit its data")
+    if min([*window, *strides, *dilations], default=1) < 1:
+        raise Missing("a size of its windows is not positive")
+    numbers = _Numbers(writer, operator, function)
+    name, start = numbers.of(data, "Data"), numbers.of(given(operator, 1), "Start")
+    for axis in range(rank):
+        low, high = pads[2 * axis : 2 * axis + 2] if pads else (0, 0)
+        places = dilated_places(sizes[axis], base[axis] if base else 1, low, high)
+        name = spread(writer, name, tuple(sizes), axis, places, start)
+        count = (len(places) - dilations[axis] * (window[axis] - 1) - 1) // strides[axis] + 1
+        sizes[axis] = max(count, 0)
+        check_elements(max(sizes[axis], 1) * window[axis])
+        first = np.arange(sizes[axis], dtype=np.int64) * strides[axis]
+        taps = np.arange(window[axis], dtype=np.int64) * dilations[axis]
+        if window[axis] == 1:
+            shape = (*sizes[:axis], len(places), *sizes[axis + 1 :])
+            name = spread(writer, name, shape, axis, first, start)
+            continue
+        windows = writer.add("windows", first[:, None] + taps)
+        each = writer.node("Gather", [name, windows], f"Windows{axis}", axis=axis)
+        name = numbers.reduce(each, [axis + 1], f"Reduce{axis}")
+    if tuple(sizes) != writer.tensors[result].shape:
+        raise Missing(f"its windows make {sizes} of its data, not its result")
+    writer.write(result, numbers.back(numbers.combine(start, name)))
+
+
+def _reduce_stablehlo(writer: Writer, operator: TfliteOperator) -> None:
+    """STABLEHLO_REDUCE: over whole dimensions, from a value on."""
+    if len(operator.inputs) != 2:
+        raise Missing(f"it reduces {len(operator.inputs) // 2} tensors at once")
+    data, result = given(operator, 0), output(operator)
+    rank = len(writer.tensors[data].shape)
+    dimensions = operator.options.get("Dimensions", ())
+    axes = [int(axis) for axis in dimensions] if isinstance(dimensions, tuple) else []
+    if len(set(axes)) != len(axes) or any(not 0 <= axis < rank for axis in axes):
+        raise Missing(f"it reduces the axes {axes} of {rank} dimensions")
+    function = combiner(writer, operator, "BodySubgraphIndex")
+    if function == "second":
+        raise Missing("it keeps one of its elements")
+    numbers = _Numbers(writer, operator, function)
+    name, start = numbers.of(data, "Data"), numbers.of(given(operator, 1), "Start")
+    if axes:
+        name = numbers.reduce(name, axes, "Reduce")
+    writer.write(result, numbers.back(numbers.combine(start, name)))
+
+
+class _Numbers:
+    """The numbers of a reduction, in an element type for which onnxruntime has it."""
+
+    def __init__(self, writer: Writer, operator: TfliteOperator, function: str) -> None:
+        self._writer = writer
+        self._reduction, self._operation = REDUCERS[function]
+        self._is_logical = function in ("all", "any")
+        self._target = writer.computed_type(output(operator))
+        if self._is_logical:
+            self._dtype = "int32"
+        elif self._target in REDUCIBLE:
+            self._dtype = self._target
+        else:
+            self._dtype = "float32" if self._target == "float16" else "int64"
+
+    def of(self, place: int, suffix: str) -> str:
+        """Return a tensor in the element type of the reduction."""
+        name = self._writer.real(place)
+        if self._is_logical and self._target != "bool":
+            name = cast(self._writer, name, "bool", f"{suffix}Bool")
+        if self._is_logical or self._dtype != self._target:
+            name = cast(self._writer, name, self._dtype, f"{suffix}Cast")
+        return name
+
+    def reduce(self, name: str, axes: Sequence[int], suffix: str) -> str:
+        """Add the reduction over axes."""
+        return reduce_axes(self._writer, self._reduction, name, axes, keep=False, suffix=suffix)
+
+    def combine(self, start: str, name: str) -> str:
+        """Add the operation on the initial value and what was reduced."""
+        suffix = "Combine" if self._dtype != self._target else ""
+        return self._writer.node(self._operation, [start, name], suffix)
+
+    def back(self, name: str) -> str:
+        """Return a result in the element type of the operator's result."""
+        return name if self._dtype == self._target else cast(self._writer, name, self._target, "")
+
+
+RULES: Mapping[str, Rule] = {
+    "DILATE": _dilate,
+    "REDUCE_WINDOW": _reduce_windows,
+    "STABLEHLO_REDUCE_WINDOW": _reduce_windows_stablehlo,
+    "STABLEHLO_REDUCE": _reduce_stablehlo,
+}
