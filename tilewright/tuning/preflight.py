@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tilewright.core.errors import UnknownName
 from tilewright.models.transfer.contract import TransferError
-from tilewright.models.transfer.files import identity_of
+from tilewright.models.transfer.files import check_trusted, read_index
 from tilewright.networks import zoo_names
 from tilewright.networks.errors import ModelFileError
 from tilewright.search.registry import check_options, registered_tuners
@@ -57,12 +57,13 @@ def _check_place(options: TuningOptions) -> None:
 
 
 def check_start(options: TuningOptions) -> None:
-    """Raises `TransferError` for a warm start from a folder that holds no model, `OptionsError` for
-    a tuner that makes no use of one."""
+    """Raises `TransferError` for a warm start from a folder that holds no model or one that the user
+    does not trust, `OptionsError` for a tuner that makes no use of one."""
     if options.warm_start in ("", CHAMPION):
         return
     try:
-        identity_of(Path(options.warm_start))
+        folder = Path(options.warm_start)
+        check_trusted(folder, read_index(folder))
     except TransferError as error:
         raise TransferError(f"--warm-start {options.warm_start}: {error}") from None
     known = registered_tuners()
