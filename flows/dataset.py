@@ -44,7 +44,7 @@ def build_dataset(run: LocalRunner, folder: Path, options: DatasetOptions) -> Da
         for part, found in parts.items():
             if found is None:
                 data = run(measure_part, plan, part, partial(rows_done, run.emit)).value
-                write_atomically(folder / plan.path(part), data, within=folder)
+                write_atomically(folder / plan.path(part), data)
                 parts[part] = part_record(plan, part, data)
         held = [found for found in parts.values() if found is not None]
         return run.call(log_dataset, folder, plan, held)

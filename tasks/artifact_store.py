@@ -178,10 +178,10 @@ class Store:
         return data if digest(data) == name.partition(".")[0] else None
 
     def _write(self, path: Path, data: bytes) -> None:
-        write_atomically(path, data, sync=False, within=self.root.parent)
+        write_atomically(path, data, sync=False)
 
     def _bytes(self, path: Path) -> bytes:
-        return read_plain(path, within=self.root.parent)
+        return read_plain(path)
 
     def _keep(self, name: str, thing: object) -> None:
         with self._changing:

@@ -3,10 +3,10 @@
 `model.json` has the model's kind, options and columns, and the SHA-256 of each of its files. It
 chooses no code but by the name of a kind.
 
-XGBoost and LightGBM trust their files: a crafted file can run code. A model is therefore loaded only
-if its signature, `model.signature`, proves that a command on this workspace trained it, or if the
-user has trusted it since (`trust_model`). The signature covers the index, and so the digests of all
-files.
+XGBoost and LightGBM trust their files: a crafted file can run code. A model is therefore loaded
+only if its signature, `model.signature`, proves that a command on this workspace trained it, or if
+the user has trusted it since (`trust_model`). The signature covers the index, and so the digests of
+all files.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Index(BaseModel):
 
 
 def write_model(folder: Path, index: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-    """Write the files, then the index with their digests, and sign the model. A model stays unsigned
-    where no workspace can be written. Raises `OSError`."""
+    """Write the files, then the index with their digests, and sign the model. Where no workspace
+    can be written, the model stays unsigned. Raises `OSError`."""
     whole = Index.model_validate(
         {**index, "files": {name: digest(data) for name, data in files.items()}}
     )
@@ -73,7 +73,8 @@ def trust_model(folder: Path) -> None:
 
 
 def check_trusted(folder: Path, index: Index) -> None:
-    """Raises `TransferError` for a model that neither this workspace trained nor its user trusts."""
+    """Raises `TransferError` for a model that this workspace has not trained and its user has not
+    trusted."""
     try:
         signature = read_plain(folder / SIGNATURE, limit=_SIGNATURE_BYTES).decode().strip()
         if is_own(_PURPOSE, _identity(index), signature):

@@ -179,7 +179,7 @@ def write_outputs(options: CodesignOptions, outcome: CodesignOutcome) -> None:
     files[place / folder.TRIALS] = parquet(outcome.trials)
     files[place / folder.SUMMARY] = _pretty(outcome.summary)
     for path, data in files.items():
-        write_atomically(path, data, within=place)
+        write_atomically(path, data)
 
 
 def spec_file(row: FrontRow) -> bytes:

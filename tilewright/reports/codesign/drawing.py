@@ -12,4 +12,4 @@ from tilewright.reports.codesign.page import front_page
 
 def draw_front(place: Path, outcome: CodesignOutcome) -> None:
     """Write `codesign.html`. Raises `UnsafeFile` and `OSError`."""
-    write_atomically(place / PAGE, front_page(outcome), within=place)
+    write_atomically(place / PAGE, front_page(outcome))
