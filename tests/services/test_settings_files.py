@@ -54,7 +54,7 @@ def test_variables_of_the_user_are_heeded_and_files_of_the_folder_are_not(tmp_pa
     (tmp_path / ".numba_config.yaml").write_text("opt: 0\n")
     (tmp_path / "matplotlibrc").write_text("font.size: 3\n")
     usual = shown(tmp_path)
-    assert Path(str(usual["logging"])).parts[-2:] == ("logging", "logging.yml")
+    assert Path(str(usual["logging"])).parts[-2:] == ("prefect", "logging.yml")
     assert Path(str(usual["profiles"])).parts[-2:] == ("settings", "profiles.toml")
     assert usual["level"] == "INFO"
     assert (usual["retries"], usual["triggers"], usual["font"], usual["opt"]) == (60, False, 10, 3)

@@ -90,7 +90,7 @@ def write_folder(
     earlier = _files_of(folder)
     # From here on a build that is stopped leaves what says so, and what a next one may remove.
     begun = {**head, "unfinished": True, "files": listed, "earlier": earlier}
-    for name in (MANIFEST, *earlier, *listed):
+    for name in (MANIFEST, *listed):
         _path_of(folder, name)
     write_atomically(folder / MANIFEST, sealed(begun))
     _remove_interrupted(folder, [MANIFEST, *earlier, *listed])
@@ -238,20 +238,28 @@ def map_file(
 def _path_of(folder: Path, name: str) -> Path:
     """Return where a file of an artifact is. Raises `ArtifactError` if a link is on the way there,
     below the folder: an artifact of somebody else may not lead to files elsewhere."""
+    if link := _link_to(folder, name):
+        raise ArtifactError(f"{link} is a symbolic link, which no build makes; {AGAIN}")
+    return folder / name
+
+
+def _link_to(folder: Path, name: str) -> Path | None:
+    """Return the first link on the way from the folder to a file in it; None if there is none."""
     path = folder
     for part in name.split("/"):
         path /= part
         if path.is_symlink():
-            raise ArtifactError(f"{path} is a symbolic link, which no build makes; {AGAIN}")
-    return path
+            return path
+    return None
 
 
 def _files_of(folder: Path) -> dict[str, Json]:
-    """The files of an artifact that is there, with what it says of them; none where it cannot be
-    read."""
+    """The files of an artifact that is there, with what it says of them, but for those behind a
+    link; none where it cannot be read."""
     try:
         manifest = _read_manifest(folder)
-        return {**as_object(manifest.get("earlier", {})), **as_object(manifest["files"])}
+        found = {**as_object(manifest.get("earlier", {})), **as_object(manifest["files"])}
+        return {name: said for name, said in found.items() if not _link_to(folder, name)}
     except (OSError, ValueError, ArtifactError):
         return {}
 
