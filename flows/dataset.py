@@ -30,8 +30,7 @@ def build_dataset(run: LocalRunner, folder: Path, options: DatasetOptions) -> Da
     """Make what the folder lacks of the dataset; what is there stays as it is, byte for byte.
 
     Raises `DatasetError` for a folder that holds another dataset, or a build begun with another
-    version of this program, `LeaseHeld` if another command builds there, `UnsafeFile` and
-    `OSError`.
+    version of this program, `LeaseHeld` if another command builds there, and `OSError`.
     """
     with alone(folder):
         plan = kept_plan(folder, options)
