@@ -169,7 +169,7 @@ def _best(proven: Sequence[ProvenDesign]) -> Best | None:
 
 
 def write_outputs(options: CodesignOptions, outcome: CodesignOutcome) -> None:
-    """Write all of them, the summary last: a folder with a summary is complete. Raises `OSError`."""
+    """Write all files, the summary last: a folder with a summary is complete. Raises `OSError`."""
     place = options.folder
     folder.forget_specs(place, {row["name"] for row in outcome.front})
     # The front first: the next run removes no specification that no front names.
