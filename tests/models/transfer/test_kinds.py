@@ -126,7 +126,7 @@ def test_a_model_is_read_as_it_was_saved(kind: str, tmp_path: Path) -> None:
         again.predict(small_table().features), fitted(kind).predict(small_table().features)
     )
     suffixes = {path.suffix for path in (tmp_path / "model").iterdir()}
-    assert suffixes <= {".json", ".ubj", ".txt", ".safetensors"}
+    assert suffixes <= {".json", ".signature", ".ubj", ".txt", ".safetensors"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
