@@ -33,7 +33,7 @@ def codesign(
     already.
 
     Raises as `check`, `NothingToOffload` and what reading a network raises, `LeaseHeld` if another
-    command works on the folder, `LedgerError`, `WrongSchedule`, `UnsafeFile` and `OSError`.
+    command works on the folder, `LedgerError`, `WrongSchedule` and `OSError`.
     """
     begin = time.perf_counter()
     check(options)

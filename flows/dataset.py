@@ -30,8 +30,7 @@ def build_dataset(run: LocalRunner, folder: Path, options: DatasetOptions) -> Da
     """Make what the folder lacks of the dataset; what is there stays as it is, byte for byte.
 
     Raises `DatasetError` for a folder that holds another dataset, or a build begun with another
-    version of this program, `LeaseHeld` if another command builds there, `UnsafeFile` and
-    `OSError`.
+    version of this program, `LeaseHeld` if another command builds there, and `OSError`.
     """
     with alone(folder):
         plan = kept_plan(folder, options)
@@ -44,7 +43,7 @@ def build_dataset(run: LocalRunner, folder: Path, options: DatasetOptions) -> Da
         for part, found in parts.items():
             if found is None:
                 data = run(measure_part, plan, part, partial(rows_done, run.emit)).value
-                write_atomically(folder / plan.path(part), data, within=folder)
+                write_atomically(folder / plan.path(part), data)
                 parts[part] = part_record(plan, part, data)
         held = [found for found in parts.values() if found is not None]
         return run.call(log_dataset, folder, plan, held)

@@ -8,7 +8,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tilewright.core.safe_files import OUTPUT_ROOT
 from tilewright.core.sanitize import printable
 from tilewright.evaluation.datasets.plan import CPU_ROWS, ROWS, SPECS, WORKLOADS
 from tilewright.evaluation.datasets.plan import DatasetOptions as DatasetOptions
@@ -19,7 +18,7 @@ from tilewright.tuning.choices import (
     with_targets_in_list,
     with_tuners_in_list,
 )
-from tilewright.tuning.output_dir import below_root
+from tilewright.tuning.output_dir import OUTPUT_ROOT, below_root
 
 
 class Form(BaseModel):

@@ -11,7 +11,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.safe_files import OUTPUT_ROOT
 from tilewright.services.local_services import API_URL, drain, login_for
 from tilewright.services.mlflow_server import mlflow_login
 from tilewright.services.prefect_server import announcing, start_prefect_pages
@@ -19,6 +18,7 @@ from tilewright.services.server_process import LOOPBACK
 from tilewright.services.urls import name_prefect_pages
 from tilewright.services.workspace import use_workspace
 from tilewright.tuning.options import TrackingOptions, TuningOptions
+from tilewright.tuning.output_dir import OUTPUT_ROOT
 from tilewright.tuning.regression_options import WatchOptions
 
 FLOW, DEPLOYMENT = "tune_network", "nightly"
@@ -77,8 +77,6 @@ def serve_tuning(
         when = f"every {every_seconds:g} s" if every_seconds else f"cron {cron}"
         emit(f"serving {FLOW}/{DEPLOYMENT} ({when}) below {root}; Ctrl-C stops it")
         try:
-            if not named and (dropped := _drop_waiting_runs()):
-                emit(f"dropped {dropped} of the runs that waited from before; ask for them again")
             _serve(options, watch, tracking, cron, every_seconds)
         finally:
             _end_runs()
@@ -102,12 +100,6 @@ def _read_settings_again() -> None:
     from prefect.context import refresh_global_settings_context
 
     refresh_global_settings_context()
-
-
-def _drop_waiting_runs() -> int:
-    from tilewright.flows.purge_stale_runs import drop_waiting_runs
-
-    return drop_waiting_runs(f"{FLOW}/{DEPLOYMENT}")
 
 
 def _end_runs() -> None:

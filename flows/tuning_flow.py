@@ -10,7 +10,6 @@ from prefect.client.schemas.objects import State
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Completed
 
-from tilewright.core.safe_files import OUTPUT_ROOT
 from tilewright.flows.flat_parameters import flat, named
 from tilewright.flows.tuning import tune_network as run_network
 from tilewright.services.workspace import use_workspace
@@ -20,7 +19,7 @@ from tilewright.tasks.run_progress import RunProgress
 from tilewright.tasks.runner import NetworkRunner
 from tilewright.tuning.events import Listener, ignore
 from tilewright.tuning.options import TrackingOptions, TuningOptions
-from tilewright.tuning.output_dir import below_root
+from tilewright.tuning.output_dir import OUTPUT_ROOT, below_root
 from tilewright.tuning.outputs import Summary
 
 FLOW = "tune_network"

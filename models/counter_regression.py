@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.files import unpack_arrays
 from tilewright.core.lazy_module import lazy_module
 from tilewright.models.base_model import FittedModel
-from tilewright.models.npz_file import read_numbers
 from tilewright.targets.features import Features, Unit
 
 optimize = lazy_module("scipy.optimize")
@@ -97,15 +97,9 @@ class CounterRegression(FittedModel):
         np.savez(path, allow_pickle=False, **{name: np.asarray(v) for name, v in facts.items()})
 
     def load(self, path: Path) -> None:
-        found = read_numbers(path, {"prices": 1, "module": 1, "exponent": 0, "shift": 0})
-        prices, module = found["prices"], found["module"]
-        if len(prices) not in (0, len(module)) or not np.isin(module, range(OPEN + 1)).all():
-            raise ValueError("its prices are not those of its modules")
-        if (prices < 0).any() or not found["exponent"] > 0:
-            raise ValueError("a price is negative")
-        self.prices, self.module = prices, module
+        found = unpack_arrays(path.read_bytes())
+        self.prices, self.module = found["prices"], found["module"]
         self.exponent, self.shift = float(found["exponent"]), float(found["shift"])
-        self.width = len(prices) or None
 
 
 def _exponent(logarithm: float) -> float:

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.files import unpack_arrays
 from tilewright.core.lazy_module import lazy_module
 from tilewright.models.base_model import FittedModel
-from tilewright.models.npz_file import read_numbers
 from tilewright.search.acquisition import log_expected_improvement
 from tilewright.targets.features import Features
 
@@ -29,7 +29,6 @@ Matrix = NDArray[np.float64]
 _NOISE, _LINEAR = math.log(1e-2), math.log(0.3)  # prior medians, in units of the target's variance
 _NOISE_SPREAD = 2.0
 _JITTER = 1e-9
-_LARGEST, _SMALLEST = 1e12, 1e-6  # in a file: of all numbers; of lengths, and its factor's diagonal
 
 
 class GaussianProcess(FittedModel):
@@ -133,21 +132,10 @@ class GaussianProcess(FittedModel):
         np.savez(path, allow_pickle=False, lengths=self.lengths, facts=facts, **arrays)
 
     def load(self, path: Path) -> None:
-        found = read_numbers(path, {"x": 2, "weights": 1, "factor": 2, "lengths": 1, "facts": 1})
-        points, width = len(found["weights"]), len(found["lengths"])
-        shapes = {"x": (points, width), "factor": (points, points), "facts": (4,)}
-        if any(found[name].shape != shape for name, shape in shapes.items()):
-            raise ValueError("its arrays do not belong together")
-        if any(np.abs(array).max(initial=0) > _LARGEST for array in found.values()):
-            raise ValueError("a number is larger than any that is learned")
-        if (np.abs(found["factor"].diagonal()) < _SMALLEST).any():
-            raise ValueError("its factor cannot be solved for")
-        if (found["lengths"] < _SMALLEST).any() or (found["facts"][1:] <= 0).any():
-            raise ValueError("its lengths and shares are not positive")
+        found = unpack_arrays(path.read_bytes())
         self.x, self.weights, self.factor = found["x"], found["weights"], found["factor"]
         self.lengths = found["lengths"]
         self.mean, self.scale, self.noise, self.linear = map(float, found["facts"])
-        self.width = width if points else None
 
     def _posterior(self, scaled: Matrix) -> tuple[Vector, Matrix]:
         """Variance of scaled rows (n,), and what is known of them: (points, n)."""

@@ -53,15 +53,29 @@ def build(kind: str, seed: int, classify: bool, parameters: dict[str, float]) ->
 
 
 def load_model(kind: str, classify: bool, columns: Sequence[str], path: Path) -> CostModel:
-    """A model from its file, which may come from a stranger: what a library does not check of its
-    own format is checked here before it reads it. Raises `UnknownName`, `OSError`, and `ValueError`
-    for a file that holds no such model."""
+    """Load a model from a file of the user's own workspace or registry.
+
+    XGBoost and LightGBM trust their files: a crafted file can run code. A file that somebody else
+    made therefore must not be passed to this function.
+
+    Args:
+        kind: name of the kind of model, as in `kinds`.
+        classify: whether the model predicts a chance rather than a number.
+        columns: names of the features that the model was fitted on; empty if they are unknown.
+        path: file that `CostModel.save` wrote.
+
+    Returns:
+        The fitted model.
+
+    Raises:
+        UnknownName: there is no such kind.
+        OSError: the file cannot be read.
+        ValueError: the file is damaged.
+        KeyError: an array is missing in the file.
+    """
     model = build(kind, 0, classify, {})
     model.load(path)
     model.columns = tuple(columns)
-    width = getattr(model, "width", None)
-    if width is not None and len(model.columns) not in (0, width):
-        raise ValueError(f"it is asked with {width} features, and {len(model.columns)} are named")
     return model
 
 

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
 from tilewright.models.base_model import FittedModel
-from tilewright.models.validate_lightgbm import check_lightgbm
-from tilewright.models.validate_xgboost import check_xgboost
 from tilewright.targets.features import Features
 
 if TYPE_CHECKING:
@@ -109,10 +107,10 @@ class XGBoost(_Boosted):
         self.booster.save_model(path)
 
     def load(self, path: Path) -> None:
-        data = path.read_bytes()
-        self.width = check_xgboost(data)
         try:
-            self.booster = xgb.Booster(params={"nthread": 1}, model_file=bytearray(data))
+            self.booster = xgb.Booster(
+                params={"nthread": 1}, model_file=bytearray(path.read_bytes())
+            )
         except xgb.core.XGBoostError as error:
             raise ValueError(f"XGBoost cannot read it: {str(error)[:200]}") from None
 
@@ -159,10 +157,9 @@ class LightGBM(_Boosted):
         path.write_text(self.booster.model_to_string())
 
     def load(self, path: Path) -> None:
-        text, self.width = check_lightgbm(path.read_bytes())
         lgb = _lightgbm()
         try:
-            self.booster = lgb.Booster(model_str=text)
+            self.booster = lgb.Booster(model_str=path.read_text())
         except lgb.basic.LightGBMError as error:
             raise ValueError(f"LightGBM cannot read it: {str(error)[:200]}") from None
 

@@ -1,20 +1,16 @@
 """Stores finished stages: manifests in JSON, data in files named by their digest.
 
-Prefect could store results itself. But its reader obeys what a result file says about how to decode
-it, pickle included: an edited cache file would run code. Here nothing in a file chooses a decoder.
-Every byte is checked against a digest, and what does not fit is computed again, so nothing here
-waits for the disk. What is no plain file of this user's, or lies behind a link, is refused
-(`core.safe_files.UnsafeFile`).
-
     cache/manifests/<stage>/<key>.json    what a stage left, under the digest of what it was given
     cache/data/<sha256>.npz               arrays;  .zip: a tuner's state
+
+The files belong to the user and are trusted. A file that a killed command or a failed disk left
+torn is noticed by its digest, and computed again; so nothing here waits for the disk.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 import time
 from collections import OrderedDict
@@ -26,14 +22,12 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.files import Json, as_object, as_text, canonical, digest, write_atomically
+from tilewright.core.files import Json, canonical, digest, write_atomically
 from tilewright.core.formats import STAGE
-from tilewright.core.safe_files import read_plain
 from tilewright.services.retention import DAY
 
 T = TypeVar("T")
 KEPT_OBJECTS = 64
-_NAME = re.compile(r"[0-9a-f]{64}\.[a-z]{1,8}")
 
 
 class DamagedFile(TilewrightError):
@@ -52,17 +46,6 @@ class Manifest:
     key: str
     values: dict[str, Json] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
-
-    def read(self, decode: Callable[[dict[str, Json]], T]) -> T:
-        """What the values mean. Raises `DamagedFile` if they mean nothing."""
-        try:
-            return decode(self.values)
-        except (KeyError, TypeError, ValueError, TilewrightError) as error:
-            raise DamagedFile(
-                f"the cache holds of stage {self.stage} not what it is kept for "
-                f"({str(error)[:200]}); repeat the command with --fresh, or remove the folder "
-                "'cache'"
-            ) from None
 
 
 @dataclass(frozen=True)
@@ -115,21 +98,7 @@ class Store:
             raise DamagedFile(
                 f"{self._data(name)} is damaged or missing; repeat the command with --fresh"
             )
-        try:
-            thing = decode(data)
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            ArithmeticError,
-            MemoryError,
-            TilewrightError,
-        ) as error:
-            # written as it is, but by somebody else: its digest is right
-            raise DamagedFile(
-                f"{self._data(name)} holds not what it is kept for ({str(error)[:200]}); repeat "
-                "the command with --fresh, or remove the folder 'cache'"
-            ) from None
+        thing = decode(data)
         self._keep(name, thing)
         return thing
 
@@ -138,9 +107,9 @@ class Store:
         return self._read(name) is not None
 
     def save(self, manifest: Manifest) -> None:
-        body = asdict(manifest)
+        """Write a manifest; its data files are there already."""
+        whole = {"manifest": asdict(manifest), "version": STAGE.written}
         # Keys stay in order: results are written in it, whether computed or found here.
-        whole = {"manifest": body, "check": digest(canonical(body)), "version": STAGE.written}
         text = json.dumps(whole, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         self._write(self._manifest(manifest.stage, manifest.key), text.encode())
 
@@ -148,16 +117,11 @@ class Store:
         """The manifest saved under this key, if it is of a version that is read, and it and all
         its data files are intact."""
         try:
-            found = json.loads(self._bytes(self._manifest(stage, key)))
-            body = found["manifest"]
-            if found["check"] != digest(canonical(body)) or not STAGE.reads(
-                STAGE.version_in(found)
-            ):
+            found = json.loads(self._manifest(stage, key).read_bytes())
+            if not STAGE.reads(STAGE.version_in(found)):
                 return None
-            manifest = _manifest(**as_object(body))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return None
-        if (manifest.stage, manifest.key) != (stage, key):
+            manifest = Manifest(**found["manifest"])
+        except (OSError, ValueError, KeyError, TypeError):
             return None
         if with_data and not all(self.intact(name) for name in manifest.files.values()):
             return None
@@ -167,21 +131,18 @@ class Store:
     def _note_use(self, path: Path) -> None:
         """Date a file anew, once a day: `services.retention` removes what nobody uses."""
         with suppress(OSError):
-            if path.lstat().st_mtime < time.time() - DAY:
-                os.utime(path, follow_symlinks=False)
+            if path.stat().st_mtime < time.time() - DAY:
+                os.utime(path)
 
     def _read(self, name: str) -> bytes | None:
         try:
-            data = self._bytes(self._data(name))
+            data = self._data(name).read_bytes()
         except OSError:
             return None
         return data if digest(data) == name.partition(".")[0] else None
 
     def _write(self, path: Path, data: bytes) -> None:
-        write_atomically(path, data, sync=False, within=self.root.parent)
-
-    def _bytes(self, path: Path) -> bytes:
-        return read_plain(path, within=self.root.parent)
+        write_atomically(path, data, sync=False)
 
     def _keep(self, name: str, thing: object) -> None:
         with self._changing:
@@ -190,17 +151,10 @@ class Store:
                 self._objects.popitem(last=False)
 
     def _data(self, name: str) -> Path:
-        return self.root / "data" / Path(name).name
+        return self.root / "data" / name
 
     def _manifest(self, stage: str, key: str) -> Path:
         return self.root / "manifests" / stage / f"{key}.json"
-
-
-def _manifest(*, stage: Json, key: Json, values: Json, files: Json) -> Manifest:
-    names = {role: as_text(name) for role, name in as_object(files).items()}
-    if not all(map(_NAME.fullmatch, names.values())):
-        raise ValueError("a file that the cache did not write")
-    return Manifest(as_text(stage), as_text(key), as_object(values), names)
 
 
 def cache_key(stage: str, version: int, fingerprint: str, inputs: Mapping[str, Json]) -> str:

@@ -2,10 +2,9 @@
 
 Each tuner has one registered model a role of a workload on a target and space. The alias `champion`
 names the version in force, on the models of the best tuner alone. The files are native (XGBoost's
-UBJSON, LightGBM's text, NPZ) and read as such; nothing in the registry chooses what code reads
-them. Each version has a digest, which is checked first. A file that is as it was registered is
-still checked against its format before a library reads it (`models.model_registry`).
-`tasks.register_champion` puts them there.
+UBJSON, LightGBM's text, NPZ) and read as such. Each version has a digest, which tells damage. The
+registry that a user chooses is trusted: XGBoost and LightGBM trust their files, so a crafted one
+can run code. `tasks.register_champion` puts the files there.
 """
 
 from __future__ import annotations
@@ -124,7 +123,7 @@ def _load(name: str, target: Target, workload: Workload, tuner: str) -> tuple[st
         path.write_bytes(data)
         try:
             return about.role, load_model(about.kind, about.classify, about.columns, path)
-        except (OSError, ValueError, TilewrightError) as error:
+        except (OSError, ValueError, KeyError, TilewrightError) as error:
             raise _damaged(workload, error) from None
 
 

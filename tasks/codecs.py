@@ -1,8 +1,4 @@
-"""Encodes what passes between stages as bytes: arrays as NPZ, learned models in native formats.
-
-What is read is checked against its shape: every decoder raises `ValueError` or `KeyError` for bytes
-that its encoder cannot have written, and nothing else.
-"""
+"""Encodes what passes between stages as bytes: arrays as NPZ, learned models in native formats."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ from tilewright.core.files import (
 )
 from tilewright.models import load_state, save_state
 from tilewright.search import Batch, Candidates, ExplorerState, History
-from tilewright.targets.base import STATUSES, Configs, Lowered, Measurements, Ragged
+from tilewright.targets.base import Lowered, Measurements
 from tilewright.targets.features import Features, read_columns
 from tilewright.targets.worker import read_programs, write_programs
 from tilewright.targets.workload import Workload
@@ -44,10 +40,7 @@ def encode_candidates(candidates: Candidates) -> bytes:
 def decode_candidates(data: bytes) -> Candidates:
     """What `encode_candidates` wrote."""
     arrays = unpack_arrays(data)
-    scores, rows = _named(arrays, _SCORE), _configs(arrays, "configs")
-    for values in scores.values():
-        _column(values, "f", len(rows))
-    return Candidates(rows, scores, _whole(arrays, "vetoed"))
+    return Candidates(arrays["configs"], _named(arrays, _SCORE), int(arrays["vetoed"]))
 
 
 def encode_batch(batch: Batch) -> bytes:
@@ -72,24 +65,18 @@ def encode_batch(batch: Batch) -> bytes:
 def decode_batch(data: bytes, workload: Workload) -> Batch:
     """`workload` is what the batch was lowered for."""
     arrays = unpack_arrays(data)
-    configs, scores = _configs(arrays, "configs"), _named(arrays, _SCORE)
-    programs, rows = read_programs(arrays), len(configs)
-    for values in scores.values():
-        _column(values, "f", rows)
-    if any(len(part) != rows for part in programs.values()):
-        raise ValueError("programs of another batch")
     return Batch(
         rows=Lowered(
             workload=workload,
-            configs=configs,
-            failures=_column(arrays["failures"], "U", rows).astype(object),
-            reasons=_column(arrays["reasons"], "U", rows).astype(object),
-            hidden=_hidden(arrays, rows),
-            programs=programs,
+            configs=arrays["configs"],
+            failures=arrays["failures"].astype(object),
+            reasons=arrays["reasons"].astype(object),
+            hidden=_hidden(arrays),
+            programs=read_programs(arrays),
         ),
-        scores=scores,
-        failed=_configs(arrays, "failed", configs.shape[1]),
-        lowered=_whole(arrays, "lowered"),
+        scores=_named(arrays, _SCORE),
+        failed=arrays["failed"],
+        lowered=int(arrays["lowered"]),
     )
 
 
@@ -112,16 +99,13 @@ def encode_measurements(measured: Measurements) -> bytes:
 def decode_measurements(data: bytes) -> Measurements:
     """What `encode_measurements` wrote."""
     arrays = unpack_arrays(data)
-    rows, counters = arrays["status"].size, _named(arrays, _COUNTER)
-    for values in counters.values():
-        _column(values, "i", rows)
     return Measurements(
-        status=_statuses(arrays, rows),
-        reason=_column(arrays["reason"], "U", rows).astype(object),
-        cycles=_column(arrays["cycles"], "i", rows),
-        seconds=_column(arrays["seconds"], "f", rows),
-        counters=counters,
-        repeats=_repeats(arrays, rows),
+        status=arrays["status"].astype(object),
+        reason=arrays["reason"].astype(object),
+        cycles=arrays["cycles"],
+        seconds=arrays["seconds"],
+        counters=_named(arrays, _COUNTER),
+        repeats=read_programs(arrays).get(_REPEATS),
     )
 
 
@@ -146,19 +130,17 @@ def encode_history(history: History) -> bytes:
 def decode_history(data: bytes) -> History:
     """What `encode_history` wrote."""
     arrays = unpack_arrays(data)
-    configs = _configs(arrays, "configs")
-    rows, knobs = configs.shape
     return History(
-        configs=configs,
-        status=_statuses(arrays, rows),
-        cycles=_column(arrays["cycles"], "i", rows),
-        seconds=_column(arrays["seconds"], "f", rows),
-        rounds=_column(arrays["rounds"], "i", rows),
-        hidden=_hidden(arrays, rows),
-        failed=_configs(arrays, "failed", knobs),
-        round=_whole(arrays, "round"),
-        pending=_configs(arrays, "pending", knobs) if "pending" in arrays else None,
-        repeats=_repeats(arrays, rows),
+        configs=arrays["configs"],
+        status=arrays["status"].astype(object),
+        cycles=arrays["cycles"],
+        seconds=arrays["seconds"],
+        rounds=arrays["rounds"],
+        hidden=_hidden(arrays),
+        failed=arrays["failed"],
+        round=int(arrays["round"]),
+        pending=arrays.get("pending"),
+        repeats=read_programs(arrays).get(_REPEATS),
     )
 
 
@@ -170,13 +152,10 @@ def encode_state(state: ExplorerState) -> bytes:
 
 
 def decode_state(data: bytes) -> ExplorerState:
-    """What `encode_state` wrote. Raises `StoreError` as `models.load_state`, too."""
+    """What `encode_state` wrote. Raises `StoreError` as `models.load_state`."""
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            for name, content in unpack_files(data).items():
-                (Path(folder) / Path(name).name).write_bytes(content)
-        except OSError as error:  # what is no name of a file
-            raise ValueError(f"no models: {error}") from None
+        for name, content in unpack_files(data).items():
+            (Path(folder) / name).write_bytes(content)
         return load_state(Path(folder))
 
 
@@ -189,49 +168,8 @@ def _features(features: Features) -> dict[str, NDArray[Any]]:
     return {"hidden": features.matrix, "columns": np.array(about)}
 
 
-def _hidden(arrays: dict[str, NDArray[Any]], rows: int) -> Features:
-    columns = read_columns(read_json(str(arrays["columns"])))
-    hidden = arrays["hidden"]
-    if hidden.dtype != np.float64 or hidden.shape != (rows, len(columns)):
-        raise ValueError("hidden features of another batch")
-    return Features(hidden, columns)
-
-
-def _repeats(arrays: dict[str, NDArray[Any]], rows: int) -> Ragged | None:
-    found = read_programs(arrays).get(_REPEATS)
-    if found is not None and (len(found) != rows or found.values.dtype.kind != "f"):
-        raise ValueError("repeats of another batch")
-    return found
-
-
-def _configs(arrays: dict[str, NDArray[Any]], name: str, knobs: int | None = None) -> Configs:
-    found = arrays[name]
-    if found.dtype != np.int32 or found.ndim != 2 or knobs not in (None, found.shape[1]):
-        raise ValueError(f"{name} are not configs")
-    if found.size and found.min() < 0:
-        raise ValueError(f"{name} are below their range")
-    return found
-
-
-def _column(values: NDArray[Any], kind: str, rows: int) -> NDArray[Any]:
-    """An entry a row: of text (`U`), whole numbers (`i`) or others (`f`)."""
-    if values.dtype.kind != kind or values.shape != (rows,) or values.dtype.itemsize > 1 << 20:
-        raise ValueError("a column of another batch")
-    return values
-
-
-def _statuses(arrays: dict[str, NDArray[Any]], rows: int) -> NDArray[np.object_]:
-    found = _column(arrays["status"], "U", rows).astype(object)
-    if not set(found) <= set(STATUSES):
-        raise ValueError("an unknown status")
-    return found
-
-
-def _whole(arrays: dict[str, NDArray[Any]], name: str) -> int:
-    found = arrays[name]
-    if found.shape != () or found.dtype.kind != "i" or not 0 <= int(found) < 1 << 31:
-        raise ValueError(f"{name} is not a count")
-    return int(found)
+def _hidden(arrays: dict[str, NDArray[Any]]) -> Features:
+    return Features(arrays["hidden"], read_columns(read_json(str(arrays["columns"]))))
 
 
 def _text(values: NDArray[np.object_] | tuple[str, ...]) -> NDArray[np.str_]:

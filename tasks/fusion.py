@@ -36,11 +36,8 @@ def decide_fusion(
 
 
 def read_decided(manifest: Manifest) -> Decided:
-    """What the stage gave. Raises `DamagedFile`."""
-    return manifest.read(_read)
-
-
-def _read(values: dict[str, Json]) -> Decided:
+    """What the stage gave."""
+    values = manifest.values
     said = as_object(read_json(as_text(values["summary"])))
     rows = [as_object(each) for each in as_list(said["decisions"])]
     return Decided(

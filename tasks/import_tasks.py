@@ -67,12 +67,10 @@ def _told_found(values: Mapping[str, Json]) -> str:
 
 
 def read_model(manifest: Manifest) -> Model:
-    """What `import_model` found. Raises `DamagedFile`."""
-    return manifest.read(
-        lambda values: Model(*(as_text(values[name]) for name in ("source", "name", "digest")))
-    )
+    """What `import_model` found."""
+    return Model(*(as_text(manifest.values[name]) for name in ("source", "name", "digest")))
 
 
 def read_extracted(manifest: Manifest) -> Extracted:
-    """What `extract_subgraphs` found. Raises `DamagedFile`."""
-    return manifest.read(Extracted.from_json)
+    """What `extract_subgraphs` found."""
+    return Extracted.from_json(manifest.values)

@@ -16,7 +16,7 @@ import numpy as np
 from tilewright.core.files import Json, digest
 from tilewright.search import Batch, Candidates, ExplorerState, History, Known, round_steps
 from tilewright.search.explorer import veto_threshold
-from tilewright.targets.base import Configs, Measurements
+from tilewright.targets.base import Measurements
 from tilewright.tasks import codecs, round_log
 from tilewright.tasks.artifact_store import CacheUse, Manifest
 from tilewright.tasks.cached_task import Key, Made, Result, Stage, reuse_or_do, say, stage
@@ -39,7 +39,7 @@ def generate_candidates(
 
     def work() -> Made:
         named = round_steps.generate_candidates(
-            study.setting, read_state(cache, state), _history(cache, study, history), n
+            study.setting, read_state(cache, state), _history(cache, history), n
         )
         return {"candidates": len(named)}, {"candidates": _put_candidates(cache, named)}
 
@@ -63,8 +63,8 @@ def filter_candidates(
     def work() -> Made:
         known = read_state(cache, state)
         kept = round_steps.filter_candidates(
-            study.setting, known, _history(cache, study, history),
-            read_candidates(cache, study, named), n,
+            study.setting, known, _history(cache, history),
+            read_candidates(cache, named), n,
         )  # fmt: skip
         values: dict[str, Json] = {"kept": len(kept), "vetoed": kept.vetoed}
         if kept.vetoed:
@@ -85,8 +85,8 @@ def lower_candidates(
 
     def work() -> Made:
         batch = round_steps.lower_candidates(
-            study.setting, read_state(cache, state), _history(cache, study, history),
-            read_candidates(cache, study, kept), n,
+            study.setting, read_state(cache, state), _history(cache, history),
+            read_candidates(cache, kept), n,
         )  # fmt: skip
         return (
             {
@@ -119,7 +119,7 @@ def simulate_batch(
     of the same configs, unless its target gives other numbers each time."""
 
     def work() -> Made:
-        past, chosen = _history(cache, study, history), read_batch(cache, study, batch)
+        past, chosen = _history(cache, history), read_batch(cache, study, batch)
         measured = round_steps.simulate_batch(study.setting, past, chosen, known)
         say(round_log.outcome(past, chosen, measured))
         return (
@@ -150,7 +150,7 @@ def retrain_models(
 
     def work() -> Made:
         learned = round_steps.retrain_models(
-            study.setting, read_state(cache, state), _history(cache, study, history)
+            study.setting, read_state(cache, state), _history(cache, history)
         )
         return {"models": sorted(learned.models)}, {"state": _put_state(cache, learned)}
 
@@ -181,26 +181,16 @@ def keep_history(cache: CacheUse, history: History) -> Manifest:
     return _of_content("history", cache.store.put(history, codecs.encode_history, ".npz"))
 
 
-def read_candidates(cache: CacheUse, study: TuningTask, manifest: Manifest) -> Candidates:
+def read_candidates(cache: CacheUse, manifest: Manifest) -> Candidates:
     """What `generate_candidates` and `filter_candidates` left. Raises `DamagedFile`."""
-
-    def decode(data: bytes) -> Candidates:
-        found = codecs.decode_candidates(data)
-        _check_configs(study, found.configs)
-        return found
-
-    return cache.store.get(manifest.files["candidates"], decode)
+    return cache.store.get(manifest.files["candidates"], codecs.decode_candidates)
 
 
 def read_batch(cache: CacheUse, study: TuningTask, manifest: Manifest) -> Batch:
     """What `lower_candidates` left. Raises `DamagedFile`."""
-
-    def decode(data: bytes) -> Batch:
-        found = codecs.decode_batch(data, study.workload)
-        _check_configs(study, found.rows.configs, found.failed)
-        return found
-
-    return cache.store.get(manifest.files["batch"], decode)
+    return cache.store.get(
+        manifest.files["batch"], lambda data: codecs.decode_batch(data, study.workload)
+    )
 
 
 def read_measurements(cache: CacheUse, manifest: Manifest) -> Measurements:
@@ -213,20 +203,8 @@ def read_state(cache: CacheUse, manifest: Manifest) -> ExplorerState:
     return cache.store.get(manifest.files["state"], codecs.decode_state)
 
 
-def _history(cache: CacheUse, study: TuningTask, manifest: Manifest) -> History:
-    def decode(data: bytes) -> History:
-        found = codecs.decode_history(data)
-        _check_configs(study, found.configs, found.failed)
-        return found
-
-    return cache.store.get(manifest.files["history"], decode)
-
-
-def _check_configs(study: TuningTask, *configs: Configs) -> None:
-    """Raises `ValueError` for configs that are not of the study's space."""
-    sizes = study.problem.space.cardinalities
-    if any(each.shape[1] != len(sizes) or (each >= sizes).any() for each in configs):
-        raise ValueError("configs of another space")
+def _history(cache: CacheUse, manifest: Manifest) -> History:
+    return cache.store.get(manifest.files["history"], codecs.decode_history)
 
 
 def _put_candidates(cache: CacheUse, candidates: Candidates) -> str:
@@ -242,8 +220,12 @@ def _of_content(role: str, name: str) -> Manifest:
 
 
 TASKS: dict[Callable[..., object], tuple[Stage[...], Callable[..., Any]]] = {
-    round_steps.generate_candidates: (generate_candidates, read_candidates),
-    round_steps.filter_candidates: (filter_candidates, read_candidates),
+    round_steps.generate_candidates: (
+        generate_candidates, lambda cache, _, manifest: read_candidates(cache, manifest)
+    ),
+    round_steps.filter_candidates: (
+        filter_candidates, lambda cache, _, manifest: read_candidates(cache, manifest)
+    ),
     round_steps.lower_candidates: (lower_candidates, read_batch),
     round_steps.simulate_batch: (
         simulate_batch, lambda cache, _, manifest: read_measurements(cache, manifest)

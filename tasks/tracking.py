@@ -40,7 +40,6 @@ from mlflow.utils.mlflow_tags import (
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, canonical, digest
-from tilewright.services.check_workspace import check_below
 from tilewright.services.mlflow_server import EXPERIMENT, VIEW_KEY
 from tilewright.services.sqlite_address import is_sqlite
 from tilewright.services.urls import mlflow_run_url, runs_url
@@ -87,14 +86,12 @@ def open_run(
     `fresh` is asked. A run below a `parent` belongs to it, also where it had ended, and so does one
     that is to `reopen`.
 
-    Tags are brought up to date, parameters are written once. Raises `UnsafeFile` if there are links
-    among the files of a run that resumes.
+    Tags are brought up to date, parameters are written once.
     """
     client = _client()
     held = None if fresh else _latest(key)
     if held is not None and (reopen or parent or held.info.status != "FINISHED"):
         run_id = str(held.info.run_id)
-        check_below(current_workspace().mlflow_artifacts / run_id)
     else:
         if held is None:
             _retire(key)

@@ -33,4 +33,4 @@ class TransferPredictor:
 
 
 def _load_pyfunc(path: str) -> TransferPredictor:
-    return TransferPredictor(load_model(Path(path)))
+    return TransferPredictor(load_model(Path(path), trusted=True))  # from the user's own registry

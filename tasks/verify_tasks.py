@@ -71,26 +71,18 @@ def verify_schedule(cache: CacheUse, layer: str, study: TuningTask, chosen: Sche
 
 
 def read_baselines(manifest: Manifest) -> Baselines:
-    """What `measure_baseline` found. Raises `DamagedFile`."""
-
-    def decode(found: dict[str, Json]) -> Baselines:
-        baseline, fallback = found["schedule"], found["fallback"]
-        return Baselines(
-            None if baseline is None else schedule_from_json(as_object(baseline)),
-            None if fallback is None else latency_from_json(as_object(fallback)),
-        )
-
-    return manifest.read(decode)
+    """What `measure_baseline` found."""
+    baseline, fallback = manifest.values["schedule"], manifest.values["fallback"]
+    return Baselines(
+        None if baseline is None else schedule_from_json(as_object(baseline)),
+        None if fallback is None else latency_from_json(as_object(fallback)),
+    )
 
 
 def read_mismatches(manifest: Manifest) -> int | None:
-    """What `verify_schedule` found. Raises `DamagedFile`."""
-
-    def decode(found: dict[str, Json]) -> int | None:
-        count = found["mismatches"]
-        return None if count is None else as_int(count)
-
-    return manifest.read(decode)
+    """What `verify_schedule` found."""
+    count = manifest.values["mismatches"]
+    return None if count is None else as_int(count)
 
 
 def _told_baselines(values: Mapping[str, Json]) -> str:

@@ -33,7 +33,7 @@ from tilewright.core.files import (
     read_json,
     write_atomically,
 )
-from tilewright.core.safe_files import check_own, read_plain
+from tilewright.core.safe_files import read_plain
 from tilewright.hardware_search.pareto import Points
 from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.search.file_lock import Lease, lease_of
@@ -104,7 +104,7 @@ def build_truth(
 ) -> Truth:
     """Make what the folder lacks of a truth. Raises `TruthError` for a folder that holds another,
     or one of other sources of this program, `LeaseHeld` if somebody else builds there, and as
-    `TruthOptions.problem`, `UnsafeFile` and `OSError`."""
+    `TruthOptions.problem`, and `OSError`."""
     steps = steps or LocalExactSteps()
     problem = options.problem()
     folder.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def build_truth(
         for part, table in held.items():
             if table is None:
                 data = _encode(pa.table(steps.part(problem, part, options)), key)
-                write_atomically(_path(folder, part), data, within=folder)
+                write_atomically(_path(folder, part), data)
                 table = _decode(data, key)
                 listen(PartDone(len(part)))
             tables.append(table)
@@ -137,7 +137,7 @@ def _begun(folder: Path, options: TruthOptions, problem: CodesignProblem) -> str
         "machines": len(problem.hardware.points),
     }
     data, path = canonical(about), folder / ABOUT
-    if not check_own(path):
+    if not path.exists():
         if (folder / TABLE).exists():
             raise TruthError(f"{folder} holds a truth that was not built here; name another folder")
         write_atomically(path, data + b"\n")
@@ -156,7 +156,7 @@ def _path(folder: Path, part: range) -> Path:
 def _kept(folder: Path, part: range, key: str, listen: Listener) -> pa.Table | None:
     path = _path(folder, part)
     try:
-        table = _decode(read_plain(path, within=folder), key)
+        table = _decode(read_plain(path), key)
         machines = set(table.column("machine").to_pylist())
         if not machines <= set(part):
             raise ValueError("it is of other machines")

@@ -1,13 +1,18 @@
 """Writes and reads the folder of a transferred model: a JSON index with digests, and native files.
 
 `model.json` has the model's kind, options and columns, and the SHA-256 of each of its files. It
-chooses no code but by the name of a kind. Every file is checked against its format before a library
-reads it.
+chooses no code but by the name of a kind.
+
+XGBoost and LightGBM trust their files: a crafted file can run code. A model is therefore loaded
+only if its signature, `model.signature`, proves that a command on this workspace trained it, or if
+the user has trusted it since (`trust_model`). The signature covers the index, and so the digests of
+all files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,12 +22,16 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.files import as_object, canonical, digest, read_json, write_atomically
 from tilewright.core.formats import MODEL
 from tilewright.core.safe_files import read_plain
+from tilewright.core.signing import SigningError, is_own, sign
 from tilewright.models.transfer.contract import TransferError
 
 INDEX = "model.json"
+SIGNATURE = "model.signature"
+_PURPOSE = "tilewright transferred model, version 1"
 MAX_COLUMNS = 20_000
 MAX_BYTES = 1 << 29
 """Of a file of a model."""
+_SIGNATURE_BYTES = 4096
 
 Name = Annotated[str, Field(max_length=300)]
 
@@ -43,13 +52,43 @@ class Index(BaseModel):
 
 
 def write_model(folder: Path, index: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-    """Write the files, then the index with their digests. Raises `OSError` and `UnsafeFile`."""
+    """Write the files, then the index with their digests, and sign the model. Where no workspace
+    can be written, the model stays unsigned. Raises `OSError`."""
     whole = Index.model_validate(
         {**index, "files": {name: digest(data) for name, data in files.items()}}
     )
     for name, data in files.items():
         write_atomically(folder / name, data)
     write_atomically(folder / INDEX, canonical(whole.model_dump()) + b"\n")
+    with suppress(SigningError):
+        trust_model(folder)
+
+
+def trust_model(folder: Path) -> None:
+    """Sign the model in a folder as it is now, so that commands on this workspace load it. Only for
+    a model whose author the user trusts, since loading it can run code. Raises `TransferError`,
+    `SigningError` and `OSError`."""
+    signature = sign(_PURPOSE, _identity(read_index(folder)))
+    write_atomically(folder / SIGNATURE, signature.encode() + b"\n")
+
+
+def check_trusted(folder: Path, index: Index) -> None:
+    """Raises `TransferError` for a model that this workspace has not trained and its user has not
+    trusted."""
+    try:
+        signature = read_plain(folder / SIGNATURE, limit=_SIGNATURE_BYTES).decode().strip()
+        if is_own(_PURPOSE, _identity(index), signature):
+            return
+        why = "its signature is not one of your workspace"
+    except FileNotFoundError:
+        why = "it has no signature"
+    except (OSError, ValueError, TilewrightError) as error:
+        why = f"its signature cannot be checked: {error}"
+    raise TransferError(
+        f"{folder} holds a model that was trained elsewhere or changed since ({why}); loading it "
+        "can run code with your rights. If you trust whoever made it: tilewright model trust "
+        f"{folder}"
+    )
 
 
 def read_index(folder: Path) -> Index:
@@ -72,7 +111,11 @@ def read_index(folder: Path) -> Index:
 def identity_of(folder: Path) -> str:
     """What tells a saved model from all others: a digest of its index, which has those of its
     files. Raises `TransferError`."""
-    return digest(canonical(read_index(folder).model_dump()))[:16]
+    return _identity(read_index(folder))[:16]
+
+
+def _identity(index: Index) -> str:
+    return digest(canonical(index.model_dump()))
 
 
 def read_files(folder: Path, index: Index, names: tuple[str, ...]) -> dict[str, bytes]:

@@ -107,7 +107,7 @@ class Transferred(ABC):
 
     @abstractmethod
     def _unpack(self, data: bytes) -> None:
-        """Read that file, which may come from anyone. Raises `ValueError`, or `TilewrightError`."""
+        """Read the file that `_packed` gave. Raises `ValueError`, or `TilewrightError`."""
 
     # -- the contract ---------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class Transferred(ABC):
         return np.asarray(each[task], dtype=np.float64)
 
     def save(self, folder: Path) -> None:
-        """Write it in native formats. Raises `OSError` and `UnsafeFile`."""
+        """Write the model in native formats. Raises `OSError`."""
         index = {
             "kind": self.kind,
             "seed": self.seed,
@@ -193,11 +193,9 @@ class Transferred(ABC):
         self.columns, self.facts = tuple(index.columns), dict(index.facts)
         low, high = index.spread
         try:
-            if not (np.isfinite(index.spread).all() and min(index.spread) >= 0):
-                raise ValueError("expected a finite spread of at least 0")
             self._spread = (low, high)
             self._unpack(files[self.file])
-            self._chance.unpack(files[CHANCE], int((~is_late(self.columns)).sum()))
+            self._chance.unpack(files[CHANCE])
         except (ValueError, TilewrightError) as error:
             raise no_model(folder, error) from None
 

@@ -21,7 +21,7 @@ from tilewright.models.transfer.contract import CommonOptions
 from tilewright.models.transfer.model import LearningOutcome, Lesson, Transferred
 from tilewright.models.transfer.preprocessing import Matrix
 from tilewright.models.transfer.tokens import tokens_of
-from tilewright.models.transfer.weights import NamedWeights, Shapes, pack_weights, unpack_weights
+from tilewright.models.transfer.weights import NamedWeights, pack_weights, unpack_weights
 
 _CLIP = 6.0
 """Deviations beyond which a value counts as no further away: hardware may be of any size."""
@@ -77,11 +77,6 @@ class _Neural(Transferred):
     def _network(self) -> Any:
         """A `models.transfer.jax_networks.JaxNetwork` over this model's columns."""
 
-    def _shapes(self) -> Shapes:
-        """Of its weights, by name."""
-        found: Shapes = self._network().shapes()
-        return found
-
     def _learn(self, lesson: Lesson, start: Self | None) -> LearningOutcome:
         from tilewright.models.transfer.jax_training import descend
 
@@ -106,12 +101,8 @@ class _Neural(Transferred):
         return pack_weights({**self._weights, **self._scale})
 
     def _unpack(self, data: bytes) -> None:
-        width = len(self.columns)
-        shapes = self._shapes() | {"mean": (width,), "deviation": (width,)}
-        found = unpack_weights(data, shapes)
+        found = unpack_weights(data)
         self._scale = {name: found.pop(name) for name in ("mean", "deviation")}
-        if not (self._scale["deviation"] > 0).all():
-            raise ValueError("a deviation is not above 0")
         self._weights = found
 
 
@@ -137,9 +128,6 @@ class MLP(_Neural):
         from tilewright.models.transfer.jax_networks import Perceptron
 
         return Perceptron(len(self.columns), self.options.units, self.options.layers)
-
-    def _shapes(self) -> Shapes:
-        return numpy_mlp.shapes(len(self.columns), self.options.units, self.options.layers)
 
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
         return numpy_mlp.ask(self._weights, self.options.layers, self._scaled(x))

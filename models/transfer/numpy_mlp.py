@@ -29,10 +29,9 @@ def shapes(columns: int, units: int, layers: int) -> Shapes:
 def ask(weights: NamedWeights, layers: int, x: Matrix) -> NDArray[np.float64]:
     """Labels, shape (rows,), of scaled rows (rows, columns) with NaN for what is unknown."""
     found = np.empty(len(x))
-    with np.errstate(over="ignore", invalid="ignore"):  # a stranger's weights may be of any size
-        for begin in range(0, len(x), _AT_ONCE):
-            part = x[begin : begin + _AT_ONCE]
-            found[begin : begin + len(part)] = _labels(weights, layers, part)
+    for begin in range(0, len(x), _AT_ONCE):
+        part = x[begin : begin + _AT_ONCE]
+        found[begin : begin + len(part)] = _labels(weights, layers, part)
     return found
 
 

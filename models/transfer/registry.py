@@ -11,7 +11,7 @@ from typing import cast
 
 from tilewright.core.errors import UnknownName
 from tilewright.models.transfer.contract import TransferError
-from tilewright.models.transfer.files import read_index
+from tilewright.models.transfer.files import check_trusted, read_index
 from tilewright.models.transfer.model import Transferred, options_of
 
 
@@ -66,10 +66,20 @@ def refined(
     return kind(seed, found)
 
 
-def load_model(folder: Path) -> Transferred:
-    """The model that was saved in a folder, which may come from a stranger. Raises
-    `TransferError`."""
+def load_model(folder: Path, *, trusted: bool = False) -> Transferred:
+    """Load the model that was saved in a folder.
+
+    Args:
+        folder: what `Transferred.save` wrote.
+        trusted: load it whoever made it. Loading a crafted file can run code.
+
+    Raises:
+        TransferError: the folder holds no usable model, or a model that neither this workspace
+            trained nor its user trusts (`tilewright model trust`).
+    """
     index = read_index(folder)
+    if not trusted:
+        check_trusted(folder, index)
     try:
         kind = _find(index.kind, learning=False)
     except UnknownName as error:

@@ -78,7 +78,6 @@ class TransferXGBoost(Transferred):
     def _unpack(self, data: bytes) -> None:
         self._trees = TimedTrees(self.seed, False, {})
         _read(self._trees, data, self.file)
-        _check_width(self._trees.width, len(self.columns))
 
 
 class TransferLightGBM(Transferred):
@@ -132,7 +131,6 @@ class TransferLightGBM(Transferred):
     def _unpack(self, data: bytes) -> None:
         self._trees = NativeLightGBM(self.seed, False, {})
         _read(self._trees, data, self.file)
-        _check_width(self._trees.width, len(self.columns))
 
 
 class _Clock:
@@ -170,8 +168,3 @@ def _read(trees: TimedTrees | NativeLightGBM, data: bytes, name: str) -> None:
         path = Path(folder) / name
         path.write_bytes(data)
         trees.load(path)
-
-
-def _check_width(width: int | None, columns: int) -> None:
-    if width != columns:
-        raise ValueError(f"it is asked with {width} columns, and {columns} are named")

@@ -56,11 +56,9 @@ class Chance:
             self._trees.save(path)
             return path.read_bytes()
 
-    def unpack(self, data: bytes, width: int) -> None:
-        """Read UBJSON of a model of so many columns. Raises `ValueError`."""
+    def unpack(self, data: bytes) -> None:
+        """Read UBJSON. Raises `ValueError`."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "validity.ubj"
             path.write_bytes(data)
             self._trees.load(path)
-        if self._trees.width != width:
-            raise ValueError("what knows the chance to run was learned from other columns")

@@ -17,7 +17,6 @@ from tests import warm
 from tests.cli.conftest import Place
 from tests.hardware_search.runs import BOUNDS, TRIALS, options, run
 from tilewright.core.errors import TilewrightError
-from tilewright.core.safe_files import UnsafeFile
 from tilewright.hardware_search import folder
 from tilewright.hardware_search.command import command_of
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
@@ -320,30 +319,6 @@ def test_only_specifications_that_our_front_names_are_removed(
     folder.forget_specs(out)
     assert (out / "mine.json").exists()
     assert not (out / "specs/mine.json").exists()
-
-
-def test_links_among_the_files_are_refused_before_anything_is_removed(
-    finished: tuple[Path, CodesignOutcome], tmp_path: Path
-) -> None:
-    elsewhere, out = tmp_path / "elsewhere", tmp_path / "out"
-    shutil.copytree(finished[0], elsewhere)
-    before = contents(elsewhere)
-    shutil.copytree(finished[0], out)
-    shutil.rmtree(out / folder.SPECS)
-    (out / folder.SPECS).symlink_to(elsewhere / folder.SPECS)
-    kept = contents(out)
-    for fresh in False, True:
-        for begins in check, run:
-            with pytest.raises(UnsafeFile, match="specs is a symbolic link, where a folder"):
-                begins(options(out, seed=int(fresh), fresh=fresh))
-    (out / folder.SPECS).unlink()
-    (out / folder.SPECS).mkdir()
-    (out / folder.SPECS / "vta.json").symlink_to(elsewhere / folder.RUN)
-    with pytest.raises(UnsafeFile, match=r"vta\.json is a symbolic link, where a file"):
-        check(options(out, fresh=True))
-    (out / folder.SPECS / "vta.json").unlink()
-    assert contents(elsewhere) == before
-    assert contents(out) | kept == kept | contents(out)
 
 
 def test_a_second_command_is_told_which_folder_is_taken(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from tilewright.core.files import Json, digest
+from tilewright.core.signing import KEY_FILE
 from tilewright.networks.artifact import ArtifactError, load
 from tilewright.networks.artifact.folder import read_files, read_manifest, sealed, write_folder
-from tilewright.networks.artifact.signature import KEY_FILE, reason_for_doubt
+from tilewright.networks.artifact.signature import reason_for_doubt
 
 pytestmark = pytest.mark.attack
 
@@ -111,19 +112,6 @@ def _with_inode(real: Callable[..., os.stat_result], other: os.stat_result) -> o
         return os.stat_result((found[0], other.st_ino, *found[2:])) if same else found
 
     return faked
-
-
-def test_a_workspace_that_is_a_link_is_not_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("TILEWRIGHT_HOME", raising=False)
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / ".tilewright").symlink_to("elsewhere")
-    monkeypatch.chdir(tmp_path)
-    made = write_folder(Path("art"), CODE, MANIFEST)
-    assert "found a link in place of the workspace" in str(made["unsigned"])
-    assert not list((tmp_path / "elsewhere").iterdir())
-    assert "it is not signed" in doubt(Path("art"))
 
 
 CHANGES: Mapping[str, Callable[[dict[str, Json]], object]] = {

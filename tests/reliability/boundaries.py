@@ -3,9 +3,7 @@
 `Boundaries` counts the calls; with a number given, the process gets SIGKILL there.
 
 Everything the project writes goes through these functions of `os`. Python's own files do not, so
-`report_unwatched_writers` names what of the run is opened for writing in any other way. So it does
-where the project's own calls follow links or rely on a name: each opens with `O_NOFOLLOW`, and what
-it makes with `O_EXCL`.
+`report_unwatched_writers` names what of the run is opened for writing in any other way.
 """
 
 from __future__ import annotations
@@ -88,14 +86,6 @@ def _half(data: Any) -> Any:
     return memoryview(data)[: len(data) // 2]
 
 
-def _writing_carelessly(flags: int) -> bool:
-    """Whether a call of `os.open` may write to what a link names, or to what somebody else made."""
-    if not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-        return False
-    made_by_us = not flags & os.O_CREAT or bool(flags & os.O_EXCL)
-    return not (flags & os.O_NOFOLLOW and made_by_us)
-
-
 def report_unwatched_writers(folders: list[Path]) -> list[str]:
     """From now on, every other way in which a file below these folders was opened for writing."""
     inside = tuple(str(folder.resolve()) for folder in folders)
@@ -104,14 +94,10 @@ def report_unwatched_writers(folders: list[Path]) -> list[str]:
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event != "open" or not isinstance(arguments[0], (str, bytes, os.PathLike)):
             return
-        path, mode, flags = arguments
+        path, mode, _ = arguments
         if isinstance(mode, str):
             text = os.path.realpath(os.fsdecode(path))
             if any(flag in mode for flag in "wax+") and text.startswith(inside):
-                found.append(text)
-        elif mode is None and _writing_carelessly(flags):
-            text = os.path.abspath(os.fsdecode(path))
-            if text.startswith(inside):
                 found.append(text)
 
     sys.addaudithook(hook)

@@ -16,29 +16,19 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-
-import numpy as np
 
 from tests.reliability import (
     artifact_formats,
     folder_formats,
     model_formats,
-    service_formats,
     trial_formats,
 )
 from tests.reliability.format_types import HANG_SECONDS, Draw, Format, Read
-from tests.reliability.mutants import (
-    archive_mutant,
-    checked_line,
-    json_mutant,
-    mutant,
-)
+from tests.reliability.mutants import checked_line, json_mutant, mutant
 from tests.tune_bare import tune_bare, tune_options
 from tilewright.core.errors import TilewrightError
-from tilewright.flows.tuning import learn, tune_round
 
 MORE_BYTES = 4 << 30
 """Of address space, beyond what the process has once it is warm."""
@@ -202,161 +192,7 @@ def _sweeps(folder: Path) -> tuple[Draw, Read]:
     return lambda rng: json_mutant(document, rng), read_it
 
 
-# -- the workspace -----------------------------------------------------------------------------
-
-
-def _pages(folder: Path) -> tuple[Draw, Read]:
-    import os
-
-    from tilewright.services.addresses import MLFLOW, PREFECT, page_address, port_or_last, remember
-    from tilewright.services.workspace import Workspace, current_workspace
-
-    os.environ["TILEWRIGHT_HOME"] = str(folder)
-    workspace: Workspace = current_workspace()
-    remember(workspace, **{PREFECT: "http://127.0.0.1:4200", MLFLOW: "http://127.0.0.1:5000"})
-    document = json.loads((folder / "pages.json").read_bytes())
-
-    def read_it(data: bytes) -> object:
-        (folder / "pages.json").write_bytes(data)
-        remember(workspace, **{PREFECT: "http://127.0.0.1:4300"})
-        return [(page_address(name), port_or_last(None, name)) for name in (PREFECT, MLFLOW)]
-
-    return lambda rng: json_mutant(document, rng), read_it
-
-
-def _stages(folder: Path) -> tuple[Draw, Read]:
-    """Manifests of finished stages: what a check of their own does not prove."""
-    from tilewright.core.files import canonical, digest
-    from tilewright.services.retention import _named
-    from tilewright.tasks.artifact_store import Store
-
-    store = Store(folder)
-    body = {"stage": "measure_baseline", "key": "0" * 32, "values": {"schedule": None, "n": 3},
-            "files": {"batch": "0" * 64 + ".npz"}}  # fmt: skip
-    path = folder / "manifests" / body["stage"] / f"{body['key']}.json"  # type: ignore[operator]
-    path.parent.mkdir(parents=True)
-
-    def draw(rng: random.Random) -> bytes:
-        changed = json_mutant(body, rng)
-        with contextlib.suppress(ValueError, RecursionError):
-            again = json.loads(changed)
-            return canonical({"manifest": again, "check": digest(canonical(again))})
-        return b'{"manifest":' + changed + b',"check":"00"}'
-
-    def read_it(data: bytes) -> object:
-        path.write_bytes(data)
-        return store.find("measure_baseline", "0" * 32), _named(path, folder)
-
-    return draw, read_it
-
-
-def _cached(name: str) -> Callable[[Path], tuple[Draw, Read]]:
-    def make(folder: Path) -> tuple[Draw, Read]:
-        from tilewright.core.files import digest
-        from tilewright.models import make_explorer
-        from tilewright.search import Session, setting_of
-        from tilewright.search.round_steps import generate_candidates, lower_candidates
-        from tilewright.targets import make_target
-        from tilewright.targets.workload import parse_workload
-        from tilewright.tasks import codecs
-        from tilewright.tasks.artifact_store import Store
-
-        target, work = make_target("vta-pynq"), parse_workload(LAYER)
-        session = Session(setting_of(target, work, make_explorer("ml2tuner"), 0))
-        tune_round(session, 12), tune_round(session, 12)
-        state = learn(session).value
-        args = (session.setting, state, session.history)
-        named = generate_candidates(*args, 4)
-        batch = lower_candidates(*args, named.take(np.arange(8)), 4)
-        whole, decode = {
-            "candidates": (codecs.encode_candidates(named), codecs.decode_candidates),
-            "batches": (codecs.encode_batch(batch), lambda data: codecs.decode_batch(data, work)),
-            "measurements": (
-                codecs.encode_measurements(target.measure(batch.rows)), codecs.decode_measurements
-            ),
-            "histories": (codecs.encode_history(session.history), codecs.decode_history),
-            "states": (codecs.encode_state(state), codecs.decode_state),
-        }[name]  # fmt: skip
-        (folder / "data").mkdir(exist_ok=True)
-
-        def read_it(data: bytes) -> object:
-            place = f"{digest(data)}.npz"
-            (folder / "data" / place).write_bytes(data)
-            try:
-                return Store(folder).get(place, decode)  # type: ignore[arg-type]
-            finally:
-                (folder / "data" / place).unlink()
-
-        return lambda rng: archive_mutant(whole, rng), read_it
-
-    return make
-
-
-def _ground_truths(folder: Path) -> tuple[Draw, Read]:
-    from tilewright.targets import make_target
-    from tilewright.targets.ground_truth import (
-        ground_truth_path,
-        ground_truth_table,
-        read_ground_truth,
-    )
-    from tilewright.targets.workload import parse_workload
-
-    target, work = make_target("vta-pynq", "template"), parse_workload("dense:n=1,c=16,o=16")
-    ground_truth_table(target, work, folder)
-    path = ground_truth_path(target, work, folder)
-    whole = path.read_bytes()
-
-    def read_it(data: bytes) -> object:
-        path.write_bytes(data)
-        return read_ground_truth(path, target, work)
-
-    return lambda rng: mutant(whole, rng), read_it
-
-
-# -- learned models ----------------------------------------------------------------------------
-
-
-def _learned(kind: str, classify: bool = False) -> Callable[[Path], tuple[Draw, Read]]:
-    def make(folder: Path) -> tuple[Draw, Read]:
-        from tilewright.models.model_registry import build, load_model
-        from tilewright.models.saved_state import save_state
-        from tilewright.search import ExplorerState
-        from tilewright.targets.features import Features
-
-        rng = np.random.default_rng(0)
-        rows = rng.normal(size=(40, 5))
-        features = Features.of(rows, [f"f{k}" for k in range(5)])
-        parameters: dict[str, float] = {"rounds": 4, "trees": 4, "num_leaves": 8, "points": 12}
-        if kind in ("validity", "xgboost"):
-            parameters = {"rounds": 4}
-        if kind == "gaussian":
-            parameters = {"points": 12, "steps": 2}
-        model = build(kind, 0, classify, parameters)
-        goal = rows[:, 0] + rows[:, 1] ** 2
-        model.fit(features, (goal > 0.5).astype(float) if classify else goal)
-        far = 1e3 if model.suffix == ".npz" else 1e30  # distances are squared
-        asked = Features.of(np.concatenate([rows, rows * far, rows * np.nan]), features.names)
-        path = folder / f"model{model.suffix}"
-        model.save(path)
-        whole = path.read_bytes()
-
-        def read_it(data: bytes) -> object:
-            path.write_bytes(data)
-            try:
-                found = load_model(kind, classify, features.names, path)
-            except ValueError:
-                return None
-            with np.errstate(all="ignore"):
-                found.predict(asked), found.spread(asked)
-                getattr(found, "threshold", 0.0)
-            save_state(ExplorerState({"P": found}), folder / "again")
-            return found
-
-        if model.suffix == ".npz":
-            return lambda rng: archive_mutant(whole, rng), read_it
-        return lambda rng: mutant(whole, rng), read_it
-
-    return make
+# -- models in a registry -------------------------------------------------------------------------
 
 
 def _champions(folder: Path) -> tuple[Draw, Read]:
@@ -482,10 +318,7 @@ def _streams(folder: Path) -> tuple[Draw, Read]:
     return draw, read_it
 
 
-TUNING, LEARNED = "tilewright.tuning.run_metadata", "tilewright.models"
-SAVED = (f"{LEARNED}.saved_state:_digest", f"{LEARNED}.saved_state:load_state")
-STORED = ("tilewright.tasks.artifact_store:Store._bytes",)
-TREES, BOOSTED = (f"{LEARNED}.trees:XGBoost.load",), (f"{LEARNED}.trees:LightGBM.load",)
+TUNING = "tilewright.tuning.run_metadata"
 TABLE = "tilewright.targets.vta.tvm_table"
 ROWS = ("tilewright.evaluation.row_cache:_read",)
 FORMATS = {
@@ -497,19 +330,6 @@ FORMATS = {
     "run.json": Format(_run_files, (f"{TUNING}:read_run", f"{TUNING}:_own_summary")),
     "comparison records": Format(_comparisons, ROWS),
     "sweep records": Format(_sweeps, ROWS),
-    "pages.json": Format(_pages, ("tilewright.services.addresses:_read",)),
-    "cached stages": Format(_stages, (*STORED, "tilewright.services.retention:_named")),
-    **{f"cached {name}": Format(_cached(name), STORED) for name in
-       ("candidates", "batches", "measurements", "histories")},
-    "cached states": Format(_cached("states"), (*STORED, *SAVED)),
-    "ground truth": Format(_ground_truths, ("tilewright.targets.ground_truth:read_ground_truth",)),
-    "XGBoost models": Format(_learned("xgboost"), TREES),
-    "XGBoost classifiers": Format(_learned("validity", True), TREES),
-    "XGBoost rankers": Format(_learned("autotvm-ranker"), TREES),
-    "XGBoost forests": Format(_learned("forest"), TREES),
-    "LightGBM models": Format(_learned("lightgbm"), BOOSTED),
-    "Gaussian processes": Format(_learned("gaussian"), (f"{LEARNED}.npz_file:read_numbers",)),
-    "drafts": Format(_learned("draft")),
     "champions": Format(_champions, ("tilewright.tasks.champion_registry:champion_file",)),
     "specifications": Format(_specifications, ("tilewright.targets.vta.spec:VtaSpec.load",)),
     "Gemmini specifications": Format(
@@ -521,7 +341,6 @@ FORMATS = {
     **artifact_formats.FORMATS,
     **folder_formats.FORMATS,
     **model_formats.FORMATS,
-    **service_formats.FORMATS,
     **trial_formats.FORMATS,
 }  # fmt: skip
 

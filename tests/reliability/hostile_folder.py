@@ -23,13 +23,13 @@ MODULES = (
 )  # fmt: skip
 
 
-def plant(folder: Path, workspace: Path, marks: Path, only: str | None = None) -> list[Path]:
+def plant(folder: Path, marks: Path, only: str | None = None) -> list[Path]:
     """Lay out every plant, or one; returns their files."""
     marks.mkdir(exist_ok=True)
     before = set(folder.rglob("*"))
     for name, lay in PLANTS.items():
         if only in (None, name):
-            lay(folder, workspace, marks)
+            lay(folder, marks)
     return sorted(path for path in set(folder.rglob("*")) - before - {marks} if path.is_file())
 
 
@@ -41,51 +41,39 @@ def _logging(path: Path, mark: Path) -> Path:
     return path
 
 
-def _prefect_toml(folder: Path, workspace: Path, marks: Path) -> None:
+def _prefect_toml(folder: Path, marks: Path) -> None:
     file = _logging(folder / "hostile" / "prefect.yml", marks / "prefect.toml")
     (folder / "prefect.toml").write_text(f"[logging]\nconfig_path = {json.dumps(str(file))}\n")
 
 
-def _pyproject(folder: Path, workspace: Path, marks: Path) -> None:
+def _pyproject(folder: Path, marks: Path) -> None:
     file = _logging(folder / "hostile" / "pyproject.yml", marks / "pyproject.toml")
     (folder / "pyproject.toml").write_text(
         f"[tool.prefect.logging]\nconfig_path = {json.dumps(str(file))}\n"
     )
 
 
-def _dot_env(folder: Path, workspace: Path, marks: Path) -> None:
+def _dot_env(folder: Path, marks: Path) -> None:
     file = _logging(folder / "hostile" / "env.yml", marks / ".env")
     for name in (".env", ".flaskenv"):
         (folder / name).write_text(f"PREFECT_LOGGING_CONFIG_PATH={file}\n")
 
 
-def _profiles(folder: Path, workspace: Path, marks: Path) -> None:
-    file = _logging(folder / "hostile" / "profiles.yml", marks / "profiles.toml")
-    (workspace / "prefect").mkdir(parents=True, exist_ok=True)
-    (workspace / "prefect" / "profiles.toml").write_text(
-        f'active = "x"\n[profiles.x]\nPREFECT_LOGGING_CONFIG_PATH = {json.dumps(str(file))}\n'
-    )
-
-
-def _workspace_logging(folder: Path, workspace: Path, marks: Path) -> None:
-    _logging(workspace / "prefect" / "logging.yml", marks / "logging.yml")
-
-
-def _numba(folder: Path, workspace: Path, marks: Path) -> None:
+def _numba(folder: Path, marks: Path) -> None:
     (folder / ".numba_config.yaml").write_text("cache_locator_classes: this.d\n")
 
 
-def _matplotlib(folder: Path, workspace: Path, marks: Path) -> None:
+def _matplotlib(folder: Path, marks: Path) -> None:
     (folder / "matplotlibrc").write_text("backend: module://mlflow\nsavefig.dpi: 1\n")
 
 
-def _modules(folder: Path, workspace: Path, marks: Path) -> None:
+def _modules(folder: Path, marks: Path) -> None:
     for name in MODULES:
         mark = str(marks / f"{name}.py")
         (folder / f"{name}.py").write_text(f"import os\nos.makedirs({mark!r}, exist_ok=True)\n")
 
 
-def _editable(folder: Path, workspace: Path, marks: Path) -> None:
+def _editable(folder: Path, marks: Path) -> None:
     """A folder of the name that setuptools puts into `sys.path` for namespace packages. Python asks
     there for `sitecustomize`, before any code of ours runs."""
     place = folder / f"__editable__.tilewright-{version('tilewright')}.finder.__path_hook__"
@@ -95,7 +83,7 @@ def _editable(folder: Path, workspace: Path, marks: Path) -> None:
         (place / f"{name}.py").write_text(f"import os\nos.makedirs({mark!r}, exist_ok=True)\n")
 
 
-def _git(folder: Path, workspace: Path, marks: Path) -> None:
+def _git(folder: Path, marks: Path) -> None:
     """A repository whose status asks a command, and whose hooks are commands."""
     repository = folder / ".git"
     (repository / "hooks").mkdir(parents=True)
@@ -113,7 +101,7 @@ def _git(folder: Path, workspace: Path, marks: Path) -> None:
         file.chmod(0o755)
 
 
-def _others(folder: Path, workspace: Path, marks: Path) -> None:
+def _others(folder: Path, marks: Path) -> None:
     """Files that other dependencies know, at places where they may look."""
     calls = f"(os.makedirs({str(marks / 'logging.conf')!r}, exist_ok=True),)"
     (folder / "logging.conf").write_text(
@@ -144,13 +132,11 @@ def _others(folder: Path, workspace: Path, marks: Path) -> None:
         (folder / name).write_text("hostile = true\n")
 
 
-Lay = Callable[[Path, Path, Path], None]
+Lay = Callable[[Path, Path], None]
 PLANTS: dict[str, Lay] = {
     "prefect.toml": _prefect_toml,
     "pyproject.toml": _pyproject,
     ".env": _dot_env,
-    "profiles.toml": _profiles,
-    "logging.yml": _workspace_logging,
     ".numba_config.yaml": _numba,
     "matplotlibrc": _matplotlib,
     "modules": _modules,

@@ -52,7 +52,7 @@ class Hostile:
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Hostile:
     place = Place(tmp_path_factory.mktemp("hostile"))
-    files = plant(place.folder, place.folder / "home", place.folder / "marks")
+    files = plant(place.folder, place.folder / "marks")
     assert len(files) > 50
     return Hostile(place, files)
 

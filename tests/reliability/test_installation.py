@@ -66,7 +66,7 @@ def test_modules_are_found_in_folders_of_the_installation_alone(tmp_path: Path) 
         wheel.extractall(site)
     folder = tmp_path / "hostile"
     folder.mkdir()
-    plant(folder, folder / "home", tmp_path / "marks", "editable")
+    plant(folder, tmp_path / "marks", "editable")
     done = subprocess.run(
         [
             sys.executable, "-I", "-S", "-c", USE, str(site),

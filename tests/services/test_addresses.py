@@ -1,15 +1,13 @@
-"""Checks that links follow a workspace's ports, and that a stranger's file leads nowhere."""
+"""Checks that links follow a workspace's ports."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tilewright.services import urls
 from tilewright.services.addresses import MLFLOW, PREFECT, page_address, port_or_last, remember
-from tilewright.services.prefect_server import announced
 from tilewright.services.server_process import LOOPBACK
 from tilewright.services.workspace import Workspace
 
@@ -38,21 +36,6 @@ def test_links_name_the_default_ports_at_first_then_those_used_last(workspace: W
 def test_pages_on_every_interface_are_opened_on_loopback(workspace: Workspace) -> None:
     remember(workspace, prefect="http://0.0.0.0:4301")
     assert page_address(PREFECT) == f"http://{LOOPBACK}:4301"
-
-
-@pytest.mark.parametrize(
-    "address",
-    ["http://evil.example:4200", "https://127.0.0.1.evil.example:4200", "javascript:alert(1)",
-     "http://127.0.0.1@evil.example:4200", "http://127.0.0.1", "http://127.0.0.1:99999", "", 7, []],
-)  # fmt: skip
-def test_a_file_from_a_stranger_names_no_other_machine(
-    workspace: Workspace, address: object
-) -> None:
-    (workspace.root / "pages.json").write_text(json.dumps({PREFECT: address, MLFLOW: address}))
-    assert {server: page_address(server) for server in DEFAULTS} == DEFAULTS
-    (workspace.root / "prefect").mkdir()
-    (workspace.root / "prefect" / "server.json").write_text(json.dumps({"api_url": address}))
-    assert announced(workspace) is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"prefect": null}', "[" * 100_000])

@@ -73,17 +73,6 @@ def test_a_cache_is_pruned_once_a_day(workspace: Workspace) -> None:
     assert names(workspace) == []
 
 
-def test_links_are_followed_nowhere(workspace: Workspace, tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (precious / "file").write_text("kept")
-    os.utime(precious / "file", (0, 0))
-    (workspace.cache / "data").rename(tmp_path / "elsewhere")
-    (workspace.cache / "data").symlink_to(precious)
-    unused_cache(workspace, time.time()).remove()
-    assert (precious / "file").read_text() == "kept"
-
-
 def test_pages_without_records_go_back_to_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,7 +54,7 @@ def test_variables_of_the_user_are_heeded_and_files_of_the_folder_are_not(tmp_pa
     (tmp_path / ".numba_config.yaml").write_text("opt: 0\n")
     (tmp_path / "matplotlibrc").write_text("font.size: 3\n")
     usual = shown(tmp_path)
-    assert Path(str(usual["logging"])).parts[-2:] == ("logging", "logging.yml")
+    assert Path(str(usual["logging"])).parts[-2:] == ("prefect", "logging.yml")
     assert Path(str(usual["profiles"])).parts[-2:] == ("settings", "profiles.toml")
     assert usual["level"] == "INFO"
     assert (usual["retries"], usual["triggers"], usual["font"], usual["opt"]) == (60, False, 10, 3)
@@ -62,8 +62,8 @@ def test_variables_of_the_user_are_heeded_and_files_of_the_folder_are_not(tmp_pa
     style = tmp_path / "mine" / "matplotlibrc"
     style.parent.mkdir()
     style.write_text("font.size: 20\n")
-    logging = Path(str(usual["logging"]))
-    (tmp_path / "logging.yml").write_bytes(logging.read_bytes())
+    package = Path(str(usual["profiles"])).parents[1]
+    (tmp_path / "logging.yml").write_bytes((package / "logging" / "logging.yml").read_bytes())
     theirs = shown(
         tmp_path, PREFECT_LOGGING_CONFIG_PATH=str(tmp_path / "logging.yml"), NUMBA_OPT="2",
         PREFECT_LOGGING_LEVEL="WARNING", PREFECT_CLIENT_MAX_RETRIES="7",

@@ -124,26 +124,18 @@ def test_a_comparison_of_tuners_that_learn_nothing_has_no_champion(registry: Pat
 
 
 def _refuses_changed_files(model: str, load: Callable[[], object]) -> None:
-    """Damage by its digest; what has a digest that is right, since anyone can compute one, by its
-    content. Each in one message."""
+    """Damage is noticed by the digest, and is one message."""
     from mlflow.artifacts import download_artifacts
     from mlflow.tracking import MlflowClient
 
-    from tilewright.core.files import pack_arrays, unpack_arrays
-    from tilewright.tasks.champion_registry import (
-        ALIAS,
-        DIGEST,
-        ChampionError,
-        champion_file,
-        digest_of,
-    )
+    from tilewright.tasks.champion_registry import ALIAS, ChampionError, champion_file
 
     client = MlflowClient()
     version = client.get_model_version_by_alias(model, ALIAS)
     folder = Path(download_artifacts(f"models:/{model}/{version.version}"))
     logged = client.get_logged_model(version.source.removeprefix("models:/"))
     place = logged.artifact_location.removeprefix("file://")
-    about, good = champion_file(folder)
+    about, _ = champion_file(folder)
     for file in (Path(place) / about.file, Path(place) / "MLmodel"):
         whole = file.read_bytes()
         said = f"features: {about.features}".encode()
@@ -152,23 +144,6 @@ def _refuses_changed_files(model: str, load: Callable[[], object]) -> None:
         with pytest.raises(ChampionError, match=r"damaged .*repeat 'tilewright compare'"):
             load()
         file.write_bytes(whole)
-    file = Path(place) / about.file
-    crafted = good.replace(b"left_child=", b"left_child=9", 1)  # LightGBM's text
-    if about.file.endswith(".npz"):  # a draft, a Gaussian process
-        arrays = unpack_arrays(good)
-        part = "module" if about.kind == "draft" else "weights"
-        crafted = pack_arrays(arrays | {part: arrays[part][:-1]})
-    elif crafted == good:
-        at = good.index(b"left_children[$l#L") + 26  # XGBoost's UBJSON: a child far outside
-        crafted = good[:at] + b"\x7f\xff\xff\xf0" + good[at + 4 :]
-    file.write_bytes(crafted)
-    client.set_model_version_tag(model, version.version, DIGEST, digest_of(about, crafted))
-    with pytest.raises(
-        ChampionError, match=r"damaged .*(malformed|not those of its modules|not belong together)"
-    ):
-        load()
-    file.write_bytes(good)
-    client.set_model_version_tag(model, version.version, DIGEST, digest_of(about, good))
     assert load() is not None
 
 

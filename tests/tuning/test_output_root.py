@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tilewright.core.files import append, remove, write_atomically
-from tilewright.core.safe_files import OUTPUT_ROOT, UnsafeFile, read_plain
 from tilewright.tuning.output_dir import OutputError, below_root
 
 pytestmark = pytest.mark.attack
@@ -56,42 +53,3 @@ def test_what_is_no_name_of_a_folder_is_one_message(root: Path, out: str) -> Non
 
 def test_without_a_root_any_folder_is_taken(root: Path) -> None:
     assert below_root(Path("/anywhere"), "") == Path("/anywhere")
-
-
-WRITES: dict[str, Callable[[Path], object]] = {
-    "write": lambda path: write_atomically(path, b"ours"),
-    "write within": lambda path: write_atomically(path, b"ours", within=path.parent),
-    "append": lambda path: append(path, b"ours"),
-    "remove": lambda path: remove(path),
-}
-
-
-@pytest.mark.parametrize("inside", [True, False])
-@pytest.mark.parametrize("name", WRITES)
-def test_a_folder_that_becomes_a_link_later_is_not_followed(
-    name: str, inside: bool, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the look at the folder and a write to it."""
-    if inside:
-        monkeypatch.chdir(root)
-    monkeypatch.setenv(OUTPUT_ROOT, str(root))
-    place = below_root(Path("later/x"), str(root))
-    (root.parent / "else" / "x").mkdir()
-    (victim := root.parent / "else" / "x" / "file").write_bytes(b"mine")
-    (root / "later").symlink_to(root.parent / "else")
-    with pytest.raises(UnsafeFile, match="later is a symbolic link"):
-        WRITES[name](place / "file")
-    assert victim.read_bytes() == b"mine"
-    assert read_plain(place / "file") == b"mine"
-    assert [each.name for each in victim.parent.iterdir()] == ["file"]
-
-
-@pytest.mark.parametrize("name", WRITES)
-def test_folders_elsewhere_and_below_are_written_as_ever(
-    name: str, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(OUTPUT_ROOT, str(root))
-    (root.parent / "link").symlink_to("else")
-    for place in (root.parent / "link", root / "in", below_root(Path("back"), str(root))):
-        WRITES[name](place / "file")
-        assert (place / "file").exists() == (name != "remove")

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import secrets
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,14 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.safe_files import (
-    check_own,
-    create_beside,
-    naming,
-    open_own,
-    opened_folder,
-    read_plain,
-)
+from tilewright.core.safe_files import naming, open_own, read_plain
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,10 +72,10 @@ def _whole(text: str) -> int:
     return value
 
 
-def read_json_file(path: Path, *, within: Path | None = None) -> Json:
+def read_json_file(path: Path) -> Json:
     """The value of a JSON file of at most `MAX_JSON_BYTES`: as Python's objects it takes twenty
     times as much. Raises `ValueError`, `UnsafeFile` and `OSError`."""
-    return read_json(read_plain(path, within=within, limit=MAX_JSON_BYTES))
+    return read_json(read_plain(path, limit=MAX_JSON_BYTES))
 
 
 def _shown(value: Json) -> str:
@@ -138,51 +132,59 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def write_atomically(
-    path: Path, data: bytes, *, sync: bool = True, within: Path | None = None
-) -> None:
-    """Write beside the file, sync, then rename over it; after a crash the old file or the new.
-    Without `sync` that holds for a killed process, not for a power failure. `within` is as in
-    `core.safe_files.opened_folder`. Raises `UnsafeFile` if something else than a plain file of
-    this user's is in its place, and `OSError`, which names the file also when the disk is full."""
-    with opened_folder(path.parent, within, make=True) as folder, naming(path):
-        check_own(path, folder)
-        handle, fresh = create_beside(path, folder)
+def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Write a file so that after a crash there is the old file or the new one.
+
+    The data go to a new file beside it, which is synced and renamed.
+
+    Args:
+        path: file to write; its folder is made if it is missing.
+        data: the whole content.
+        sync: whether the file also survives a power failure; without it, a killed process.
+
+    Raises:
+        OSError: names `path`, also when the disk is full.
+    """
+    fresh = path.with_name(f".{path.name[:40].lstrip('.')}.{secrets.token_hex(8)}.tmp")
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             try:
                 _write(handle, data)
                 if sync:
                     os.fsync(handle)
             finally:
                 os.close(handle)
-            os.replace(fresh, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.replace(fresh, path)
         except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(fresh, dir_fd=folder)
+            fresh.unlink(missing_ok=True)
             raise
         if sync:
-            os.fsync(folder)
+            sync_folder(path.parent)
 
 
 @contextmanager
 def providing(path: Path) -> Iterator[Path]:
-    """A place to write to by whatever means, in a folder that nobody else can enter; on leaving,
-    what is there becomes the file, unless another process was faster: its file stays. After an
-    error nothing does. Raises `UnsafeFile` and `OSError`."""
+    """A place to write to by whatever means; on leaving, what is there becomes the file, unless
+    another process was faster: its file stays. After an error nothing does. Raises `OSError`."""
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder) / path.name
         yield fresh
-        with opened_folder(path.parent, make=True) as turn:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        turn = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
             with suppress(OSError):  # a disk without locks
                 fcntl.flock(turn, fcntl.LOCK_EX)
-            if not check_own(path, turn):
+            if not path.exists():
                 write_atomically(path, fresh.read_bytes(), sync=False)
+        finally:
+            os.close(turn)
 
 
 def append(path: Path, data: bytes, *, length: int | None = None) -> int:
     """Add to the end of a file, synced; returns its new length. After an error it has the old one.
-    `length` is the one it must have now. Raises `FileChanged` if it has another, `UnsafeFile`, and
-    `OSError`."""
+    `length` is the one it must have now. Raises `FileChanged` if it has another, and `OSError`."""
     handle = open_own(path, os.O_RDWR | os.O_APPEND)
     try:
         with naming(path):
@@ -202,22 +204,19 @@ def append(path: Path, data: bytes, *, length: int | None = None) -> int:
     return before + len(data)
 
 
-def remove(path: Path, *, within: Path | None = None) -> None:
-    """Remove a file; there may be none. `within` as above. Raises `UnsafeFile` for anything but a
-    plain file of this user's, and `OSError`."""
-    with (
-        suppress(FileNotFoundError),
-        opened_folder(path.parent, within, change=True) as folder,
-        naming(path),
-    ):
-        if check_own(path, folder):
-            os.unlink(path.name, dir_fd=folder)
+def remove(path: Path) -> None:
+    """Remove a file; there may be none. Raises `OSError`."""
+    with naming(path):
+        path.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder last. Raises `OSError`."""
-    with opened_folder(folder) as handle:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
         os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def pack_files(files: Mapping[str, bytes], *, level: int = 0) -> bytes:

@@ -1,32 +1,21 @@
-"""Opens files in folders that strangers may write to: follows no link, changes only own files.
-
-The path to the folder that a user names may have links. Below it none is followed, neither a
-folder's nor a file's. Everything is opened relative to a descriptor of its folder, and checked
-before a byte of it is read or written. Nothing waits (a pipe would, for ever).
+"""Reads plain files that anybody may have made, up to a limit. Nothing waits (a pipe would, for
+ever).
 """
 
 from __future__ import annotations
 
-import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
 
-OUTPUT_ROOT = "TILEWRIGHT_OUTPUT_ROOT"
-"""The variable that names a folder which no results may leave: `tilewright serve` sets it."""
 LARGEST = 2 << 30
 """Bytes that are read of a file."""
 _CHUNK = 1 << 20
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-_ATTEMPTS = 16
 _KINDS = {
-    stat.S_IFLNK: "a symbolic link",
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
@@ -36,55 +25,13 @@ _KINDS = {
 
 
 class UnsafeFile(TilewrightError):
-    """A file that is not the user's own plain file, where one is expected."""
+    """Something else than a plain file where a file is expected, or a file that is too large."""
 
 
-@contextmanager
-def opened_folder(
-    folder: Path, within: Path | None = None, *, make: bool = False, change: bool = False
-) -> Iterator[int]:
-    """A descriptor of a folder. Links on the way to `within`, by default the folder itself, are
-    followed; below it they are refused, and so is `..`. `make` makes what is missing. What is
-    opened to `make` or `change` something follows no link below `OUTPUT_ROOT`, either. Raises
-    `UnsafeFile` and `OSError`."""
-    root = folder if within is None else within
-    if make or change:
-        folder, root = _confined(folder, root)
-    names = _names_below(folder, root)
-    if make:
-        root.mkdir(parents=True, exist_ok=True)
-    handle = os.open(root, _FOLDER)
-    try:
-        place = root
-        for name in names:
-            place /= name
-            below = _below(handle, place, make)
-            os.close(handle)
-            handle = below
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def open_own(path: Path, flags: int, *, within: Path | None = None) -> int:
-    """A descriptor of a file that is written in place, made if it is missing; `flags` say how, as
-    `os.O_RDWR`. Raises `UnsafeFile` for anything but a plain file of this user's that has no second
-    name, and `OSError`."""
-    with opened_folder(path.parent, within, make=True) as folder, naming(path):
-        for _ in range(_ATTEMPTS):
-            if check_own(path, folder, in_place=True):
-                handle = _open(path, flags, folder)
-            else:
-                handle = _create(path, flags, folder)
-            if handle is not None:
-                return _checked(handle, path, folder)
-    raise UnsafeFile(f"{path} is replaced again and again; choose another folder")
-
-
-def read_plain(path: Path, *, within: Path | None = None, limit: int = LARGEST) -> bytes:
-    """All of a plain file of any owner. Raises `UnsafeFile` if it is anything else, or larger
-    than `limit` bytes, and `OSError`."""
-    handle = open_to_read(path, within=within)
+def read_plain(path: Path, *, limit: int = LARGEST) -> bytes:
+    """Return all of a plain file. Raises `UnsafeFile` if it is anything else, or larger than
+    `limit` bytes, and `OSError`."""
+    handle = open_to_read(path)
     try:
         size = os.fstat(handle).st_size
         # In one piece: pieces that are joined take twice the memory.
@@ -100,44 +47,35 @@ def read_plain(path: Path, *, within: Path | None = None, limit: int = LARGEST) 
     return data
 
 
-def open_to_read(path: Path, *, within: Path | None = None) -> int:
-    """A descriptor of a plain file of any owner. Raises `UnsafeFile` if it is anything else,
-    and `OSError`."""
-    with opened_folder(path.parent, within) as folder, naming(path):
-        _refuse_special(os.stat(path.name, dir_fd=folder, follow_symlinks=False), path)
-        handle = _open(path, os.O_RDONLY, folder)
-        if handle is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        try:
-            _refuse_special(os.fstat(handle), path)
-        except BaseException:
-            os.close(handle)
-            raise
-        return handle
-
-
-def create_beside(path: Path, folder: int) -> tuple[int, str]:
-    """A descriptor of a new file in the folder of `path`, and its unforeseeable name."""
-    name = f".{path.name[:40].lstrip('.')}.{secrets.token_hex(8)}.tmp"
-    return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, 0o644, dir_fd=folder), name
-
-
-def check_own(path: Path, folder: int | None = None, *, in_place: bool = False) -> bool:
-    """Whether the file is there; `folder` is a descriptor of where it is. Raises `UnsafeFile` if it
-    is not a plain file of this user's; `in_place`, also if it has a second name."""
-    where = str(path) if folder is None else path.name
+def open_to_read(path: Path) -> int:
+    """Return a descriptor of a plain file. Raises `UnsafeFile` if it is anything else, and
+    `OSError`."""
+    _refuse_special(os.stat(path), path)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
-        found = os.stat(where, dir_fd=folder, follow_symlinks=False)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    _refuse_foreign(found, path, folder, in_place)
-    return True
+        _refuse_special(os.fstat(handle), path)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def open_own(path: Path, flags: int) -> int:
+    """Return a descriptor of a file that is written in place, made if it is missing, as is its
+    folder; `flags` as of `os.open`. Raises `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+def check_own(path: Path, *, in_place: bool = False) -> bool:
+    """Return whether a file is there."""
+    return path.exists()
 
 
 def same_file(path: Path, handle: int) -> bool:
-    """Whether a path still names the file that is open."""
+    """Return whether a path still names the file that is open."""
     try:
-        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(handle))
+        return os.path.samestat(os.stat(path), os.fstat(handle))
     except OSError:
         return False
 
@@ -152,104 +90,9 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-# -- one file ----------------------------------------------------------------------------------
-
-
-def _confined(folder: Path, root: Path) -> tuple[Path, Path]:
-    """The folder, and `OUTPUT_ROOT` in place of a root that lies below it."""
-    if not (named := os.environ.get(OUTPUT_ROOT)):
-        return folder, root
-    limit = Path(named).resolve()
-    if not root.absolute().is_relative_to(limit):
-        return folder, root
-    return folder.absolute(), limit
-
-
-def _names_below(folder: Path, root: Path) -> tuple[str, ...]:
-    names = folder.relative_to(root).parts if folder.is_relative_to(root) else (os.pardir,)
-    if os.pardir in names:
-        raise UnsafeFile(f"{folder} leads out of {root}; {_STEP}")
-    return names
-
-
-def _below(folder: int, place: Path, make: bool) -> int:
-    with naming(place):
-        if make:
-            with suppress(FileExistsError):
-                os.mkdir(place.name, dir_fd=folder)
-        try:
-            return os.open(place.name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
-        except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
-                raise
-    found = os.stat(place.name, dir_fd=folder, follow_symlinks=False)
-    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no folder")
-    raise UnsafeFile(f"{place} is {kind}, where a folder is expected; {_STEP}")
-
-
-def _open(path: Path, flags: int, folder: int) -> int | None:
-    """None if it was removed meanwhile."""
-    try:
-        return os.open(path.name, flags | _PLAIN, dir_fd=folder)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):  # it was exchanged meanwhile
-            raise UnsafeFile(f"{path} is not a plain file; {_STEP}") from None
-        raise
-
-
-def _create(path: Path, flags: int, folder: int) -> int | None:
-    """None if somebody else made it meanwhile."""
-    try:
-        return os.open(path.name, flags | os.O_CREAT | os.O_EXCL | _PLAIN, 0o644, dir_fd=folder)
-    except FileExistsError:
-        return None
-
-
-def _checked(handle: int, path: Path, folder: int) -> int:
-    try:
-        _refuse_foreign(os.fstat(handle), path, folder, in_place=True)
-    except BaseException:
-        os.close(handle)
-        raise
-    return handle
-
-
-_STEP = "remove it, or choose another folder"
-
-
 def _refuse_special(found: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(found.st_mode):
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "not a plain file")
-        raise UnsafeFile(f"{path} is {kind}, where a file is expected; {_STEP}")
-
-
-def _refuse_foreign(found: os.stat_result, path: Path, folder: int | None, in_place: bool) -> None:
-    _refuse_special(found, path)
-    if found.st_uid != os.geteuid() and found.st_uid != _owner_in(path, folder):
         raise UnsafeFile(
-            f"{path} belongs to another user (id {found.st_uid}); {_STEP}, or work as that user"
+            f"{path} is {kind}, where a file is expected; remove it, or choose another folder"
         )
-    if in_place and found.st_nlink > 1:
-        raise UnsafeFile(
-            f"{path} is the same file as one elsewhere (a hard link), which would change with it; "
-            "put a copy in its place, or choose another folder"
-        )
-
-
-def _owner_in(path: Path, folder: int | None) -> int | None:
-    """Whose a file is that this process makes there: some disks give all files to one user."""
-    if folder is None:
-        with suppress(OSError), opened_folder(path.parent) as opened:
-            return _owner_in(path, opened)
-        return None
-    try:
-        handle, name = create_beside(path, folder)
-    except OSError:
-        return None
-    try:
-        return os.fstat(handle).st_uid
-    finally:
-        os.close(handle)
-        os.unlink(name, dir_fd=folder)

@@ -17,16 +17,5 @@ def workspace_root() -> Path:
     """Return the absolute path of the workspace in force, so that a later change of the working
     folder does not move it. Raises `OSError` and `RuntimeError` where there is no working folder
     any more, or links lead in a circle."""
-    return named_workspace().resolve()
-
-
-def named_workspace() -> Path:
-    """Return the same path before links are followed. Raises `OSError`."""
     named = os.environ.get(VARIABLE) or DEFAULT
-    return started_in() / DEFAULT if named == DEFAULT else Path(named)
-
-
-def is_brought_link() -> bool:
-    """Whether the workspace is a `.tilewright` that leads elsewhere, and may have come with the
-    folder. Raises `OSError`."""
-    return not os.environ.get(VARIABLE) and named_workspace().is_symlink()
+    return (started_in() / DEFAULT if named == DEFAULT else Path(named)).resolve()

@@ -43,7 +43,7 @@ class RowCache(Generic[R]):
         return self._rows.get(key)
 
     def add(self, key: str, row: R) -> None:
-        """Write a run to disk, synced. Raises `UnsafeFile` and `OSError`."""
+        """Write a run to disk, synced. Raises `OSError`."""
         run = self._row.dump_python(row, mode="json")
         line = canonical({"key": key, "run": run, "version": FINISHED_RUNS.written}) + b"\n"
         append(self.path, b"\n" + line if self._torn else line)

@@ -16,7 +16,6 @@ import json
 import os
 import re
 from collections.abc import Collection
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,11 +31,10 @@ from tilewright.core.files import (
     write_atomically,
 )
 from tilewright.core.formats import CODESIGN
-from tilewright.core.safe_files import check_own, opened_folder
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.targets.capabilities import specification_of
 from tilewright.targets.registry import make_target
-from tilewright.tuning.output_dir import check_files, check_folder, check_idle
+from tilewright.tuning.output_dir import check_folder, check_idle
 from tilewright.tuning.run_metadata import FolderTaken, origin_of
 
 RUN = "run.json"
@@ -87,11 +85,9 @@ def check_vacant(options: CodesignOptions) -> None:
 
 
 def check_own_run(options: CodesignOptions) -> None:
-    """Raises `UnsafeFile` for links among a folder's files; and, unless the options say to start
-    over, `FolderTaken` if it holds another run, or what may be anybody's: files of these names
-    without a `run.json` that says whose."""
+    """Raises `FolderTaken`, unless the options say to start over, if the folder holds another run,
+    or what may be anybody's: files of these names without a `run.json` that says whose."""
     folder = options.folder
-    _check_files(folder)
     if options.fresh:
         return
     held = _held(folder)
@@ -111,18 +107,9 @@ def check_own_run(options: CodesignOptions) -> None:
         )
 
 
-def _check_files(folder: Path) -> None:
-    check_files(folder, (RUN, *RESULTS), LEDGER)
-    place = folder / SPECS
-    with suppress(FileNotFoundError), opened_folder(place, within=folder) as opened:
-        for name in os.listdir(opened):
-            if name.endswith(".json"):
-                check_own(place / name, opened)
-
-
 def begin(options: CodesignOptions) -> None:
     """Say whose folder it is from now on; what an earlier command left there is not complete any
-    more. Raises `UnsafeFile` and `OSError`."""
+    more. Raises `OSError`."""
     folder = options.folder
     held = _held(folder)
     remove(folder / SUMMARY)
@@ -148,11 +135,10 @@ def begin(options: CodesignOptions) -> None:
 
 def forget_specs(folder: Path, kept: Collection[str] = ()) -> None:
     """Remove the specifications of the front that a folder of ours holds, but for the machines of
-    the names `kept`. What else lies beside them is somebody's. Raises `UnsafeFile` and
-    `OSError`."""
+    the names `kept`. What else lies beside them is somebody's. Raises `OSError`."""
     for name in _machines(folder):
         if name not in kept:
-            remove(specification(folder, name), within=folder)
+            remove(specification(folder, name))
 
 
 def specification(folder: Path, name: str) -> Path:

@@ -169,8 +169,7 @@ def _best(proven: Sequence[ProvenDesign]) -> Best | None:
 
 
 def write_outputs(options: CodesignOptions, outcome: CodesignOutcome) -> None:
-    """Write all of them, the summary last: a folder with a summary is complete. Raises `UnsafeFile`
-    and `OSError`."""
+    """Write all files, the summary last: a folder with a summary is complete. Raises `OSError`."""
     place = options.folder
     folder.forget_specs(place, {row["name"] for row in outcome.front})
     # The front first: the next run removes no specification that no front names.
@@ -179,7 +178,7 @@ def write_outputs(options: CodesignOptions, outcome: CodesignOutcome) -> None:
     files[place / folder.TRIALS] = parquet(outcome.trials)
     files[place / folder.SUMMARY] = _pretty(outcome.summary)
     for path, data in files.items():
-        write_atomically(path, data, within=place)
+        write_atomically(path, data)
 
 
 def spec_file(row: FrontRow) -> bytes:

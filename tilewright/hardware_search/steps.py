@@ -111,8 +111,7 @@ def log_parameters(options: CodesignOptions, problem: CodesignProblem, emit: Lis
 
 
 def log_codesign(options: CodesignOptions, outcome: CodesignOutcome, wall: float) -> None:
-    """Write the folder; `wall` is how many seconds the run took. Raises `UnsafeFile` and
-    `OSError`."""
+    """Write the folder; `wall` is how many seconds the run took. Raises `OSError`."""
     outcome.summary["wall_seconds"] = round(wall, 3)
     write_outputs(options, outcome)
 

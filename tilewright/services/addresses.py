@@ -1,9 +1,7 @@
 """Stores where the web pages of a workspace are: each server's address as it was last up.
 
 Links that a run stores name a port, so a workspace has fixed ports. `tilewright ui` comes back on
-those it used last, and runs link to them whether or not the pages are up. The file may come with a
-folder from a stranger. Only an address of this machine is taken from it, and no other is connected
-to.
+those it used last, and runs link to them whether or not the pages are up.
 """
 
 from __future__ import annotations
@@ -38,8 +36,7 @@ def port_or_last(port: int | None, server: str) -> int:
 
 
 def remember(workspace: Workspace, **addresses: str) -> None:
-    """Keep addresses of pages that are up, by server. Those on loopback only: others are not
-    believed when they are read. Raises `OSError`."""
+    """Keep addresses of pages that are up on this machine, by server. Raises `OSError`."""
     here = {name: reachable(address) for name, address in addresses.items() if is_local(address)}
     text = json.dumps(_read(workspace) | here, indent=2)
     write_atomically(_file(workspace), text.encode())

@@ -33,14 +33,14 @@ from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore as Mode
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore as TrackingStore
 from mlflow.utils.file_utils import local_file_uri_to_path
 
-from tilewright.core.safe_files import (
-    UnsafeFile,
+from tilewright.core.safe_files import UnsafeFile
+from tilewright.services.artifact_places import is_served
+from tilewright.services.confined_folders import (
     check_own,
     create_beside,
     open_to_read,
     opened_folder,
 )
-from tilewright.services.artifact_places import is_served
 
 SERVED = "mlflow-artifacts:/"
 """The place of what has no other: on the server, which knows where."""

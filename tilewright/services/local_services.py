@@ -6,10 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from io import TextIOWrapper
-from pathlib import Path
 
-from tilewright.core.safe_files import open_own
 from tilewright.services.mlflow_server import mlflow_login
 from tilewright.services.prefect_server import Login, announced, login_at, start_prefect_server
 from tilewright.services.retention import prune_daily
@@ -96,17 +93,9 @@ def _settings() -> Iterator[None]:
         yield
 
 
-class _OwnFileHandler(logging.FileHandler):
-    """Writes to no file but the user's own."""
-
-    def _open(self) -> TextIOWrapper:
-        handle = open_own(Path(self.baseFilename), os.O_WRONLY | os.O_APPEND)
-        return os.fdopen(handle, "a", encoding=self.encoding)
-
-
 def _log_to_file(workspace: Workspace) -> None:
     """The terminal belongs to the command; what the libraries have to say goes to a file."""
-    handler = _OwnFileHandler(workspace.log)
+    handler = logging.FileHandler(workspace.log)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     for name in ("", "prefect", "mlflow", "alembic", "uvicorn", "fastapi"):
         logger = logging.getLogger(name)

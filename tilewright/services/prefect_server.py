@@ -130,8 +130,8 @@ def announcing(workspace: Workspace, server: PrefectServer, **others: str) -> It
 
 
 def announced(workspace: Workspace) -> Login | None:
-    """A server that runs on this workspace's data, if there is a live one. A folder from a stranger
-    can name none, here or elsewhere. Raises `SecretError` or `WorkspaceError`."""
+    """A server that runs on this workspace's data, if there is a live one. Raises `SecretError` or
+    `WorkspaceError`."""
     api_url = _announced_address(workspace)
     return None if api_url is None else login_at(api_url, workspace)
 
@@ -150,10 +150,9 @@ def login_at(api_url: str, workspace: Workspace) -> Login | None:
 
 def _announced_address(workspace: Workspace) -> str | None:
     try:
-        api_url = as_text(as_object(read_json_file(_announcement(workspace)))["api_url"])
+        return as_text(as_object(read_json_file(_announcement(workspace)))["api_url"])
     except (OSError, ValueError, KeyError):
         return None
-    return api_url if is_local(api_url) else None
 
 
 def _announcement(workspace: Workspace) -> Path:

@@ -4,9 +4,6 @@ their whole path.
 MLflow has no call that changes them, and asks for no relative ones: so its tables are updated here
 (https://github.com/mlflow/mlflow/issues/3144, https://github.com/mlflow/mlflow/issues/8226).
 Without it the files of earlier runs are not found: `tests/services/test_moved_workspace.py`.
-
-What is written is always the workspace's own folder, whatever was there before: a database from a
-stranger names no other place by it.
 """
 
 from __future__ import annotations

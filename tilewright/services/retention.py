@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.core.files import remove
-from tilewright.core.safe_files import UnsafeFile, read_plain
 from tilewright.services.workspace import Workspace
 
 DAY = 86_400.0
@@ -41,9 +40,9 @@ class UnusedCache:
         for path in self.files:
             if _used(path) >= self.before:
                 continue  # another command has just found it
-            with suppress(OSError, UnsafeFile):
+            with suppress(OSError):
                 size = _size(path)
-                remove(path, within=self.root.parent)
+                remove(path)
                 freed += size
         return freed
 
@@ -55,7 +54,7 @@ def unused_cache(workspace: Workspace, before: float) -> UnusedCache:
     manifests = sorted(root.glob("manifests/*/*.json"))
     data = sorted(root.glob("data/*"))
     old = [path for path in manifests if _used(path) < before]
-    kept = set().union(*(_named(path, root) for path in set(manifests) - set(old)))
+    kept = set().union(*(_named(path) for path in set(manifests) - set(old)))
     old += [path for path in data if path.name not in kept and _used(path) < before]
     size, whole = (sum(map(_size, files)) for files in (old, [*manifests, *data]))
     return UnusedCache(root, before, tuple(old), size, whole)
@@ -87,24 +86,24 @@ def compact(database: Path) -> int | None:
     return max(0, before - _size(database) - _size(Path(f"{database}-wal")))
 
 
-def _named(manifest: Path, root: Path) -> set[str]:
+def _named(manifest: Path) -> set[str]:
     """The data files that a manifest names; none if it cannot be read, and is of no use."""
     try:
-        found = json.loads(read_plain(manifest, within=root.parent))
+        found = json.loads(manifest.read_bytes())
         return set(found["manifest"]["files"].values())
-    except (OSError, UnsafeFile, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return set()
 
 
 def _used(path: Path) -> float:
     try:
-        return path.lstat().st_mtime
+        return path.stat().st_mtime
     except OSError:
         return 0.0
 
 
 def _size(path: Path) -> int:
     try:
-        return path.lstat().st_size
+        return path.stat().st_size
     except OSError:
         return 0

@@ -25,7 +25,6 @@ from pathlib import Path
 from tilewright.core.errors import TilewrightError
 from tilewright.core.lazy_module import lazy_module
 from tilewright.core.python_path import module_path
-from tilewright.core.safe_files import UnsafeFile, open_own, read_plain
 
 psutil = lazy_module("psutil")
 
@@ -81,8 +80,8 @@ class ServerProcess:
 
     def _last_words(self) -> str:
         try:
-            lines = read_plain(self.log).decode(errors="replace").split("\n")
-        except (OSError, UnsafeFile):
+            lines = self.log.read_text(errors="replace").split("\n")
+        except OSError:
             return ""
         return next((f" ({line.strip()})" for line in reversed(lines) if line.strip()), "")
 
@@ -138,7 +137,8 @@ def start(
 ) -> ServerProcess:
     """Start a server; returns at once. `descriptors` are open files it inherits, `headers` what it
     wants to be asked with."""
-    with os.fdopen(open_own(log, os.O_WRONLY | os.O_APPEND), "ab") as sink:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as sink:
         process = subprocess.Popen(
             [sys.executable, "-m", "tilewright.services.server_process", *command],
             stdin=subprocess.PIPE,

@@ -1,8 +1,7 @@
 """Takes Prefect's settings from the user: variables that are exported, and the profile in use.
 
-Prefect would look for its profiles, and for a configuration of `logging`, in its home. That is the
-workspace here, which may have come with a folder from a stranger. So the files are named: the
-profiles of the user's own Prefect home, or those that come with Prefect.
+Prefect would look for its profiles in its home, which is the workspace here. So the file is named:
+the profiles of the user's own Prefect home, or those that come with Prefect.
 """
 
 from __future__ import annotations
@@ -13,19 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 PROFILES = "PREFECT_PROFILES_PATH"
-LOGGING = ("PREFECT_LOGGING_SETTINGS_PATH", "PREFECT_LOGGING_CONFIG_PATH")
 
 _SERVER = ("PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_UI_URL")
 
 
 def own_settings() -> dict[str, str]:
-    """The files of Prefect's settings, by variable. Without variables that the user has set."""
-    found = {}
-    if not os.environ.get(PROFILES):
-        found[PROFILES] = str(_profiles())
-    if not any(map(os.environ.get, LOGGING)):
-        found[LOGGING[0]] = str(_package("prefect") / "logging" / "logging.yml")
-    return found
+    """The file of Prefect's profiles, by variable; nothing if the user has set that variable."""
+    return {} if os.environ.get(PROFILES) else {PROFILES: str(_profiles())}
 
 
 def profile_settings() -> dict[str, str]:
@@ -50,13 +43,9 @@ def _profiles() -> Path:
     the workspace's; then the variable above is set as well."""
     home = os.environ.get("PREFECT_HOME")
     own = (Path(home) if home else Path.home() / ".prefect") / "profiles.toml"
-    usable = own.is_file() and own.stat().st_uid == os.getuid()  # another user's is not ours
-    return own if usable else _package("prefect") / "settings" / "profiles.toml"
-
-
-def _package(name: str) -> Path:
-    """The folder of a package, which is not imported for it."""
-    spec = find_spec(name)
+    if own.is_file():
+        return own
+    spec = find_spec("prefect")  # which is not imported for it
     assert spec is not None
     assert spec.origin is not None
-    return Path(spec.origin).parent
+    return Path(spec.origin).parent / "settings" / "profiles.toml"

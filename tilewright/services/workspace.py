@@ -3,11 +3,14 @@
 The folder is `./.tilewright`, or `TILEWRIGHT_HOME` if that is set and not empty. `use_workspace`
 must run before Prefect or MLflow is imported, since both read their settings from the environment
 at import. A user's own server in `PREFECT_API_URL` or `MLFLOW_TRACKING_URI` stays in use.
+
+The folder belongs to its user, nobody else may write to it, and its files are trusted.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +18,15 @@ from pathlib import Path
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import as_object, canonical, read_json_file, write_atomically
 from tilewright.core.formats import WORKSPACE
-from tilewright.core.workspace_root import DEFAULT, VARIABLE, is_brought_link, workspace_root
-from tilewright.services.artifact_places import check_places
-from tilewright.services.check_workspace import check_workspace
+from tilewright.core.workspace_root import DEFAULT, VARIABLE, workspace_root
 from tilewright.services.mlflow_database import provide_mlflow_database
 from tilewright.services.no_proxy import keep_loopback_direct
 from tilewright.services.relocate_artifacts import relocate
 from tilewright.services.settings_files import own_settings, profile_settings
 from tilewright.services.sqlite_address import sqlite_address, unfit_for_sqlite
 from tilewright.services.url_credentials import login, without_login
+
+_OTHERS_WRITE = 0o022
 
 
 class WorkspaceError(TilewrightError):
@@ -93,23 +96,20 @@ def current_workspace() -> Workspace:
 
 def use_workspace(workspace: Workspace | None = None) -> Workspace:
     """Create the folders and point Prefect and MLflow at them. Raises `WorkspaceError`, also for a
-    workspace of another version, and
-    `UnsafeFile` if there are links below the workspace."""
-    workspace = workspace or _trusted_workspace()
+    workspace of another version or of another user."""
+    workspace = workspace or current_workspace()
     if reason := unfit_for_sqlite(workspace.mlflow_database) or unfit_for_sqlite(
         workspace.prefect_database
     ):
         raise _unusable(workspace.root, reason)
     try:
-        check_workspace(workspace.root)
+        _make_private(workspace)
         _check_version(workspace.about)
         for folder in (workspace.prefect_database.parent, workspace.mlflow_artifacts):
             folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=workspace.root):
-            pass  # a folder that is there already may be on a disk that cannot be written
         if not workspace.about.exists():
             about = {WORKSPACE.key: WORKSPACE.written}
-            write_atomically(workspace.about, canonical(about) + b"\n", within=workspace.root)
+            write_atomically(workspace.about, canonical(about) + b"\n")
         _have_a_user_home()
         for name, value in profile_settings().items():
             os.environ.setdefault(name, value)
@@ -122,7 +122,6 @@ def use_workspace(workspace: Workspace | None = None) -> Workspace:
         if os.environ["MLFLOW_TRACKING_URI"] == settings["MLFLOW_TRACKING_URI"]:
             provide_mlflow_database(workspace.mlflow_database)
             relocate(workspace.mlflow_database, workspace.mlflow_artifacts)
-            check_places(workspace.mlflow_database, workspace.mlflow_artifacts)
     except OSError as error:
         raise _unusable(workspace.root, error.strerror or str(error)) from None
     return workspace
@@ -140,15 +139,27 @@ def _check_version(about: Path) -> None:
         raise WorkspaceError(refusal)
 
 
-def _trusted_workspace() -> Workspace:
-    """The one in force. A `.tilewright` that leads elsewhere may have come with the folder."""
-    workspace = current_workspace()
-    if is_brought_link():
+def _make_private(workspace: Workspace) -> None:
+    """Make the folder for its user alone if it is missing. If it is there, check that nobody else
+    can have written to it; an earlier version may have left that to the umask. Raises
+    `WorkspaceError` for a folder that others own or write to, and `OSError`."""
+    root = workspace.root
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state = root.stat()
+    with tempfile.TemporaryFile(dir=root) as fresh:  # some disks give all files to one user
+        if state.st_uid != os.fstat(fresh.fileno()).st_uid:
+            raise WorkspaceError(
+                f"{root} belongs to another user (id {state.st_uid}), whose files are not trusted; "
+                f"set {VARIABLE} to a folder of yours, or work as that user"
+            )
+    if not state.st_mode & _OTHERS_WRITE:
+        return
+    if state.st_mode & stat.S_ISVTX or not workspace.about.exists():
         raise WorkspaceError(
-            f"{DEFAULT} is a link to {workspace.root}; set TILEWRIGHT_HOME to that folder if "
-            "records are to be kept there, else remove the link"
+            f"others can write to {root}, and files of a workspace are trusted; set {VARIABLE} to "
+            f"another folder, or take that right from them: chmod go-w {root}"
         )
-    return workspace
+    root.chmod(stat.S_IMODE(state.st_mode) & ~_OTHERS_WRITE)
 
 
 def _unusable(folder: object, reason: str) -> WorkspaceError:
@@ -211,7 +222,7 @@ def _settings(workspace: Workspace) -> dict[str, str]:
         # The server of `tilewright ui` forgets runs that ended 90 days ago, every server the events
         # of more than a week.
         "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
-        # Automations call addresses that are kept in the database.
+        # Nothing here uses automations; the service that looks for them costs time.
         "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
         "MLFLOW_TRACKING_URI": workspace.mlflow_address,
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",

@@ -13,7 +13,6 @@ from tilewright.tuning.events import Listener, Note
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.output_dir import (
     LEDGER,
-    check_files,
     check_idle,
     forget_results,
     held_by_command,
@@ -40,10 +39,9 @@ class FolderTrials:
 def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[FolderTrials]:
     """Where the workloads of a run keep their trials; emptied first if the options say so. Raises
     `LeaseHeld` if another command works on the folder, `FolderTaken` if it holds another run,
-    `UnsafeFile`, `LedgerError` or `OSError` if it cannot be written."""
+    `LedgerError` or `OSError` if it cannot be written."""
     path = (options.folder / LEDGER).absolute()
     with alone(path.parent):
-        check_files(options.folder)
         check_vacant(options)
         with Ledger(path) as ledger:
             if options.fresh:
@@ -65,8 +63,7 @@ def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[FolderT
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Hold an output directory. Processes that share a ledger hold it for moments: what a command
-    holds is another lease. Raises `LeaseHeld` if another command has it, `UnsafeFile` and
-    `OSError`."""
+    holds is another lease. Raises `LeaseHeld` if another command has it, and `OSError`."""
     folder.mkdir(parents=True, exist_ok=True)
     lease = Lease(lease_of(held_by_command(folder)), LEASE_SECONDS)
     try:

@@ -16,14 +16,12 @@ import json
 import stat
 import tempfile
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import as_object, as_text, read_json, remove, write_atomically
-from tilewright.core.safe_files import check_own, read_plain
-from tilewright.search.file_lock import LeaseHeld, lease_of, writer
-from tilewright.search.ledger import quarantine_of
+from tilewright.core.safe_files import read_plain
+from tilewright.search.file_lock import LeaseHeld, writer
 
 RUN = "run.json"
 SUMMARY = "summary.json"
@@ -33,6 +31,8 @@ FUSION_PAGE = "fusion.html"
 TRIALS = "trials.parquet"
 CONVERGENCE = "convergence.png"
 LEDGER = "ledger.jsonl"
+OUTPUT_ROOT = "TILEWRIGHT_OUTPUT_ROOT"
+"""Variable that names a folder which no results may leave: `tilewright serve` sets it."""
 
 
 class OutputError(TilewrightError):
@@ -74,28 +74,12 @@ def below_root(folder: Path, root: str) -> Path:
             "deployment keep their results; choose a folder below, or start 'tilewright serve' "
             "with another --root"
         )
-    # The place itself, without a link on the way: what a link names may change until it is used.
     return place.relative_to(limit) if limit == Path.cwd() and not folder.is_absolute() else place
-
-
-def check_files(
-    folder: Path,
-    results: Sequence[str] = (RUN, SUMMARY, SCHEDULES, FUSION, FUSION_PAGE, TRIALS, CONVERGENCE),
-    ledger: str = LEDGER,
-) -> None:
-    """Raises `UnsafeFile` if a link, or anything else that is not this user's own plain file, is
-    where a run writes one: its `results` and its `ledger`, by name."""
-    for name in results:
-        check_own(folder / name)
-    trials, command = folder / ledger, held_by_command(folder)
-    check_own(command)
-    for path in (trials, quarantine_of(trials), lease_of(trials), lease_of(command)):
-        check_own(path, in_place=True)
 
 
 def forget_results(folder: Path) -> None:
     """Remove what an earlier run left, all but the ledger; first of all what says that the run is
-    complete. Raises `UnsafeFile` and `OSError`."""
+    complete. Raises `OSError`."""
     for name in (SUMMARY, SCHEDULES, FUSION, FUSION_PAGE, TRIALS, CONVERGENCE, RUN):
         remove(folder / name)
 
@@ -124,7 +108,7 @@ def held_by_command(folder: Path) -> Path:
 def identity(folder: Path) -> str:
     """What records know an output directory by: it is kept in the folder, and moves with it. A copy
     beside its original gets one of its own. Ask while holding the folder's lease. Raises
-    `UnsafeFile` and `OSError`."""
+    `OSError`."""
     here = str(folder.resolve())
     found, place = _identity(folder)
     if found and place != here and _identity(Path(place))[0] == found:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tilewright.core.errors import UnknownName
 from tilewright.models.transfer.contract import TransferError
-from tilewright.models.transfer.files import identity_of
+from tilewright.models.transfer.files import check_trusted, read_index
 from tilewright.networks import zoo_names
 from tilewright.networks.errors import ModelFileError
 from tilewright.search.registry import check_options, registered_tuners
@@ -15,14 +15,14 @@ from tilewright.targets.cluster.connection import check_address
 from tilewright.targets.registry import check_target, kind_of, make_target
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.options import CHAMPION, OptionsError, TuningOptions
-from tilewright.tuning.output_dir import check_files, check_folder, check_idle
+from tilewright.tuning.output_dir import check_folder, check_idle
 from tilewright.tuning.run_metadata import check_vacant
 
 
 def check(options: TuningOptions) -> None:
     """Raises a `TilewrightError` for an unknown target, space, network, tuner or option of it, a
     workload that makes no sense, a target that cannot be made, or an output directory that cannot
-    be written, has links in it or holds another run; `LeaseHeld` while another command writes
+    be written or holds another run; `LeaseHeld` while another command writes
     there. Loads no learner, no TVM and no server."""
     check_target(options.target, options.space)
     if options.cluster:
@@ -36,7 +36,6 @@ def check(options: TuningOptions) -> None:
     check_start(options)
     check_fusion(options)
     check_folder(options.folder)
-    check_files(options.folder)
     check_idle(options.folder)
     check_vacant(options)
 
@@ -57,12 +56,13 @@ def _check_place(options: TuningOptions) -> None:
 
 
 def check_start(options: TuningOptions) -> None:
-    """Raises `TransferError` for a warm start from a folder that holds no model, `OptionsError` for
-    a tuner that makes no use of one."""
+    """Raises `TransferError` for a warm start from a folder that holds no model, or one that the
+    user does not trust, and `OptionsError` for a tuner that makes no use of one."""
     if options.warm_start in ("", CHAMPION):
         return
     try:
-        identity_of(Path(options.warm_start))
+        folder = Path(options.warm_start)
+        check_trusted(folder, read_index(folder))
     except TransferError as error:
         raise TransferError(f"--warm-start {options.warm_start}: {error}") from None
     known = registered_tuners()

@@ -235,13 +235,6 @@ def test_damage_is_found_by_the_digest(copy: Path) -> None:
         read_table(copy)
 
 
-def test_a_link_in_the_place_of_a_file_is_refused(copy: Path, tmp_path: Path) -> None:
-    (copy / FIRST).rename(tmp_path / "elsewhere.parquet")
-    (copy / FIRST).symlink_to(tmp_path / "elsewhere.parquet")
-    with pytest.raises(TilewrightError, match="symbolic link"):
-        read_table(copy)
-
-
 def _changed(copy: Path, change: Callable[[pa.Table], pa.Table]) -> bytes:
     return parquet(change(pq.read_table(copy / FIRST, partitioning=None)))
 

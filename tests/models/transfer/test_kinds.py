@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from tilewright.core.files import digest
 from tilewright.evaluation.datasets.metrics import score
 from tilewright.evaluation.datasets.splits import split
 from tilewright.models.transfer.contract import TransferError
-from tilewright.models.transfer.files import INDEX
+from tilewright.models.transfer.files import INDEX, SIGNATURE, trust_model
 from tilewright.models.transfer.model import Transferred
 from tilewright.models.transfer.preprocessing import aligned, known_columns, labels, reference
 from tilewright.models.transfer.registry import kinds, load_model, make_model
@@ -127,33 +126,54 @@ def test_a_model_is_read_as_it_was_saved(kind: str, tmp_path: Path) -> None:
         again.predict(small_table().features), fitted(kind).predict(small_table().features)
     )
     suffixes = {path.suffix for path in (tmp_path / "model").iterdir()}
-    assert suffixes <= {".json", ".ubj", ".txt", ".safetensors"}
+    assert suffixes <= {".json", ".signature", ".ubj", ".txt", ".safetensors"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=25)
-@given(place=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255), signed=st.booleans())
-def test_a_damaged_model_is_refused_or_reads_as_some_model(
-    kind: str, tmp_path_factory: pytest.TempPathFactory, place: float, byte: int, signed: bool
+@given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
+def test_a_damaged_file_of_a_model_is_refused(
+    kind: str, tmp_path_factory: pytest.TempPathFactory, place: float, flip: int
 ) -> None:
     folder = tmp_path_factory.mktemp("damaged") / "model"
     fitted(kind).save(folder)
     path = folder / fitted(kind).file
     data = bytearray(path.read_bytes())
-    at = int(place * min(len(data), 4000))
-    changed, data[at] = data[at] != byte, byte
+    data[int(place * len(data))] ^= flip
     path.write_bytes(data)
-    if signed:  # by somebody who knows how
+    with pytest.raises(TransferError, match="is not the file that was saved"):
+        load_model(folder)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("change", ["digest", "no signature", "another key", "another model's"])
+def test_a_model_of_somebody_else_is_loaded_only_once_its_user_trusts_it(
+    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path / "theirs"))
+    folder = tmp_path / "model"
+    fitted("xgboost").save(folder)
+    load_model(folder)
+    if change == "digest":  # everybody can compute digests
+        path = folder / fitted("xgboost").file
+        path.write_bytes(path.read_bytes() + b"x")
         index = json.loads((folder / INDEX).read_text())
-        index["files"][path.name] = digest(bytes(data))
+        index["files"][path.name] = digest(path.read_bytes())
         (folder / INDEX).write_text(json.dumps(index))
-    if changed and not signed:
-        with pytest.raises(TransferError, match="train one"):
-            load_model(folder)
-        return
-    with suppress(TransferError):
-        model = load_model(folder)
-        assert len(model.predict(small_table().features.rows(np.arange(3))).log_latency) == 3
+    elif change == "no signature":
+        (folder / SIGNATURE).unlink()
+    elif change == "another key":
+        monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path / "ours"))
+    else:
+        other = make_model("xgboost", 1, {"trees": 2, "threads": 1})
+        other.fit(small_table())
+        other.save(tmp_path / "other")
+        (tmp_path / "other" / SIGNATURE).replace(folder / SIGNATURE)
+    with pytest.raises(TransferError, match=r"can run code.*tilewright model trust"):
+        load_model(folder)
+    if change != "digest":
+        trust_model(folder)
+        assert load_model(folder).columns == fitted("xgboost").columns
 
 
 def test_training_ends_when_its_minutes_are_over_and_says_what_all_would_take() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli.arguments import Seed, read_pair
+from tilewright.core.working_folder import as_typed
 
 if TYPE_CHECKING:
     from tilewright.evaluation.datasets.training import TrainingOptions
@@ -98,6 +99,18 @@ def score(
         typer.echo(json.dumps(found, indent=2))
     else:
         show_scores(found, Terminal())
+
+
+@commands.command("trust")
+def trust(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")],
+) -> None:
+    """Let commands on this workspace load a model that was trained elsewhere. Loading a model can
+    run code: trust only models of people whom you trust."""
+    from tilewright.models.transfer.files import trust_model
+
+    trust_model(model)
+    typer.echo(f"commands on this workspace now load {as_typed(str(model))} as it is")
 
 
 def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:

@@ -38,7 +38,7 @@ class KeptRuns:
         return replace(entry, tuner=job.tuner_config.label, workload=job.workload)
 
     def add(self, run: TunerRun) -> None:
-        """Write a run to disk, synced. Raises `UnsafeFile` and `OSError`."""
+        """Write a run to disk, synced. Raises `OSError`."""
         label = {tuner_config.label: tuner_config for tuner_config in self.plan.tuner_configs}
         job = ComparisonJob(label[run.tuner], run.workload, run.seed)
         self._rows.add(self._key(job), run)

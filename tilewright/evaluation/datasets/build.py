@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tilewright.core.files import as_object, canonical, digest, read_json, write_atomically
-from tilewright.core.safe_files import check_own, read_plain
+from tilewright.core.safe_files import read_plain
 from tilewright.evaluation.datasets.errors import DatasetError
 from tilewright.evaluation.datasets.hardware import SIMULATED, check_unchanged
 from tilewright.evaluation.datasets.metadata import (
@@ -103,7 +103,7 @@ def kept_plan(folder: Path, options: DatasetOptions) -> DatasetPlan | None:
     """The plan that the folder holds; None if it is to be made. Raises `DatasetError` for that of
     another dataset."""
     path = folder / PLAN
-    if not check_own(path):
+    if not path.exists():
         _refuse_foreign(folder)
         return None
     try:
@@ -149,7 +149,7 @@ def kept_part(
     """A part that is there and whole; None for one that is to be made."""
     path = folder / plan.path(part)
     try:
-        data = read_plain(path, within=folder)
+        data = read_plain(path)
         found = part_record(plan, part, data)
     except (FileNotFoundError, ValueError):
         return None

@@ -155,7 +155,7 @@ def _reader(folder: Path, about: DatasetMetadata, file: FileRecord) -> Reader:
     """Raises `DatasetError` for a file that is not what `dataset.json` says."""
     path = folder / file.path
     try:
-        data = read_plain(path, within=folder, limit=min(file.bytes, LARGEST))
+        data = read_plain(path, limit=min(file.bytes, LARGEST))
     except FileNotFoundError:
         raise DatasetError(f"{path} is missing; {_STEP}") from None
     if len(data) != file.bytes or digest(data) != file.sha256:

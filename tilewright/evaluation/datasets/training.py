@@ -204,7 +204,7 @@ def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) 
 
 
 def store_model(options: TrainingOptions, fitted: FittedCostModel) -> Path:
-    """Write the model's folder, and return it. Raises `OSError` and `UnsafeFile`."""
+    """Write the model's folder, and return it. Raises `OSError`."""
     folder = Path(options.out)
     fitted.model.save(folder)
     return folder
@@ -270,5 +270,5 @@ def _row(scores: Scores) -> dict[str, Json]:
 
 
 def log_model(options: TrainingOptions, folder: Path, metrics: Mapping[str, Json]) -> None:
-    """Write `metrics.json` beside the model. Raises `OSError` and `UnsafeFile`."""
+    """Write `metrics.json` beside the model. Raises `OSError`."""
     write_atomically(folder / METRICS, canonical(dict(metrics)) + b"\n")

@@ -87,7 +87,7 @@ class SweptRuns:
         return replace(row, network=job.network, target=job.target, tuner=job.tuner)
 
     def add(self, job: SweepJob, summary: Summary) -> SweptRun:
-        """Write what a job came to, synced. Raises `UnsafeFile` and `OSError`."""
+        """Write what a job came to, synced. Raises `OSError`."""
         row = swept_run(job, summary)
         self._rows.add(job.key, row)
         return row

@@ -59,7 +59,7 @@ def log_sweep_began(plan: SweepPlan, kept: int, emit: Listener) -> None:
 
 
 def keep_run(kept: SweptRuns, job: SweepJob, summary: Summary, emit: Listener) -> None:
-    """Keep a finished run. Raises `UnsafeFile` and `OSError`."""
+    """Keep a finished run. Raises `OSError`."""
     emit(RunTuned(kept.add(job, summary)))
 
 
@@ -78,6 +78,6 @@ def judge_runs(plan: SweepPlan, kept: SweptRuns) -> Sweep:
 
 
 def log_sweep(swept: Sweep, folder: Path) -> None:
-    """Write `sweep.json`. Raises `UnsafeFile` and `OSError`."""
+    """Write `sweep.json`. Raises `OSError`."""
     text = json.dumps(swept.to_json(), indent=2, ensure_ascii=False) + "\n"
     write_atomically(folder / SWEEP, text.encode())

@@ -90,14 +90,16 @@ def write_folder(
     earlier = _files_of(folder)
     # From here on a build that is stopped leaves what says so, and what a next one may remove.
     begun = {**head, "unfinished": True, "files": listed, "earlier": earlier}
-    write_atomically(folder / MANIFEST, sealed(begun), within=folder)
+    for name in (MANIFEST, *listed):
+        _path_of(folder, name)
+    write_atomically(folder / MANIFEST, sealed(begun))
     _remove_interrupted(folder, [MANIFEST, *earlier, *listed])
     _remove(folder, earlier)
     for name, data in files.items():
-        write_atomically(folder / name, data, within=folder)
+        write_atomically(folder / name, data)
     whole = {**head, **manifest, "files": listed}
     signed = _signed(whole, folder) if any(map(is_code, files)) else {}
-    write_atomically(folder / MANIFEST, sealed({**whole, **signed}), within=folder)
+    write_atomically(folder / MANIFEST, sealed({**whole, **signed}))
     return {**manifest, "files": listed, **signed}
 
 
@@ -196,9 +198,9 @@ def read_files(
         )
     files = {}
     for name, known in listed.items():
-        path, size = folder / name, sizes[name]
+        path, size = _path_of(folder, name), sizes[name]
         try:
-            data = read_plain(path, within=folder, limit=max(1, size))
+            data = read_plain(path, limit=max(1, size))
         except FileNotFoundError:
             raise ArtifactError(f"{path} is missing; {AGAIN}") from None
         except (OSError, TilewrightError) as error:
@@ -215,12 +217,12 @@ def map_file(
     """A file of an artifact, of shape (bytes,), compared with what the manifest says of it. It is
     mapped: read again from the disk where it is used. A build into the same folder leaves it as it
     is. Raises `ArtifactError`, and `KeyError` and `ValueError` as `read_files`."""
-    said, path = as_object(as_object(manifest["files"])[name]), folder / name
+    said, path = as_object(as_object(manifest["files"])[name]), _path_of(folder, name)
     size = as_int(said["bytes"])
     if not 0 < size <= most:
         raise ArtifactError(f"{folder / MANIFEST} lists {name} with {size} bytes; {AGAIN}")
     try:
-        handle = open_to_read(path, within=folder)
+        handle = open_to_read(path)
     except FileNotFoundError:
         raise ArtifactError(f"{path} is missing; {AGAIN}") from None
     except (OSError, TilewrightError) as error:
@@ -233,12 +235,31 @@ def map_file(
         return np.frombuffer(mmap.mmap(handle, size, access=mmap.ACCESS_COPY), np.uint8)
 
 
+def _path_of(folder: Path, name: str) -> Path:
+    """Return where a file of an artifact is. Raises `ArtifactError` if a link is on the way there,
+    below the folder: an artifact of somebody else may not lead to files elsewhere."""
+    if link := _link_to(folder, name):
+        raise ArtifactError(f"{link} is a symbolic link, which no build makes; {AGAIN}")
+    return folder / name
+
+
+def _link_to(folder: Path, name: str) -> Path | None:
+    """Return the first link on the way from the folder to a file in it; None if there is none."""
+    path = folder
+    for part in name.split("/"):
+        path /= part
+        if path.is_symlink():
+            return path
+    return None
+
+
 def _files_of(folder: Path) -> dict[str, Json]:
-    """The files of an artifact that is there, with what it says of them; none where it cannot be
-    read."""
+    """The files of an artifact that is there, with what it says of them, but for those behind a
+    link; none where it cannot be read."""
     try:
         manifest = _read_manifest(folder)
-        return {**as_object(manifest.get("earlier", {})), **as_object(manifest["files"])}
+        found = {**as_object(manifest.get("earlier", {})), **as_object(manifest["files"])}
+        return {name: said for name, said in found.items() if not _link_to(folder, name)}
     except (OSError, ValueError, ArtifactError):
         return {}
 
@@ -249,7 +270,7 @@ def _remove(folder: Path, files: Mapping[str, Json]) -> None:
     for name, said in files.items():
         with suppress(ArtifactError, ValueError, KeyError):
             read_files(folder, {"files": {name: said}})
-            remove(folder / name, within=folder)
+            remove(folder / name)
 
 
 def _remove_interrupted(folder: Path, names: Sequence[str]) -> None:
@@ -259,4 +280,4 @@ def _remove_interrupted(folder: Path, names: Sequence[str]) -> None:
         for path in list(place.iterdir()) if place.is_dir() else []:
             found = _IN_PROGRESS.fullmatch(path.name)
             if found and found[1] in own:
-                remove(path, within=folder)
+                remove(path)

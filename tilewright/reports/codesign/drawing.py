@@ -11,5 +11,5 @@ from tilewright.reports.codesign.page import front_page
 
 
 def draw_front(place: Path, outcome: CodesignOutcome) -> None:
-    """Write `codesign.html`. Raises `UnsafeFile` and `OSError`."""
-    write_atomically(place / PAGE, front_page(outcome), within=place)
+    """Write `codesign.html`. Raises `OSError`."""
+    write_atomically(place / PAGE, front_page(outcome))

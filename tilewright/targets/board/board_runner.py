@@ -89,7 +89,7 @@ class Ran:
 
 def write_runtime(folder: Path, spec: VtaSpec) -> str:
     """Write the C sources of the runtime for a machine into a folder, made if it is missing;
-    returns their digest. Raises `UnsafeFile` and `OSError`."""
+    returns their digest. Raises `OSError`."""
     copy_runtime(folder, spec)
     return sources_digest()
 

@@ -21,8 +21,7 @@ SOURCES = (
 
 def copy_runtime(folder: Path, spec: VtaSpec) -> tuple[str, ...]:
     """Write the sources for a machine into a folder, made if it is missing; returns their names.
-    Raises `UnsafeFile` for something else than plain files of this user's in their places, and
-    `OSError`."""
+    Raises `OSError`."""
     for name in SOURCES:
         write_atomically(folder / name, source(name), sync=False)
     write_atomically(folder / MACHINE, machine_header(spec), sync=False)

@@ -1,0 +1,88 @@
+"""Signs what a user made with a key of the user's own workspace.
+
+The signature is an HMAC-SHA256. The key is random, readable by its user alone, and never leaves the
+workspace. A valid signature therefore proves that a command of this user, on this workspace, signed
+exactly this content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from pathlib import Path
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.private_files import SecretError, find_secret, provide_secret
+from tilewright.core.workspace_root import VARIABLE, workspace_root
+
+KEY_FILE = "artifact.key"
+_REMEDY = (
+    "remove it, and the next command that signs makes a new one; artifacts and models that were "
+    "signed with it then count as made by somebody else"
+)
+
+
+class SigningError(TilewrightError):
+    """A workspace that can hold no key."""
+
+
+def sign(purpose: str, content: str) -> str:
+    """Sign a text. Makes the workspace and its key if there are none.
+
+    Args:
+        purpose: kind of content, so that a signature of one kind is not valid for another.
+        content: text that identifies what is signed, such as a digest.
+
+    Returns:
+        The signature: 64 hex digits.
+
+    Raises:
+        SigningError: the workspace cannot hold a key.
+    """
+    root = _workspace()
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _signature(provide_secret(root / KEY_FILE, _REMEDY), purpose, content)
+    except OSError as error:
+        raise SigningError(
+            f"could not keep a key in {root / KEY_FILE}: {error.strerror or error}; set {VARIABLE} "
+            "to a folder you can write"
+        ) from None
+    except SecretError as error:
+        raise SigningError(str(error)) from None
+
+
+def is_own(purpose: str, content: str, signature: str) -> bool:
+    """Return whether this user signed a text on this workspace. Makes no key.
+
+    Args:
+        purpose: kind of content, as it was passed to `sign`.
+        content: text that was signed.
+        signature: what `sign` returned.
+
+    Raises:
+        SigningError: the key cannot be read, or others could read it.
+    """
+    try:
+        key = find_secret(_workspace() / KEY_FILE, _REMEDY)
+    except FileNotFoundError:
+        return False
+    except (OSError, SecretError) as error:
+        raise SigningError(str(error)) from None
+    return key is not None and hmac.compare_digest(
+        _signature(key, purpose, content).encode(), signature.encode()
+    )
+
+
+def _workspace() -> Path:
+    """Raises `SigningError`."""
+    try:
+        return workspace_root()
+    except (OSError, RuntimeError) as error:
+        raise SigningError(f"found no workspace: {error}; set {VARIABLE} to a folder") from None
+
+
+def _signature(key: str, purpose: str, content: str) -> str:
+    return hmac.new(
+        bytes.fromhex(key), f"{purpose}\n{content}".encode(), hashlib.sha256
+    ).hexdigest()
