@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Place
+from tests.trial_tables import frame
 from tests.tune_bare import tune_bare, tune_options
 from tilewright import tuning
 from tilewright.core.files import append, write_atomically
 from tilewright.core.safe_files import UnsafeFile, read_plain
 from tilewright.evaluation.explain.folder import read_folder
-from tilewright.search import Ledger, read
-from tilewright.search.file_lock import writer
+from tilewright.search import TrialStore
 from tilewright.services.check_workspace import check_workspace
 from tilewright.tasks.artifact_store import Manifest, Store
 from tilewright.tuning.events import Event, RoundDone
-from tilewright.tuning.output_dir import identity
+from tilewright.tuning.output_dir import at_work, identity
 from tilewright.tuning.preflight import check
 from tilewright.tuning.run_metadata import read_run
 
@@ -35,7 +35,7 @@ SECRET = b"what belongs to somebody else\n"
 RUN = {"workload": "dense:n=1,c=64,o=64", "tuner": "random", "trials": 2, "batch": 2}
 REPLACED = ("run.json", "summary.json", "schedules.json", "trials.parquet", "convergence.png",
             ".tune")  # fmt: skip
-IN_PLACE = ("ledger.jsonl", "ledger.jsonl.quarantine", "ledger.jsonl.lease", ".tune.lease")
+IN_PLACE = ("trials.sqlite", "trials.sqlite-wal", "trials.sqlite-shm", "trials.sqlite-journal")
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_a_command_refuses_the_folder_before_any_work(name: str, out: Path, vict
 @pytest.mark.slow(seconds=0.5)
 @pytest.mark.parametrize(
     "name",
-    ["summary.json", "schedules.json", "trials.parquet", "ledger.jsonl", "ledger.jsonl.lease"],
+    ["summary.json", "schedules.json", "trials.parquet", "trials.sqlite"],
 )
 def test_a_link_that_appears_while_a_run_goes_is_not_followed(
     name: str, out: Path, victim: Path
@@ -200,7 +200,7 @@ def test_a_link_that_appears_while_a_run_goes_is_not_followed(
     _assert_untouched(victim)
 
 
-@pytest.mark.parametrize("name", ["run.json", "ledger.jsonl.quarantine"])
+@pytest.mark.parametrize("name", ["run.json", "trials.sqlite-wal"])
 def test_a_library_call_refuses_the_folder_too(name: str, out: Path, victim: Path) -> None:
     (out / name).symlink_to(victim)
     with pytest.raises(UnsafeFile, match=name):
@@ -219,12 +219,12 @@ def test_a_folder_that_the_user_reaches_by_a_link_is_fine(out: Path, tmp_path: P
     link = tmp_path / "link"
     link.symlink_to(out)
     tune_bare(**RUN, out=str(link))
-    assert len(read(out / "ledger.jsonl").frame()) == 2
+    assert len(frame(out)) == 2
     assert tune_bare(**RUN, out=str(out))["workloads"][0]["reused_trials"] == 2
 
 
 def test_a_file_with_the_rights_of_others_is_not_made(out: Path) -> None:
-    with Ledger(out / "ledger.jsonl"):
+    with TrialStore(out / "trials.sqlite"):
         modes = {path.name: path.stat().st_mode & 0o022 for path in out.iterdir()}
     assert set(modes.values()) == {0}
 
@@ -236,14 +236,14 @@ ENDLESS = [plant for plant in PLANTS if plant != "belongs to another user"]
 
 @pytest.mark.parametrize("plant", ENDLESS)
 def test_readers_neither_wait_nor_read_without_end(plant: str, out: Path, victim: Path) -> None:
-    for name in ("ledger.jsonl", "run.json", "summary.json", "ledger.jsonl.lease"):
+    for name in ("trials.sqlite", "run.json", "summary.json"):
         PLANTS[plant](out / name, victim)
     for call in (
-        lambda: read(out / "ledger.jsonl"),
+        lambda: frame(out),
         lambda: read_run(out),
         lambda: read_folder(out),
-        lambda: writer(out / "ledger.jsonl"),
-        lambda: Ledger(out / "ledger.jsonl"),
+        lambda: at_work(out),
+        lambda: TrialStore(out / "trials.sqlite"),
     ):
         with pytest.raises(UnsafeFile):
             call()
@@ -254,7 +254,7 @@ def test_readers_neither_wait_nor_read_without_end(plant: str, out: Path, victim
 def test_commands_that_look_at_a_folder_say_so_in_one_message(
     plant: str, out: Path, victim: Path
 ) -> None:
-    for name in ("ledger.jsonl", "summary.json"):
+    for name in ("trials.sqlite", "summary.json"):
         PLANTS[plant](out / name, victim)
     program = (
         "import sys, tilewright.cli\n"
