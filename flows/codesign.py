@@ -33,7 +33,7 @@ def codesign(
     already.
 
     Raises as `check`, `NothingToOffload` and what reading a network raises, `RunInUse` if another
-    command works on the folder, `StoreError`, `WrongSchedule`, `UnsafeFile` and `OSError`.
+    command works on the folder, `TrialStoreError`, `WrongSchedule`, `UnsafeFile` and `OSError`.
     """
     begin = time.perf_counter()
     check(options)

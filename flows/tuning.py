@@ -117,7 +117,7 @@ def tune_network(run: LocalRunner, options: TuningOptions) -> TunedNetwork:
 
     Raises a `TilewrightError`: of the model's file, of the target's kind, `RunInUse` if another
     command works on the folder, `FolderTaken` if it holds another run, `UnknownLayer`,
-    `NothingFits`, `StoreError`, `WrongSchedule`; `OSError` for a disk that is full.
+    `NothingFits`, `TrialStoreError`, `WrongSchedule`; `OSError` for a disk that is full.
     """
     begin, target = time.perf_counter(), target_of(options)
     for remark in target_remarks(options.target):
@@ -319,7 +319,7 @@ def tune(
 
     Stops after `trials` measurements or when the explorer has nothing left. `state` warm-starts
     the explorer. Raises `TilewrightError` if `trials` or `batch` is below 1, `WorkloadError` if the
-    target has no schedule for the workload, `StoreError` and `RunInUse` as `TrialStore`.
+    target has no schedule for the workload, `TrialStoreError` and `RunInUse` as `TrialStore`.
     """
     setting = setting_of(target, workload, explorer, seed)
     key = (workload.id, target.fingerprint, run_id(explorer, seed, batch))
@@ -338,8 +338,8 @@ def tune_shared(
 ) -> Iterator[Round]:  # fmt: skip
     """Add trials to the store at `path`, beside others that call this with the same arguments,
     until it holds `trials` of them together or nothing is left to propose. Yields each round of
-    any of them, in order. Which trials are made depends on who is faster. Raises `StoreError` if
-    the store stays locked for minutes, and what `tune` raises."""
+    any of them, in order. Which trials are made depends on who is faster. Raises `TrialStoreError`
+    if the store stays locked for minutes, and what `tune` raises."""
     setting = setting_of(target, workload, explorer, seed)
     key = shared_key((workload.id, target.fingerprint, run_id(explorer, seed, batch)))
     with TrialStore(path, own=False) as store:

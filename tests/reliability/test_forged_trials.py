@@ -21,7 +21,7 @@ from tilewright import tuning
 from tilewright.cli.app import app
 from tilewright.core.process_stamp import ProcessStamp
 from tilewright.evaluation.explain.folder import read_folder
-from tilewright.search import StoreError, TrialStore, read_store
+from tilewright.search import TrialStore, TrialStoreError, read_store
 from tilewright.search.ledger_import import MAX_LINE_BYTES, read_ledger
 from tilewright.search.trial_rows import TrialRow, check_rows
 from tilewright.search.trial_store import FILE
@@ -149,14 +149,14 @@ def test_a_database_that_runs_code_of_others_is_refused(
     shutil.copy(whole / FILE, tmp_path)
     rows(tmp_path, statement)
     for opens in (lambda: TrialStore(tmp_path / FILE), lambda: frame(tmp_path)):
-        with pytest.raises(StoreError, match="do not use a database that somebody else changed"):
+        with pytest.raises(TrialStoreError, match="do not use a database that somebody"):
             opens()
 
 
 def test_a_table_without_its_columns_is_refused(whole: Path, tmp_path: Path) -> None:
     shutil.copy(whole / FILE, tmp_path)
     rows(tmp_path, "alter table trials drop column knobs")
-    with pytest.raises(StoreError, match=r"no such column.*--fresh"):
+    with pytest.raises(TrialStoreError, match=r"no such column.*--fresh"):
         frame(tmp_path)
 
 
@@ -172,7 +172,7 @@ def test_values_that_are_wrong_everywhere_cost_no_memory() -> None:
 def test_a_gigantic_value_is_not_read(whole: Path, tmp_path: Path) -> None:
     shutil.copy(whole / FILE, tmp_path)
     _forge(tmp_path, {"reason": "x" * (MAX_LINE_BYTES + 1)})
-    with pytest.raises(StoreError, match="too big"):
+    with pytest.raises(TrialStoreError, match="too big"):
         frame(tmp_path)
 
 

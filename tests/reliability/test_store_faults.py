@@ -20,7 +20,7 @@ import pytest
 from tests.reliability.stored_runs import BATCH, TRIALS, Counting, hold, tune_into, whole_run
 from tests.trial_tables import frame, rows, tables
 from tilewright.core.safe_files import UnsafeFile
-from tilewright.search import RunInUse, StoreError, TrialStore, open_store, read_store
+from tilewright.search import RunInUse, TrialStore, TrialStoreError, open_store, read_store
 from tilewright.search.trial_store import FILE, StoreDamaged, use_write_ahead_log
 
 # -- two owners --------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_a_database_removed_while_it_is_written_is_told_at_once(
         (tmp_path / FILE).unlink()
         if replaced:
             TrialStore(tmp_path / FILE).close()
-        with pytest.raises(StoreError, match="was removed or replaced while this command"):
+        with pytest.raises(TrialStoreError, match="was removed or replaced while this command"):
             tune_into(first)
 
 
@@ -217,7 +217,7 @@ def test_a_full_disk_is_one_clear_error_and_the_run_goes_on_once_there_is_room(
             with filler.open("wb") as file, pytest.raises(OSError, match="No space"):
                 file.write(bytes(1 << 20))
             filler.write_bytes(bytes(filler.stat().st_size - 8192))
-            with pytest.raises(StoreError, match="No space left on device; nothing of this batch"):
+            with pytest.raises(TrialStoreError, match="No space left on device; nothing of this"):
                 tune_into(store)
             held = len(store.frame())
             assert held % BATCH == 0
@@ -232,7 +232,7 @@ def test_a_full_disk_is_one_clear_error_and_the_run_goes_on_once_there_is_room(
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from tilewright.search import StoreError, TrialStore
+from tilewright.search import TrialStoreError, TrialStore
 from tests.reliability.stored_runs import tune_into
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with TrialStore(Path(sys.argv[1])) as store:
@@ -240,7 +240,7 @@ with TrialStore(Path(sys.argv[1])) as store:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     try:
         tune_into(store)
-    except StoreError as error:
+    except TrialStoreError as error:
         print(error)
 """
 
@@ -267,9 +267,9 @@ def test_a_read_only_disk_is_read_and_not_written(tmp_path: Path) -> None:
             tune_into(store)
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         assert len(frame(disk)) == TRIALS
-        with pytest.raises(StoreError, match=r"--out"):
+        with pytest.raises(TrialStoreError, match=r"--out"):
             TrialStore(disk / FILE)
-        with pytest.raises(StoreError, match=r"Read-only file system.*--out"):
+        with pytest.raises(TrialStoreError, match=r"Read-only file system.*--out"):
             TrialStore(disk / "new" / FILE)
 
 
@@ -350,7 +350,7 @@ def test_a_database_of_another_version_is_refused(
     rows(tmp_path, "update trial_store set value = ? where name = 'version'", version)
     before = (tmp_path / FILE).read_bytes()
     for opens in (lambda: TrialStore(tmp_path / FILE), lambda: frame(tmp_path)):
-        with pytest.raises(StoreError, match=r"is a database of trials of version .* reads 1"):
+        with pytest.raises(TrialStoreError, match=r"is a database of trials of version .* reads 1"):
             opens()
     assert (tmp_path / FILE).read_bytes() == before
 

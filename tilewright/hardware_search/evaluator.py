@@ -135,7 +135,7 @@ class BudgetedEvaluator:
 
     def measure(self, design: Design, lowered: Lowered) -> Measurements:
         """Measure what was compiled. Raises `BudgetSpent` when there are more than are left, after
-        those that are left were measured, and `StoreError` or `RunInUse` if they cannot be
+        those that are left were measured, and `TrialStoreError` or `RunInUse` if they cannot be
         kept."""
         return self._answered(
             design, lowered.workload, lowered.configs,
@@ -167,7 +167,7 @@ class BudgetedEvaluator:
 
     def correct(self, design: Design, workload: Workload, measured: Known) -> None:
         """Put what trials measure now, by flat index, in the place of what the store says of them:
-        a repeated search learns that. Raises `StoreError` or `RunInUse`."""
+        a repeated search learns that. Raises `TrialStoreError` or `RunInUse`."""
         self._recorded(design, workload)
         _, records = self._known[design.target.fingerprint, workload.id]
         records.correct(measured)

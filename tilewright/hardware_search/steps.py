@@ -75,7 +75,7 @@ def prove_front(evaluator: BudgetedEvaluator, objective: Objective) -> list[Prov
 def search_designs(
     options: CodesignOptions, problem: CodesignProblem, store: TrialStore, listen: Listener
 ) -> BudgetedEvaluator:
-    """Measure machines and schedules until the budget is spent. Raises `StoreError` and
+    """Measure machines and schedules until the budget is spent. Raises `TrialStoreError` and
     `UnknownName`."""
     count = ProgressCount(problem, options.objective)
     evaluator = BudgetedEvaluator(

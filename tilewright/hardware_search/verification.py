@@ -34,7 +34,7 @@ def proven(evaluator: BudgetedEvaluator, front: Sequence[JudgedFront]) -> list[P
     otherwise than it is, that is put right in the evaluator's store, and only how many trials is
     returned.
 
-    Raises `WrongSchedule` for one that computes wrong numbers, `StoreError` and `RunInUse`.
+    Raises `WrongSchedule` for one that computes wrong numbers, `TrialStoreError` and `RunInUse`.
     """
     chosen = [
         [(each.design, *pair) for pair in zip(each.design.layers, each.flats, strict=True)]

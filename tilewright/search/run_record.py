@@ -84,7 +84,8 @@ class RunRecord:
         self.problems: list[str] = []
 
     def turn(self) -> AbstractContextManager[object]:
-        """Keep other processes from changing the run. Raises `StoreError` if that takes minutes."""
+        """Keep other processes from changing the run. Raises `TrialStoreError` if they do not let
+        go of it for minutes."""
         return nullcontext()
 
     def news(self, first: int, trials: int) -> list[FinishedRound]:
@@ -253,7 +254,8 @@ class StoredRun(RunRecord):
         return index, keep
 
     def append(self, index: int, batch: Batch, measured: Measurements) -> None:
-        """Add the trials of round `index` in one transaction. Raises `StoreError` or `RunInUse`."""
+        """Add the trials of round `index` in one transaction. Raises `TrialStoreError` and
+        `RunInUse`."""
         trials = []
         for slot in range(len(measured)):
             config = batch.rows.configs[slot].tolist()

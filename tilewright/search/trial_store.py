@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import tempfile
 import threading
@@ -101,11 +102,11 @@ MIGRATIONS: Mapping[int, Sequence[str]] = {}
 database gets the tables above."""
 
 
-class StoreError(TilewrightError):
+class TrialStoreError(TilewrightError):
     """Trials that cannot be read or written."""
 
 
-class StoreDamaged(StoreError):
+class StoreDamaged(TrialStoreError):
     """A file that SQLite cannot read as a database of trials."""
 
 
@@ -128,7 +129,7 @@ class TrialStore:
 
     Raises:
         RunInUse: another command owns the output directory.
-        StoreError: the database cannot be read or written, or is of another version.
+        TrialStoreError: the database cannot be read or written, or is of another version.
         UnsafeFile: something else than a plain file of this user is in the place of the file.
     """
 
@@ -163,7 +164,7 @@ class TrialStore:
         self.close()
 
     def __str__(self) -> str:
-        return sa.make_url(self._url).render_as_string() if self._url else str(self.place)
+        return re.sub(r":[^:@/]*@", ":***@", self._url) or str(self.place)
 
     def close(self) -> None:
         """Give up ownership. What was committed is on disk already."""
@@ -186,8 +187,8 @@ class TrialStore:
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
         """Write in a transaction, alone among all processes that write to the output directory. A
-        transaction within another one of the same thread is part of it. Raises `StoreError`, and
-        `RunInUse` if another command became the owner."""
+        transaction within another one of the same thread is part of it. Raises
+        `TrialStoreError`, and `RunInUse` if another command became the owner."""
         if (current := getattr(self._local, "connection", None)) is not None:
             yield current
             return
@@ -206,7 +207,7 @@ class TrialStore:
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """Read a consistent state. Raises `StoreError`."""
+        """Read a consistent state. Raises `TrialStoreError`."""
         if (current := getattr(self._local, "connection", None)) is not None:
             yield current
             return
@@ -216,7 +217,7 @@ class TrialStore:
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
-        """Turn errors of a database into `StoreError`s that name the next step."""
+        """Turn errors of a database into `TrialStoreError`s that name the next step."""
         try:
             yield
         except (SQLAlchemyError, sqlite3.Error, ImportError) as error:
@@ -225,20 +226,20 @@ class TrialStore:
             step = next((step for start, step in _STEPS.items() if code.startswith(start)), _STEP)
             if isinstance(error, ImportError):
                 step = "install PostgreSQL's client with: pip install 'tilewright[postgres]'"
-            kind = StoreDamaged if step is _DAMAGED else StoreError
+            kind = StoreDamaged if step is _DAMAGED else TrialStoreError
             full = "No space left on device" if code == "SQLITE_FULL" else ""
             text = full or " ".join(str(cause).split())[:300] or type(cause).__name__
             raise kind(f"cannot use the trials in {self}: {text}; {step}") from None
 
     def _check_usable(self) -> None:
-        """Raises `RunInUse` in a fork, and `StoreError` where the file was replaced: nobody would
-        see what is written to a file that has no name any more."""
+        """Raises `RunInUse` in a fork, and `TrialStoreError` where the file was replaced: nobody
+        would see what is written to a file that has no name any more."""
         if self._pid != os.getpid():
             raise RunInUse(f"{self} belongs to process {self._pid}; open it again")
         with suppress(OSError):
             if self._file is None or os.path.samestat(os.stat(self.place), self._file):
                 return
-        raise StoreError(
+        raise TrialStoreError(
             f"{self} was removed or replaced while this command was at work; nothing of this batch "
             "was recorded: start the same command again"
         )
@@ -247,7 +248,7 @@ class TrialStore:
 
     def _postgres(self) -> sa.Engine:
         if not self._url.startswith(f"{POSTGRES}://"):
-            raise StoreError(f"--store {self}: write {POSTGRES}://USER@HOST/DATABASE")
+            raise TrialStoreError(f"--store {self}: write {POSTGRES}://USER@HOST/DATABASE")
         limits = {"connect_timeout": 10}
         return sa.create_engine(
             self._url, pool_pre_ping=True, hide_parameters=True, connect_args=limits
@@ -263,7 +264,7 @@ class TrialStore:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise StoreError(f"cannot write {path}: {error.strerror}; {_STEP}") from None
+                raise TrialStoreError(f"cannot write {path}: {error.strerror}; {_STEP}") from None
         engine = sa.create_engine(
             "sqlite://", creator=lambda: _connect(path, "ro" if read_only else "rwc"),
             poolclass=sa.QueuePool, max_overflow=-1, hide_parameters=True,
@@ -277,7 +278,7 @@ class TrialStore:
         with self.reading() as connection:
             if not self._url:
                 if odd := connection.exec_driver_sql(_FOREIGN).scalar():
-                    raise StoreError(
+                    raise TrialStoreError(
                         f"{self} has {odd!r:.80}, which no table of trials has; do not use a "
                         "database that somebody else changed"
                     )
@@ -311,7 +312,7 @@ class TrialStore:
         found = self.note(TRIAL_STORE.key)
         version = int(found) if found.isascii() and found.isdigit() else -1
         if refusal := TRIAL_STORE.refusal(str(self), version):
-            raise StoreError(refusal)
+            raise TrialStoreError(refusal)
         return version
 
     def note(self, name: str, value: str = "") -> str:
@@ -439,13 +440,14 @@ class TrialStore:
 
     def import_ledger(self, path: Path) -> None:
         """Add the trials of a ledger that an earlier version wrote, once. The ledger stays as it
-        is, so what cannot be used is not lost. Raises `StoreError`, `UnsafeFile` and `OSError`."""
+        is, so what cannot be used is not lost. Raises `TrialStoreError`, `UnsafeFile` and
+        `OSError`."""
         imported = f"imported {path.name} {self.folder}"
         if not check_own(path) or self.note(imported):
             return
         contents = read_ledger(path)
         if contents.refusal:
-            raise StoreError(contents.refusal)
+            raise TrialStoreError(contents.refusal)
         with self.transaction() as connection:
             runs = self.add_runs([key for key, _ in contents.trials + contents.rounds])
             for table, found in ((TRIALS, contents.trials), (ROUNDS, contents.rounds)):
@@ -455,21 +457,11 @@ class TrialStore:
             self.note(imported, f"{len(contents.trials)} trials")
         self.tell(contents.rejected)
 
-    def elsewhere(self, url: str = "") -> tuple[str, str] | None:
+    def elsewhere(self) -> tuple[str, str] | None:
         """Return the PostgreSQL database that has the trials of this output directory, and the ID
-        of the directory there; None if they are here. A directory without trials begins to keep
-        them at `url`."""
-        held = self.note("url")
-        if url and not held and not self.runs():
-            with self.transaction():
-                self.note("folder", uuid.uuid4().hex)
-                held = self.note("url", url)
-        elif url and url != held:
-            self.problems.append(
-                f"the trials of this output directory stay in {held or self}; a store is chosen "
-                "when an output directory is new"
-            )
-        return (held, self.note("folder")) if held else None
+        of the directory there; None if they are here."""
+        url = self.note("url")
+        return (url, self.note("folder")) if url else None
 
 
 def stamp_in(row: Mapping[Any, Any]) -> ProcessStamp | None:
@@ -499,9 +491,18 @@ def open_store(folder: Path, url: str = "", *, fresh: bool = False) -> Iterator[
                     os.replace(folder / f"{FILE}{suffix}", folder / f"damaged-{FILE}{suffix}")
             local = TrialStore(folder / FILE)
         store = stack.enter_context(local)
-        if (place := local.elsewhere(url)) is not None:
-            store = stack.enter_context(TrialStore(*place))
-            store.problems += local.problems
+        held = local.elsewhere()
+        if held is None and url and not local.runs():
+            store = stack.enter_context(TrialStore(url, uuid.uuid4().hex))
+            with local.transaction():
+                local.note("folder", store.folder)
+                local.note("url", url)
+        elif held is not None:
+            store = stack.enter_context(TrialStore(*held))
+        if url and str(store.place) != url:
+            store.problems.append(
+                f"the trials of this output directory stay in {store}; --store is for new ones"
+            )
         for name in LEDGERS:
             store.import_ledger(folder / name)
         yield store

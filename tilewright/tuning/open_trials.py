@@ -42,7 +42,7 @@ def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[FolderT
     Raises:
         RunInUse: another command works on the output directory.
         FolderTaken: the output directory holds another run.
-        StoreError: the trials cannot be read or written.
+        TrialStoreError: the trials cannot be read or written.
         UnsafeFile: something else than a plain file of this user is in the place of a file.
         OSError: the output directory cannot be written.
     """

@@ -27,7 +27,7 @@ from tilewright.search.trial_store import (
     BESIDE,
     FILE,
     RunInUse,
-    StoreError,
+    TrialStoreError,
     read_store,
 )
 
@@ -107,7 +107,7 @@ def forget_results(folder: Path) -> None:
 
 def at_work(folder: Path) -> str | None:
     """Return the command that works on an output directory, in words; None if none does. Raises
-    `StoreError` and `UnsafeFile`."""
+    `TrialStoreError` and `UnsafeFile`."""
     try:
         with read_store(folder) as store:
             return store.owner()
@@ -119,7 +119,7 @@ def check_idle(folder: Path) -> None:
     """Raises `RunInUse` if a command is `at_work` there."""
     try:
         command = at_work(folder)
-    except StoreError:  # whoever opens the database says it, or begins anew
+    except TrialStoreError:  # whoever opens the database says it, or begins anew
         return
     if command:
         raise RunInUse(

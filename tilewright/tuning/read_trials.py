@@ -15,7 +15,7 @@ from tilewright.tuning.output_dir import STORE
 def read_trials(source: Path) -> ForeignTrials:
     """The trials in an output directory, also of a run that goes on or died; in a folder with
     MetaSchedule's database; in a log of AutoTVM. Raises `ForeignTrialsError` where there are none,
-    `StoreError`, `UnsafeFile` and `OSError`."""
+    `TrialStoreError`, `UnsafeFile` and `OSError`."""
     if source.is_file():
         return read_autotvm_log(source)
     with suppress(FileNotFoundError), read_store(source) as store:

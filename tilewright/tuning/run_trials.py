@@ -138,8 +138,8 @@ def finished_trials(folder: Path) -> RunTrials:
 
 def ongoing_trials(run: RunFile, folder: Path) -> RunTrials:
     """Return the trials so far of the run in an output directory, which has not ended or never did.
-    Raises `RunUnreadable` where `run.json` does not say which trials are its own, `StoreError` and
-    `UnsafeFile`."""
+    Raises `RunUnreadable` where `run.json` does not say which trials are its own,
+    `TrialStoreError` and `UnsafeFile`."""
     if "ledger" not in run:
         raise RunUnreadable("the run was begun by an older version; run its command again")
     layers = [

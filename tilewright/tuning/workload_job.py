@@ -28,7 +28,7 @@ class WorkloadJob:
 
     def is_recorded(self, emit: Listener) -> bool:
         """Whether the record has all trials of the run whose results the folder holds. Raises
-        `RunInUse`, `StoreError` and `UnsafeFile`."""
+        `RunInUse`, `TrialStoreError` and `UnsafeFile`."""
         made = trials_made(self.options.folder).get(self.study.workload.id)
         if made is None:
             return False
