@@ -33,8 +33,7 @@ from tilewright.models.model_registry import LEARNERS
 from tilewright.search import Session, setting_of
 from tilewright.search.noise import figure_variance
 from tilewright.search.round_steps import trial_at
-from tilewright.search.run_ledger import TRIAL
-from tilewright.search.validation_records import ValidationMeasurement
+from tilewright.search.validation_records import TRIAL, ValidationMeasurement
 from tilewright.targets import make_target
 from tilewright.targets.base import Capabilities, Configs, Lowered, Measurements, Ragged, Space
 from tilewright.targets.capabilities import Enumerates, Latency, capability

@@ -4,7 +4,7 @@
 
 Both run as processes of their own, from nothing, by turns; compared is wall time from start to end,
 imports and servers included. The bare call does the same work: import, subgraphs, stock
-schedules, the tuning loop with its ledger, the bit-exact proof. The limit is 15 %.
+schedules, the tuning loop with its trial store, the bit-exact proof. The limit is 15 %.
 """
 
 from __future__ import annotations

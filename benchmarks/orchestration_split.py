@@ -2,7 +2,7 @@
 
     .venv/bin/python -m benchmarks.orchestration_split [--network resnet18] [--trials 64]
 
-The same command runs twice in one folder: the second time all trials are in the ledger and all
+The same command runs twice in one folder: the second time all trials are recorded and all
 stages in the cache. Both times a thread looks every few milliseconds at what the main thread does.
 Its time belongs to the innermost of these: importing, Prefect, MLflow, servers (`services/`:
 starting and ending them), cache and records (`tasks/`, `flows/`), the engine (all other rooms).

@@ -20,9 +20,9 @@ from tilewright.hardware_search.steps import (
     prove_front,
     search_designs,
 )
-from tilewright.search import Ledger, LocalRunner
+from tilewright.search import LocalRunner, open_store
 from tilewright.search.events import Note
-from tilewright.tuning.open_ledger import alone
+from tilewright.tuning.open_trials import store_url
 
 
 def codesign(
@@ -32,33 +32,32 @@ def codesign(
     that was stopped resumes where it was. `problem` is what `pose_problem` said, if it was asked
     already.
 
-    Raises as `check`, `NothingToOffload` and what reading a network raises, `LeaseHeld` if another
-    command works on the folder, `LedgerError`, `WrongSchedule` and `OSError`.
+    Raises as `check`, `NothingToOffload` and what reading a network raises, `RunInUse` if another
+    command works on the folder, `TrialStoreError`, `WrongSchedule` and `OSError`.
     """
     begin = time.perf_counter()
     check(options)
     problem = problem or run(pose_problem, options).value
-    with alone(options.folder):
+    with open_store(options.folder.absolute(), store_url(), fresh=options.fresh) as store:
         folder.check_own_run(options)
-        with Ledger((options.folder / folder.LEDGER).absolute()) as ledger:
-            if options.fresh:
-                ledger.clear()
-            run.call(log_parameters, options, problem, run.emit)
-            while True:
-                evaluator = run(search_designs, options, problem, ledger, run.emit).value
-                while ledger.problems:
-                    run.emit(Note(ledger.problems.pop(0)))
-                front = run(prove_front, evaluator, options.objective).value
-                if not isinstance(front, int):
-                    break
-                # The record was wrong: search again on what is true.
-                many = "a measurement was" if front == 1 else f"{front} measurements were"
-                run.emit(
-                    Note(
-                        f"{many} recorded with another latency than the machine has; set aside, "
-                        "what it has recorded, and the search repeated"
-                    )
+        if options.fresh:
+            store.clear()
+        run.call(log_parameters, options, problem, run.emit)
+        while True:
+            evaluator = run(search_designs, options, problem, store, run.emit).value
+            while store.problems:
+                run.emit(Note(store.problems.pop(0)))
+            front = run(prove_front, evaluator, options.objective).value
+            if not isinstance(front, int):
+                break
+            # The record was wrong: search again on what is true.
+            many = "a measurement was" if front == 1 else f"{front} measurements were"
+            run.emit(
+                Note(
+                    f"{many} recorded with another latency than the machine has; set aside, "
+                    "what it has recorded, and the search repeated"
                 )
+            )
         outcome = outcome_of(options, problem, evaluator, front)
         if not front:
             run.emit(Note(nothing_whole(evaluator)))

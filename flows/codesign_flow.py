@@ -1,4 +1,4 @@
-"""Makes a Prefect flow of `flows.codesign.codesign`. One that was killed resumes by the ledger of
+"""Makes a Prefect flow of `flows.codesign.codesign`. One that was killed resumes by the trials of
 its folder.
 
 Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.

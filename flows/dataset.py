@@ -11,7 +11,6 @@ from pathlib import Path
 from tilewright.core.files import write_atomically
 from tilewright.evaluation.datasets.build import (
     PlannedFile,
-    alone,
     finished_files,
     kept_part,
     kept_plan,
@@ -24,13 +23,14 @@ from tilewright.evaluation.datasets.build import (
 from tilewright.evaluation.datasets.metadata import DatasetMetadata
 from tilewright.evaluation.datasets.plan import DatasetOptions, make_plan
 from tilewright.search import LocalRunner
+from tilewright.tuning.open_trials import alone
 
 
 def build_dataset(run: LocalRunner, folder: Path, options: DatasetOptions) -> DatasetMetadata:
     """Make what the folder lacks of the dataset; what is there stays as it is, byte for byte.
 
     Raises `DatasetError` for a folder that holds another dataset, or a build begun with another
-    version of this program, `LeaseHeld` if another command builds there, and `OSError`.
+    version of this program, `RunInUse` if another command builds there, and `OSError`.
     """
     with alone(folder):
         plan = kept_plan(folder, options)

@@ -20,16 +20,16 @@ from tilewright.flows.tuning import tune_network
 from tilewright.reports.run_pictures import draw_run
 from tilewright.search import LocalRunner
 from tilewright.search.events import Listener
-from tilewright.tuning.open_ledger import alone
+from tilewright.tuning.open_trials import alone
 from tilewright.tuning.outputs import Summary
 
 
 def sweep(run: LocalRunner, options: SweepOptions, plan: SweepPlan | None = None) -> Sweep:
     """Make every run of a sweep that is not finished yet, each in an output directory of its own.
-    One that was stopped resumes by its ledger. `plan` is what `plan_sweep` said, if it was asked
+    One that was stopped resumes from its trials. `plan` is what `plan_sweep` said, if it was asked
     already.
 
-    Raises as `plan_sweep` and `flows.tuning.tune_network`, `LeaseHeld` if another command works on
+    Raises as `plan_sweep` and `flows.tuning.tune_network`, `RunInUse` if another command works on
     the folder.
     """
     plan = plan or run(plan_sweep, options).value

@@ -29,17 +29,16 @@ from tilewright.search import (
     Explorer,
     ExplorerState,
     Known,
-    Ledger,
     LocalRunner,
     Proposal,
-    Record,
     Result,
     Round,
+    RunRecord,
     Session,
-    SharedRecord,
-    SoloRecord,
+    StoredRun,
     Trial,
     TrialRequest,
+    TrialStore,
     run_id,
     setting_of,
     shared_key,
@@ -51,8 +50,8 @@ from tilewright.search.round_steps import (
     retrain_models,
     simulate_batch,
 )
+from tilewright.search.run_record import CLAIM_SECONDS
 from tilewright.search.session import Stopwatch, rows_of_batch
-from tilewright.search.shared_ledger import CLAIM_SECONDS
 from tilewright.search.validation_records import ValidationMeasurement
 from tilewright.targets.base import Configs, Measurements, Target
 from tilewright.targets.capabilities import bound_of, roofline_of
@@ -81,7 +80,7 @@ from tilewright.tuning.network import (
     lone_workload,
     those_of,
 )
-from tilewright.tuning.open_ledger import FolderTrials, trials_of_folder
+from tilewright.tuning.open_trials import FolderTrials, trials_of_folder
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.outputs import TunedNetwork
 from tilewright.tuning.results import (
@@ -116,9 +115,9 @@ POLL_SECONDS = 0.05
 def tune_network(run: LocalRunner, options: TuningOptions) -> TunedNetwork:
     """Tune every workload of a network into `options.folder`.
 
-    Raises a `TilewrightError`: of the model's file, of the target's kind, `LeaseHeld` if another
+    Raises a `TilewrightError`: of the model's file, of the target's kind, `RunInUse` if another
     command works on the folder, `FolderTaken` if it holds another run, `UnknownLayer`,
-    `NothingFits`, `LedgerError`, `WrongSchedule`; `OSError` for a disk that is full.
+    `NothingFits`, `TrialStoreError`, `WrongSchedule`; `OSError` for a disk that is full.
     """
     begin, target = time.perf_counter(), target_of(options)
     for remark in target_remarks(options.target):
@@ -182,10 +181,9 @@ def tune_workloads(
         at_a_time(options) if rules is None else options.jobs,
         rules,
     )
-    with worker_pool(options, starts, run.emit):
+    trials.add_runs([task.store_key for task, _ in starts])
+    with worker_pool(options, starts, trials.store, run.emit):
         tuned = scheduler.run()
-    if rules is None:
-        trials.arrange([task.ledger_key for task, _ in starts])
     return tuned, scheduler.outcome
 
 
@@ -315,17 +313,22 @@ def _measure_leaders(
 
 def tune(
     target: Target, workload: Workload, explorer: Explorer, *, trials: int, batch: int = 8,
-    seed: int = 0, ledger: Ledger | None = None, state: ExplorerState | None = None,
+    seed: int = 0, store: TrialStore | None = None, state: ExplorerState | None = None,
 ) -> Iterator[Round]:  # fmt: skip
-    """Tune one workload; yields each round when it is done, those a ledger already holds first.
+    """Tune one workload; yields each round when it is done, those that a store already holds first.
 
     Stops after `trials` measurements or when the explorer has nothing left. `state` warm-starts
     the explorer. Raises `TilewrightError` if `trials` or `batch` is below 1, `WorkloadError` if the
-    target has no schedule for the workload, `LedgerError` and `LeaseHeld` as `Ledger.append`.
+    target has no schedule for the workload, `TrialStoreError` and `RunInUse` as `TrialStore`.
     """
     setting = setting_of(target, workload, explorer, seed)
     key = (workload.id, target.fingerprint, run_id(explorer, seed, batch))
-    record = SoloRecord(setting, None if ledger is None else ledger.run(key))
+    record = RunRecord()
+    if store is not None:
+        record = StoredRun(
+            store, key, setting.problem.space, other_runs=setting.target.deterministic
+        )
+        record.vet()
     yield from tune_rounds(Session(setting, state), record, trials=trials, batch=batch)
 
 
@@ -333,17 +336,21 @@ def tune_shared(
     target: Target, workload: Workload, explorer: Explorer, path: Path, *, trials: int,
     batch: int = 8, seed: int = 0, claim_seconds: float = CLAIM_SECONDS,
 ) -> Iterator[Round]:  # fmt: skip
-    """Add trials to the ledger at `path`, beside others that call this with the same arguments,
+    """Add trials to the store at `path`, beside others that call this with the same arguments,
     until it holds `trials` of them together or nothing is left to propose. Yields each round of
-    any of them, in order. Which trials are made depends on who is faster. Raises `LeaseHeld` if the
-    ledger stays taken for minutes, and what `tune` raises."""
+    any of them, in order. Which trials are made depends on who is faster. Raises `TrialStoreError`
+    if the store stays locked for minutes, and what `tune` raises."""
     setting = setting_of(target, workload, explorer, seed)
     key = shared_key((workload.id, target.fingerprint, run_id(explorer, seed, batch)))
-    record = SharedRecord(setting, path, key, claim_seconds)
-    yield from tune_rounds(Session(setting), record, trials=trials, batch=batch)
+    with TrialStore(path, own=False) as store:
+        record = StoredRun(
+            store, key, setting.problem.space, other_runs=setting.target.deterministic,
+            shared=True, claim_seconds=claim_seconds,
+        )  # fmt: skip
+        yield from tune_rounds(Session(setting), record, trials=trials, batch=batch)
 
 
-def tune_rounds(session: Session, record: Record, *, trials: int, batch: int) -> Iterator[Round]:
+def tune_rounds(session: Session, record: RunRecord, *, trials: int, batch: int) -> Iterator[Round]:
     """Tune until the record holds `trials` or the explorer has nothing left; yields each round when
     it is done, those the record already holds first. Raises `TilewrightError` if `trials` or
     `batch` is below 1, and what the record raises."""
@@ -353,7 +360,7 @@ def tune_rounds(session: Session, record: Record, *, trials: int, batch: int) ->
 
 
 def rounds(
-    session: Session, record: Record, *, trials: int, batch: int, shared: bool = False
+    session: Session, record: RunRecord, *, trials: int, batch: int, shared: bool = False
 ) -> Iterator[Round | TrialRequest]:
     """As `tune_rounds`. Where trials are `shared`, yields a `TrialRequest` before each further
     round, and one that says so when nothing is left to try; in no turn of the record. Raises
@@ -444,7 +451,7 @@ def learn(session: Session) -> Result[ExplorerState]:
 
 
 def _measured(
-    session: Session, record: Record, proposal: Proposal, known: Known
+    session: Session, record: RunRecord, proposal: Proposal, known: Known
 ) -> Iterator[Round]:
     """Measure a batch and record it; no round where others had claimed all of it."""
     proposal, measured = measure_batch(session, proposal, known)

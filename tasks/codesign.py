@@ -22,7 +22,7 @@ from tilewright.reports.codesign.drawing import draw_front
 from tilewright.reports.codesign.notes import front_note, front_rows, run_note
 from tilewright.reports.markdown import plain
 from tilewright.reports.number_format import counted
-from tilewright.search import Ledger
+from tilewright.search import TrialStore
 from tilewright.search.events import Event, Listener, Note
 from tilewright.services.urls import flow_run_url
 from tilewright.tasks import tracking
@@ -55,7 +55,7 @@ class CodesignRunner(TrackedRunner):
         super().__init__(emit, own, system_metrics=system_metrics)
 
     def _search_designs(
-        self, options: CodesignOptions, problem: CodesignProblem, ledger: Ledger, emit: Listener
+        self, options: CodesignOptions, problem: CodesignProblem, store: TrialStore, emit: Listener
     ) -> BudgetedEvaluator:
         """Measure machines and schedules, with a progress that moves and curves in MLflow."""
         shown = Progress("search", options.trials, f"of {counted(options.trials, 'measurement')}")
@@ -67,7 +67,7 @@ class CodesignRunner(TrackedRunner):
                     log.add(event.trials, curves(event))
                     shown.show(event.trials)
 
-            evaluator = steps.search_designs(options, problem, ledger, hear)
+            evaluator = steps.search_designs(options, problem, store, hear)
         shown.end()
         return evaluator
 

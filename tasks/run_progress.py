@@ -51,7 +51,7 @@ class RunProgress:
             return ""
         stages = self._reused.total()
         return (
-            f"Nothing changed: all {counted(trials, 'trial')} were in the ledger, "
+            f"Nothing changed: all {counted(trials, 'trial')} were recorded already, "
             f"{counted(stages, 'stage')} in the cache. The chosen schedules were "
             "timed again, and hold."
         )

@@ -376,7 +376,7 @@ class WorkloadRunner(PrefectRunner):
         log_steps.log_round(task, done, trials, valid, emit)
 
     def _show_recorded(self, done: Round) -> None:
-        """Show the tasks of a round that the ledger has: all but what is learned from it."""
+        """Show the tasks of a round that the trial store has: all but what is learned from it."""
         measured, best = done.measured, done.best
         valid = f"{counted(len(measured), 'trial')}, {int(measured.valid.sum())} valid"
         told: dict[Step, str] = {

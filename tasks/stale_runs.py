@@ -48,7 +48,7 @@ class OutputOptions(Protocol):
 
 def retire_dead_runs(options: OutputOptions, current: str) -> int:
     """Mark every unfinished run on this output directory as crashed, but the `current` one, and
-    every unfinished task. The caller holds the folder's ledger, so none of them can be alive.
+    every unfinished task. The caller owns the output directory, so none of them can be alive.
     Returns how many runs."""
     unfinished = FlowRunFilter(
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=UNFINISHED))

@@ -48,8 +48,8 @@ def measure_leaders(
     contenders: Sequence[Schedule],
     turns: int,
 ) -> list[ValidationMeasurement]:
-    """A block of the final choice, or its report (`tuning.final_validation`). Kept in the ledger
-    alone."""
+    """Measure a block of the final choice, or its report (`tuning.final_validation`). The result is
+    kept in the trial store only."""
     return final_validation.measure_leaders(study, block, contenders, turns)
 
 

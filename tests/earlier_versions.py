@@ -12,8 +12,10 @@ import pyarrow.parquet as pq
 
 from tests.reliability.artifact_formats import sealed_text, signed_network
 from tests.reliability.mutants import checked_line
+from tests.trial_tables import rows
 from tilewright.core.files import canonical, pack_files, unpack_files
 from tilewright.core.formats import FORMATS
+from tilewright.search import open_store
 
 PACKED = Path(__file__).parent / "data" / "earlier_versions"
 RELEASES = ("0.1", "0.2")
@@ -42,6 +44,14 @@ def future_ledger(path: Path) -> None:
     path.write_bytes(
         checked_line(canonical({"kind": "ledger", "version": FUTURE})) + path.read_bytes()
     )
+
+
+def future_store(folder: Path) -> None:
+    """Import a ledger into a database that says to be of the future."""
+    with open_store(folder):
+        pass
+    (folder / "ledger.jsonl").unlink()
+    rows(folder, "update trial_store set value = ? where name = 'version'", str(FUTURE))
 
 
 def future_artifact(folder: Path) -> None:

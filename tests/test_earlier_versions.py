@@ -36,7 +36,8 @@ from tilewright.models.transfer.registry import load_model
 from tilewright.networks.artifact import Artifact, ArtifactError, load
 from tilewright.networks.artifact.weights_file import packed, unpacked
 from tilewright.networks.tvm_runtime.program import HostProgram, clock_hz, layer_cycles
-from tilewright.search import Ledger, read
+from tilewright.search import TrialStore, open_store, read_store
+from tilewright.search.trial_store import FILE
 from tilewright.services.workspace import Workspace, use_workspace
 from tilewright.targets import make_target
 from tilewright.targets.ground_truth import read_ground_truth
@@ -58,7 +59,7 @@ from tilewright.tuning.run_metadata import (
     replaced,
     trials_made,
 )
-from tilewright.tuning.run_trials import LedgerTail, finished_trials, ongoing_trials
+from tilewright.tuning.run_trials import finished_trials, ongoing_trials
 from tilewright.tuning.schedule_lookup import pool_rule, read_picks
 
 LAYERS = ("conv2d:n=1,c=32,h=4,w=4,o=32,k=3,s=1,p=1", "dense:n=1,c=128,o=16")
@@ -116,16 +117,16 @@ def test_a_run_of_0_1_is_compared_with_one_of_0_2(tmp_path: Path) -> None:
 
 
 def test_its_ledger_has_the_trials_of_its_table(folder: Path) -> None:
-    contents = read(folder / "tuned" / "ledger.jsonl")
-    assert contents.problems == []
+    with read_store(folder / "tuned") as store:
+        frame = store.frame()
+        assert store.problems == []
     table = finished_trials(folder / "tuned").table
-    same = contents.frame()[list(table.columns)]
+    same = frame[list(table.columns)]
     pd.testing.assert_frame_equal(
         same.drop(columns="config"), table.drop(columns="config"), check_dtype=False
     )
     assert [list(each) for each in table["config"]] == [list(each) for each in same["config"]]
     assert len(read_trials(folder / "tuned").table) == 12
-    assert len(LedgerTail(folder / "tuned").read()) == len(contents.records)
 
 
 def test_its_folder_is_known_and_takes_the_same_command_again(folder: Path) -> None:
@@ -136,7 +137,7 @@ def test_its_folder_is_known_and_takes_the_same_command_again(folder: Path) -> N
     assert set(trials_made(folder / "tuned").values()) == {6}
     check_vacant(tuning(folder))
     assert replaced(tuning(folder)) is None
-    assert "older version" in refused(lambda: ongoing_trials(held, []))
+    assert "older version" in refused(lambda: ongoing_trials(held, folder))
 
 
 def test_its_schedules_and_labels_build_a_network(folder: Path) -> None:
@@ -172,7 +173,9 @@ def test_a_model_of_it_is_loaded_and_predicts(folder: Path) -> None:
 
 def test_a_co_design_run_is_resumed(folder: Path) -> None:
     check_own_run(codesign(folder))
-    assert read(folder / "codesign" / "trials.ledger").problems == []
+    with open_store(folder / "codesign") as store:
+        assert store.problems == []
+        assert len(store.frame()) > 0
 
 
 def test_finished_runs_of_a_comparison_are_found(folder: Path) -> None:
@@ -297,10 +300,12 @@ def _of_schedules(folder: Path) -> Iterator[Callable[[], object]]:
 
 
 def _of_ledger(folder: Path) -> Iterator[Callable[[], object]]:
-    yield lambda: read(folder / "tuned" / "ledger.jsonl")
-    yield lambda: Ledger(folder / "tuned" / "ledger.jsonl")
     yield lambda: read_trials(folder / "tuned")
-    yield lambda: LedgerTail(folder / "tuned").read()
+
+
+def _of_store(folder: Path) -> Iterator[Callable[[], object]]:
+    yield lambda: read_trials(folder / "tuned")
+    yield lambda: TrialStore(folder / "tuned" / FILE)
 
 
 def _of_artifact(folder: Path) -> Iterator[Callable[[], object]]:
@@ -353,6 +358,7 @@ FORGED = {
     "ledger": Forged(
         lambda folder: earlier.future_ledger(folder / "tuned" / "ledger.jsonl"), _of_ledger
     ),
+    "trial_store": Forged(lambda folder: earlier.future_store(folder / "tuned"), _of_store),
     "codesign": Forged(
         _json("codesign/run.json"), lambda folder: iter([lambda: check_own_run(codesign(folder))])
     ),
@@ -411,9 +417,7 @@ def test_a_version_of_the_future_is_refused_by_every_reader(name: str, newest: P
         assert " and ".join(map(str, about.read)) in said
         assert about.otherwise in said or name == "dataset_plan", said
     after = {path: path.read_bytes() for path in newest.rglob("*") if path.is_file()}
-    assert {path: data for path, data in after.items() if path.suffix != ".lease"} == {
-        path: data for path, data in before.items() if path.suffix != ".lease"
-    }
+    assert after == before
 
 
 def test_a_champion_of_the_future_is_refused(newest: Path) -> None:

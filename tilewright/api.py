@@ -234,7 +234,7 @@ def trials(source: str | Path) -> pd.DataFrame:
 
     Columns are `workload`, `trial`, `round`, `config` (indices of knobs, none of other tuners),
     `knobs` (values by name, in JSON), `status`, `reason`, `cycles` (-1 where none are counted) and
-    `seconds`. Raises `ForeignTrialsError` where there are none, and `LedgerError`.
+    `seconds`. Raises `ForeignTrialsError` where there are none, and `TrialStoreError`.
 
     >>> found = tilewright.trials("tuned/digits")
     >>> int((found["status"] == "valid").sum()) > 0

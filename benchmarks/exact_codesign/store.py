@@ -36,11 +36,10 @@ from tilewright.core.files import (
 from tilewright.core.safe_files import read_plain
 from tilewright.hardware_search.pareto import Points
 from tilewright.hardware_search.problem import CodesignProblem
-from tilewright.search.file_lock import Lease, lease_of
+from tilewright.tuning.open_trials import alone
 
 ABOUT, TABLE = "truth.json", "truth.parquet"
 _KEY = b"tilewright.truth"
-_LEASE_SECONDS = 60.0
 _NUMBERS = ("machine", "area", "mhz", "best_cycles", "bound_cycles", "config", "schedules", "tried")
 
 
@@ -103,14 +102,11 @@ def build_truth(
     folder: Path, options: TruthOptions, steps: ExactSteps | None = None, listen: Listener = ignore
 ) -> Truth:
     """Make what the folder lacks of a truth. Raises `TruthError` for a folder that holds another,
-    or one of other sources of this program, `LeaseHeld` if somebody else builds there, and as
+    or one of other sources of this program, `RunInUse` if somebody else builds there, and as
     `TruthOptions.problem`, and `OSError`."""
     steps = steps or LocalExactSteps()
     problem = options.problem()
-    folder.mkdir(parents=True, exist_ok=True)
-    lease = Lease(lease_of(folder / ".build"), _LEASE_SECONDS)
-    lease.acquire()
-    try:
+    with alone(folder):
         key = _begun(folder, options, problem)
         held = {part: _kept(folder, part, key, listen) for part in parts_of(problem)}
         done = sum(len(part) for part, table in held.items() if table is not None)
@@ -125,8 +121,6 @@ def build_truth(
             tables.append(table)
         write_atomically(folder / TABLE, _encode(pa.concat_tables(tables), key))
         return read_truth(folder)
-    finally:
-        lease.release()
 
 
 def _begun(folder: Path, options: TruthOptions, problem: CodesignProblem) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect
 
 from tests.browser.conftest import LIMIT_MILLISECONDS, Site
 from tests.sharing import free_port
+from tests.trial_tables import rows
 from tilewright.dashboard.start import start_dashboard
+from tilewright.search import TrialStore
+from tilewright.search.trial_store import FILE
 from tilewright.services.credentials import Credentials
 from tilewright.services.server_process import LOOPBACK
 from tilewright.services.workspace import Workspace
-from tilewright.tuning.open_ledger import alone
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow(seconds=60)]
 Picture = Callable[[str], None]
@@ -87,22 +90,20 @@ def test_runs_are_sorted_and_filtered_by_keyboard(site: Site, start: Page) -> No
 
 
 def test_a_run_of_another_process_shows_up_and_grows(site: Site, start: Page) -> None:
-    """A copy of a run that died, whose ledger goes on; its network has a name of a stranger's."""
+    """A copy of a run that died, whose trials go on; its network has a name of a stranger's."""
     source, out = site.place.folder / "default", site.place.folder / "odd"
     out.mkdir()
     run = json.loads((source / "run.json").read_text())
     run["network"]["name"] = MARKUP
     run["workloads"][0]["names"] = [MARKUP]
-    lines = (source / "ledger.jsonl").read_bytes().splitlines(keepends=True)
-    with alone(out), (out / "ledger.jsonl").open("ab") as ledger:
+    shutil.copy(source / FILE, out)
+    rows(out, "update trials set rejected = 'later' where id > 3")
+    with TrialStore(out / FILE):
         (out / "run.json").write_text(json.dumps(run))
-        ledger.write(b"".join(lines[:3]) + lines[3][:50])
-        ledger.flush()
         card = start.locator("#live .card")
         expect(card).to_contain_text(MARKUP)
         expect(card).to_contain_text("3 of 192 trials")
-        ledger.write(lines[3][50:] + b"".join(lines[4:]))
-        ledger.flush()
+        rows(out, "update trials set rejected = null")
         expect(card).to_contain_text("192 of 192 trials")
         card.get_by_role("link").click()
         expect(start.get_by_role("heading", name=MARKUP)).to_be_visible()

@@ -258,7 +258,7 @@ def test_a_torn_file_is_refused(tuned: Tuned, tmp_path: Path) -> None:
         read_side(folder)
 
 
-def test_what_models_were_off_by_is_read_back_with_the_ledger(tuned: Tuned, tmp_path: Path) -> None:
+def test_what_models_were_off_by_is_read_back_with_the_trials(tuned: Tuned, tmp_path: Path) -> None:
     """A command that is repeated asks no model, and its summary still says how right they were."""
     shutil.copytree(tuned.out, tmp_path / "out")
     again = Place(tmp_path).run(*TUNE, "--bare", "--out", "out")

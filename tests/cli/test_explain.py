@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cli.conftest import LAYERS, TRIALS, Tuned
+from tests.trial_tables import rows
 from tilewright.cli.app import app
 from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.explain.folder import read_folder
@@ -202,12 +203,13 @@ def test_other_trials_give_another_explanation(tuned: Tuned, tmp_path: Path) -> 
     """Nothing is read from elsewhere than the folder."""
     folder = tmp_path / "copy"
     shutil.copytree(tuned.out, folder)
-    lines = (folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)
     first = read_folder(folder).workloads[0]
-    of_the_first = sum(first.id.encode() in line for line in lines)
-    (folder / "ledger.jsonl").write_bytes(b"".join(lines[: of_the_first * 3 // 4]))
+    rows(
+        folder, "delete from trials where round > 0 or run_id not in (select id from trial_runs "
+        "where workload = ?)", first.id,
+    )  # fmt: skip
     assert len(read_folder(folder).rounds(first)) < len(read_folder(tuned.out).rounds(first))
-    with pytest.raises(TilewrightError, match=r"ledger\.jsonl has no trial of"):
+    with pytest.raises(TilewrightError, match=r"trials\.sqlite has no trial of"):
         explain_run(read_folder(folder), samples=8, seed=0)
 
 

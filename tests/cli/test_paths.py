@@ -57,12 +57,12 @@ def test_paths_are_shown_as_they_were_typed(tmp_path: Path) -> None:
     program = """
 out, other = from_start(Path("runs/a")), from_start(Path("/b"))
 found = [str(out), str(other)] + [as_typed(text.format(out=out)) for text in (
-    "{out} is full", "no {out}/ledger.jsonl; see {out}.", "{out}b", "{out}.npz", "file://{out}/x",
+    "{out} is full", "no {out}/trials.sqlite; see {out}.", "{out}b", "{out}.npz", "file://{out}/x",
 )]
 """
     out = tmp_path / "runs" / "a"
     assert left(tmp_path, program) == [
-        str(out), "/b", "runs/a is full", "no runs/a/ledger.jsonl; see runs/a.", f"{out}b",
+        str(out), "/b", "runs/a is full", "no runs/a/trials.sqlite; see runs/a.", f"{out}b",
         f"{out}.npz", f"file://{out}/x",
     ]  # fmt: skip
 

@@ -13,9 +13,10 @@ import pytest
 
 from tests import warm
 from tests.cli.conftest import Place
+from tests.trial_tables import frame, tables
 from tilewright.evaluation.sweep.runs import RUNS
 from tilewright.evaluation.sweep.steps import SWEEP
-from tilewright.tuning.output_dir import LEDGER
+from tilewright.tuning.output_dir import STORE
 
 SWEEP_DIGITS = ("sweep", "digits_cnn", "--layers", "fc", "--trials", "16", "--batch", "4",
                 "--tuners", "random,ml2tuner", "--out", "out")  # fmt: skip
@@ -35,14 +36,14 @@ def _mlflow(place: Place, question: str) -> list[Any]:
 @pytest.mark.nightly(seconds=25)
 def test_a_killed_sweep_goes_on_and_repeats_nothing(guest: Place) -> None:
     out = guest.folder / "out"
-    second = out / "digits_cnn" / "vta-pynq" / "ml2tuner" / "seed-0" / LEDGER
+    second = out / "digits_cnn" / "vta-pynq" / "ml2tuner" / "seed-0"
     victim = guest.fork(*SWEEP_DIGITS, "--seeds", "0-1")
-    _wait_for(victim, lambda: second.exists() and second.read_bytes().count(b"\n") > 2)
+    _wait_for(victim, lambda: len(frame(second)) > 2)
     os.kill(victim.pid, signal.SIGKILL)
     victim.communicate()
     assert (out / RUNS).read_bytes().count(b"\n") == 1
     assert not (out / SWEEP).exists()
-    ledgers = {path: path.read_bytes() for path in out.rglob(LEDGER)}
+    stored = {path.parent: tables(path.parent) for path in out.rglob(STORE)}
     first = out / "digits_cnn" / "vta-pynq" / "random" / "seed-0"
     kept = {path: path.read_bytes() for path in first.iterdir() if path.is_file()}
 
@@ -52,8 +53,9 @@ def test_a_killed_sweep_goes_on_and_repeats_nothing(guest: Place) -> None:
     assert "[1/4]" not in done.stdout
     assert done.stdout.count("digits_cnn on vta-pynq, ml2tuner, seed 0: ") == 1
     assert {path: path.read_bytes() for path in kept} == kept
-    for path, before in ledgers.items():
-        assert path.read_bytes().startswith(before)  # what was measured stays
+    for path, before in stored.items():
+        kept = before["trials"]  # what was measured stays
+        assert tables(path)["trials"][: len(kept)] == kept
 
     document = guest.json(f"out/{SWEEP}")
     assert [(run["tuner"], run["seed"]) for run in document["runs"]] == [

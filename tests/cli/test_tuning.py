@@ -18,7 +18,7 @@ import pytest
 from tests import warm
 from tests.cli.conftest import LAYERS, ROUNDS, TRIALS, TUNE, Place, Tuned
 from tests.cli.test_servers import post
-from tilewright.search import read
+from tests.trial_tables import frame, tables
 from tilewright.services.prefect_server import Login
 from tilewright.targets import make_target
 from tilewright.targets.workload import parse_workload
@@ -26,15 +26,11 @@ from tilewright.targets.workload import parse_workload
 pytestmark = pytest.mark.slow(seconds=8)
 
 FILES = {"run.json", "summary.json", "schedules.json", "trials.parquet", "convergence.png",
-         "ledger.jsonl"}  # fmt: skip
+         "trials.sqlite"}  # fmt: skip
 
 
 def visible(folder: Path) -> set[str]:
-    return {
-        path.name
-        for path in folder.iterdir()
-        if not path.name.startswith(".") and path.suffix != ".lease"
-    }
+    return {path.name for path in folder.iterdir() if not path.name.startswith(".")}
 
 
 def test_the_folder_holds_the_promised_files(tuned: Tuned) -> None:
@@ -254,7 +250,7 @@ def test_the_same_seed_gives_the_same_schedules_elsewhere(tuned: Tuned, guest: P
 
 def test_repeating_the_command_measures_nothing_again(elsewhere: Place) -> None:
     out = elsewhere.folder / "other"
-    before = {name: (out / name).read_bytes() for name in ("schedules.json", "ledger.jsonl")}
+    schedules, stored = (out / "schedules.json").read_bytes(), tables(out)
     done = elsewhere.run(*SHORT, "--out", "other")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"{SHORT_TRIALS} reused") == len(SHORT_LAYERS)
@@ -265,7 +261,7 @@ def test_repeating_the_command_measures_nothing_again(elsewhere: Place) -> None:
     assert repeats == (1,)
     trials = len(SHORT_LAYERS) * SHORT_TRIALS
     assert f"reused {trials} of {trials} trials and" in done.stdout
-    assert before == {name: (out / name).read_bytes() for name in before}
+    assert ((out / "schedules.json").read_bytes(), tables(out)) == (schedules, stored)
 
 
 WAIT_SECONDS = 30
@@ -324,15 +320,14 @@ def test_a_killed_run_goes_on_where_it_was_also_in_a_folder_that_was_moved(
 ) -> None:
     """System metrics, which the killed command did not log, make it no other run."""
     victim = place.fork(*TUNE, "--out", "out")
-    ledger = place.folder / "out" / "ledger.jsonl"
     deadline = time.monotonic() + 300
     while victim.poll() is None and time.monotonic() < deadline:
-        if ledger.exists() and ledger.read_bytes().count(b"\n") > 20:
+        if len(frame(place.folder / "out")) > 16:
             break
         time.sleep(0.02)
     os.kill(victim.pid, signal.SIGKILL)
     victim.communicate()
-    held = len(read(ledger).frame())
+    held = len(frame(place.folder / "out"))
     assert 0 < held < len(LAYERS) * TRIALS
     assert not (place.folder / "out" / "summary.json").exists()
     (place.folder / "out").rename(place.folder / "moved")

@@ -15,6 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tests.noisy import NoisyTarget, registered
+from tests.trial_tables import rows
 from tests.tune_bare import tune_options
 from tilewright import tuning
 from tilewright.cli.app import app
@@ -277,7 +278,7 @@ def test_a_run_whose_measurements_repeat_has_no_intervals(ran: Ran) -> None:
     assert "95 %" not in markdown_table(results_rows(ran.summary))
     assert not {"validation", "verified"} & {*ran.summary, *ran.summary["total"]}
     assert all("validation" not in row for row in ran.summary["workloads"])
-    assert '"fresh"' not in (ran.out / "ledger.jsonl").read_text()
+    assert rows(ran.out, "select * from trial_validations") == []
 
 
 def test_trials_in_seconds_have_no_empty_cycles(noisy: Ran) -> None:

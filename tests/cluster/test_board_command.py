@@ -27,7 +27,7 @@ from tests.cli.test_servers import post
 from tests.cluster.boards import SimulatedBoard, compiled_driver
 from tests.cluster.clusters import COMMAND, Cluster
 from tests.processes import listening
-from tilewright.search import read
+from tests.trial_tables import frame
 from tilewright.services.prefect_server import Login
 from tilewright.targets.board.target import board_on
 from tilewright.targets.cluster import ClusterError, connection
@@ -124,9 +124,7 @@ def test_each_board_is_tuned_by_what_it_measures(
             *(["--bare"] if name == "fast" else []),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr + boards.cluster.said(f"board-{name}")
-        contents = read(tmp_path / name / "ledger.jsonl")
-        assert contents.problems == []
-        met = Counter(r["status"] for r in contents.records if r["kind"] == "trial")
+        met = Counter(frame(tmp_path / name)["status"])
         faults = {"timeout": 2, "wrong_result": 1} if name == "fast" else {}
         assert {k: met[k] for k in ("timeout", "wrong_result") if met[k]} == faults
         assert sum(met.values()) == TRIALS
@@ -165,8 +163,8 @@ def test_a_worker_beside_a_board_may_be_started_again(
             "--tuner", "random", "--trials", "24", "--batch", "8", "--leaders", "1", "--bare",
             "--out", "out",
         )  # fmt: skip
-        ledger, end = tmp_path / "out" / "ledger.jsonl", time.monotonic() + 120
-        while not ledger.exists() or ledger.stat().st_size == 0:
+        end = time.monotonic() + 120
+        while not len(frame(tmp_path / "out")):
             assert time.monotonic() < end
             assert command.poll() is None, command.communicate()
             time.sleep(0.01)
@@ -175,9 +173,9 @@ def test_a_worker_beside_a_board_may_be_started_again(
         boards.serve("third")
         _, said = command.communicate(timeout=300)
         assert command.returncode == 0, said
-        trials = [r for r in read(ledger).records if r["kind"] == "trial"]
-        assert [r["status"] for r in trials] == ["valid"] * 24
-        assert len({tuple(r["config"]) for r in trials}) == 24
+        trials = frame(tmp_path / "out")
+        assert trials["status"].tolist() == ["valid"] * 24
+        assert trials["config"].map(tuple).nunique() == 24
         del boards.boards["third"]
 
 

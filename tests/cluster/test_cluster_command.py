@@ -10,12 +10,13 @@ import pytest
 
 from tests.cli.conftest import TUNE, Place, Tuned
 from tests.cluster.clusters import Cluster
+from tests.trial_tables import frame
 from tilewright.core.errors import TilewrightError
 from tilewright.services.prefect_server import Login
 from tilewright.tuning.options import parse_options
 from tilewright.tuning.preflight import check
 
-FILES = ("ledger.jsonl", "schedules.json", "trials.parquet")
+FILES = ("schedules.json", "trials.parquet")
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +57,8 @@ def test_a_worker_killed_in_the_middle_changes_no_byte(tmp_path: Path, tuned: Tu
         victim = own.worker("victim")
         own.worker("other")
         command = place.fork(*TUNE, "--out", "out", "--bare", "--cluster", own.address)
-        ledger, end = tmp_path / "out" / "ledger.jsonl", time.monotonic() + 120
-        while not ledger.exists() or ledger.stat().st_size == 0:
+        end = time.monotonic() + 120
+        while not len(frame(tmp_path / "out")):
             assert time.monotonic() < end
             assert command.poll() is None, command.communicate()
             time.sleep(0.01)

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
+from tests.trial_tables import frame, rows
 from tests.tune_bare import tune_bare
 from tilewright.dashboard import listing
 from tilewright.dashboard.answers import curves, knobs, list_runs
 from tilewright.dashboard.listing import KnownRuns, ListedRun, Paced, output_folders
-from tilewright.search import read
-from tilewright.search.ledger_schema import encode
+from tilewright.search import TrialStore
+from tilewright.search.trial_store import FILE
 from tilewright.services.mlflow_database import provide_mlflow_database
 from tilewright.services.mlflow_server import EXPERIMENT
 from tilewright.services.workspace import Workspace
 from tilewright.tasks.comparison_tags import QUESTION_TAG
 from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER
-from tilewright.tuning.open_ledger import alone
-from tilewright.tuning.run_trials import LedgerTail, RunUnreadable, finished_trials
+from tilewright.tuning.run_trials import RunUnreadable, finished_trials
 
 pytestmark = pytest.mark.slow(seconds=2)
 
@@ -31,7 +31,7 @@ TRIALS = 8
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two runs, the second with another tuner's trials in its ledger, too."""
+    """A folder with two runs, the second with another tuner's trials, too."""
     start = tmp_path_factory.mktemp("listed")
     options = {"model": "digits_cnn", "layers": ["conv2", "fc"], "trials": TRIALS, "batch": 4}
     tune_bare(**options, tuner="random", out=str(start / "tuned" / "one"))
@@ -59,13 +59,10 @@ def row_of(known: KnownRuns, **wanted: object) -> dict[str, Any]:
     return found
 
 
-def died(out: Path, rounds: int = 1) -> bytes:
-    """Leave of a run what it had after some rounds of its first workload; returns the rest."""
+def died(out: Path, trials: int = 4) -> None:
+    """Leave of a run what it had after some trials."""
     (out / "summary.json").unlink()
-    lines = (out / "ledger.jsonl").read_bytes().splitlines(keepends=True)
-    kept = rounds * 5  # four trials and what closes a round
-    (out / "ledger.jsonl").write_bytes(b"".join(lines[:kept]))
-    return b"".join(lines[kept:])
+    rows(out, "update trials set rejected = 'later' where id > ?", trials)
 
 
 def test_output_directories_are_listed_with_what_came_out(known: KnownRuns) -> None:
@@ -127,23 +124,17 @@ def test_of_many_trials_the_fastest_are_drawn_and_some_others(
     assert times[:2] == pytest.approx(sorted(all_times)[:2])
 
 
-def test_a_run_that_another_process_writes_is_seen_line_by_line(
+def test_a_run_that_another_process_writes_is_seen_trial_by_trial(
     known: KnownRuns, start: Path
 ) -> None:
     out = start / "tuned" / "one"
-    rest = died(out)
-    with alone(out):
+    died(out)
+    with TrialStore(out / FILE):
         row = row_of(known, state="running")
         assert _trials(known, row) == 4
-        with (out / "ledger.jsonl").open("ab") as ledger:
-            line, *others = rest.splitlines(keepends=True)
-            ledger.write(line[:40])
-            ledger.flush()
-            assert _trials(known, row) == 4  # half a line does not count
-            ledger.write(line[40:])
-            ledger.flush()
-            assert _trials(known, row) == 5
-            ledger.write(b'{"check":"0", damaged}\n' + b"".join(others))
+        rows(out, "update trials set rejected = null where id <= 5")
+        assert _trials(known, row) == 5
+        rows(out, "update trials set rejected = null")
         assert _trials(known, row) == 2 * TRIALS
     assert row_of(known, id=row["id"])["state"] == "stopped"
 
@@ -154,33 +145,16 @@ def _trials(known: KnownRuns, row: dict[str, Any]) -> object:
     return found.get("trials", found)
 
 
-def test_trials_of_another_tuner_in_the_same_ledger_are_not_the_runs(
+def test_trials_of_another_tuner_in_the_same_folder_are_not_the_runs(
     known: KnownRuns, start: Path
 ) -> None:
     out = start / "tuned" / "two"
     ours = finished_trials(out).table["config"].map(list).tolist()
     (out / "summary.json").unlink()
-    everything = [each for each in read(out / "ledger.jsonl").records if each["kind"] == "trial"]
     run = known.find(row_of(known, tuner="grid")["id"])
     found = known.trials(run).table
-    assert len(everything) > len(found)
+    assert len(frame(out)) > len(found)
     assert found["config"].tolist() == ours
-
-
-def test_a_ledger_is_read_on_from_where_it_was(start: Path) -> None:
-    out, tail = start / "tuned" / "one", LedgerTail(start / "tuned" / "one")
-    rest = died(out)
-    first = list(tail.read())
-    with (out / "ledger.jsonl").open("r+b") as ledger:
-        ledger.write(b"x" * 10)  # what was read is not read again
-        ledger.seek(0, 2)
-        ledger.write(rest)
-    assert tail.read()[: len(first)] == first
-    whole = list(tail.read())
-    replaced = out / "ledger.new"
-    replaced.write_bytes(b"".join(map(encode, reversed(whole))))
-    replaced.replace(out / "ledger.jsonl")
-    assert tail.read() == whole[::-1]
 
 
 @pytest.mark.parametrize("name", ["summary.json", "schedules.json", "trials.parquet"])
@@ -260,16 +234,15 @@ def test_a_tracked_run_is_listed_once_from_its_beginning_to_its_end(
     known: KnownRuns, client: MlflowClient, start: Path
 ) -> None:
     out = start / "tuned" / "one"
-    rest = died(out)
+    died(out)
     run_id = track(client, out)
-    with alone(out):
+    with TrialStore(out / FILE):
         row = row_of(known, tuner="random")
         assert (row["id"], row["state"], row["tuned_ms"]) == (run_id, "running", None)
         assert f"/runs/{run_id}" in row["mlflow"]
         assert row["prefect"].endswith("/runs/flow-run/f-1")
         assert _trials(known, row) == 4
     assert row_of(known, tuner="random")["state"] == "stopped"  # MLflow was not told
-    (out / "ledger.jsonl").write_bytes((out / "ledger.jsonl").read_bytes() + rest)
     shutil.copytree(start / "tuned" / "two", out, dirs_exist_ok=True)  # used anew by now
     for name in "summary.json", "schedules.json", "trials.parquet":
         client.log_artifact(run_id, str(out / name))

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from tests.trial_tables import tables
 from tilewright.cli.app import app
 from tilewright.cli.views.sweep import show_sweep
 from tilewright.core.errors import TilewrightError
@@ -27,7 +28,7 @@ from tilewright.networks import zoo
 from tilewright.reports.sweep import run_rows, sweep_note, verdict
 from tilewright.search import LocalRunner
 from tilewright.search.events import Event
-from tilewright.tuning.output_dir import LEDGER, SUMMARY
+from tilewright.tuning.output_dir import SUMMARY
 
 ASKED: dict[str, Any] = {
     "networks": ("digits_cnn",), "targets": ("vta-pynq", "huge"), "seeds": "0-1",
@@ -94,10 +95,10 @@ def test_what_was_not_kept_or_is_no_longer_there_is_made_again(done: Sweep, tmp_
     lines = (tmp_path / RUNS).read_bytes().splitlines(keepends=True)
     (tmp_path / RUNS).write_bytes(b"".join(lines[:-1]) + lines[-1][:50])  # torn by a crash
     (tmp_path / first.runs[0].place / SUMMARY).unlink()
-    ledger = (tmp_path / first.runs[2].place / LEDGER).read_bytes()
+    trials = tables(tmp_path / first.runs[2].place)
     again, heard = swept(tmp_path, **options)
     assert begun(heard) == [f"digits_cnn on huge, random, seed {seed}" for seed in (0, 2)]
-    assert (tmp_path / first.runs[2].place / LEDGER).read_bytes() == ledger  # measured once
+    assert tables(tmp_path / first.runs[2].place) == trials  # measured once
     costs = [[run.tuned_cycles for run in each.runs] for each in (first, again)]
     assert costs[0] == costs[1]
     # A folder goes on with more trials. What it holds then is no longer the run with fewer.

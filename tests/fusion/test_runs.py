@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.cli.conftest import Place
 from tests.fusion.nets import write
+from tests.trial_tables import frame, tables
 from tests.tune_bare import tune_options
 from tilewright import tuning
 from tilewright.core.files import Json
@@ -20,7 +21,7 @@ from tilewright.flows.build import build_artifact
 from tilewright.fusion.preview import preview
 from tilewright.networks import artifact
 from tilewright.reports.fusion import fusion_page
-from tilewright.search import LocalRunner, read
+from tilewright.search import LocalRunner
 from tilewright.targets.registry import make_target
 from tilewright.tuning.build_options import BuildOptions
 from tilewright.tuning.events import Event, Note, WorkloadsAdded
@@ -96,10 +97,8 @@ def test_what_is_not_tuned_is_estimated_and_tunes_nothing(folders: Path, mode: s
     page = (folders / mode / "fusion.json").read_text()
     drawn = fusion_page("pooled", "vta-pynq", summary, json.loads(page)).decode()
     assert drawn.count("≈ ") == len(guessed) + bool(guessed)  # and once where it is explained
-    ledger = read(folders / mode / "ledger.jsonl").records
     usual = json.loads((folders / mode / "summary.json").read_text())["workloads"]
-    measured = {each["workload"] for each in ledger if each["kind"] == "trial"}
-    assert len(measured) == len(usual) + summary["tuned"]
+    assert frame(folders / mode)["workload"].nunique() == len(usual) + summary["tuned"]
 
 
 @pytest.mark.parametrize("mode", ["none", "learned"])
@@ -172,11 +171,11 @@ def test_a_repeated_run_makes_no_trial_and_says_the_same(folders: Path, tmp_path
         sum(len(each.workloads) for each in heard if isinstance(each, WorkloadsAdded))
         == (first["fusion"]["tuned"])
     )
-    left = {name: (out / name).read_bytes() for name in ("ledger.jsonl", "fusion.json")}
+    fusion, stored = (out / "fusion.json").read_bytes(), tables(out)
     again = tuned(model, out, "learned")
     assert again["fusion"] == first["fusion"]
-    assert {name: (out / name).read_bytes() for name in left} == left
-    assert left["fusion.json"] == (folders / "learned" / "fusion.json").read_bytes()
+    assert ((out / "fusion.json").read_bytes(), tables(out)) == (fusion, stored)
+    assert fusion == (folders / "learned" / "fusion.json").read_bytes()
 
 
 def test_a_run_that_was_cut_off_goes_on(folders: Path, tmp_path: Path) -> None:
@@ -195,11 +194,10 @@ def test_a_run_that_was_cut_off_goes_on(folders: Path, tmp_path: Path) -> None:
     with pytest.raises(Stop):
         tune_options(options, cut)
     assert not (out / "fusion.json").exists()
-    trials = len(read(out / "ledger.jsonl").records)
+    trials = len(frame(out))
     tuned(model, out, "learned")
-    kept = (folders / "learned" / "ledger.jsonl").read_bytes()
-    assert (out / "ledger.jsonl").read_bytes() == kept
-    assert 0 < trials < len(read(out / "ledger.jsonl").records)
+    assert tables(out) == tables(folders / "learned")
+    assert 0 < trials < len(frame(out))
 
 
 def test_without_the_option_everything_is_as_before(folders: Path, tmp_path: Path) -> None:
@@ -207,8 +205,8 @@ def test_without_the_option_everything_is_as_before(folders: Path, tmp_path: Pat
     options = tuning.parse_options(model=str(model), out=str(out), **RUN)
     summary = tune_options(options)
     assert "fusion" not in summary
-    whole = (folders / "learned" / "ledger.jsonl").read_bytes()
-    assert whole.startswith((out / "ledger.jsonl").read_bytes())
+    stored = tables(out)["trials"]
+    assert tables(folders / "learned")["trials"][: len(stored)] == stored
     for name in ("schedules.json", "trials.parquet"):
         assert (out / name).read_bytes() == (folders / "learned" / name).read_bytes()
     tuned(model, out, "all")

@@ -5,7 +5,7 @@ import pytest
 
 from tests.hardware_search.small import searched, small_problem, told
 from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent
-from tilewright.search.ledger import Ledger
+from tilewright.search import TrialStore
 
 
 def _layer():
@@ -46,23 +46,22 @@ def test_compiled_programs_are_what_is_measured():
 def test_a_search_that_was_killed_is_gone_on_with(tmp_path):
     whole = told(searched("ours", 30, screened=8, start=8))
     assert len(whole) == 30
-    with Ledger(tmp_path / "trials.ledger") as ledger:
-        searched("ours", 13, evaluator=BudgetedEvaluator(13, ledger, "run"), screened=8, start=8)
-    with Ledger(tmp_path / "trials.ledger") as ledger:
-        before = len(ledger.records)
+    with TrialStore(tmp_path / "trials.sqlite") as store:
+        searched("ours", 13, evaluator=BudgetedEvaluator(13, store, "run"), screened=8, start=8)
+    with TrialStore(tmp_path / "trials.sqlite") as store:
+        before = len(store.frame())
         resumed = searched(
-            "ours", 30, evaluator=BudgetedEvaluator(30, ledger, "run"), screened=8, start=8
+            "ours", 30, evaluator=BudgetedEvaluator(30, store, "run"), screened=8, start=8
         )
-        after = [r for r in ledger.records if r["kind"] == "trial"]
+        after = store.frame()
     assert told(resumed) == whole
     assert len(after) == 30
-    assert before < len(ledger.records)
+    assert before < len(after)
 
 
 def test_trials_of_another_run_are_measured_anew(tmp_path):
-    with Ledger(tmp_path / "trials.ledger") as ledger:
-        first = searched("random", 10, evaluator=BudgetedEvaluator(10, ledger, "one"))
-        second = searched("random", 10, evaluator=BudgetedEvaluator(10, ledger, "two"))
+    with TrialStore(tmp_path / "trials.sqlite") as store:
+        first = searched("random", 10, evaluator=BudgetedEvaluator(10, store, "one"))
+        second = searched("random", 10, evaluator=BudgetedEvaluator(10, store, "two"))
+        assert len(store.frame()) == 20
     assert told(first) == told(second)
-    trials = [record for record in ledger.records if record["kind"] == "trial"]
-    assert len(trials) == 20

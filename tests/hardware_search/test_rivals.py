@@ -21,7 +21,7 @@ from tilewright.hardware_search.methods.joint_space import Points
 from tilewright.hardware_search.methods.memory_check import overflow
 from tilewright.hardware_search.pareto import judged
 from tilewright.hardware_search.problem import CodesignProblem, read_networks
-from tilewright.search.ledger import Ledger
+from tilewright.search import TrialStore
 from tilewright.search.ppo import Agent
 from tilewright.search.registry import OptionError
 
@@ -90,10 +90,10 @@ def test_the_same_seed_measures_the_same_and_another_something_else(name):
 @pytest.mark.slow(seconds=0.5)
 @pytest.mark.parametrize("name", RIVALS)
 def test_a_search_that_was_cut_off_comes_to_the_same_log(name, tmp_path: Path):
-    with Ledger(tmp_path / "ledger") as ledger:
-        _brief(name, 37, evaluator=BudgetedEvaluator(37, ledger, "a run"))
-    with Ledger(tmp_path / "ledger") as ledger:
-        again = _brief(name, 60, evaluator=BudgetedEvaluator(60, ledger, "a run"))
+    with TrialStore(tmp_path / "trials.sqlite") as store:
+        _brief(name, 37, evaluator=BudgetedEvaluator(37, store, "a run"))
+    with TrialStore(tmp_path / "trials.sqlite") as store:
+        again = _brief(name, 60, evaluator=BudgetedEvaluator(60, store, "a run"))
     assert told(again) == _whole(name, 60)
 
 

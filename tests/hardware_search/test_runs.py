@@ -16,6 +16,7 @@ import pytest
 from tests import warm
 from tests.cli.conftest import Place
 from tests.hardware_search.runs import BOUNDS, TRIALS, options, run
+from tests.trial_tables import frame, rows
 from tilewright.core.errors import TilewrightError
 from tilewright.hardware_search import folder
 from tilewright.hardware_search.command import command_of
@@ -26,15 +27,13 @@ from tilewright.hardware_search.outputs import CodesignOutcome
 from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.hardware_search.progress import SearchProgress
 from tilewright.hardware_search.steps import check
-from tilewright.search import Ledger, read
+from tilewright.search import RunInUse, TrialStore
 from tilewright.search.events import Event
-from tilewright.search.file_lock import LeaseHeld
-from tilewright.search.ledger_schema import Entry
+from tilewright.search.trial_store import FILE
 from tilewright.targets import make_target
 from tilewright.targets.capabilities import PARTS, HasArea, capability
 from tilewright.targets.registry import check_target
 from tilewright.tuning.events import Note
-from tilewright.tuning.open_ledger import alone
 from tilewright.tuning.run_metadata import FolderTaken
 
 
@@ -110,9 +109,9 @@ def test_a_longer_run_goes_on_with_a_shorter_one(
 ) -> None:
     heard: list[Event] = []
     run(options(tmp_path, trials=30))
-    kept = len(read(tmp_path / folder.LEDGER).frame())
+    kept = len(frame(tmp_path))
     run(options(tmp_path), heard.append)
-    assert (kept, len(read(tmp_path / folder.LEDGER).frame())) == (30, TRIALS)
+    assert (kept, len(frame(tmp_path))) == (30, TRIALS)
     assert (tmp_path / folder.FRONT).read_bytes() == (finished[0] / folder.FRONT).read_bytes()
     assert [each.trials for each in heard if isinstance(each, SearchProgress)] == [
         *range(1, TRIALS + 1)
@@ -123,18 +122,18 @@ DIES_AT_WORK = """
 import os, signal
 
 from tests.hardware_search.runs import options, run
-from tilewright.search.ledger import Ledger
+from tilewright.search import StoredRun
 
-append = Ledger.append
+append = StoredRun.append
 
 
-def dies(ledger, records):
-    append(ledger, records)
-    if len(ledger.frame()) > 20:
+def dies(run, *arguments):
+    append(run, *arguments)
+    if len(run.store.frame()) > 20:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-Ledger.append = dies
+StoredRun.append = dies
 run(options("killed"))
 """
 """A run that is killed by what it records, however fast it is."""
@@ -147,17 +146,13 @@ def test_a_run_that_is_killed_goes_on_to_the_same_front(
     out = place.folder / "killed"
     died = warm.run([], place.folder, place.environment, 300, program=DIES_AT_WORK)
     assert died.returncode == -signal.SIGKILL, died.stderr
-    kept = len(read(out / folder.LEDGER).frame())
+    kept = len(frame(out))
     assert 20 < kept < TRIALS
     assert not (out / folder.SUMMARY).exists()
     assert not (out / folder.FRONT).exists()
     run(options(out))
     assert (out / folder.FRONT).read_bytes() == (finished[0] / folder.FRONT).read_bytes()
-    assert (
-        len(read(out / folder.LEDGER).frame())
-        == TRIALS
-        == len(pd.read_parquet(out / folder.TRIALS))
-    )
+    assert len(frame(out)) == TRIALS == len(pd.read_parquet(out / folder.TRIALS))
 
 
 DIES = """
@@ -215,19 +210,11 @@ def test_what_a_record_claims_is_measured_before_it_is_told(
 ) -> None:
     out, notes = tmp_path / "forged", list[str]()
     shutil.copytree(finished[0], out)
-    with Ledger(out / folder.LEDGER) as ledger:
-        valid = [each for each in ledger.records if each["kind"] == "trial" and each["cycles"] > 0]
-        changes: list[tuple[Entry, Entry | None]] = [
-            (each, {**each, "cycles": 7, "seconds": 7e-8}) for each in valid[::5]
-        ]
-        ledger.exchange(changes)
-    (out / folder.LEDGER).with_name(f"{folder.LEDGER}.quarantine").unlink()
+    rows(out, "update trials set cycles = 7, seconds = 7e-8 where cycles > 0 and id % 5 = 0")
     run(options(out), lambda event: notes.append(event.text) if isinstance(event, Note) else None)
     assert (out / folder.FRONT).read_bytes() == (finished[0] / folder.FRONT).read_bytes()
     assert any("recorded with another latency" in note for note in notes)
-    assert {t["cycles"] for t in read(out / folder.LEDGER).records if t["kind"] == "trial"} & {
-        7
-    } == set()
+    assert 7 not in {*frame(out)["cycles"]}
 
 
 def test_a_folder_belongs_to_one_search(
@@ -256,7 +243,7 @@ def test_a_folder_belongs_to_one_search(
     assert {path.stem for path in (out / folder.SPECS).iterdir()} == {
         row["name"] for row in anew.front
     }
-    assert len(read(out / folder.LEDGER).frame()) == TRIALS
+    assert len(frame(out)) == TRIALS
 
 
 def contents(place: Path) -> dict[str, bytes]:
@@ -287,7 +274,7 @@ def test_a_folder_of_strangers_is_refused_before_anything_of_it_is_touched(
         with pytest.raises(FolderTaken, match=f"{said}.*--out.*--fresh"):
             begins(options(tmp_path))
     assert contents(tmp_path) | before == before | contents(tmp_path)
-    assert not (tmp_path / folder.LEDGER).exists()
+    assert not (tmp_path / FILE).exists()
 
 
 def test_other_files_beside_the_results_are_nobodys_business(tmp_path: Path) -> None:
@@ -322,12 +309,12 @@ def test_only_specifications_that_our_front_names_are_removed(
 
 
 def test_a_second_command_is_told_which_folder_is_taken(tmp_path: Path) -> None:
-    with alone(tmp_path):
+    with TrialStore(tmp_path / FILE):
         for begins in check, run:
-            with pytest.raises(LeaseHeld, match=f"^{tmp_path} is being written by process"):
+            with pytest.raises(RunInUse, match=f"^{tmp_path} is being written by process"):
                 begins(options(tmp_path))
-        with pytest.raises(LeaseHeld, match=f"^{tmp_path} is being written"), alone(tmp_path):
-            pass
+        with pytest.raises(RunInUse, match=f"^{tmp_path} is being written"):
+            TrialStore(tmp_path / FILE)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests import warm
 from tests.cli.conftest import Place
-from tilewright.search import read
+from tests.trial_tables import frame, tables
 
 ROOT = Path(__file__).parents[2]
 LAYERS = ("conv2", "conv3", "fc")
@@ -27,14 +28,14 @@ WORKLOADS, TRIALS, BATCH = len(LAYERS), 16, 8
 class Whole:
     """What an uninterrupted run leaves."""
 
-    ledger: bytes
+    trials: dict[str, list[tuple[Any, ...]]]
     schedules: bytes
     place: Place = field(compare=False)
 
 
 def left(place: Place) -> Whole:
     out = place.folder / "out"
-    return Whole((out / "ledger.jsonl").read_bytes(), (out / "schedules.json").read_bytes(), place)
+    return Whole(tables(out), (out / "schedules.json").read_bytes(), place)
 
 
 def killed(place: Place, kill_at: int, command: Sequence[str] = TUNE) -> int:
@@ -47,8 +48,8 @@ def killed(place: Place, kill_at: int, command: Sequence[str] = TUNE) -> int:
 
 
 def recorded(place: Place) -> int:
-    """Records in the ledger so far."""
-    return len(read(place.folder / "out" / "ledger.jsonl").records)
+    """Trials so far."""
+    return len(frame(place.folder / "out"))
 
 
 def prefect_states(place: Place, table: str) -> Counter[str]:

@@ -1,9 +1,8 @@
-"""Lists the formats of output directories: schedules, fusion, leases, co-design, datasets."""
+"""Lists the formats of output directories: schedules, fusion, co-design, datasets."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 from contextlib import suppress
@@ -100,33 +99,14 @@ def _results(folder: Path) -> tuple[Draw, Read]:
 
 
 def _identities(folder: Path) -> tuple[Draw, Read]:
-    from tilewright.tuning.output_dir import held_by_command, identity
+    from tilewright.tuning.output_dir import identity, identity_file
 
     document = {"id": "0" * 32, "place": str(folder / "elsewhere")}
     (folder / "elsewhere").mkdir()
 
     def read_it(data: bytes) -> object:
-        held_by_command(folder).write_bytes(data)
+        identity_file(folder).write_bytes(data)
         return identity(folder)
-
-    return lambda rng: json_mutant(document, rng), read_it
-
-
-def _leases(folder: Path) -> tuple[Draw, Read]:
-    from tilewright.core.errors import TilewrightError
-    from tilewright.search.file_lock import Lease, lease_of, stamp, writer
-
-    path = folder / "ledger.jsonl"
-    document = stamp(1.0) | {"owner": "o", "pid": os.getpid()}
-
-    def read_it(data: bytes) -> object:
-        lease_of(path).write_bytes(data)
-        said = writer(path)
-        lease = Lease(lease_of(path), 1.0)
-        with suppress(TilewrightError):
-            lease.acquire()
-            lease.release()
-        return said
 
     return lambda rng: json_mutant(document, rng), read_it
 
@@ -199,7 +179,7 @@ def _datasets(folder: Path) -> tuple[Draw, Read]:
     return draw, read_it
 
 
-_LOCK, _DATA = "tilewright.search.file_lock", "tilewright.evaluation.datasets"
+_DATA = "tilewright.evaluation.datasets"
 _HARDWARE = "tilewright.hardware_search.folder"
 FORMATS = {
     "schedules.json": Format(_schedules("schedules.json"), (f"{TUNING}.schedule_lookup:_read",)),  # type: ignore[arg-type]
@@ -209,9 +189,6 @@ FORMATS = {
     ),
     "results": Format(_results, (f"{TUNING}.read_run:read_written",)),
     "identities": Format(_identities, (f"{TUNING}.output_dir:_identity",)),
-    "leases": Format(
-        _leases, (f"{_LOCK}:Lease._locked_file", f"{_LOCK}:_holder", f"{_LOCK}:writer"), share=0.2
-    ),
     "co-design runs": Format(_codesigns, (f"{_HARDWARE}:_held", f"{_HARDWARE}:_machines")),
     "datasets": Format(
         _datasets,

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from tests import trial_tables
 from tests.reliability import (
     artifact_formats,
     folder_formats,
@@ -40,31 +41,21 @@ class Hang(BaseException):
     """An input that took too long."""
 
 
-# -- ledgers, run folders ----------------------------------------------------------------------
+# -- old ledgers, run folders ------------------------------------------------------------------
 
 
 def _ledgers(folder: Path) -> tuple[Draw, Read]:
-    from tilewright.flows.tuning import tune
-    from tilewright.models import make_explorer
-    from tilewright.search import LeaseHeld, Ledger, read
+    from tests.earlier_versions import unpack
+    from tilewright.search import StoredRun, read_store
     from tilewright.targets.fault_injection import FaultyTarget
     from tilewright.targets.workload import parse_workload
-    from tilewright.tuning.run_trials import LedgerTail
 
     path, target, work = folder / "ledger.jsonl", FaultyTarget({}), parse_workload(LAYER)
-    explorer, space = make_explorer("random", {}), target.space(work)
-    with Ledger(path) as ledger:
-        for _ in tune(target, work, explorer, trials=6, batch=3, ledger=ledger):
-            pass
-    whole = path.read_bytes()
-    lines = whole.splitlines(keepends=True)
-    record = json.loads(lines[0])["record"]
-    filed = {name: record[name] for name in ("run", "workload", "target")}
-    claim = {"kind": "claim", **filed, "claim": "c", "configs": [record["config"]], "pid": 7,
-             "host": "h", "seconds": 9.0, "ends": 1e9, "boot": "b", "boot_ends": 9.0}  # fmt: skip
-    settled = {"kind": "settled", **filed, "claim": "c", "kept": 1}
-    records = [*(json.loads(line)["record"] for line in lines), claim, settled]
-    key = (record["workload"], record["target"], record["run"])
+    space = target.space(work)
+    whole = (unpack("0.2", folder / "earlier") / "tuned" / "ledger.jsonl").read_bytes()
+    lines = whole.splitlines(keepends=True)[:12]
+    whole = b"".join(lines)
+    records = [json.loads(line)["record"] for line in lines]
 
     def draw(rng: random.Random) -> bytes:
         if rng.random() < 0.2:
@@ -78,20 +69,34 @@ def _ledgers(folder: Path) -> tuple[Draw, Read]:
 
     def read_it(data: bytes) -> object:
         path.write_bytes(data)
-        LedgerTail(folder).read()
-        contents = read(path)
-        contents.frame()
-        contents.run(key).unfit(space)
-        with contextlib.suppress(LeaseHeld), Ledger(path) as ledger:
-            run = ledger.run(key)
-            run.vet(space)
-            list(run.finished()), run.known(space), list(run.claims()), run.settled()
-            ledger.frame()
-        assert read(path).problems == []
-        assert read(path).run(key).unfit(space) == []
-        return None
+        with read_store(folder) as store:
+            for key in store.runs().values():
+                StoredRun(store, key, space).finished()
+            return store.frame()
 
     return draw, read_it
+
+
+def _stores(folder: Path) -> tuple[Draw, Read]:
+    from tests.reliability.stored_runs import WORK, tune_into
+    from tilewright.search import StoredRun, TrialStore, read_store
+    from tilewright.search.trial_store import FILE
+    from tilewright.targets.fault_injection import FaultyTarget
+
+    path, space = folder / FILE, FaultyTarget({}).space(WORK)
+    with TrialStore(path) as store:
+        tune_into(store)
+    whole = path.read_bytes()
+
+    def read_it(data: bytes) -> object:
+        path.write_bytes(data)
+        with read_store(folder) as store:
+            store.owner()
+            for key in store.runs().values():
+                StoredRun(store, key, space).finished()
+            return store.frame()
+
+    return lambda rng: mutant(whole, rng), read_it
 
 
 def _summaries(folder: Path) -> tuple[Draw, Read]:
@@ -124,7 +129,6 @@ def _run_files(folder: Path) -> tuple[Draw, Read]:
 
     from tilewright import tuning
     from tilewright.cli.views.trials import show_trials
-    from tilewright.search import read
     from tilewright.tuning.run_metadata import check_vacant, read_run, replaced, trials_made
 
     out = folder / "out"
@@ -134,7 +138,7 @@ def _run_files(folder: Path) -> tuple[Draw, Read]:
     tune_options(options)
     document, frame = (
         json.loads((out / "run.json").read_bytes()),
-        read(out / "ledger.jsonl").frame(),
+        trial_tables.frame(out),
     )
 
     def read_it(data: bytes) -> object:
@@ -320,11 +324,13 @@ def _streams(folder: Path) -> tuple[Draw, Read]:
 
 TUNING = "tilewright.tuning.run_metadata"
 TABLE = "tilewright.targets.vta.tvm_table"
+STORE = "tilewright.search.trial_store"
 ROWS = ("tilewright.evaluation.row_cache:_read",)
 FORMATS = {
-    "ledgers": Format(
-        _ledgers,
-        ("tilewright.search.ledger:read", "tilewright.tuning.run_trials:LedgerTail.read"),
+    "ledgers": Format(_ledgers, ("tilewright.search.ledger_import:read_ledger",)),
+    "trial stores": Format(
+        _stores,
+        (f"{STORE}:TrialStore._sqlite", f"{STORE}:_connect"),
     ),
     "run folders": Format(_summaries, ("tilewright.tuning.read_run:read_written",)),
     "run.json": Format(_run_files, (f"{TUNING}:read_run", f"{TUNING}:_own_summary")),

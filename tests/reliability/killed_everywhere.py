@@ -1,11 +1,15 @@
-"""Kills a short tuning run at every write boundary, resumes it, and says what came of it.
+"""Kills a short tuning run at every place where it writes, resumes it, and says what came of it.
 
-`python -m tests.reliability.killed_everywhere TUNER FOLDER` prints JSON. It imports once and forks
-a process for every run, before anything here has started a thread.
+`python -m tests.reliability.killed_everywhere TUNER FOLDER STRIDE [URL]` prints JSON. A run is
+killed at every place, or at every third with a STRIDE of 3. The process must have `kill_at_write.c`
+preloaded. It imports once and forks a process for every run, before anything here has started a
+thread. With the URL of a PostgreSQL database, places are before and after each statement and
+commit instead.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -17,25 +21,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sqlalchemy as sa
 
 import tilewright.models.counter_regression
 import tilewright.models.gaussian
 import tilewright.models.validity  # noqa: F401
-from tests.reliability.boundaries import NEVER, Boundaries, report_unwatched_writers
+from tests.reliability.stored_runs import WORK
+from tests.trial_tables import tables
 from tilewright.core import blas_threads
-from tilewright.core.files import write_atomically
 from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
-from tilewright.search import Ledger, read
+from tilewright.search import open_store, read_store
 from tilewright.targets.base import Lowered, Measurements
 from tilewright.targets.fault_injection import FaultyTarget
-from tilewright.targets.workload import parse_workload
 
-WORK = parse_workload("conv2d:n=1,c=16,h=28,w=28,o=32,k=3,s=1,p=1")
 TRIALS, BATCH = 12, 4
+NEVER = -1
 
 
-class Counting(FaultyTarget):
+class Noting(FaultyTarget):
     """Notes every config it measures in a file, which no kill undoes."""
 
     def __init__(self, notes: Path) -> None:
@@ -48,24 +52,38 @@ class Counting(FaultyTarget):
         return super().measure(lowered)
 
 
-def run(tuner: str, folder: Path, kill_at: int = NEVER) -> Boundaries:
-    """The run itself; what it leaves is its ledger and its schedules."""
-    target = Counting(folder.with_suffix(".measured"))
-    unwatched = report_unwatched_writers([folder])
-    boundaries = Boundaries([folder], kill_at)
-    boundaries.install()
-    with Ledger(folder / "ledger.jsonl") as ledger:
-        done = list(
-            tune(
-                target, WORK, make_explorer(tuner, {}),
-                trials=TRIALS, batch=BATCH, seed=3, ledger=ledger,
-            )
-        )  # fmt: skip
-    best = done[-1].best_config
-    schedule = None if best is None else target.space(WORK).describe(best.tolist())
-    write_atomically(folder / "schedules.json", json.dumps(schedule).encode())
-    assert not unwatched, f"written in a way the boundaries do not see: {unwatched}"
-    return boundaries
+class Places:
+    """Counts the places where a run may be killed, and kills it at one of them."""
+
+    def __init__(self, folder: Path, kill_at: int, url: str) -> None:
+        self.count, self._kill_at = 0, kill_at
+        self._watcher = None if url else ctypes.CDLL(None)
+        if self._watcher is not None:
+            self._watcher.watch(os.fsencode(folder.resolve()), kill_at)
+            return
+        engine: Any = sa.Engine
+        for name in ("before_cursor_execute", "after_cursor_execute", "commit"):
+            sa.event.listen(engine, name, lambda *_: self._pass())
+
+    def _pass(self) -> None:
+        if self.count == self._kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.count += 1
+
+    def passed(self) -> int:
+        return self.count if self._watcher is None else int(self._watcher.passed_places())
+
+
+def run(tuner: str, folder: Path, url: str, kill_at: int = NEVER) -> int:
+    """The run itself; returns how many places it passed."""
+    target = Noting(folder.with_suffix(".measured"))
+    places = Places(folder, kill_at, url)
+    with open_store(folder, url) as store:
+        for _ in tune(
+            target, WORK, make_explorer(tuner, {}), trials=TRIALS, batch=BATCH, seed=3, store=store
+        ):
+            pass
+    return places.passed()
 
 
 def forked(work: Callable[[], Any], answer: Path | None = None) -> int:
@@ -84,72 +102,78 @@ def forked(work: Callable[[], Any], answer: Path | None = None) -> int:
 
 
 def measured(folder: Path) -> Counter[int]:
-    return Counter(int(line) for line in folder.with_suffix(".measured").read_text().split())
+    notes = folder.with_suffix(".measured")
+    return Counter(int(line) for line in notes.read_text().split()) if notes.exists() else Counter()
 
 
-def outcome(folder: Path) -> tuple[bytes, bytes]:
-    return (folder / "ledger.jsonl").read_bytes(), (folder / "schedules.json").read_bytes()
+def outcome(folder: Path) -> Any:
+    """The tables of a run as JSON: this process itself opens no database."""
+    answer = folder.with_suffix(".tables")
+    assert forked(lambda: tables(folder), answer) == 0
+    return json.loads(answer.read_text())
+
+
+def recorded(folder: Path) -> int:
+    def count() -> int:
+        try:
+            with read_store(folder) as store:
+                return len(store.frame())
+        except FileNotFoundError:
+            return 0
+
+    answer = folder.with_suffix(".count")
+    return int(answer.read_text()) if forked(count, answer) == 0 else 0
 
 
 def kill_and_resume(
-    tuner: str, folder: Path, kill_at: int, wanted: tuple[bytes, bytes], again_at: int = NEVER
+    tuner: str, folder: Path, url: str, kill_at: int, wanted: Any, again_at: int = NEVER
 ) -> str:
     """What went wrong, or nothing. `again_at` kills the resumed run as well."""
-    if forked(lambda: run(tuner, folder, kill_at)) != -signal.SIGKILL:
+    if forked(lambda: run(tuner, folder, url, kill_at)) != -signal.SIGKILL:
         return "was not killed"
-    before = measured(folder) if folder.with_suffix(".measured").exists() else Counter[int]()
-    recorded = trials_in(folder)
+    before, kept = measured(folder), recorded(folder)
     if again_at != NEVER:
-        forked(lambda: run(tuner, folder, again_at))
-    if forked(lambda: run(tuner, folder)) != 0:
+        forked(lambda: run(tuner, folder, url, again_at))
+    if forked(lambda: run(tuner, folder, url)) != 0:
         return "did not resume"
     if outcome(folder) != wanted:
         return "came to another result"
     repeated = sum((measured(folder) - Counter(set(measured(folder)))).values())
-    in_flight = sum(before.values()) - recorded
+    in_flight = sum(before.values()) - kept
     allowed = in_flight if again_at == NEVER else in_flight + BATCH
     if repeated > allowed:
         return f"repeated {repeated} trials, {in_flight} were in flight"
     return ""
 
 
-def trials_in(folder: Path) -> int:
-    return len(read(folder / "ledger.jsonl").frame())
-
-
-def main(tuner: str, root: Path) -> dict[str, Any]:
+def main(tuner: str, root: Path, stride: int, url: str = "") -> dict[str, Any]:
     make_explorer(tuner, {})  # imports all tuners, once for all children, as learners are above
     for interface in ("blas", "openmp"):
         blas_threads._controller(interface)
-    whole = root / "whole"
-    answer = root / "places.json"
-    assert forked(lambda: run(tuner, whole).places, answer) == 0
-    places: list[str] = json.loads(answer.read_text())
+    whole, answer = root / "whole", root / "count.json"
+    assert forked(lambda: run(tuner, whole, url), answer) == 0
+    count = int(answer.read_text())
     wanted = outcome(whole)
     assert sum(measured(whole).values()) == TRIALS
     failures = {}
-    for kill_at, place in enumerate(places):
+    for kill_at in range(0, count, stride):
         folder = root / f"killed-{kill_at}"
-        if problem := kill_and_resume(tuner, folder, kill_at, wanted):
-            failures[f"{kill_at}: {place}"] = problem
+        if problem := kill_and_resume(tuner, folder, url, kill_at, wanted):
+            failures[str(kill_at)] = problem
         shutil.rmtree(folder, ignore_errors=True)
-    torn = [k for k, place in enumerate(places) if place == "in write"][1]
-    twice = resumed_boundaries(tuner, root / "torn", torn, answer)
-    for again_at in range(twice):
+    middle = count // 2
+    folder = root / "half"
+    forked(lambda: run(tuner, folder, url, middle))
+    forked(lambda: run(tuner, folder, url), answer)
+    twice = int(answer.read_text())
+    for again_at in range(0, twice, 3 * stride):
         folder = root / f"twice-{again_at}"
-        if problem := kill_and_resume(tuner, folder, torn, wanted, again_at):
-            failures[f"{torn}, then {again_at}"] = problem
+        if problem := kill_and_resume(tuner, folder, url, middle, wanted, again_at):
+            failures[f"{middle}, then {again_at}"] = problem
         shutil.rmtree(folder, ignore_errors=True)
-    return {"boundaries": len(places), "twice": twice, "failures": failures, "places": places}
-
-
-def resumed_boundaries(tuner: str, folder: Path, kill_at: int, answer: Path) -> int:
-    """How many boundaries a run has that goes on after dying at `kill_at`."""
-    forked(lambda: run(tuner, folder, kill_at))
-    forked(lambda: run(tuner, folder).count, answer)
-    return int(json.loads(answer.read_text()))
+    return {"places": count, "twice": twice, "failures": failures}
 
 
 if __name__ == "__main__":
     np.seterr(all="ignore")
-    print(json.dumps(main(sys.argv[1], Path(sys.argv[2]))))
+    print(json.dumps(main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])))

@@ -14,9 +14,9 @@ from typing import Any
 
 from tests.reliability.boundaries import NEVER, Boundaries
 from tests.reliability.killed_everywhere import forked
+from tests.trial_tables import tables
 from tests.tune_bare import tune_bare
 from tilewright.models import make_explorer
-from tilewright.search import read
 from tilewright.targets import make_target
 from tilewright.tuning.run_metadata import is_complete, read_run
 
@@ -41,14 +41,13 @@ def run(folder: Path, kill_at: int = NEVER, **change: Any) -> Boundaries:
 
 def claims_too_much(folder: Path, runs: dict[str, tuple[str, int]]) -> bool:
     """Whether the folder says it is complete without the results of the run it holds. `runs` has
-    the run in the ledger and the number of trials of each key."""
+    the run in the trial store and the number of trials of each key."""
     if not is_complete(folder):
         return False
     held = read_run(folder)
     assert held is not None
     wanted, trials = runs[held["key"]]
-    made = [record for record in read(folder / "ledger.jsonl").records
-            if (record["kind"], record["run"]) == ("trial", wanted)]  # fmt: skip
+    made = [row for row in tables(folder)["trials"] if row[2] == wanted]
     summary = json.loads((folder / "summary.json").read_text())
     return len(made) < trials or (summary["seed"], summary["trials"]) != (held["seed"], trials)
 
@@ -67,7 +66,7 @@ def main(root: Path) -> dict[str, Any]:
             held = read_run(each)
             assert held is not None
             assert is_complete(each)
-            runs[held["key"]] = (read(each / "ledger.jsonl").records[-1]["run"], held["trials"])
+            runs[held["key"]] = (tables(each)["trials"][-1][2], held["trials"])
         shutil.rmtree(folder)
         claims, count = [], json.loads(answer.read_text())
         for kill_at in range(6, count // 2, STRIDE):

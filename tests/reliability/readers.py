@@ -87,12 +87,13 @@ TRUSTED: dict[str, tuple[str, ...]] = {
     ),
     "the kernel wrote it": (
         "tilewright.networks.size_limits:machine_memory_bytes",
-        "tilewright.search.file_lock:_boot_id", "tilewright.search.file_lock:_stopped",
+        "tilewright.core.process_stamp:_space", "tilewright.core.process_stamp:_status",
         "tilewright.evaluation.engines.process:_peak_bytes",
         "tilewright.evaluation.engines.process:_waited",
         "tilewright.evaluation.engines.timing:_stolen",
         "tilewright.targets.cpu.machine:_said", "tilewright.targets.cpu.runner:quiet_machine",
     ),
+    "it is in the user's own workspace": ("tilewright.tuning.open_trials:store_url",),
     "it hashes bytes, whatever they are": (
         "tilewright.tasks.tracking:table_dataset", "tilewright.tuning.network:_file_digest",
         "tilewright.tuning.run_metadata:origin_of",

@@ -1,4 +1,4 @@
-"""Runs one of several processes that tune one workload together: `python -m … LEDGER TRIALS`."""
+"""Runs one of several processes that tune one workload together: `python -m … STORE TRIALS`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORK = parse_workload("conv2d:n=1,c=16,h=28,w=28,o=32,k=3,s=1,p=1")
 class SlowTarget(FaultyTarget):
     """Takes a moment for a batch, so that the processes really overlap; may die in the third.
 
-    Who does not die waits with its second batch for `dead` beside the ledger. Otherwise the others
+    Who does not die waits with its second batch for `dead` beside the store. Otherwise the others
     could have made every trial before one process got to its third batch.
     """
 
@@ -39,10 +39,10 @@ class SlowTarget(FaultyTarget):
 
 
 if __name__ == "__main__":
-    ledger, trials = sys.argv[1:3]
-    DEAD = Path(ledger).with_name("dead")
+    store, trials = sys.argv[1:3]
+    DEAD = Path(store).with_name("dead")
     explorer = make_explorer("random", {})
     for done in tune_shared(
-        SlowTarget({}), WORK, explorer, Path(ledger), trials=int(trials), batch=4
+        SlowTarget({}), WORK, explorer, Path(store), trials=int(trials), batch=4
     ):
         print(done.index, len(done.measured), flush=True)

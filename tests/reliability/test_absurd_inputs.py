@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import TILEWRIGHT, Place
+from tests.trial_tables import frame, tables
 from tilewright.networks import zoo
 
 pytestmark = [pytest.mark.attack, pytest.mark.slow(seconds=0.7)]
@@ -63,7 +64,7 @@ def test_a_machine_that_no_schedule_fits_is_found_before_any_search(place: Place
     message = message_of(done)
     assert "no schedule of" in message
     assert "micro-op" in message
-    assert (place.folder / "out" / "ledger.jsonl").exists() is False
+    assert len(frame(place.folder / "out")) == 0
 
 
 # -- tables ------------------------------------------------------------------------------------
@@ -175,7 +176,7 @@ def test_a_truncated_database_is_named_and_nothing_is_lost(place: Place, name: s
     tune = ("tune", "digits_cnn", "--layers", "conv3", "--trials", "2", "--batch", "2")
     first = place.run(*tune, "--bare", "--out", "out")
     assert first.returncode == 0, first.stderr
-    ledger = (place.folder / "out" / "ledger.jsonl").read_bytes()
+    stored = tables(place.folder / "out")
     assert place.run(*tune, "--out", "out").returncode == 0
     database = place.folder / "home" / name / f"{name}.db"
     for journal in database.parent.glob(f"{name}.db-*"):
@@ -184,8 +185,8 @@ def test_a_truncated_database_is_named_and_nothing_is_lost(place: Place, name: s
     message = message_of(place.run(*tune, "--out", "out"))
     assert f"{database} is damaged" in message
     assert "move it away" in message
-    assert (place.folder / "out" / "ledger.jsonl").read_bytes() == ledger
+    assert tables(place.folder / "out") == stored
     database.unlink()
     again = place.run(*tune, "--out", "out")
     assert again.returncode == 0, again.stderr
-    assert (place.folder / "out" / "ledger.jsonl").read_bytes() == ledger
+    assert tables(place.folder / "out") == stored

@@ -45,7 +45,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, prefect_server: Login) -> Any
 EXPECTED: list[tuple[str, Mapping[str, int], int]] = [
     ("first", IMPORT | BEGUN | STOCK | PROOF | rounds(ROUNDS), 0),
     ("again", {}, 32),
-    ("elsewhere", {}, 0),  # another ledger, the same cache
+    ("elsewhere", {}, 0),  # other trials, the same cache
     ("spec written otherwise", {}, 32),
     ("more trials", rounds(1), 32),
     ("another seed", BEGUN | rounds(ROUNDS) | PROOF, 0),

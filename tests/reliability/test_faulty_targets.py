@@ -16,7 +16,7 @@ import pytest
 from tilewright.core.child_process import Limits, RpcDied, RpcProcess, RpcTimeout
 from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
-from tilewright.search import Ledger
+from tilewright.search import TrialStore
 from tilewright.targets.fault_injection import Fault, FaultyTarget
 from tilewright.targets.subprocess_target import IsolatedTarget, TargetDown
 from tilewright.targets.workload import parse_workload
@@ -88,10 +88,10 @@ def test_a_tuning_session_outlives_every_fault(tmp_path: Path) -> None:
     kinds: list[Fault] = ["crash", "hang", "nonsense", "raise"]
     faults = {index: kinds[index // 9 % 4] for index in range(0, space.size, 9)}
     target = _isolated(faults)
-    with Ledger(tmp_path / "ledger.jsonl") as ledger:
+    with TrialStore(tmp_path / "trials.sqlite") as store:
         explorer = make_explorer("random", {})
-        rounds = list(tune(target, WORK, explorer, trials=48, batch=8, seed=1, ledger=ledger))
-        frame = ledger.frame()
+        rounds = list(tune(target, WORK, explorer, trials=48, batch=8, seed=1, store=store))
+        frame = store.frame()
     target.close()
     assert sum(len(done.measured) for done in rounds) == len(frame) == 48
     assert {"run_error", "timeout", "wrong_result", "valid"} <= set(frame["status"])

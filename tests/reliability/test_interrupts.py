@@ -16,6 +16,7 @@ import pytest
 
 from tests.cli.conftest import TILEWRIGHT, Place
 from tests.reliability.commands import recorded, wait_for
+from tests.trial_tables import frame
 
 pytestmark = pytest.mark.attack
 
@@ -35,8 +36,7 @@ def servers_start(place: Place, pid: int) -> bool:
 
 
 def trials_come(place: Place, pid: int) -> bool:
-    ledger = place.folder / "out" / "ledger.jsonl"
-    return ledger.is_file() and ledger.stat().st_size > 0
+    return len(frame(place.folder / "out")) > 0
 
 
 def stopped(place: Place, moment: Callable[[Place, int], bool], wait: float, *more: str) -> str:

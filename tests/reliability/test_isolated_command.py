@@ -13,7 +13,7 @@ from tests import warm
 from tests.cli.conftest import Place
 from tests.reliability.commands import TRIALS, TUNE, WORKLOADS
 from tests.reliability.faulty_vta import make_vta
-from tilewright.search import read
+from tests.trial_tables import frame
 from tilewright.services.prefect_server import Login
 from tilewright.targets import make_target
 from tilewright.targets.workload import parse_workload
@@ -40,11 +40,7 @@ def test_a_simulator_that_misbehaves_does_not_end_the_command(
         program=FAULTY,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    records = [
-        record
-        for record in read(tmp_path / "out" / "ledger.jsonl").records
-        if record["kind"] == "trial"
-    ]
+    records = frame(tmp_path / "out").to_dict("records")
     assert len(records) == WORKLOADS * TRIALS
     faulty, honest, met = make_vta("vta-pynq"), make_target("vta-pynq"), Counter[str]()
     schedules = {row["id"]: row for row in place.json("out/schedules.json")["schedules"]}

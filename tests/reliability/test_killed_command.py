@@ -64,9 +64,9 @@ def test_a_command_killed_again_and_again_ends_like_one_that_was_not(
     rounds = TRIALS // BATCH  # of each workload, and of the network
     assert sum(key == "trials" for _, key, _, _ in steps) == (1 + WORKLOADS) * rounds
     names = [path.name for path in (tmp_path / "out").iterdir()]
-    assert sorted(name for name in names if not name.startswith((".", "ledger.jsonl."))) == [
-        "convergence.png", "ledger.jsonl", "run.json", "schedules.json", "summary.json",
-        "trials.parquet",
+    assert sorted(name for name in names if not name.startswith((".", "trials.sqlite-"))) == [
+        "convergence.png", "run.json", "schedules.json", "summary.json", "trials.parquet",
+        "trials.sqlite",
     ]  # fmt: skip
 
 

@@ -1,35 +1,66 @@
-"""Kills a tuning run at every write boundary, none left out, then runs the same command again."""
+"""Kills a tuning run at every place where it writes, then runs the same command again."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.nightly(seconds=20)
+from tests.reliability.postgres import postgres
 
-CALLS = {"open", "pwrite", "write", "fsync", "ftruncate", "replace"}
+SOURCE = Path(__file__).with_name("kill_at_write.c")
+OPTIONS = ("-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
 
 
-@pytest.mark.parametrize("tuner", ["ml2tuner", "default"])
-def test_a_run_killed_at_any_write_ends_like_one_that_was_not(tuner: str) -> None:
-    """Ledger and schedules byte for byte; no trial measured again but the batch in flight. For one
-    torn record every boundary of the resumed run is killed as well."""
+def killed_everywhere(
+    tuner: str, folder: Path, stride: int, *url: str, **environment: str
+) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.reliability.killed_everywhere", tuner, str(folder),
+         str(stride), *url],
+        capture_output=True, text=True, timeout=1200, cwd=Path(__file__).parents[2],
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+@pytest.mark.parametrize(
+    ("tuner", "stride"),
+    [
+        pytest.param("random", 7, marks=pytest.mark.slow(seconds=40)),
+        pytest.param("random", 1, marks=pytest.mark.nightly(seconds=240)),
+        pytest.param("ml2tuner", 5, marks=pytest.mark.nightly(seconds=120)),
+    ],
+)
+def test_a_run_killed_at_any_write_ends_like_one_that_was_not(tuner: str, stride: int) -> None:
+    """Equal tables; no trial is measured again but the batch in flight. For one place every third
+    place of the resumed run is killed as well."""
+    if shutil.which("gcc") is None:
+        pytest.skip("no C compiler")
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=memory) as folder:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.reliability.killed_everywhere", tuner, folder],
-            capture_output=True, text=True, timeout=600,
-            cwd=Path(__file__).parents[2], env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    report = json.loads(done.stdout)
+        library = Path(folder) / "kill_at_write.so"
+        subprocess.run(["gcc", *OPTIONS, "-o", library, SOURCE, "-ldl"], check=True)
+        report = killed_everywhere(tuner, Path(folder), stride, LD_PRELOAD=str(library))
     assert report["failures"] == {}
-    assert report["boundaries"] == len(report["places"]) >= 45
+    assert report["places"] >= 60
     assert report["twice"] >= 30
-    assert {place.split()[-1] for place in report["places"]} == CALLS
+
+
+@pytest.mark.nightly(seconds=90)
+def test_a_run_killed_at_any_statement_on_postgresql_ends_like_one_that_was_not(
+    tmp_path: Path,
+) -> None:
+    with postgres() as url:
+        report = killed_everywhere("random", tmp_path, 1, url)
+    assert report["failures"] == {}
+    assert report["places"] >= 60

@@ -1,4 +1,4 @@
-"""Tests `tilewright tune --stop-gain` under `kill -9`: the next round follows from the ledger."""
+"""Tests `tilewright tune --stop-gain` under `kill -9`: the next round follows from the trials."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 def test_one_killed_again_and_again_schedules_as_one_that_was_not(
     undisturbed: Whole, tmp_path: Path
 ) -> None:
-    """Ledger and schedules byte for byte, and the same reasons to stop."""
+    """Equal trials and schedules, and the same reasons to stop."""
     place, kills = Place(tmp_path), 0
     while (status := killed(place, EACH + 5 * kills, SHARED)) == -signal.SIGKILL:
         kills += 1

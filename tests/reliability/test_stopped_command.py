@@ -30,7 +30,7 @@ from tests.reliability.commands import (
     recorded,
     wait_for,
 )
-from tilewright.search import read
+from tests.trial_tables import frame
 from tilewright.services.mlflow_database import provide_mlflow_database
 from tilewright.services.prefect_server import Login
 
@@ -52,7 +52,7 @@ def test_a_disk_that_fills_stops_the_command_until_there_is_room(
             if done.returncode == 0:
                 break
             _assert_one_message(done, "No space left on device", "make room")
-            held.append(len(read(place.folder / "out" / "ledger.jsonl").frame()))
+            held.append(len(frame(place.folder / "out")))
         assert done.returncode == 0
         assert len(held) >= 4
         assert held == sorted(held)  # what was measured before the disk was full stays
@@ -80,7 +80,7 @@ def test_a_read_only_disk_is_refused_before_any_work(tmp_path: Path, name: str) 
     with _disk(tmp_path / name, "ro"):
         done = place.run(*TUNE)
         _assert_one_message(done, "folder")
-    assert not (tmp_path / "out" / "ledger.jsonl").exists()
+    assert not (tmp_path / "out" / "trials.sqlite").exists()
 
 
 def test_a_database_locked_for_longer_than_the_wait_stops_the_command(

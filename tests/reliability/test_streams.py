@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import TILEWRIGHT, Place
+from tests.trial_tables import frame
 
 pytestmark = [pytest.mark.attack, pytest.mark.slow(seconds=1.5)]
 
@@ -49,9 +50,8 @@ def test_closed_streams_are_nothing_to_a_command(place: Place, command: str, str
     done = shell(place, f'"$0" {command} {streams}')
     assert done.returncode == 0, done.stderr
     assert b"Traceback" not in done.stderr
-    ledger = place.folder / "out" / "ledger.jsonl"
     if command == TUNE:
-        assert all(line.startswith(b"{") for line in ledger.read_bytes().splitlines())
+        assert len(frame(place.folder / "out")) > 0
 
 
 @pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from threadpoolctl import threadpool_info
 
 from tilewright.core.blas_threads import one_thread
@@ -17,15 +19,15 @@ from tilewright.flows.tuning import learn, measure_batch, propose_batch, tune, t
 from tilewright.models import make_explorer
 from tilewright.search import (
     History,
-    Ledger,
     LocalRunner,
     Session,
     Trial,
-    read,
+    TrialStore,
     setting_of,
 )
 from tilewright.search.round_steps import Batch, retrain_models, simulate_batch
 from tilewright.search.runner import Result, values
+from tilewright.search.trial_store import TRIALS
 from tilewright.targets.base import Lowered, Measurements, Ragged
 
 T = TypeVar("T")
@@ -52,9 +54,9 @@ class NoisyTarget(ToyTarget):
         )  # fmt: skip
 
 
-def _tune(target: ToyTarget, ledger: Ledger, seed: int, trials: int = 16) -> list[float | None]:
+def _tune(target: ToyTarget, store: TrialStore, seed: int, trials: int = 16) -> list[float | None]:
     explorer = make_explorer("random")
-    found = tune(target, WORKLOAD, explorer, trials=trials, batch=8, seed=seed, ledger=ledger)
+    found = tune(target, WORKLOAD, explorer, trials=trials, batch=8, seed=seed, store=store)
     return [done.best_latency for done in found]
 
 
@@ -62,23 +64,26 @@ def test_a_noisy_target_is_measured_again_in_another_run_and_not_in_the_same(
     tmp_path: Path,
 ) -> None:
     size = ToyTarget().space(WORKLOAD).size
-    with Ledger(tmp_path / "noisy.jsonl") as ledger:
+    with TrialStore(tmp_path / "noisy.sqlite") as store:
         target = NoisyTarget()
-        first = _tune(target, ledger, seed=0, trials=size)
+        first = _tune(target, store, seed=0, trials=size)
         once = target.measured
-        assert _tune(target, ledger, seed=0, trials=size) == first
+        assert _tune(target, store, seed=0, trials=size) == first
         assert target.measured == once
-        _tune(target, ledger, seed=1, trials=size)
+        _tune(target, store, seed=1, trials=size)
         assert target.measured == 2 * once
-    records = [r for r in read(tmp_path / "noisy.jsonl").records if r["kind"] == "trial"]
-    assert {len(r["repeats"]) for r in records if r["status"] == "valid"} == {3}
-    assert all(r["cycles"] == -1 for r in records)
-    assert all(min(r["repeats"]) == r["seconds"] for r in records if r["status"] == "valid")
+        with store.reading() as connection:
+            rows = connection.execute(sa.select(TRIALS)).mappings().all()
+    assert all(row["cycles"] == -1 for row in rows)
+    for row in rows:
+        repeats = json.loads(row["repeats"])
+        assert len(repeats) == (3 if row["status"] == "valid" else 0)
+        assert min(repeats, default=None) == row["seconds"]
 
 
 def test_a_deterministic_target_is_never_measured_twice(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "sure.jsonl") as ledger:
-        _tune(ToyTarget(), ledger, seed=0, trials=200)
+    with TrialStore(tmp_path / "sure.sqlite") as store:
+        _tune(ToyTarget(), store, seed=0, trials=200)
         measured = []
 
         class Counting(ToyTarget):
@@ -86,9 +91,10 @@ def test_a_deterministic_target_is_never_measured_twice(tmp_path: Path) -> None:
                 measured.append(len(lowered))
                 return super().measure(lowered)
 
-        _tune(Counting(), ledger, seed=1)
+        _tune(Counting(), store, seed=1)
         assert sum(measured) == 0
-    assert all("repeats" not in record for record in read(tmp_path / "sure.jsonl").records)
+        with store.reading() as connection:
+            assert {*connection.scalars(sa.select(TRIALS.c.repeats))} == {"[]"}
 
 
 def test_known_rows_take_their_place_among_measured_ones() -> None:
@@ -141,13 +147,11 @@ def test_nothing_is_learned_from_a_last_round() -> None:
     assert learned == [1, 2, 3]
 
 
-def test_a_ledger_takes_appends_of_several_threads(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.jsonl"
-    with Ledger(path) as ledger, ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda seed: _tune(ToyTarget(), ledger, seed), range(8)))
-    frame = read(path).frame()
-    assert read(path).problems == []
-    assert len(frame) == 8 * 16
+def test_a_store_takes_trials_of_several_threads(tmp_path: Path) -> None:
+    with TrialStore(tmp_path / "trials.sqlite") as store, ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda seed: _tune(ToyTarget(), store, seed), range(8)))
+        assert len(store.frame()) == 8 * 16
+        assert store.problems == []
 
 
 def test_libraries_have_their_threads_back_when_the_last_user_is_done() -> None:

@@ -31,6 +31,7 @@ import pytest
 from tests.cli.test_servers import post
 from tests.processes import Address, listening
 from tests.sharing import ANSWER_SECONDS, OURS, free_port
+from tests.trial_tables import tables
 
 pytestmark = [pytest.mark.team, pytest.mark.slow(seconds=120)]
 ROOT = Path(__file__).parents[2]
@@ -303,13 +304,13 @@ def test_nothing_is_lost_under_load(team: Team) -> None:
 
 def test_a_killed_postgresql_comes_back_and_the_runs_end_well(team: Team) -> None:
     assert team.deployments, "needs the deployments of the test before"
-    undisturbed = {tuner: _ledger(team, tuner) for tuner in team.deployments}
+    undisturbed = {tuner: _trials(team, tuner) for tuner in team.deployments}
     for tuner in team.deployments:
         shutil.rmtree(team.folder / "tuned" / tuner)
     shutil.rmtree(team.folder / "home" / "cache")  # else they would have nothing to do
     runs = _run_all(team, team.deployments)
-    ledgers = [team.folder / "tuned" / tuner / "ledger.jsonl" for tuner in runs]
-    eventually("first trials", lambda: all(path.exists() for path in ledgers))
+    stores = [team.folder / "tuned" / tuner / "trials.sqlite" for tuner in runs]
+    eventually("first trials", lambda: all(path.exists() for path in stores))
     postmaster = team.folder / "postgresql" / "postmaster.pid"
     killed = int(postmaster.read_text().split()[0])
     os.kill(killed, signal.SIGKILL)
@@ -319,7 +320,7 @@ def test_a_killed_postgresql_comes_back_and_the_runs_end_well(team: Team) -> Non
     assert int(postmaster.read_text().split()[0]) != killed
     assert not _ended(team, runs), "they had ended before"
     _complete(team, runs)
-    assert {tuner: _ledger(team, tuner) for tuner in runs} == undisturbed
+    assert {tuner: _trials(team, tuner) for tuner in runs} == undisturbed
     tasks = _tasks(team, runs)
     ended = tasks.pop("COMPLETED")
     # Prefect's server may lose what it heard of a task's end while it could not write it down.
@@ -328,9 +329,8 @@ def test_a_killed_postgresql_comes_back_and_the_runs_end_well(team: Team) -> Non
     print(f"both runs ended well, the ends of {ended} of {every} tasks on record")
 
 
-def _ledger(team: Team, tuner: str) -> list[bytes]:
-    """The lines of a run's ledger, in any order."""
-    return sorted((team.folder / "tuned" / tuner / "ledger.jsonl").read_bytes().split(b"\n"))
+def _trials(team: Team, tuner: str) -> Any:
+    return tables(team.folder / "tuned" / tuner)
 
 
 def _tasks(team: Team, runs: Mapping[str, str]) -> dict[str, int]:

@@ -5,6 +5,7 @@ It has no winner's curse, is not made twice, and uses nothing but its own measur
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Sequence
@@ -17,20 +18,18 @@ import pytest
 
 from tests import warm
 from tests.noisy import REPEATS, NoisyTarget, TimedProduct, registered
+from tests.trial_tables import frame, rows, tables
 from tests.tune_bare import tune_options
 from tilewright.models import make_explorer
-from tilewright.search import SharedRecord, read, setting_of
-from tilewright.search.ledger_schema import ValidationEntry, encode
+from tilewright.search import StoredRun, TrialStore, read_store, setting_of
 from tilewright.search.round_steps import Trial
-from tilewright.search.run_ledger import TRIAL
-from tilewright.search.validation_records import ValidationMeasurement
+from tilewright.search.validation_records import TRIAL, ValidationMeasurement
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.events import Event, Note
 from tilewright.tuning.final_validation import REPORT_TURNS, TURNS, choose_validated, is_block
 from tilewright.tuning.intervals import interval_of, ratio_interval
 from tilewright.tuning.options import TuningOptions
-from tilewright.tuning.output_dir import LEDGER
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.results import Schedule
 
@@ -249,8 +248,14 @@ def run(target: str, folder: Path, notes: list[str] | None = None, **others: Any
     )
 
 
-def fresh_records(folder: Path) -> list[ValidationEntry]:
-    return [each for each in read(folder / LEDGER).records if each["kind"] == "fresh"]
+def fresh_records(folder: Path) -> list[dict[str, Any]]:
+    """The validation measurements that count, each with its choice."""
+    found = rows(folder, "select * from trial_validations where rejected is null order by id")
+    return [
+        {**one, "choice": row["choice"], **dict(zip(Trial._fields, one["trial"], strict=True))}
+        for row in found
+        for one in json.loads(row["measured"])
+    ]
 
 
 def test_a_run_reports_its_validation_and_keeps_every_repeat(tmp_path: Path) -> None:
@@ -269,9 +274,9 @@ def test_a_run_reports_its_validation_and_keeps_every_repeat(tmp_path: Path) -> 
     assert row["tuned_source"] == TRIAL
     assert row["baseline_source"] == "rule"
     assert row["trials"] == 24
-    trials = [each for each in read(tmp_path / LEDGER).records if each["kind"] == "trial"]
+    trials = frame(tmp_path)
     assert len(trials) == 24
-    assert row["tuned_seconds"] not in {each["seconds"] for each in trials}
+    assert row["tuned_seconds"] not in {*trials["seconds"]}
     low, high = found["gain_interval"] or (0.0, 0.0)
     assert 1.0 < low < row["baseline_seconds"] / row["tuned_seconds"] < high
 
@@ -287,9 +292,9 @@ def test_a_finished_choice_is_not_made_again(tmp_path: Path) -> None:
     target = NoisyTarget()
     with registered(target) as name:
         first = run(name, tmp_path)
-        ledger, measured = (tmp_path / LEDGER).read_bytes(), target.measured
+        stored, measured = tables(tmp_path), target.measured
         again = run(name, tmp_path)
-    assert (tmp_path / LEDGER).read_bytes() == ledger
+    assert tables(tmp_path) == stored
     assert target.measured == measured + 2  # the baseline, and what was chosen
     for name_ in ("tuned_seconds", "baseline_seconds", "validation"):
         assert again["workloads"][0][name_] == first["workloads"][0][name_]
@@ -297,24 +302,18 @@ def test_a_finished_choice_is_not_made_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("blocks", [0, 1, 2, 3])
 def test_a_choice_that_was_killed_goes_on(tmp_path: Path, blocks: int) -> None:
-    """As many blocks as were done stay; half a block is measured again whole."""
+    """As many blocks as were done stay."""
     target = NoisyTarget()
     with registered(target) as name:
         run(name, tmp_path)
-        path = tmp_path / LEDGER
-        lines = path.read_bytes().split(b"\n")
-        where = [
-            k
-            for k, line in enumerate(lines)
-            if b'"fresh"' in line and b'"block":%d,' % blocks in line
-        ]
-        path.write_bytes(b"\n".join(lines[: where[2]]) + b"\n")
+        rows(tmp_path, "delete from trial_validations where block >= ?", blocks)
         kept = fresh_records(tmp_path)
         run(name, tmp_path)
     records = fresh_records(tmp_path)
     assert records[: len(kept)] == kept
-    assert len(records) == 51 + 2  # two of the broken block twice
-    assert read(path).problems == []
+    assert len(records) == 51
+    with read_store(tmp_path) as store:
+        assert store.problems == []
 
 
 DOOMED = """
@@ -368,7 +367,7 @@ def test_a_forged_choice_is_set_aside_and_made_again(tmp_path: Path) -> None:
     notes: list[str] = []
     with registered(NoisyTarget()) as name:
         honest = run(name, tmp_path)
-        forge(tmp_path / LEDGER)
+        forge(tmp_path)
         again = run(name, tmp_path, notes)
     assert any("the final choice was recorded with another latency" in note for note in notes)
     before, after = (each["workloads"][0]["tuned_seconds"] for each in (honest, again))
@@ -377,17 +376,20 @@ def test_a_forged_choice_is_set_aside_and_made_again(tmp_path: Path) -> None:
     assert min(each["seconds"] or 1.0 for each in fresh_records(tmp_path)) > 1e-4
 
 
-def forge(path: Path) -> None:
+def forge(folder: Path) -> None:
     """All that the report measured took a microsecond."""
-    records = read(path).records
-    for each in records:
-        if each["kind"] == "fresh" and each["block"] == 3:
-            each["seconds"] = 1e-6
-    path.write_bytes(b"".join(map(encode, records)))
+    (row,) = rows(folder, "select id, measured from trial_validations where block = 3")
+    made = json.loads(row["measured"])
+    for one in made:
+        one["trial"][Trial._fields.index("seconds")] = 1e-6
+    rows(
+        folder, "update trial_validations set measured = ? where id = ?", json.dumps(made),
+        row["id"],
+    )  # fmt: skip
 
 
 def test_a_validation_measurement_is_no_trial_of_any_run(tmp_path: Path) -> None:
-    """Another run into the same ledger measures all its trials itself."""
+    """Another run into the same directory measures all its trials itself."""
     target = NoisyTarget()
     with registered(target) as name:
         run(name, tmp_path)
@@ -403,29 +405,27 @@ def test_a_forged_report_is_not_taken_where_the_choice_goes_on(tmp_path: Path) -
     """A block before it is missing: nothing behind that one can have been measured."""
     with registered(NoisyTarget()) as name:
         run(name, tmp_path)
-        path = tmp_path / LEDGER
-        forge(path)
-        kept = [
-            each for each in read(path).records if each["kind"] != "fresh" or each["block"] != 2
-        ]
-        path.write_bytes(b"".join(map(encode, kept)))
+        forge(tmp_path)
+        rows(tmp_path, "delete from trial_validations where block = 2")
         (row,) = run(name, tmp_path)["workloads"]
     assert row["tuned_seconds"] == pytest.approx(1e-3, rel=0.5)
 
 
-def test_a_ledger_that_processes_share_holds_the_choice(tmp_path: Path) -> None:
+def test_a_store_that_processes_share_holds_the_choice(tmp_path: Path) -> None:
     work, explorer = parse_workload(WORKLOAD), make_explorer("random")
     setting = setting_of(NoisyTarget(), work, explorer, 0)
-    record = SharedRecord(setting, tmp_path / LEDGER, (work.id, "noisy", "run"))
     found = [
         replace(each, config=(each.slot, 2, 3))
         for each in Machine([1.0, 1.1], 0)(0, [schedule(0), schedule(1)], 2)
     ]
-    record.keep_validation("one", found)
-    assert record.fresh("one") == found
-    assert record.fresh("other") == []
-    record.forget_validation("one")
-    assert record.fresh("one") == []
+    with TrialStore(tmp_path / "trials.sqlite", own=False) as store:
+        key, space = (work.id, "noisy", "run"), setting.problem.space
+        record = StoredRun(store, key, space, shared=True)
+        record.add_validations("one", found)
+        assert record.validations("one") == found
+        assert record.validations("other") == []
+        record.forget_validations("one")
+        assert record.validations("one") == []
 
 
 @pytest.mark.slow(seconds=2)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.trial_tables import frame
 from tests.tune_bare import tune_bare, tune_options
 from tilewright import tuning
 from tilewright.networks import zoo
-from tilewright.search import read
 from tilewright.tuning.events import Event, Note
 from tilewright.tuning.run_metadata import FolderTaken, read_run
 
@@ -34,7 +34,7 @@ def out(tuned: Path, tmp_path: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".lease"}
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_a_run_says_what_its_folder_holds(tuned: Path) -> None:
@@ -42,9 +42,7 @@ def test_a_run_says_what_its_folder_holds(tuned: Path) -> None:
     assert held is not None
     assert (held["network"]["name"], held["target"]["name"]) == ("digits_cnn", "vta-pynq")
     assert [each["names"] for each in held["workloads"]] == [[name] for name in TUNED]
-    assert {each["id"] for each in held["workloads"]} == {
-        record["workload"] for record in read(tuned / "ledger.jsonl").records
-    }
+    assert {each["id"] for each in held["workloads"]} == {*frame(tuned)["workload"]}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +69,7 @@ def test_fresh_replaces_all_of_it(out: Path) -> None:
     held = read_run(out)
     assert held is not None
     assert held["network"]["name"] == text
-    assert len({record["workload"] for record in read(out / "ledger.jsonl").records}) == 1
+    assert frame(out)["workload"].nunique() == 1
     summary = json.loads((out / "summary.json").read_text())
     assert summary["part"]["workload"] == text
 
@@ -88,7 +86,7 @@ def test_more_trials_and_other_tuners_go_on_and_other_tuners_are_named(out: Path
     tune_options(other, heard.append)
     (note,) = [each.text for each in heard if isinstance(each, Note)]
     assert "tuner random with seed 0" in note
-    assert "stay in the ledger" in note
+    assert "stay in the database" in note
 
 
 @pytest.mark.nightly(seconds=25)

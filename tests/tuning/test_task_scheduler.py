@@ -14,9 +14,10 @@ import pytest
 
 from tests.cli.conftest import Place
 from tests.search.test_gain import Rounds, history
+from tests.trial_tables import tables
 from tests.tune_bare import tune_bare, tune_options
 from tilewright import tuning
-from tilewright.search import TrialRequest, read
+from tilewright.search import TrialRequest
 from tilewright.search.expected_gain import expected_saving
 from tilewright.services.prefect_server import Login
 from tilewright.tuning.events import Event, RoundDone, RoundScheduled, WorkloadTuned, ignore
@@ -233,8 +234,8 @@ def run(
     return tune_options(options, emit or ignore)
 
 
-def left(out: Path) -> list[bytes]:
-    return [(out / name).read_bytes() for name in ("ledger.jsonl", "schedules.json")]
+def left(out: Path) -> list[object]:
+    return [tables(out), (out / "schedules.json").read_bytes()]
 
 
 @pytest.fixture(scope="module")
@@ -316,11 +317,7 @@ def test_runs_with_and_without_go_on_from_each_other(small: Path, tmp_path: Path
     assert [row["trials"] for row in again["workloads"]] == [16] * 4
     for row, before in zip(again["workloads"], summary["workloads"], strict=True):
         assert row["reused_trials"] == min(16, before["trials"])
-    keys = {
-        tuple(record[name] for name in ("run", "workload", "target"))
-        for path in (out, small)
-        for record in read(path / "ledger.jsonl").records
-    }
+    keys = {row[:3] for path in (out, small) for row in tables(path)["trials"]}
     assert len(keys) == 4
 
 

@@ -91,6 +91,14 @@ LEDGER = Format(
     "choose another folder with --out, or install the tilewright that wrote it",
     unmarked=1, silent=True,
 )  # fmt: skip
+TRIAL_STORE = Format(
+    "a database of trials",
+    "trials.sqlite",
+    "version",
+    1,
+    (1,),
+    "choose another folder with --out, or install the tilewright that wrote it",
+)
 SWEEP = Format("a sweep", "sweep.json", "version", 1, (), "repeat 'tilewright sweep'")
 COMPARISON = Format(
     "a comparison", "comparison.json", "version", 1, (), "repeat 'tilewright compare'", unmarked=1
@@ -161,6 +169,7 @@ FORMATS: Mapping[str, Format] = {
     "stage": STAGE,
     "summary": SUMMARY,
     "sweep": SWEEP,
+    "trial_store": TRIAL_STORE,
     "trials": TRIALS,
     "tuner_state": TUNER_STATE,
     "weights": WEIGHTS,

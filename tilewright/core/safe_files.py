@@ -67,19 +67,6 @@ def open_own(path: Path, flags: int) -> int:
     return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
-def check_own(path: Path, *, in_place: bool = False) -> bool:
-    """Return whether a file is there."""
-    return path.exists()
-
-
-def same_file(path: Path, handle: int) -> bool:
-    """Return whether a path still names the file that is open."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(handle))
-    except OSError:
-        return False
-
-
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Let every `OSError` from within name this file, also those of a full disk."""

@@ -31,7 +31,6 @@ from tilewright.tuning.gains import BOTH, FALLBACK
 from tilewright.tuning.output_dir import RUN, SCHEDULES, SUMMARY, TRIALS, at_work
 from tilewright.tuning.run_metadata import RunFile, is_complete, read_run
 from tilewright.tuning.run_trials import (
-    LedgerTail,
     RunSummary,
     RunTrials,
     RunUnreadable,
@@ -93,7 +92,6 @@ class KnownRuns:
         self._turn = threading.RLock()
         self._tracked = TrackedRuns(workspace)
         self._folders = Paced(lambda: list(output_folders(start)))
-        self._tails: dict[Path, LedgerTail] = {}
         self._kept: dict[str, RunTrials] = {}
 
     def runs(self) -> list[ListedRun]:
@@ -142,10 +140,7 @@ class KnownRuns:
         held = None if run.folder is None else read_run(run.folder)
         if run.folder is None or held is None or _asked(held) != _asked(run.row):
             raise RunUnreadable("its output directory is not there, or holds another run by now")
-        while len(self._tails) > MOST_KEPT:
-            del self._tails[next(iter(self._tails))]
-        tail = self._tails.setdefault(run.folder, LedgerTail(run.folder))
-        return ongoing_trials(held, tail.read())
+        return ongoing_trials(held, run.folder)
 
 
 class TrackedRuns:

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from tilewright.flows.tuning import tune
 from tilewright.search.explorer import Explorer
-from tilewright.search.ledger import Ledger
 from tilewright.search.session import Round
+from tilewright.search.trial_store import TrialStore
 from tilewright.targets.base import Configs, Knob, Lowered, Measurements, Ragged, Space
 from tilewright.targets.capabilities import Estimates, offers
 from tilewright.targets.features import Feature, Features
@@ -180,14 +180,14 @@ def stops_when_exhausted(make: Make) -> None:
 
 
 def resumes(make: Make) -> None:
-    """A run rebuilt from its ledger proposes what the uninterrupted one does."""
+    """A run rebuilt from its trials proposes what the uninterrupted one does."""
     expected = _trials(_run(make(), trials=72))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trials.jsonl"
         for trials in (40, 72):
-            with Ledger(path) as ledger:
+            with TrialStore(path) as store:
                 rounds = list(
-                    tune(ToyTarget(), WORKLOAD, make(), trials=trials, batch=8, ledger=ledger)
+                    tune(ToyTarget(), WORKLOAD, make(), trials=trials, batch=8, store=store)
                 )
     assert _trials(rounds) == expected, "a resumed run went another way"
 

@@ -1,4 +1,4 @@
-"""Answers measurements: counts them, keeps them in the ledger, and ends a search when they are
+"""Answers measurements: counts them, stores them, and ends a search when they are
 spent.
 
 A measurement is one config of one layer on one machine that compiled. One that does not compile is
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from tilewright.hardware_search.costs import METRICS, Objective
 from tilewright.hardware_search.problem import Design
-from tilewright.search.ledger import Ledger
 from tilewright.search.round_steps import Batch, Known, Trial, measurements_of, trial_at
-from tilewright.search.run_ledger import RunLedger
+from tilewright.search.run_record import StoredRun
+from tilewright.search.trial_store import TrialStore
 from tilewright.targets.base import Configs, Lowered, Measurements
 from tilewright.targets.capabilities import MeasuresInOnePass, capability, picojoules_of
 from tilewright.targets.workload import Workload
@@ -69,22 +69,22 @@ Listener = Callable[[EvaluatedPoint], None]
 
 
 class BudgetedEvaluator:
-    """Measures at most `trials` configs. `run` names the search in the ledger; without a ledger
+    """Measures at most `trials` configs. `run` names the search in the store; without a store
     nothing is kept. `objective` is what methods minimise beside the area."""
 
     def __init__(
         self,
         trials: int,
-        ledger: Ledger | None = None,
+        store: TrialStore | None = None,
         run: str = "",
         listen: Listener = lambda measured: None,
         objective: Objective = "latency",
     ) -> None:
         self.budget, self.spent, self.compiled = trials, 0, 0
         self.objective: Objective = objective
-        self._ledger, self._run, self._listen = ledger, run, listen
+        self._store, self._run, self._listen = store, run, listen
         self._tried: dict[tuple[int, Workload], Tried] = {}
-        self._known: dict[tuple[str, str], tuple[Known, RunLedger]] = {}
+        self._known: dict[tuple[str, str], tuple[Known, StoredRun]] = {}
         self._batches: dict[tuple[str, str], int] = {}
         self.log: list[EvaluatedPoint] = []
 
@@ -114,7 +114,7 @@ class BudgetedEvaluator:
     def _weigh(
         self, design: Design, workload: Workload, flats: Sequence[int], tried: Tried
     ) -> None:
-        """Learn what configs spend. The ledger holds no counters, so they run once more."""
+        """Learn what configs spend. The store holds no counters, so they run once more."""
         new = [flat for flat in dict.fromkeys(flats) if flat not in tried.joules]
         if not new:
             return
@@ -135,7 +135,7 @@ class BudgetedEvaluator:
 
     def measure(self, design: Design, lowered: Lowered) -> Measurements:
         """Measure what was compiled. Raises `BudgetSpent` when there are more than are left, after
-        those that are left were measured, and `LedgerError` or `LeaseHeld` if they cannot be
+        those that are left were measured, and `TrialStoreError` or `RunInUse` if they cannot be
         kept."""
         return self._answered(
             design, lowered.workload, lowered.configs,
@@ -166,11 +166,11 @@ class BudgetedEvaluator:
             at += missing
 
     def correct(self, design: Design, workload: Workload, measured: Known) -> None:
-        """Put what trials measure now, by flat index, in the place of what the ledger says of them:
-        a repeated search learns that. Raises `LedgerError` or `LeaseHeld`."""
+        """Put what trials measure now, by flat index, in the place of what the store says of them:
+        a repeated search learns that. Raises `TrialStoreError` or `RunInUse`."""
         self._recorded(design, workload)
         _, records = self._known[design.target.fingerprint, workload.id]
-        records.correct(design.target.space(workload), measured, of_others=False)
+        records.correct(measured)
 
     def _answered(
         self, design: Design, workload: Workload, configs: Configs,
@@ -214,25 +214,25 @@ class BudgetedEvaluator:
         return int(np.searchsorted(measured, self.left, side="right"))
 
     def _recorded(self, design: Design, workload: Workload) -> Mapping[int, Trial]:
-        """What the ledger holds of this search."""
-        if self._ledger is None:
+        """What the store holds of this search."""
+        if self._store is None:
             return {}
         key = (design.target.fingerprint, workload.id)
         if key not in self._known:
-            records = self._ledger.run((workload.id, design.target.fingerprint, self._run))
-            space = design.target.space(workload)
-            records.vet(space)
-            self._known[key] = (records.known(space, of_others=False), records)
+            run = (workload.id, design.target.fingerprint, self._run)
+            records = StoredRun(self._store, run, design.target.space(workload))
+            records.vet()
+            self._known[key] = (dict(records.known()), records)
         return self._known[key][0]
 
     def _keep(
         self, design: Design, workload: Workload, lowered: Lowered, measured: Measurements
     ) -> None:
-        if self._ledger is None or not len(measured):
+        if self._store is None or not len(measured):
             return
         key = (design.target.fingerprint, workload.id)
         known, records = self._known[key]
         index = self._batches.get(key, len(known))
         self._batches[key] = index + 1
         batch = Batch(lowered, {}, lowered.configs[:0], 0)
-        records.append(design.target.space(workload), index, batch, measured)
+        records.append(index, batch, measured)

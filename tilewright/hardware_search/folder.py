@@ -6,7 +6,7 @@ specs/NAME.json   each machine of it, as `--target` takes it
 trials.parquet    one row a measurement
 summary.json      what was asked, what it took, what came of it; written last
 front.html        the front to look at, where somebody draws it
-trials.ledger     the record the run resumes from (`search.ledger`)
+trials.sqlite     the trials, from which the run resumes (`search.trial_store`)
 .tune             what the folder is known by (`tuning.output_dir`)
 """
 
@@ -43,7 +43,6 @@ SPECS = "specs"
 TRIALS = "trials.parquet"
 SUMMARY = "summary.json"
 PAGE = "front.html"
-LEDGER = "trials.ledger"
 KIND = "codesign"
 RESULTS = (SUMMARY, FRONT, TRIALS, PAGE)
 _STEP = "choose another folder with --out, or replace all it holds with --fresh"
@@ -72,15 +71,15 @@ def about(options: CodesignOptions) -> dict[str, Json]:
 
 
 def identity(options: CodesignOptions) -> str:
-    """What the ledger files a search's trials under: a digest of `about`."""
+    """The name of a search in the trial store: a digest of `about`."""
     return f"codesign-{digest(canonical(about(options)))[:24]}"
 
 
 def check_vacant(options: CodesignOptions) -> None:
-    """Raises `OutputError` for a folder that cannot be written, `LeaseHeld` while another command
+    """Raises `OutputError` for a folder that cannot be written, `RunInUse` while another command
     is at work there, and as `check_own_run`."""
     check_folder(options.folder)
-    check_idle(options.folder, LEDGER)
+    check_idle(options.folder)
     check_own_run(options)
 
 

@@ -19,7 +19,7 @@ from tilewright.hardware_search.progress import Prepared, ProgressCount
 from tilewright.hardware_search.results import ProvenDesign
 from tilewright.hardware_search.verification import proven
 from tilewright.search.events import Listener
-from tilewright.search.ledger import Ledger
+from tilewright.search.trial_store import TrialStore
 from tilewright.targets.capabilities import EstimatesEnergy, HasEnergy, capability
 from tilewright.targets.registry import check_target, make_target
 from tilewright.tuning.preflight import check_source
@@ -73,13 +73,13 @@ def prove_front(evaluator: BudgetedEvaluator, objective: Objective) -> list[Prov
 
 
 def search_designs(
-    options: CodesignOptions, problem: CodesignProblem, ledger: Ledger, listen: Listener
+    options: CodesignOptions, problem: CodesignProblem, store: TrialStore, listen: Listener
 ) -> BudgetedEvaluator:
-    """Measure machines and schedules until the budget is spent. Raises `LedgerError` and
+    """Measure machines and schedules until the budget is spent. Raises `TrialStoreError` and
     `UnknownName`."""
     count = ProgressCount(problem, options.objective)
     evaluator = BudgetedEvaluator(
-        options.trials, ledger, folder.identity(options),
+        options.trials, store, folder.identity(options),
         lambda measured: listen(count.add(measured)), options.objective,
     )  # fmt: skip
     with suppress(BudgetSpent):

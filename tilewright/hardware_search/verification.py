@@ -1,8 +1,8 @@
 """Verifies a front before it is reported.
 
-Every layer's best schedule on every machine of it is lowered and measured again and run on data. A
-ledger is a file, and its writer can claim any latency. A record that the machine does not reproduce
-is corrected, with all other records of that layer there.
+Every layer's best schedule on every machine of it is lowered and measured again and run on data.
+Whoever can write to a database of trials can claim any latency. A record that the machine does not
+reproduce is corrected, with all other records of that layer there.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tilewright.tuning.verification import WrongSchedule, latency_of_trial, repr
 
 def proven(evaluator: BudgetedEvaluator, front: Sequence[JudgedFront]) -> list[ProvenDesign] | int:
     """The machines with all that was seen of their layers. If something of a layer was recorded
-    otherwise than it is, that is put right in the evaluator's ledger, and only how many trials is
+    otherwise than it is, that is put right in the evaluator's store, and only how many trials is
     returned.
 
-    Raises `WrongSchedule` for one that computes wrong numbers, `LedgerError` and `LeaseHeld`.
+    Raises `WrongSchedule` for one that computes wrong numbers, `TrialStoreError` and `RunInUse`.
     """
     chosen = [
         [(each.design, *pair) for pair in zip(each.design.layers, each.flats, strict=True)]
@@ -51,7 +51,7 @@ def proven(evaluator: BudgetedEvaluator, front: Sequence[JudgedFront]) -> list[P
 def _corrected(
     evaluator: BudgetedEvaluator, design: Design, layer: CodesignLayer, flat: int
 ) -> int:
-    """How many trials of a layer the ledger had wrong: none if the chosen one holds."""
+    """How many trials of a layer the store had wrong: none if the chosen one holds."""
     tried = evaluator.tried(design, layer.workload)
     if _holds(design, tried.trials[flat], _measured_again(design, layer, [flat])[0]):
         return 0

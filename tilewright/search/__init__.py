@@ -1,12 +1,12 @@
-"""Finds good schedules: what a tuner is, the tuning loop, the record of every trial.
+"""Finds good schedules: what a tuner is, the tuning loop, the database of all trials.
 
     from tilewright.flows.tuning import tune          # the rounds, as consecutive steps
     from tilewright.models import make_explorer       # tuners with learned models built in
-    from tilewright.search import Ledger
+    from tilewright.search import TrialStore
 
     explorer = make_explorer("ml2tuner", {"alpha": 1.0})
-    with Ledger(path) as ledger:                      # optional: resume, crash safety
-        for round in tune(target, workload, explorer, trials=64, batch=8, seed=0, ledger=ledger):
+    with TrialStore(path) as store:                   # optional: resume, crash safety
+        for round in tune(target, workload, explorer, trials=64, batch=8, seed=0, store=store):
             print(round.index, round.best_cycles, round.lowered, round.failed_compiles)
 
 `flows.tuning` calls the steps of a round (`search.round_steps`, functions on plain data) through a
@@ -19,10 +19,10 @@ runner (`search.runner`). A `Session` keeps what they take and give:
     state = learn(session)                           → what the tuner knows now
 
 `models.save_state(state, folder)` and `models.load_state(folder)` keep the learned models in native
-formats. `history` is arrays, and a ledger's records of a run (`read(path).run(key).finished()`)
-rebuild it. `read(path)` reads any ledger without a lease; its `.frame()` has the columns of
-`trials.parquet`. `registered_tuners()` lists what is registered, with option tables and summaries.
-`SharedRecord` lets several processes work on one workload.
+formats. `history` is arrays, and the rounds of a run in the store (`StoredRun.finished`) rebuild
+it. `read_store(folder)` opens the trials of an output directory to read them; its `.frame()` has
+the columns of `trials.parquet`. `registered_tuners()` lists what is registered, with option tables
+and summaries. A `StoredRun` that is `shared` lets several processes work on one workload.
 """
 
 from tilewright.search.explorer import (
@@ -33,10 +33,7 @@ from tilewright.search.explorer import (
     ExplorerState,
     History,
 )
-from tilewright.search.file_lock import LeaseHeld, writer
-from tilewright.search.ledger import Contents, Ledger, LedgerError, read
 from tilewright.search.problem import Problem
-from tilewright.search.record import Record, SoloRecord
 from tilewright.search.registry import (
     OptionError,
     Options,
@@ -46,17 +43,61 @@ from tilewright.search.registry import (
     registered_tuners,
 )
 from tilewright.search.round_steps import Batch, Known, Trial, model_errors
-from tilewright.search.run_ledger import FinishedRound, RunKey, RunLedger, RunRecords
+from tilewright.search.run_record import FinishedRound, RunRecord, StoredRun
 from tilewright.search.runner import LocalRunner, Result
 from tilewright.search.session import Proposal, Round, Session, TrialRequest
-from tilewright.search.setting import Setting, problem_of, run_id, setting_of
-from tilewright.search.shared_ledger import SharedRecord, shared_key
+from tilewright.search.setting import (
+    RunKey,
+    Setting,
+    problem_of,
+    run_id,
+    setting_of,
+    shared_key,
+)
+from tilewright.search.trial_store import (
+    RunInUse,
+    TrialStore,
+    TrialStoreError,
+    open_store,
+    read_store,
+)
 
 __all__ = [
-    "BaseExplorer", "Batch", "BatchChoice", "Candidates", "Contents", "Explorer", "ExplorerState",
-    "FinishedRound", "History", "Known", "LeaseHeld", "Ledger", "LedgerError", "LocalRunner",
-    "OptionError", "Options", "Problem", "Proposal", "Record", "Registration", "Result", "Round",
-    "RunKey", "RunLedger", "RunRecords", "Session", "Setting", "SharedRecord", "SoloRecord",
-    "Trial", "TrialRequest", "create", "model_errors", "problem_of", "read", "register",
-    "registered_tuners", "run_id", "setting_of", "shared_key", "writer",
+    "BaseExplorer",
+    "Batch",
+    "BatchChoice",
+    "Candidates",
+    "Explorer",
+    "ExplorerState",
+    "FinishedRound",
+    "History",
+    "Known",
+    "LocalRunner",
+    "OptionError",
+    "Options",
+    "Problem",
+    "Proposal",
+    "Registration",
+    "Result",
+    "Round",
+    "RunInUse",
+    "RunKey",
+    "RunRecord",
+    "Session",
+    "Setting",
+    "StoredRun",
+    "Trial",
+    "TrialRequest",
+    "TrialStore",
+    "TrialStoreError",
+    "create",
+    "model_errors",
+    "open_store",
+    "problem_of",
+    "read_store",
+    "register",
+    "registered_tuners",
+    "run_id",
+    "setting_of",
+    "shared_key",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tilewright.search import round_steps
 from tilewright.search.explorer import ExplorerState, History
 from tilewright.search.round_steps import Batch
-from tilewright.search.run_ledger import FinishedRound
+from tilewright.search.run_record import FinishedRound
 from tilewright.search.runner import LocalRunner, Result
 from tilewright.search.setting import Setting
 from tilewright.targets.base import Configs, Measurements
@@ -39,7 +39,7 @@ class Round:
     best_config: Configs | None  # shape (knobs,)
     model_errors: dict[str, float] = field(default_factory=dict)
     stage_seconds: dict[str, float] = field(default_factory=dict)
-    reused: bool = False  # read from the ledger, not done now
+    reused: bool = False  # read from the trial store, not done now
 
     @property
     def best_latency(self) -> float | None:

@@ -13,6 +13,9 @@ from tilewright.targets.base import Target
 from tilewright.targets.capabilities import UNKNOWN_COSTS, Estimates, HasCosts, capability
 from tilewright.targets.workload import Workload
 
+RunKey = tuple[str, str, str]
+"""ID of a workload, fingerprint of a target, ID of a run."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -48,3 +51,10 @@ def run_id(explorer: Explorer, seed: int, batch: int) -> str:
     options = explorer.options.model_dump(mode="json")
     text = json.dumps([explorer.name, options, seed, batch], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def shared_key(key: RunKey) -> RunKey:
+    """Return the key of a run that several processes make. A run of one process with the same
+    settings has another key, because it can be repeated trial by trial."""
+    workload, target, run = key
+    return workload, target, f"{run}-shared"

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.search import Record
+from tilewright.search import RunRecord
 from tilewright.search.events import Listener, Note
 from tilewright.search.explorer import History
 from tilewright.search.round_steps import Trial, trial_at
-from tilewright.search.run_ledger import TRIAL
-from tilewright.search.validation_records import ValidationMeasurement
+from tilewright.search.validation_records import TRIAL, ValidationMeasurement
 from tilewright.tuning.final_validation import (
     Bench,
     FinalChoice,
@@ -40,7 +39,7 @@ class ChoiceRecords:
     def __init__(
         self,
         study: TuningTask,
-        record: Record,
+        record: RunRecord,
         history: History,
         baseline: Schedule | None,
         count: int,
@@ -80,13 +79,13 @@ class ChoiceRecords:
             now = latency_of_trial(timed[flat])
         if now is not None and reproduces(self.study.target, chosen.latency, now):
             return True
-        self.record.forget_validation(self.name)
+        self.record.forget_validations(self.name)
         return False
 
     def _bench(self, measure: Bench) -> Bench:
         """Gives what is recorded, block by block, and measures from the first on that is not whole:
         nothing that follows it can have been measured."""
-        held = self.record.fresh(self.name)
+        held = self.record.validations(self.name)
 
         def bench(
             block: int, contenders: Sequence[Schedule], turns: int
@@ -96,7 +95,7 @@ class ChoiceRecords:
                 return found
             held.clear()
             made = measure(block, contenders, turns)
-            self.record.keep_validation(self.name, made)
+            self.record.add_validations(self.name, made)
             return made
 
         return bench

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from tilewright.core.files import Json, canonical, digest
 from tilewright.search import History
 from tilewright.search.round_steps import trial_at
-from tilewright.search.run_ledger import TRIAL
-from tilewright.search.validation_records import ValidationMeasurement
+from tilewright.search.validation_records import TRIAL, ValidationMeasurement
 from tilewright.targets.base import Lowered
 from tilewright.targets.capabilities import Latency
 from tilewright.tuning.results import Schedule, trial_schedule
@@ -56,7 +55,7 @@ def leaders_of(study: TuningTask, history: History, count: int) -> list[Schedule
 
 
 def choice_name(leaders: Sequence[Schedule], baseline: Schedule | None, trials: int) -> str:
-    """What identifies a choice in the ledger: who is in it, after how many trials."""
+    """What identifies a choice in the trial store: who is in it, after how many trials."""
     others = [] if baseline is None else [baseline]
     entered: list[Json] = [[e.source, e.space, list(e.config)] for e in [*leaders, *others]]
     return digest(canonical([entered, trials, TURNS, REPORT_TURNS]))[:16]

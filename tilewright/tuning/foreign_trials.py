@@ -1,4 +1,4 @@
-"""Defines what the trials of other tuners are read as: the table that a ledger gives."""
+"""Defines what the trials of other tuners are read as: the table that a trial store gives."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ import pandas as pd
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json
 from tilewright.core.safe_files import read_plain
-from tilewright.search.ledger import COLUMNS, TOLD_LINES
+from tilewright.search.trial_store import COLUMNS
 
+TOLD_LINES = 5
+"""Number of unusable lines that are listed one by one."""
 NO_TIME = 1e9
 """Seconds from which on a time stands for none: both tuners of TVM write 10 to the 9th or more."""
 
@@ -38,8 +40,8 @@ class ForeignTrial:
 
 @dataclass(frozen=True)
 class ForeignTrials:
-    """Trials in the columns of `search.ledger.COLUMNS`: without indices of knobs and cycles, all in
-    one round. `problems` tells of the lines that could not be used."""
+    """Trials in the columns of `search.trial_store.COLUMNS`: without indices of knobs and cycles,
+    all in one round. `problems` tells of the lines that could not be used."""
 
     table: pd.DataFrame
     problems: Sequence[str]

@@ -8,8 +8,9 @@ import re
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from tilewright.core.database_url import without_password
 from tilewright.core.errors import TilewrightError
 from tilewright.core.name_list import check_names
 from tilewright.core.sanitize import printable
@@ -120,6 +121,18 @@ class TuningOptions(BaseModel):
         description="the workers that lower and measure, HOST:PORT, several with commas; empty: "
         "this machine",
     )
+    store: str = Field(
+        default="",
+        max_length=1000,
+        description="the PostgreSQL database that keeps the trials of a new output directory, "
+        "postgresql+psycopg://USER@HOST/DATABASE; empty: a file in the output directory",
+    )
+
+    @field_validator("store")
+    @classmethod
+    def _no_password(cls, url: str) -> str:
+        """Options are shown in pages and stored in files."""
+        return without_password(url)
 
     @model_validator(mode="before")
     @classmethod

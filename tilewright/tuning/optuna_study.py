@@ -55,7 +55,7 @@ def optuna_journal(run: RunTrials) -> str:
 
 
 def add_trials(study: optuna.Study, table: pd.DataFrame) -> None:
-    """Add trials of one workload, in the columns of `search.ledger.COLUMNS`, to a study."""
+    """Add trials of one workload, in the columns of `search.trial_store.COLUMNS`, to a study."""
     knobs = [json.loads(text) for text in table["knobs"]]
     spread = {
         name: optuna.distributions.IntDistribution(min(values), max(values))

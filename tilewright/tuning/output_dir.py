@@ -6,7 +6,7 @@ schedules.json    the chosen schedule of every workload; equal runs give equal b
 fusion.json       what runs together and by which schedules, where that was asked for
 trials.parquet    one row a trial
 convergence.png   best latency over trials, where somebody draws it
-ledger.jsonl      the record the run resumes from (`search.ledger`)
+trials.sqlite     the trials, from which the run resumes (`search.trial_store`)
 .tune             what the folder is known by, wherever it is moved
 """
 
@@ -21,7 +21,13 @@ from pathlib import Path
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import as_object, as_text, read_json, remove, write_atomically
 from tilewright.core.safe_files import read_plain
-from tilewright.search.file_lock import LeaseHeld, writer
+from tilewright.search.ledger_import import LEDGERS
+from tilewright.search.trial_store import (
+    FILE,
+    RunInUse,
+    TrialStoreError,
+    read_store,
+)
 
 RUN = "run.json"
 SUMMARY = "summary.json"
@@ -30,7 +36,9 @@ FUSION = "fusion.json"
 FUSION_PAGE = "fusion.html"
 TRIALS = "trials.parquet"
 CONVERGENCE = "convergence.png"
-LEDGER = "ledger.jsonl"
+STORE = FILE
+OWNER = ".owner.sqlite"
+"""Says who works on a directory that keeps no trials itself."""
 OUTPUT_ROOT = "TILEWRIGHT_OUTPUT_ROOT"
 """Variable that names a folder which no results may leave: `tilewright serve` sets it."""
 
@@ -78,36 +86,44 @@ def below_root(folder: Path, root: str) -> Path:
 
 
 def forget_results(folder: Path) -> None:
-    """Remove what an earlier run left, all but the ledger; first of all what says that the run is
-    complete. Raises `OSError`."""
-    for name in (SUMMARY, SCHEDULES, FUSION, FUSION_PAGE, TRIALS, CONVERGENCE, RUN):
+    """Remove what an earlier run left, all but the database of trials; first of all what says that
+    the run is complete. Raises `OSError`."""
+    for name in (SUMMARY, SCHEDULES, FUSION, FUSION_PAGE, TRIALS, CONVERGENCE, RUN, *LEDGERS):
         remove(folder / name)
 
 
-def at_work(folder: Path, ledger: str = LEDGER) -> str | None:
-    """Which process works into this folder, or writes to its `ledger`, in words; None if none
-    does."""
-    return writer(held_by_command(folder)) or writer(folder / ledger)
+def at_work(folder: Path) -> str | None:
+    """Return the command that works on an output directory, in words; None if none does. Raises
+    `TrialStoreError` and `UnsafeFile`."""
+    try:
+        with read_store(folder) as store:
+            return store.owner()
+    except FileNotFoundError:
+        return None
 
 
-def check_idle(folder: Path, ledger: str = LEDGER) -> None:
-    """Raises `LeaseHeld` if a process is `at_work` there."""
-    if command := at_work(folder, ledger):
-        raise LeaseHeld(
+def check_idle(folder: Path) -> None:
+    """Raises `RunInUse` if a command is `at_work` there."""
+    try:
+        command = at_work(folder)
+    except TrialStoreError:  # whoever opens the database says it, or begins anew
+        return
+    if command:
+        raise RunInUse(
             f"{folder} is being written by {command}; wait for it to end, or choose another folder "
             "with --out"
         )
 
 
-def held_by_command(folder: Path) -> Path:
-    """What a command holds from beginning to end; no result, so it is hidden from who lists the
-    folder."""
+def identity_file(folder: Path) -> Path:
+    """Return the file that holds the ID of an output directory. It is no result, so it is
+    hidden."""
     return folder / ".tune"
 
 
 def identity(folder: Path) -> str:
     """What records know an output directory by: it is kept in the folder, and moves with it. A copy
-    beside its original gets one of its own. Ask while holding the folder's lease. Raises
+    beside its original gets one of its own. Ask as the owner of the folder. Raises
     `OSError`."""
     here = str(folder.resolve())
     found, place = _identity(folder)
@@ -116,14 +132,14 @@ def identity(folder: Path) -> str:
     if not found or place != here:
         found = found or uuid.uuid4().hex
         text = json.dumps({"id": found, "place": here})
-        write_atomically(held_by_command(folder), text.encode())
+        write_atomically(identity_file(folder), text.encode())
     return found
 
 
 def _identity(folder: Path) -> tuple[str, str]:
     """As it was written, and for which place; two empty texts if it was not."""
     try:
-        held = as_object(read_json(read_plain(held_by_command(folder), limit=1 << 16)))
+        held = as_object(read_json(read_plain(identity_file(folder), limit=1 << 16)))
         return as_text(held["id"]), as_text(held["place"])
     except (OSError, ValueError, KeyError, RecursionError):
         return "", ""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -21,15 +20,14 @@ import pyarrow.parquet as pq
 
 from tilewright.core import formats
 from tilewright.core.files import Json, remove, write_atomically
-from tilewright.search import Contents, RunKey, read
-from tilewright.search.ledger_schema import Entry
+from tilewright.search import read_store
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Verifies, capability, specification_of
 from tilewright.targets.registry import kind_of
 from tilewright.tuning.fusion_interface import Decided, FusionSummary
 from tilewright.tuning.network_totals import Macs, Total, totals
 from tilewright.tuning.options import OptionValue, TuningOptions
-from tilewright.tuning.output_dir import FUSION, FUSION_PAGE, LEDGER, SCHEDULES, SUMMARY, TRIALS
+from tilewright.tuning.output_dir import FUSION, FUSION_PAGE, SCHEDULES, SUMMARY, TRIALS
 from tilewright.tuning.results import ScheduleRow, TunedWorkload, WorkloadRow
 from tilewright.tuning.run_metadata import run_key
 from tilewright.tuning.task_scheduler import StopGain
@@ -178,10 +176,8 @@ def write_outputs(folder: Path, target: TargetRow, found: TunedNetwork) -> list[
 
 def trials_of(folder: Path, tuned: Sequence[TunedWorkload]) -> pd.DataFrame:
     """The trials of these runs, one row each, in the order of the network."""
-    by_run: dict[RunKey, list[Entry]] = defaultdict(list)
-    for record in read(folder / LEDGER).records:
-        by_run[record["workload"], record["target"], record["run"]].append(record)
-    tables = [Contents(by_run[each.study.ledger_key]).frame().iloc[: each.trials] for each in tuned]
+    with read_store(folder) as store:
+        tables = [store.frame([one.study.store_key]).iloc[: one.trials] for one in tuned]
     return pd.concat(tables, ignore_index=True)
 
 

@@ -22,7 +22,7 @@ from tilewright.tuning.run_metadata import check_vacant
 def check(options: TuningOptions) -> None:
     """Raises a `TilewrightError` for an unknown target, space, network, tuner or option of it, a
     workload that makes no sense, a target that cannot be made, or an output directory that cannot
-    be written or holds another run; `LeaseHeld` while another command writes
+    be written or holds another run; `RunInUse` while another command writes
     there. Loads no learner, no TVM and no server."""
     check_target(options.target, options.space)
     if options.cluster:

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
-from tilewright.search import read
+from tilewright.search import read_store
 from tilewright.tuning.autotvm_log import read_autotvm_log
 from tilewright.tuning.foreign_trials import ForeignTrials, ForeignTrialsError
 from tilewright.tuning.metaschedule_database import RECORDS, read_metaschedule_database
-from tilewright.tuning.output_dir import LEDGER
+from tilewright.tuning.output_dir import STORE
 
 
 def read_trials(source: Path) -> ForeignTrials:
     """The trials in an output directory, also of a run that goes on or died; in a folder with
     MetaSchedule's database; in a log of AutoTVM. Raises `ForeignTrialsError` where there are none,
-    `LedgerError`, `UnsafeFile` and `OSError`."""
+    `TrialStoreError`, `UnsafeFile` and `OSError`."""
     if source.is_file():
         return read_autotvm_log(source)
-    if (source / LEDGER).exists():
-        contents = read(source / LEDGER)
-        return ForeignTrials(contents.frame(), contents.problems)
+    with suppress(FileNotFoundError), read_store(source) as store:
+        return ForeignTrials(store.frame(), store.problems)
     if (source / RECORDS).exists():
         return read_metaschedule_database(source)
     raise ForeignTrialsError(
-        f"there is no {LEDGER} in {source}; give the folder named with --out, or tuned/<model>; of "
+        f"there is no {STORE} in {source}; give the folder named with --out, or tuned/<model>; of "
         f"other tuners, a log of AutoTVM or the folder with MetaSchedule's {RECORDS}"
     )

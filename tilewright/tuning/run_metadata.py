@@ -1,10 +1,10 @@
 """Reads and writes `run.json`: which run an output directory holds.
 
-It is written when the run begins, so that no other run's results are lost there. A ledger keeps the
-trials of any number of runs apart (by workload, target and tuner); the other files hold the results
-of one. So a folder belongs to one network on one target. Another tuner, seed or number of trials,
-shared or not, resumes it. Another network or target is refused, and so are fewer layers than it
-holds.
+It is written when the run begins, so that no other run's results are lost there. A trial store
+keeps the trials of any number of runs apart (by workload, target and tuner); the other files hold
+the results of one. So a folder belongs to one network on one target. Another tuner, seed or number
+of trials, shared or not, resumes it. Another network or target is refused, and so are fewer layers
+than it holds.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class WorkloadNames(TypedDict):
 
 class RunFile(TypedDict):
     """What `run.json` holds; `layers` are those asked for, none where it is the whole network;
-    `key` is that of `run_key`; `ledger` are the targets and runs that the ledger files the trials
-    under; `epilogue` is as asked for; `stop_gain` is there where the trials are shared."""
+    `key` is that of `run_key`; `ledger` are the targets and runs under which the trial store has
+    the trials; `epilogue` is as asked for; `stop_gain` is there where the trials are shared."""
 
     version: int
     network: Origin
@@ -88,9 +88,9 @@ class RunFile(TypedDict):
 
 
 def run_key(options: TuningOptions, studies: Iterable[TuningTask]) -> str:
-    """What a run's results have in common: so many trials of what the ledger files under these
-    keys, shared or not."""
-    runs = sorted(study.ledger_key for study in studies)
+    """What a run's results have in common: so many trials of the runs with these keys in
+    the trial store, shared or not."""
+    runs = sorted(study.store_key for study in studies)
     about: list[Json] = [options.trials, [list(each) for each in runs]]
     if options.stop_gain is not None:
         about.append(options.stop_gain)
@@ -168,7 +168,7 @@ def replaced(options: TuningOptions) -> str | None:
         return None
     return (
         f"{options.folder} held the results of tuner {held['tuner']} with seed {held['seed']}; "
-        "its trials stay in the ledger, the other files will be this run's"
+        "its trials stay in the database, the other files will be this run's"
     )
 
 
@@ -197,7 +197,7 @@ def write_run(
             for each in subgraphs
         ],
         "key": run_key(options, studies),
-        "ledger": [list(each) for each in sorted({study.ledger_key[1:] for study in studies})],
+        "ledger": [list(each) for each in sorted({study.store_key[1:] for study in studies})],
         "epilogue": options.steps if options.workload else options.epilogue,
     }
     if options.stop_gain is not None:

@@ -1,9 +1,8 @@
-"""Reads what a run has tried: the files it ended with, or the ledger that it still writes."""
+"""Reads what a run has tried: the files it ended with, or the trials that it still adds."""
 
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +14,14 @@ from pydantic import BaseModel, Field
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json
-from tilewright.core.formats import LEDGER as LEDGER_FORMAT
 from tilewright.core.formats import TRIALS as TRIALS_FORMAT
-from tilewright.core.safe_files import open_to_read, read_plain
-from tilewright.search.ledger import COLUMNS, Contents
-from tilewright.search.ledger_schema import Entry, decode
+from tilewright.core.safe_files import read_plain
+from tilewright.search import read_store
+from tilewright.search.trial_store import COLUMNS
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.gains import FALLBACK, over
-from tilewright.tuning.output_dir import LEDGER, SCHEDULES, SUMMARY, TRIALS
+from tilewright.tuning.output_dir import SCHEDULES, SUMMARY, TRIALS
 from tilewright.tuning.read_run import read_written
 from tilewright.tuning.run_metadata import RunFile
 
@@ -54,8 +52,8 @@ class RunLayer:
 
 @dataclass(frozen=True)
 class RunTrials:
-    """The workloads of a run, and its trials in the columns of `search.ledger.COLUMNS`. `about` are
-    network, target, tuner and seed."""
+    """The workloads of a run, and its trials in the columns of `search.trial_store.COLUMNS`.
+    `about` are network, target, tuner and seed."""
 
     layers: Sequence[RunLayer]
     table: pd.DataFrame
@@ -138,9 +136,10 @@ def finished_trials(folder: Path) -> RunTrials:
     return RunTrials(layers, _read_table(folder / TRIALS), about)
 
 
-def ongoing_trials(run: RunFile, entries: Sequence[Entry]) -> RunTrials:
-    """Of a run that has not ended, or never did: what its ledger holds so far. Raises
-    `RunUnreadable` where it does not say which trials are its own."""
+def ongoing_trials(run: RunFile, folder: Path) -> RunTrials:
+    """Return the trials so far of the run in an output directory, which has not ended or never did.
+    Raises `RunUnreadable` where `run.json` does not say which trials are its own,
+    `TrialStoreError` and `UnsafeFile`."""
     if "ledger" not in run:
         raise RunUnreadable("the run was begun by an older version; run its command again")
     layers = [
@@ -151,49 +150,15 @@ def ongoing_trials(run: RunFile, entries: Sequence[Entry]) -> RunTrials:
         for row in run["workloads"]
     ]  # fmt: skip
     ours, known = {tuple(each) for each in run["ledger"]}, {each.id for each in layers}
-    mine = [
-        entry
-        for entry in entries
-        if (entry["target"], entry["run"]) in ours and entry["workload"] in known
-    ]
+    try:
+        with read_store(folder) as store:
+            mine = [key for key in store.runs().values() if key[1:] in ours and key[0] in known]
+            table = store.frame(mine)
+    except FileNotFoundError:
+        table = pd.DataFrame(columns=list(COLUMNS)).astype(_TYPES)
     network, target = run["network"]["name"], run["target"]["name"]
     about = {"network": network, "target": target, "tuner": run["tuner"], "seed": str(run["seed"])}
-    return RunTrials(layers, Contents(mine).frame(), about)
-
-
-class LedgerTail:
-    """The entries of a ledger that is read again and again: each time only what was appended since.
-    A line that is being written is left for the next time, a damaged one is left out."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / LEDGER
-        self._forget((0, 0))
-
-    def _forget(self, file: tuple[int, int]) -> None:
-        self._file, self._offset = file, 0
-        self._entries: list[Entry] = []
-
-    def read(self) -> Sequence[Entry]:
-        """All of them; none where there is no file. Raises `RunUnreadable` for a ledger of another
-        version, `UnsafeFile` and `OSError`."""
-        try:
-            handle = open_to_read(self._path)
-        except FileNotFoundError:
-            return []
-        with os.fdopen(handle, "rb") as file:
-            about = os.fstat(handle)
-            same = self._file == (about.st_dev, about.st_ino)
-            if not same or about.st_size < self._offset:  # written anew, in another order
-                self._forget((about.st_dev, about.st_ino))
-            file.seek(self._offset)
-            *lines, _ = file.read().split(b"\n")
-        for line in lines:
-            found = decode(line)
-            if refusal := LEDGER_FORMAT.refusal(self._path, found.version):
-                raise RunUnreadable(refusal)
-            self._entries.extend(found.entries)
-            self._offset += len(line) + 1
-        return self._entries
+    return RunTrials(layers, table, about)
 
 
 def _name(row: _Schedule) -> str:

@@ -77,8 +77,8 @@ class TuningTask:
         return Setting(self.target, self.explorer, self.problem)
 
     @property
-    def ledger_key(self) -> RunKey:
-        """What the ledger files this run's records under."""
+    def store_key(self) -> RunKey:
+        """Return the key of this run in the trial store."""
         cold = run_id(self.explorer, self.seed, self.batch)
         run = digest(f"{cold} {self.start}".encode())[:12] if self.start else cold
         key = (self.workload.id, self.target.fingerprint, run)

@@ -1,6 +1,6 @@
-"""Starts processes that help a command tune the same workloads through its ledger.
+"""Starts processes that help a command tune the same workloads through its trial store.
 
-The ledger is that of the output directory (`search.shared_ledger`), and every process begins with
+The store is that of the output directory (`search.run_record`), and every process begins with
 another workload. The command itself does all it does alone: the remaining rounds, the schedules,
 the files. So a worker may die at any time: the others do its work.
 
@@ -21,24 +21,25 @@ from pathlib import Path
 
 from tilewright.core.python_path import module_path
 from tilewright.models import save_state
-from tilewright.search import ExplorerState
+from tilewright.search import ExplorerState, TrialStore
 from tilewright.tuning.events import Listener, Note
 from tilewright.tuning.options import TuningOptions
-from tilewright.tuning.output_dir import LEDGER
 from tilewright.tuning.tuning_task import TuningTask
 
 Start = tuple[TuningTask, ExplorerState]
 
 
 @contextmanager
-def worker_pool(options: TuningOptions, starts: Sequence[Start], emit: Listener) -> Iterator[None]:
+def worker_pool(
+    options: TuningOptions, starts: Sequence[Start], store: TrialStore, emit: Listener
+) -> Iterator[None]:
     """Within, `options.workers - 1` processes tune the studies, too. Raises `OSError` if they
     cannot be started; that one ended badly is said in a note."""
     if options.workers == 1:
         yield
         return
     with tempfile.TemporaryDirectory() as name:
-        spec = _write(Path(name), options, starts)
+        spec = _write(Path(name), options, starts, store)
         reader, tether = os.pipe()
         workers = []
         try:
@@ -52,7 +53,9 @@ def worker_pool(options: TuningOptions, starts: Sequence[Start], emit: Listener)
             os.close(tether)
 
 
-def _write(folder: Path, options: TuningOptions, starts: Sequence[Start]) -> Path:
+def _write(
+    folder: Path, options: TuningOptions, starts: Sequence[Start], store: TrialStore
+) -> Path:
     """What a worker has to know, as a file; the states they start from beside it."""
     for place, (_, state) in enumerate(starts):
         save_state(state, folder / str(place))
@@ -60,7 +63,7 @@ def _write(folder: Path, options: TuningOptions, starts: Sequence[Start]) -> Pat
     spec.write_text(
         json.dumps(
             {
-                "ledger": str((options.folder / LEDGER).absolute()),
+                "store": [str(store.place), store.folder],
                 "trials": options.trials,
                 "batch": options.batch,
                 "workers": options.workers,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tilewright.search import ExplorerState
 from tilewright.tuning.events import Listener, Note
 from tilewright.tuning.network import Subgraph
-from tilewright.tuning.open_ledger import RecordOf
+from tilewright.tuning.open_trials import RecordOf
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.run_metadata import trials_made
 from tilewright.tuning.tuning_task import TuningTask
@@ -28,7 +28,7 @@ class WorkloadJob:
 
     def is_recorded(self, emit: Listener) -> bool:
         """Whether the record has all trials of the run whose results the folder holds. Raises
-        `LeaseHeld`, `LedgerError` and `UnsafeFile`."""
+        `RunInUse`, `TrialStoreError` and `UnsafeFile`."""
         made = trials_made(self.options.folder).get(self.study.workload.id)
         if made is None:
             return False

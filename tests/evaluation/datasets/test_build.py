@@ -31,7 +31,7 @@ from tilewright.evaluation.datasets.plan import (
 from tilewright.evaluation.datasets.rows import Progress, in_order
 from tilewright.models.transfer.columns import columns_of
 from tilewright.models.transfer.tokens import tokens_of
-from tilewright.search.file_lock import LeaseHeld
+from tilewright.search import RunInUse
 from tilewright.targets.base import STATUSES
 from tilewright.targets.registry import make_target, rebuild
 from tilewright.targets.vta.spec import VtaSpec
@@ -41,7 +41,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file() and path.suffix != ".lease"
+        if path.is_file() and not path.name.startswith(".owner.sqlite")
     }
 
 
@@ -125,7 +125,7 @@ def test_of_two_builds_into_a_folder_one_is_told(tmp_path: Path) -> None:
     first.start()
     try:
         assert begun.wait(60)
-        with pytest.raises(LeaseHeld, match="being written by process"):
+        with pytest.raises(RunInUse, match="being written by process"):
             build(tmp_path, OPTIONS, Steps())
     finally:
         go_on.set()

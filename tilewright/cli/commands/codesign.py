@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -142,11 +143,12 @@ def _run(options: CodesignOptions, tracking: TrackingOptions, bare: bool, as_jso
 
 
 def _kept(options: CodesignOptions) -> int:
-    """The trials in the ledger."""
-    from tilewright.hardware_search.folder import LEDGER
-    from tilewright.search import read
+    """Return the number of trials in the output directory."""
+    from tilewright.search import read_store
 
-    return len(read(options.folder / LEDGER).frame())
+    with suppress(FileNotFoundError), read_store(options.folder) as store:
+        return len(store.frame())
+    return 0
 
 
 def _bare(options: CodesignOptions, listen: Listener) -> CodesignOutcome:

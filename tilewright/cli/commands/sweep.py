@@ -83,7 +83,7 @@ def sweep(
     system_metrics: SystemMetrics = False,
     bare: Annotated[
         bool,
-        typer.Option("--bare", help="Write ledgers and results only: no Prefect, no MLflow."),
+        typer.Option("--bare", help="Write trials and results only: no Prefect, no MLflow."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

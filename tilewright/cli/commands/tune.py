@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from tilewright.cli.views.tuning_progress import Heard
     from tilewright.tuning.options import TrackingOptions, TuningOptions
     from tilewright.tuning.outputs import Summary
+
+STORE_URL = "postgresql+psycopg://USER@HOST/DATABASE"
 
 
 def register(app: typer.Typer) -> None:
@@ -140,10 +143,19 @@ def tune(
             metavar="HOST:PORT,…",
         ),
     ] = DEFAULTS.cluster,
+    store: Annotated[
+        str,
+        typer.Option(
+            help="The PostgreSQL database that keeps the trials of a new output directory, instead "
+            "of the file trials.sqlite in it. The variable TILEWRIGHT_STORE, and 'store' in the "
+            "workspace's workspace.json, say it for every command.",
+            metavar=STORE_URL,
+        ),
+    ] = DEFAULTS.store,
     system_metrics: SystemMetrics = False,
     bare: Annotated[
         bool,
-        typer.Option("--bare", help="Write ledger and results only: no Prefect, no MLflow."),
+        typer.Option("--bare", help="Write trials and results only: no Prefect, no MLflow."),
     ] = False,
 ) -> None:
     """Tune every workload of a network. Repeating the command resumes a run that was stopped."""
@@ -161,7 +173,7 @@ def tune(
         input_shapes=read_input_shapes(shape), max_waste=max_waste,
         calibration="" if calibration is None else str(calibration),
         warm_start=warm_start, isolate=isolate, jobs=jobs, workers=workers, fusion=fusion,
-        cluster=cluster,
+        cluster=cluster, store=store,
     )  # fmt: skip
     tracking = tracking_options(system_metrics, bare=bare)
     _run(options.model_copy(update={"out": str(from_start(options.folder))}), tracking, bare)
@@ -194,11 +206,12 @@ def _run(options: TuningOptions, tracking: TrackingOptions, bare: bool) -> None:
 
 
 def _kept(options: TuningOptions) -> int:
-    """The trials in the ledger."""
-    from tilewright.search import read
-    from tilewright.tuning.output_dir import LEDGER
+    """Return the number of trials in the output directory."""
+    from tilewright.search import read_store
 
-    return len(read(options.folder / LEDGER).frame())
+    with suppress(FileNotFoundError), read_store(options.folder) as store:
+        return len(store.frame())
+    return 0
 
 
 def _tracked(options: TuningOptions, tracking: TrackingOptions, heard: Heard) -> Summary:

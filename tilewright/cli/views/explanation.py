@@ -47,7 +47,7 @@ def warn_if_changed(folder: TunedFolder, console: Console) -> None:
 
 
 def tell_problems(folder: TunedFolder, console: Console) -> None:
-    """What of the ledger could not be used."""
+    """Trials that could not be used."""
     for problem in folder.problems:
         console.print(f"note: {problem}", style="yellow", markup=False, highlight=False)
 

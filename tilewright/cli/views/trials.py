@@ -32,6 +32,12 @@ def show_trials(
         console.print()
 
 
+def best_trials(frame: pd.DataFrame, best: int) -> pd.DataFrame:
+    """Return the fastest `best` trials of each workload, the fastest first."""
+    groups = [trials for _, trials in frame.groupby("workload", sort=False)]
+    return pd.concat([frame.head(0), *(_fastest_first(each).head(best) for each in groups)])
+
+
 def _fastest_first(trials: pd.DataFrame) -> pd.DataFrame:
     """Valid ones by what they take, then the others as they were tried."""
     valid = trials["status"] == "valid"
@@ -72,5 +78,5 @@ _WHY = "knobs, or why not"
 
 
 def _knobs(text: str) -> str:
-    """`tile_h=7 tile_w=14` of the JSON a ledger's table has."""
+    """`tile_h=7 tile_w=14` of the JSON that a table of trials has."""
     return " ".join(f"{name}={value}" for name, value in json.loads(text).items())

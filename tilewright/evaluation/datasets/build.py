@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,13 +25,11 @@ from tilewright.evaluation.datasets.parquet import columns_in, encode
 from tilewright.evaluation.datasets.plan import DatasetOptions, DatasetPlan, PlanPart
 from tilewright.evaluation.datasets.rows import Progress, Sample, in_order, rows_of
 from tilewright.search.events import Event, Listener
-from tilewright.search.file_lock import Lease, lease_of
 from tilewright.targets.base import Target
 from tilewright.targets.features import Feature
 from tilewright.targets.registry import rebuild
 
 PLAN = "plan.json"
-LEASE_SECONDS = 60.0
 _MOST_PLAN_BYTES = 256 << 20
 
 
@@ -85,18 +82,6 @@ def _target(kind: str, specification: str, space: str, fingerprint: str) -> Targ
 
 HeldPart = tuple[FileRecord, tuple[Feature, ...]]
 """A file that is there, and its columns."""
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold the folder of a dataset. Raises `LeaseHeld` if another command builds there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lease = Lease(lease_of(folder / ".build"), LEASE_SECONDS)
-    lease.acquire()
-    try:
-        yield
-    finally:
-        lease.release()
 
 
 def kept_plan(folder: Path, options: DatasetOptions) -> DatasetPlan | None:

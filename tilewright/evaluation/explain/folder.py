@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 from pydantic import BaseModel, Field, JsonValue
 
 from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.compare.plan import TunerConfig
-from tilewright.search import Contents, FinishedRound, read, run_id
+from tilewright.search import FinishedRound, StoredRun, read_store, run_id
 from tilewright.targets import Target
 from tilewright.targets.display_names import layer
 from tilewright.targets.registry import rebuild
 from tilewright.targets.workload import Workload, parse_workload
-from tilewright.tuning.output_dir import LEDGER, SCHEDULES, SUMMARY
+from tilewright.tuning.output_dir import SCHEDULES, STORE, SUMMARY
 from tilewright.tuning.read_run import foreign, read_written
 
 
@@ -44,7 +44,7 @@ class TunedFolder:
     titles: Mapping[str, str]
     """What tables call each workload, by its id."""
     problems: list[str] = field(default_factory=list)
-    """What of the ledger could not be used, as far as it was looked at."""
+    """Trials that could not be used, as far as they were looked at."""
 
     @property
     def changed(self) -> bool:
@@ -52,37 +52,22 @@ class TunedFolder:
         return self.target.fingerprint != self.recorded_on
 
     def rounds(self, workload: Workload) -> list[FinishedRound]:
-        """The run's rounds on a workload. Raises `FolderError` if the ledger has none, and
+        """The run's rounds on a workload. Raises `FolderError` if there is none, and
         `WorkloadError` if the target has no schedule for it."""
-        contents = self._fitting(workload)
         cold = run_id(self.tuner_config.explorer, self.seed, self.batch)
-        others = {
-            record["run"]
-            for record in contents.records
-            if (record["workload"], record["target"]) == (workload.id, self.recorded_on)
-        }
-        # A run that did not start cold has a name of its own.
-        for name in (cold, *sorted(others - {cold})):
-            found = list(contents.run((workload.id, self.recorded_on, name)).finished())
-            if found:
-                return found
-        raise FolderError(f"{self.path / LEDGER} has no trial of {workload}; tune again")
-
-    def _fitting(self, workload: Workload) -> Contents:
-        """The ledger without what cannot be of the workload's space."""
         space = self.target.space(workload)
-        unfit = self._contents.run((workload.id, self.recorded_on, "")).unfit(space)
-        said = f"{LEDGER}: {len(unfit)} records of {workload} left out: {unfit and unfit[0][1]}"
-        if unfit and said not in self.problems:
-            self.problems.append(said)
-        left_out = {id(record) for record, _ in unfit}
-        return Contents([each for each in self._contents.records if id(each) not in left_out])
-
-    @cached_property
-    def _contents(self) -> Contents:
-        contents = read(self.path / LEDGER)
-        self.problems.extend(contents.problems)
-        return contents
+        found: list[FinishedRound] = []
+        with suppress(FileNotFoundError), read_store(self.path) as store:
+            runs = [
+                key for key in store.runs().values() if key[:2] == (workload.id, self.recorded_on)
+            ]
+            # A run that did not start cold has another name.
+            for key in sorted(runs, key=lambda key: (key[2] != cold, key[2])):
+                found = found or StoredRun(store, key, space).finished()
+            self.problems.extend(text for text in store.problems if text not in self.problems)
+        if not found:
+            raise FolderError(f"{self.path / STORE} has no trial of {workload}; tune again")
+        return found
 
 
 class _WrittenTarget(BaseModel):

@@ -1,0 +1,82 @@
+"""Reads the ledgers in which earlier versions kept the trials of an output directory.
+
+A ledger has one record per line, with a checksum: trials, ends of rounds, validation measurements
+and claims. Only trials and rounds are read: what was claimed is not measured any more, and the
+choice at the end of a run is measured again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tilewright.core.files import as_object, read_json
+from tilewright.core.formats import LEDGER
+from tilewright.core.safe_files import read_plain
+from tilewright.search.setting import RunKey
+from tilewright.search.trial_rows import Rejected, RoundRow, TrialRow, check_rows
+
+LEDGERS = ("ledger.jsonl", "trials.ledger")
+MAX_LINE_BYTES = 16 << 20
+
+
+@dataclass
+class LedgerContents:
+    """Contents of a ledger. `trials` and `rounds` are columns of rows of a trial store, each with
+    the run that the row belongs to. `refusal` says why a ledger of another version is not read."""
+
+    trials: list[tuple[RunKey, dict[str, Any]]] = field(default_factory=list)
+    rounds: list[tuple[RunKey, dict[str, Any]]] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+    refusal: str = ""
+
+
+def read_ledger(path: Path) -> LedgerContents:
+    """Read a ledger. Raises `UnsafeFile` and `OSError`."""
+    contents = LedgerContents()
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for number, record in enumerate(_records(path), start=1):
+        line = f"line {number} of {path.name}"
+        if isinstance(record, str):
+            contents.rejected.append(({}, f"{line}: {record}"))
+            continue
+        kind = record.get("kind")
+        key = tuple(str(record.get(name, ""))[:500] for name in ("workload", "target", "run"))
+        if kind == "ledger":
+            contents.refusal = LEDGER.refusal(path, record.get(LEDGER.key))
+        if kind not in ("trial", "round"):
+            continue
+        texts = {"repeats": [], "errors": {}} | record
+        texts = {name: json.dumps(texts.get(name), separators=(",", ":")) for name in _JSON}
+        row = {"id": number} | record | texts
+        checked = check_rows(TrialRow, [row]) if kind == "trial" else check_rows(RoundRow, [row])
+        contents.rejected += [(bad, f"{line}: {reason}") for bad, reason in checked[1]]
+        if checked[0]:  # of a record that was written again after a crash, the later one counts
+            columns = checked[0][0].keys() - {"id"}
+            found[kind, key, row["round"], row.get("slot")] = {name: row[name] for name in columns}
+    for (kind, key, *_), row in found.items():
+        (contents.trials if kind == "trial" else contents.rounds).append((key, row))
+    return contents
+
+
+_JSON = ("config", "knobs", "failed", "repeats", "errors")
+
+
+def _records(path: Path) -> Iterator[dict[str, Any] | str]:
+    """Return the record of each line, or what is wrong with it. A last line without its newline was
+    never finished."""
+    for line in read_plain(path).split(b"\n")[:-1]:
+        head, middle = b'{"check":"', b'","record":'
+        body = line[len(head) + 16 + len(middle) : -1]
+        check = hashlib.blake2b(body, digest_size=8).hexdigest().encode()
+        if len(line) > MAX_LINE_BYTES or line != head + check + middle + body + b"}":
+            yield "its checksum does not match"
+            continue
+        try:
+            yield dict(as_object(read_json(body)))
+        except ValueError as error:
+            yield f"{error!s:.200}"

@@ -1,0 +1,399 @@
+"""The trials of one run in a trial store: what a tuning loop reads and appends.
+
+Several processes can share a run without making a trial twice. Each takes turns at the store for
+moments, in a transaction: it reads what the others have found, proposes a batch that none of them
+has tried or claimed, and adds a claim. Measuring happens in parallel. The trials are then added,
+and the claim removed, in one transaction. A claim holds as long as its process lives, at most
+`claim_seconds`. The others remove the claim of a dead process and make its trials. A process that
+wakes up after its claim was removed loses the trials that others have made or claimed meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+
+from tilewright.core.process_stamp import ProcessStamp
+from tilewright.search.round_steps import (
+    Batch,
+    Known,
+    Trial,
+    measurements_of,
+    model_errors,
+    trial_at,
+)
+from tilewright.search.setting import RunKey
+from tilewright.search.trial_rows import (
+    Rejected,
+    RoundRow,
+    TrialRow,
+    check_rows,
+    dump,
+    measured_columns,
+    trial_of,
+)
+from tilewright.search.trial_store import (
+    CLAIMS,
+    ROUNDS,
+    RUNS,
+    TRIALS,
+    VALIDATIONS,
+    TrialStore,
+    stamp_in,
+)
+from tilewright.search.validation_records import ValidationMeasurement
+from tilewright.targets.base import Configs, Measurements, Space
+
+CLAIM_SECONDS = 600.0
+ERROR_DIGITS = 4
+_MEASURED = TypeAdapter(list[ValidationMeasurement])
+_CLAIMED = TypeAdapter(list[list[int]])
+
+
+@dataclass(frozen=True)
+class FinishedRound:
+    """A round that the store holds: its trials in order, what else it lowered, and the errors of
+    the models that chose it."""
+
+    index: int
+    configs: Configs
+    measured: Measurements
+    failed: Configs
+    lowered: int
+    errors: Mapping[str, float] = field(default_factory=dict)
+
+
+class RunRecord:
+    """The trials of a run that nobody stores. `StoredRun` stores them.
+
+    `claim` and `settle`, and the questions before them, belong into a `turn`. `problems` lists what
+    was found in the store that cannot be of this run.
+    """
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def turn(self) -> AbstractContextManager[object]:
+        """Keep other processes from changing the run. Raises `TrialStoreError` if they do not let
+        go of it for minutes."""
+        return nullcontext()
+
+    def news(self, first: int, trials: int) -> list[FinishedRound]:
+        """Return the finished rounds from index `first` on, until they hold `trials` trials."""
+        return []
+
+    def pending(self) -> Configs | None:
+        """Return the configs that others are measuring, shape (p, knobs); None if there are no
+        others."""
+        return None
+
+    def known(self) -> Known:
+        """Return the trials that need not be measured again."""
+        return {}
+
+    def claim(self, batch: Batch) -> None:
+        """Say that this process measures the batch."""
+
+    def settle(
+        self, index: int, batch: Batch, measured: Measurements
+    ) -> tuple[int, NDArray[np.int64]]:
+        """Add a measured batch. Return the index of its round, which is `index` if no other process
+        was faster, and the rows that counted, shape (at most rows,)."""
+        return index, np.arange(len(measured))
+
+    def correct(self, measured: Known) -> int:
+        """Replace recorded trials by what they measure now. Return their number."""
+        return 0
+
+    def validations(self, choice: str) -> list[ValidationMeasurement]:
+        """Return the validation measurements of a choice, in order."""
+        return []
+
+    def add_validations(self, choice: str, made: Sequence[ValidationMeasurement]) -> None:
+        """Add validation measurements of a choice."""
+
+    def forget_validations(self, choice: str) -> None:
+        """Set the validation measurements of a choice aside."""
+
+
+class StoredRun(RunRecord):
+    """The trials of a run in a store.
+
+    Args:
+        store: where the trials are.
+        key: which run it is.
+        space: the schedule space of its workload. Rows that do not fit it are not used.
+        other_runs: also know the trials that other runs made of this workload on this target.
+        shared: several processes make the trials.
+        claim_seconds: how long a claim holds at most.
+    """
+
+    def __init__(
+        self, store: TrialStore, key: RunKey, space: Space, *, other_runs: bool = False,
+        shared: bool = False, claim_seconds: float = CLAIM_SECONDS,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.store, self.key, self.space = store, key, space
+        self._other_runs, self._shared, self._claim_seconds = other_runs, shared, claim_seconds
+        self._claim, self._asked = "", False
+        self._claims_seen: dict[str, float] = {}
+        self._known: dict[int, Trial] = {}
+        self._last_known = self._last_vetted = 0  # IDs of trials
+
+    def turn(self) -> AbstractContextManager[object]:
+        return self._turn() if self._shared else nullcontext()
+
+    @contextmanager
+    def _turn(self) -> Any:
+        with self.store.transaction():
+            self.vet()
+            yield
+
+    def news(self, first: int, trials: int) -> list[FinishedRound]:
+        if self._asked and not self._shared:
+            return []  # nobody else adds rounds
+        self._asked = True
+        found, held = [], 0
+        for done in self.finished(first):
+            if held >= trials:
+                break
+            found.append(done)
+            held += len(done.configs)
+        return found
+
+    def finished(self, first: int = 0) -> list[FinishedRound]:
+        """Return the rounds from index `first` on, in order, up to the first that is incomplete."""
+        made: dict[int, dict[int, TrialRow]] = defaultdict(dict)
+        with self.store.reading() as connection:
+            used = self._mine(ROUNDS) & (ROUNDS.c.round >= first)
+            rows = connection.execute(sa.select(ROUNDS).where(used)).mappings().all()
+            for row in self._trials(TRIALS.c.round >= first):
+                made[row["round"]][row["slot"]] = row
+        closed = {row["round"]: row for row in check_rows(RoundRow, rows)[0]}
+        found, index = [], first
+        while index in closed and sorted(made[index]) == list(range(closed[index]["trials"])):
+            done = closed[index]
+            trials = [made[index][slot] for slot in range(done["trials"])]
+            configs = np.array([row["config"] for row in trials], dtype=np.int32)
+            if not self._fit(done["failed"]):
+                break
+            failed = np.array(done["failed"], dtype=np.int32).reshape(-1, configs.shape[1])
+            measured = measurements_of([trial_of(row) for row in trials])
+            found.append(
+                FinishedRound(index, configs, measured, failed, done["lowered"], done["errors"])
+            )
+            index += 1
+        return found
+
+    def known(self) -> Known:
+        # Only what was added since the last time is read. A corrected trial is added anew.
+        rows = self._trials(TRIALS.c.id > self._last_known, of_others=self._other_runs)
+        self._last_known = max([self._last_known, *(row["id"] for row in rows)])
+        self._known |= {i: trial_of(row) for i, row in self._by_index(rows)}
+        return self._known
+
+    def pending(self) -> Configs | None:
+        return self._claimed() if self._shared else None
+
+    def _claimed(self) -> Configs:
+        """Return what others measure now, and remove the claims of dead processes."""
+        configs: list[list[int]] = []
+        gone, now = [], time.monotonic()
+        with self.store.transaction() as connection:
+            for row in connection.execute(sa.select(CLAIMS).where(self._mine(CLAIMS))).mappings():
+                age = now - self._claims_seen.setdefault(row["token"], now)
+                stamp = stamp_in(row)
+                try:
+                    claimed = _CLAIMED.validate_json(row["configs"], strict=True)
+                    lasts = age < float(row["seconds"]) and self._fit(claimed)
+                except (ValidationError, TypeError, ValueError):
+                    lasts = False
+                if lasts and stamp is not None and stamp.is_alive() is not False:
+                    configs += claimed
+                else:
+                    gone.append(row["id"])
+            connection.execute(sa.delete(CLAIMS).where(CLAIMS.c.id.in_(gone)))
+        return np.array(configs, dtype=np.int32).reshape(-1, len(self.space.knobs))
+
+    def claim(self, batch: Batch) -> None:
+        if not self._shared:
+            return
+        self._claim = uuid.uuid4().hex
+        about = {"token": self._claim, "seconds": int(self._claim_seconds)}
+        configs = {"configs": dump(batch.rows.configs.tolist())}
+        self._insert(CLAIMS, [about | configs | vars(ProcessStamp.own())])
+
+    def settle(
+        self, index: int, batch: Batch, measured: Measurements
+    ) -> tuple[int, NDArray[np.int64]]:
+        with self.store.transaction() as connection:
+            if not self._shared:
+                self.append(index, batch, measured)
+                return index, np.arange(len(measured))
+            # Gone, if this process was believed dead. Others may have taken its configs since.
+            connection.execute(sa.delete(CLAIMS).where(CLAIMS.c.token == self._claim))
+            since = self.finished(index)
+            taken = {row.tobytes() for done in since for row in done.configs}
+            taken |= {row.tobytes() for row in self._claimed()}
+            keep = np.flatnonzero([row.tobytes() not in taken for row in batch.rows.configs])
+            index += len(since)
+            if len(keep):
+                scores = {role: values[keep] for role, values in batch.scores.items()}
+                kept = Batch(batch.rows.rows(keep), scores, batch.failed, batch.lowered)
+                self.append(index, kept, measured.rows(keep))
+        return index, keep
+
+    def append(self, index: int, batch: Batch, measured: Measurements) -> None:
+        """Add the trials of round `index` in one transaction. Raises `TrialStoreError` and
+        `RunInUse`."""
+        trials = []
+        for slot in range(len(measured)):
+            config = batch.rows.configs[slot].tolist()
+            place = {"round": index, "slot": slot, "config": dump(config)}
+            knobs = {"knobs": dump(self.space.describe(config))}
+            trials.append(place | knobs | measured_columns(trial_at(measured, slot)))
+        errors = {
+            # Equal runs store equal rows also where the last digits of a learner differ.
+            name: float(f"{error:.{ERROR_DIGITS}g}")
+            for name, error in model_errors(batch.scores, measured).items()
+        }
+        closing = {
+            "round": index, "trials": len(trials), "lowered": batch.lowered,
+            "failed": dump(batch.failed.tolist()), "errors": dump(errors),
+        }  # fmt: skip
+        with self.store.transaction() as connection:
+            for table in (TRIALS, ROUNDS):  # what is left of the round if a trial was set aside
+                there = self._mine(table) & (table.c.round == index)
+                connection.execute(sa.delete(table).where(there))
+            self._insert(TRIALS, trials)
+            self._insert(ROUNDS, [closing])
+
+    def correct(self, measured: Known) -> int:
+        with self.store.transaction() as connection:
+            found = self._by_index(self._trials(of_others=self._other_runs))
+            wrong = {row["id"]: i for i, row in found if i in measured}
+            stored = sa.select(TRIALS).where(TRIALS.c.id.in_(wrong))
+            rows = connection.execute(stored).mappings().all()
+            self._reject([(row, "it does not measure this") for row in rows])
+            for row in rows:
+                anew = dict(row) | measured_columns(measured[wrong[row["id"]]])
+                del anew["id"]
+                connection.execute(sa.insert(TRIALS).values(anew))
+        return len(rows)
+
+    def vet(self) -> None:
+        """Set aside the trials of this workload on this target that do not fit its space, of any
+        run, and say so in `problems`. Trials that were looked at before are skipped."""
+        good, bad = self._checked(TRIALS.c.id > self._last_vetted, of_others=True)
+        self._last_vetted = max([self._last_vetted, *(row["id"] for row in good)])
+        valid = [row for row in good if row["status"] == "valid"]
+        with_cycles = [row for row in valid if row["cycles"] > 0]
+        without = [row for row in valid if row["cycles"] < 0]
+        # A target counts the cycles of all trials or of none.
+        fewer = min(with_cycles, without, key=len)
+        bad += [(row, "only some valid trials have cycles") for row in fewer]
+        if bad:
+            self._reject(bad)
+            said = f"{len(bad)} trials of workload {self.key[0]} set aside: {bad[0][1]}"
+            self.problems.append(said)
+            self.store.problems.append(said)
+
+    def validations(self, choice: str) -> list[ValidationMeasurement]:
+        used = self._mine(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
+        with self.store.reading() as connection:
+            rows = connection.execute(sa.select(VALIDATIONS).where(used)).all()
+        blocks: dict[int, list[ValidationMeasurement]] = {}
+        for row in rows:
+            try:
+                blocks[row.block] = _MEASURED.validate_json(row.measured)
+            except ValidationError as error:
+                self.store.tell([({}, f"a validation measurement: {error.errors()[0]['msg']}")])
+        return [one for block in sorted(blocks) for one in blocks[block]]
+
+    def add_validations(self, choice: str, made: Sequence[ValidationMeasurement]) -> None:
+        """Add the validation measurements of one block of a choice."""
+        text = _MEASURED.dump_json(list(made)).decode()
+        self._insert(VALIDATIONS, [{"choice": choice, "block": made[0].block, "measured": text}])
+
+    def forget_validations(self, choice: str) -> None:
+        of_choice = self._mine(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
+        wrong = sa.update(VALIDATIONS).values(rejected="it does not measure this any more")
+        with self.store.transaction() as connection:
+            connection.execute(wrong.where(of_choice))
+
+    # -- rows -----------------------------------------------------------------------------------
+
+    def _mine(self, table: sa.Table, of_others: bool = False) -> sa.ColumnElement[bool]:
+        """Return a condition for the rows of this run, or of all runs of this workload on this
+        target, that were not set aside."""
+        workload, target, run = self.key
+        mine = (RUNS.c.folder == self.store.folder) & (RUNS.c.workload == workload)
+        mine &= RUNS.c.target == target
+        if not of_others:
+            mine &= RUNS.c.run == run
+        found = table.c.run_id.in_(sa.select(RUNS.c.id).where(mine))
+        return found & table.c.rejected.is_(None) if "rejected" in table.c else found
+
+    def _trials(self, *where: sa.ColumnElement[bool], of_others: bool = False) -> list[TrialRow]:
+        good, bad = self._checked(*where, of_others=of_others)
+        self.store.tell(bad)
+        return good
+
+    def _checked(
+        self, *where: sa.ColumnElement[bool], of_others: bool
+    ) -> tuple[list[TrialRow], list[Rejected]]:
+        used = sa.select(TRIALS).where(self._mine(TRIALS, of_others), *where)
+        with self.store.reading() as connection:
+            rows = connection.execute(used.order_by(TRIALS.c.id)).mappings().all()
+        good, bad = check_rows(TrialRow, rows)
+        misfits = {row["id"]: why for row in good if (why := self._misfit(row))}
+        bad += [(row, misfits[row["id"]]) for row in good if row["id"] in misfits]
+        return [row for row in good if row["id"] not in misfits], bad
+
+    def _misfit(self, row: TrialRow) -> str:
+        """Return why a trial does not fit the space; empty if it does."""
+        if not self._fit([row["config"]]):
+            return f"its config is not in space {self.space.name}"
+        if row["knobs"] != self.space.describe(row["config"]):
+            return "its knobs are not those of its config"
+        return ""
+
+    def _fit(self, configs: Sequence[Sequence[int]]) -> bool:
+        sizes = self.space.cardinalities
+        if any(len(config) != len(sizes) for config in configs):
+            return False
+        array = np.array(configs, dtype=np.int64).reshape(-1, len(sizes))
+        if (array < 0).any() or (array >= sizes).any():
+            return False
+        listed = self.space.listed
+        return listed is None or bool(
+            np.isin(self.space.ravel(array.astype(np.int32)), listed).all()
+        )
+
+    def _by_index(self, rows: Sequence[TrialRow]) -> list[tuple[int, TrialRow]]:
+        """Return each trial with the flat index of its config."""
+        if not rows:
+            return []
+        flat = self.space.ravel(np.array([row["config"] for row in rows], dtype=np.int32))
+        return list(zip(flat.tolist(), rows, strict=True))
+
+    def _insert(self, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        with self.store.transaction() as connection:
+            run = self.store.add_runs([self.key])[self.key]
+            connection.execute(sa.insert(table), [{"run_id": run, **row} for row in rows])
+
+    def _reject(self, bad: Sequence[Rejected]) -> None:
+        with self.store.transaction() as connection:
+            for row, reason in bad:
+                this = sa.update(TRIALS).where(TRIALS.c.id == row["id"])
+                connection.execute(this.values(rejected=reason))

@@ -1,0 +1,130 @@
+"""Rows of a trial store, and what each column may hold.
+
+A database may come from other people, and SQLite stores any value in any column. So every row is
+checked when it is read. `search.run_record` checks what depends on the schedule space.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Annotated, Any, Literal, TypeVar, final
+
+from pydantic import ConfigDict, FailFast, Field, TypeAdapter, ValidationError, with_config
+from pydantic import Json as JsonText
+from typing_extensions import TypedDict
+
+from tilewright.search.round_steps import Trial
+
+MAX_ROW_TRIALS = 1_000_000
+MAX_REASON = 20_000
+
+Name = Annotated[str, Field(max_length=500)]
+Index = Annotated[int, Field(ge=0, lt=1 << 31)]
+Config = Annotated[list[Index], Field(min_length=1, max_length=1000), FailFast()]
+Configs = Annotated[list[Config], Field(max_length=MAX_ROW_TRIALS), FailFast()]
+Seconds = Annotated[float, Field(gt=0, le=1e9)]
+Repeats = Annotated[list[Seconds | None], Field(max_length=MAX_ROW_TRIALS), FailFast()]
+Knobs = dict[Name, Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]]
+Errors = dict[Name, Annotated[float, Field(ge=0, le=1e9)]]
+_Count = Annotated[int, Field(ge=0, le=10_000_000)]
+_STRICT = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+@final
+@with_config(_STRICT)
+class TrialRow(TypedDict):
+    """A measured config. `slot` is its place in its round, `knobs` are the values that `config`
+    stands for. `cycles` is -1 where none were counted, `seconds` is None unless the status is
+    `valid`, `repeats` are the seconds of every repetition."""
+
+    id: int
+    round: _Count
+    slot: _Count
+    config: JsonText[Config]
+    knobs: JsonText[Annotated[Knobs, Field(max_length=1000)]]
+    status: Literal["valid", "compile_error", "run_error", "wrong_result", "timeout"]
+    reason: Annotated[str, Field(max_length=MAX_REASON)]
+    cycles: Annotated[int, Field(ge=-1, le=1 << 53)]
+    seconds: Seconds | None
+    repeats: JsonText[Repeats]
+
+
+@final
+@with_config(_STRICT)
+class RoundRow(TypedDict):
+    """A finished round of `trials` trials. `lowered` counts the configs that were lowered beyond
+    these trials, `failed` are those of them that did not compile. `errors` are the errors of the
+    models that chose the round."""
+
+    round: _Count
+    trials: Annotated[int, Field(ge=1, le=MAX_ROW_TRIALS)]
+    lowered: Index
+    failed: JsonText[Configs]
+    errors: JsonText[Annotated[Errors, Field(max_length=10)]]
+
+
+R = TypeVar("R", TrialRow, RoundRow)
+Rejected = tuple[Mapping[Any, Any], str]
+"""A row that cannot be true, as it is stored, and the reason."""
+
+
+def check_rows(kind: type[R], rows: Sequence[Mapping[Any, Any]]) -> tuple[list[R], list[Rejected]]:
+    """Return the rows whose values are possible, parsed, and the other rows."""
+    good: list[R] = []
+    bad: list[Rejected] = []
+    for row in rows:
+        try:
+            parsed: R = _adapter(kind).validate_python(dict(row))  # type: ignore[arg-type]
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            bad.append((row, f"{where}: {first['msg']}"[:200].encode("unicode_escape").decode()))
+            continue
+        if reason := _contradiction(parsed):
+            bad.append((row, reason))
+        else:
+            good.append(parsed)
+    return good, bad
+
+
+def trial_of(row: TrialRow) -> Trial:
+    """Return what a row says was measured."""
+    seconds, *repeats = (
+        float("nan") if value is None else value for value in (row["seconds"], *row["repeats"])
+    )
+    return Trial(row["status"], row["reason"], row["cycles"], seconds, tuple(repeats))
+
+
+def measured_columns(trial: Trial) -> dict[str, Any]:
+    """Return the columns of a row that hold a measurement; `trial_of` reads them."""
+    # PostgreSQL stores neither half characters nor zero bytes in text.
+    reason = trial.reason[:MAX_REASON].encode("utf-8", "replace").decode().replace("\0", "?")
+    seconds, *repeats = (
+        value if abs(value) < float("inf") else None for value in (trial.seconds, *trial.repeats)
+    )
+    return {
+        "status": trial.status, "reason": reason, "cycles": trial.cycles, "seconds": seconds,
+        "repeats": dump(repeats),
+    }  # fmt: skip
+
+
+def dump(value: object) -> str:
+    """Return the JSON text of a value. Equal values give equal texts."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+@lru_cache(maxsize=2)
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _contradiction(row: TrialRow | RoundRow) -> str:
+    """Return why the columns of a row cannot all be true; empty if they can."""
+    if "failed" in row:
+        return "more failed than were lowered" if len(row["failed"]) > row["lowered"] else ""
+    if row["status"] == "valid":
+        return "" if row["seconds"] and row["cycles"] else "it is valid and took no time"
+    measured = row["seconds"] is not None or row["cycles"] != -1
+    return f"its status is {row['status']} and it has a latency" if measured else ""

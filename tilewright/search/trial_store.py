@@ -1,0 +1,582 @@
+"""Database of the trials of an output directory. A resumed run reads nothing else.
+
+The database is the SQLite file `trials.sqlite` in the output directory. A team can keep the trials
+of all its output directories in one PostgreSQL database; the file then says in which one, and under
+which ID. A trial counts once its transaction is committed, so a process may die at any time.
+
+One command at a time writes to an output directory: its owner, a row with a heartbeat. Each of its
+transactions first checks that the row is still its own. Processes that share a run
+(`search.run_record`) need no owner: each claims configs in a transaction. No two clocks are ever
+compared: whether a process on another machine is alive is seen by whether its row changes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.formats import TRIAL_STORE
+from tilewright.core.lazy_module import lazy_module
+from tilewright.core.process_stamp import ProcessStamp
+from tilewright.core.safe_files import open_to_read
+from tilewright.search.ledger_import import LEDGERS, MAX_LINE_BYTES, read_ledger
+from tilewright.search.setting import RunKey
+from tilewright.search.trial_rows import Rejected, TrialRow, check_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = lazy_module("pandas")
+
+FILE = "trials.sqlite"
+BESIDE = ("", "-wal", "-shm", "-journal")
+"""What SQLite appends to the name of a database for the files that belong to it."""
+COLUMNS = (
+    "workload", "trial", "round", "config", "knobs", "status", "reason", "cycles", "seconds",
+)  # fmt: skip
+LEASE_SECONDS = 30.0
+"""How long an owner whose process cannot be seen counts as alive without a heartbeat."""
+BUSY_SECONDS = 600
+"""How long a transaction waits for those of other processes."""
+POSTGRES = "postgresql+psycopg"
+TOLD_ROWS = 5
+_LOCK = 7108  # any number that other programs do not lock in the same PostgreSQL database
+
+_TABLES = sa.MetaData()
+_ID = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+
+
+def _table(
+    name: str, texts: str, numbers: str = "", *more: sa.Column[Any], run: bool = True
+) -> sa.Table:
+    """Return a table with an ID, a run, and columns of texts and whole numbers."""
+    columns: list[sa.Column[Any]] = [sa.Column("id", _ID, primary_key=True)]
+    if run:
+        columns.append(sa.Column("run_id", _ID, sa.ForeignKey("trial_runs.id"), index=True))
+    columns += [sa.Column(column, sa.BigInteger, nullable=False) for column in numbers.split()]
+    columns += [sa.Column(column, sa.Text, nullable=False) for column in texts.split()]
+    return sa.Table(name, _TABLES, *columns, *more)
+
+
+def _rejected() -> sa.Column[Any]:
+    return sa.Column("rejected", sa.Text)  # why a row is not used; rows are never deleted
+
+
+ABOUT = _table("trial_store", "name value", run=False)
+RUNS = _table("trial_runs", "folder workload target run", run=False)
+TRIALS = _table(
+    "trials", "config knobs status reason repeats", "round slot cycles",
+    sa.Column("seconds", sa.Double), _rejected(),
+)  # fmt: skip
+ROUNDS = _table("trial_rounds", "failed errors", "round trials lowered", _rejected())
+VALIDATIONS = _table("trial_validations", "choice measured", "block", _rejected())
+CLAIMS = _table("trial_claims", "token configs host space", "pid started seconds")
+OWNERS = _table("trial_owners", "folder token host space", "pid started beats", run=False)
+for table, columns in (
+    (ABOUT, ["name"]), (RUNS, ["folder", "workload", "target", "run"]), (OWNERS, ["folder"]),
+    (TRIALS, ["run_id", "round", "slot"]), (ROUNDS, ["run_id", "round"]),
+):  # fmt: skip
+    used = table.c.rejected.is_(None) if "rejected" in table.c else None
+    sa.Index(
+        f"{table.name}_place", *(table.c[column] for column in columns), unique=True,
+        sqlite_where=used, postgresql_where=used,
+    )  # fmt: skip
+
+MIGRATIONS: Mapping[int, Sequence[str]] = {}
+"""By version, the SQL statements that bring a database to it from the version before. A new
+database gets the tables above."""
+
+
+class TrialStoreError(TilewrightError):
+    """Trials that cannot be read or written."""
+
+
+class StoreDamaged(TrialStoreError):
+    """A file that SQLite cannot read as a database of trials."""
+
+
+class RunInUse(TilewrightError):
+    """Another command works on the same output directory."""
+
+
+class TrialStore:
+    """Trials of one output directory. Use it as a context manager.
+
+    Args:
+        place: the SQLite file, or the URL of a PostgreSQL database.
+        folder: ID of the output directory in that database.
+        own: become the owner of the output directory until the store is closed.
+        read_only: change nothing, and need no owner.
+        lease_seconds: how long an owner whose process cannot be seen from here counts as alive
+            without a heartbeat.
+
+    `problems` lists what was found in the database that cannot be used.
+
+    Raises:
+        RunInUse: another command owns the output directory.
+        TrialStoreError: the database cannot be read or written, or is of another version.
+        UnsafeFile: something else than a plain file is in the place of the file.
+    """
+
+    def __init__(
+        self, place: Path | str, folder: str = "", *, own: bool = True, read_only: bool = False,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:  # fmt: skip
+        self.place, self.folder = place, folder
+        self.problems: list[str] = []
+        self._url = place if isinstance(place, str) else ""
+        self._lease, self._pid, self._token = lease_seconds, os.getpid(), ""
+        self._lock, self._local = threading.RLock(), threading.local()
+        self._closed, self._closing = threading.Event(), ExitStack()
+        self._file: os.stat_result | None = None
+        with ExitStack() as unless_opened:
+            unless_opened.callback(self.close)
+            with self._explaining():
+                self._engine = self._postgres() if self._url else self._sqlite(read_only)
+                self._closing.callback(self._close)
+                self._check()
+                if not read_only:
+                    self._begin_writing()
+                    self._create()
+            if own and not read_only:
+                self._take()
+            unless_opened.pop_all()
+
+    def __enter__(self) -> TrialStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        return re.sub(r":[^:@/]*@", ":***@", self._url) or str(self.place)
+
+    def close(self) -> None:
+        """Give up ownership. What was committed is on disk already."""
+        self._closed.set()
+        if self._pid != os.getpid():
+            return  # a fork: the connections are its parent's
+        if self._token:
+            with suppress(TilewrightError), self.transaction() as connection:
+                connection.execute(sa.delete(OWNERS).where(OWNERS.c.token == self._token))
+            self._token = ""
+        self._closing.close()
+
+    def _close(self) -> None:
+        self._engine.dispose()
+        if self._file is not None:
+            _leave_one_file(Path(self.place))
+
+    # -- transactions ---------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        """Write in a transaction, alone among all processes that write to the output directory. A
+        transaction within another one of the same thread is part of it. Raises
+        `TrialStoreError`, and `RunInUse` if another command became the owner."""
+        if (current := getattr(self._local, "connection", None)) is not None:
+            yield current
+            return
+        self._check_usable()
+        with self._explaining(), self._lock, self._engine.begin() as connection:
+            if self._url:
+                connection.execute(sa.text(f"SET LOCAL lock_timeout = '{BUSY_SECONDS}s'"))
+                lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(self.folder, _LOCK))
+                connection.execute(sa.select(lock))
+            self._renew(connection)
+            self._local.connection = connection
+            try:
+                yield connection
+            finally:
+                self._local.connection = None
+
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """Read a consistent state. Raises `TrialStoreError`."""
+        if (current := getattr(self._local, "connection", None)) is not None:
+            yield current
+            return
+        self._check_usable()
+        with self._explaining(), self._engine.connect() as connection:
+            yield connection.execution_options(reads=True)
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Turn errors of a database into `TrialStoreError`s that name the next step."""
+        try:
+            yield
+        except (SQLAlchemyError, sqlite3.Error, ImportError) as error:
+            cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
+            code = "URL" if self._url else getattr(cause, "sqlite_errorname", "SQLITE_CORRUPT")
+            step = next((step for start, step in _STEPS.items() if code.startswith(start)), _STEP)
+            if isinstance(error, ImportError):
+                step = "install PostgreSQL's client with: pip install 'tilewright[postgres]'"
+            kind = StoreDamaged if step is _DAMAGED else TrialStoreError
+            full = "No space left on device" if code == "SQLITE_FULL" else ""
+            text = full or " ".join(str(cause).split())[:300] or type(cause).__name__
+            raise kind(f"cannot use the trials in {self}: {text}; {step}") from None
+
+    def _check_usable(self) -> None:
+        """Raises `RunInUse` in a fork, and `TrialStoreError` where the file was replaced: nobody
+        would see what is written to a file that has no name any more."""
+        if self._pid != os.getpid():
+            raise RunInUse(f"{self} belongs to process {self._pid}; open it again")
+        with suppress(OSError):
+            if self._file is None or os.path.samestat(os.stat(self.place), self._file):
+                return
+        raise TrialStoreError(
+            f"{self} was removed or replaced while this command was at work; nothing of this batch "
+            "was recorded: start the same command again"
+        )
+
+    # -- databases ------------------------------------------------------------------------------
+
+    def _postgres(self) -> sa.Engine:
+        if not self._url.startswith(f"{POSTGRES}://"):
+            raise TrialStoreError(f"--store {self}: write {POSTGRES}://USER@HOST/DATABASE")
+        limits = {"connect_timeout": 10}
+        return sa.create_engine(
+            self._url, pool_pre_ping=True, hide_parameters=True, connect_args=limits
+        )
+
+    def _sqlite(self, read_only: bool) -> sa.Engine:
+        path = Path(self.place)
+        if read_only or path.exists():
+            os.close(open_to_read(path))
+        if not read_only:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise TrialStoreError(f"cannot write {path}: {error.strerror}; {_STEP}") from None
+        engine = sa.create_engine(
+            "sqlite://", creator=lambda: _connect(path, "ro" if read_only else "rwc"),
+            poolclass=sa.QueuePool, max_overflow=-1, hide_parameters=True,
+        )  # fmt: skip
+        sa.event.listen(engine, "begin", _begin)
+        return engine
+
+    def _check(self) -> None:
+        """Refuse a database that is damaged, that runs code of others when it is read, or that is
+        of another version."""
+        with self.reading() as connection:
+            if not self._url:
+                if odd := connection.exec_driver_sql(_FOREIGN).scalar():
+                    raise TrialStoreError(
+                        f"{self} has {odd!r:.80}, which no table of trials has; do not use a "
+                        "database that somebody else changed"
+                    )
+                if (
+                    verdict := connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+                ) != "ok":
+                    raise sqlite3.DatabaseError(f"the database is damaged ({verdict})")
+            if sa.inspect(connection).has_table(ABOUT.name):
+                self._version()
+
+    def _begin_writing(self) -> None:
+        if isinstance(self.place, Path):
+            with self.reading() as connection:
+                use_write_ahead_log(connection.connection.driver_connection)
+            self._file = self.place.stat()
+
+    def _create(self) -> None:
+        """Create the tables, or bring those of an earlier version up to date."""
+        with self.transaction() as connection:
+            if self._url:  # each output directory has a lock of its own
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+            if not sa.inspect(connection).has_table(ABOUT.name):
+                _TABLES.create_all(connection)
+                self.note(TRIAL_STORE.key, str(TRIAL_STORE.written))
+            for version in range(self._version() + 1, TRIAL_STORE.written + 1):
+                for statement in MIGRATIONS[version]:
+                    connection.execute(sa.text(statement))
+                self.note(TRIAL_STORE.key, str(version))
+
+    def _version(self) -> int:
+        found = self.note(TRIAL_STORE.key)
+        version = int(found) if found.isascii() and found.isdigit() else -1
+        if refusal := TRIAL_STORE.refusal(str(self), version):
+            raise TrialStoreError(refusal)
+        return version
+
+    def note(self, name: str, value: str = "") -> str:
+        """Store a value about the database under a name, if there is a value. Return the value that
+        is stored, empty if there is none."""
+        if value:
+            with self.transaction() as connection:
+                connection.execute(sa.delete(ABOUT).where(ABOUT.c.name == name))
+                connection.execute(sa.insert(ABOUT).values(name=name, value=value))
+        with self.reading() as connection:
+            found = connection.scalar(sa.select(ABOUT.c.value).where(ABOUT.c.name == name))
+        return "" if found is None else str(found)
+
+    # -- the owner ------------------------------------------------------------------------------
+
+    def owner(self) -> str | None:
+        """Return the command that works on the output directory, in words; None if there is none.
+        One whose process cannot be seen from here may have ended."""
+        with self.reading() as connection:
+            row = connection.execute(
+                sa.select(OWNERS).where(OWNERS.c.folder == self.folder)
+            ).first()
+        stamp = None if row is None else stamp_in(row._mapping)
+        return None if stamp is None or stamp.is_alive() is False else stamp.describe()
+
+    def _take(self) -> None:
+        """Become the owner. One whose process cannot be seen is given the time for a heartbeat."""
+        token, first, deadline = uuid.uuid4().hex, None, 0.0
+        mine = OWNERS.c.folder == self.folder
+        while True:
+            with self.transaction() as connection:
+                row = connection.execute(sa.select(OWNERS).where(mine)).first()
+                stamp = None if row is None else stamp_in(row._mapping)
+                alive = stamp is not None and stamp.is_alive()
+                if stamp is not None and (alive or (alive is None and first not in (None, row))):
+                    raise RunInUse(self._refusal(stamp.describe()))
+                if alive is False or (first is not None and time.monotonic() > deadline):
+                    connection.execute(sa.delete(OWNERS).where(mine))
+                    about = {"folder": self.folder, "token": token, "beats": 0}
+                    connection.execute(sa.insert(OWNERS).values(about | vars(ProcessStamp.own())))
+                    break
+            if first is None:
+                first, deadline = row, time.monotonic() + self._lease
+            time.sleep(min(1.0, self._lease / 10))
+        self._token = token
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _renew(self, connection: sa.Connection) -> None:
+        if not self._token:
+            return
+        beat = sa.update(OWNERS).where(OWNERS.c.token == self._token)
+        if connection.execute(beat.values(beats=OWNERS.c.beats + 1)).rowcount != 1:
+            holder = self.owner() or "another command, which has ended"
+            raise RunInUse(f"{self._refusal(holder)} (it took over while this command stood still)")
+
+    def _refusal(self, holder: str) -> str:
+        where = self if self._url else Path(self.place).parent
+        return (
+            f"{where} is being written by {holder}; wait for it to end, or choose another output "
+            "directory with --out"
+        )
+
+    def _beat(self) -> None:
+        while not self._closed.wait(self._lease / 3):
+            with suppress(TilewrightError), self.transaction():
+                pass
+
+    # -- trials ---------------------------------------------------------------------------------
+
+    def runs(self) -> dict[int, RunKey]:
+        """Return the runs of the output directory by ID, in the order in which they were added."""
+        mine = sa.select(RUNS).where(RUNS.c.folder == self.folder).order_by(RUNS.c.id)
+        with self.reading() as connection:
+            return {
+                row.id: (str(row.workload), str(row.target), str(row.run))
+                for row in connection.execute(mine)
+            }
+
+    def add_runs(self, keys: Sequence[RunKey]) -> dict[RunKey, int]:
+        """Add the runs that the database does not have yet. Return the IDs of all of them."""
+        with self.transaction() as connection:
+            known = {key: number for number, key in self.runs().items()}
+            for key in keys:
+                if key not in known:
+                    names = dict(zip(("workload", "target", "run"), key, strict=True))
+                    added = sa.insert(RUNS).values(folder=self.folder, **names)
+                    known[key] = connection.execute(added.returning(RUNS.c.id)).scalar_one()
+        return {key: known[key] for key in keys}
+
+    def frame(self, keys: Sequence[RunKey] | None = None) -> pd.DataFrame:
+        """Return one row per trial of these runs, or of all, with the columns `COLUMNS`. Trials are
+        in order, and numbered within each run. Rows that cannot be true are left out and told in
+        `problems`."""
+        numbers = {key: number for number, key in self.runs().items()}
+        rows: list[list[object]] = []
+        with self.reading() as connection:
+            for key in numbers if keys is None else keys:
+                used = (TRIALS.c.run_id == numbers.get(key)) & TRIALS.c.rejected.is_(None)
+                made = sa.select(TRIALS).where(used).order_by(TRIALS.c.round, TRIALS.c.slot)
+                good, bad = check_rows(TrialRow, connection.execute(made).mappings().all())
+                self.tell(bad)
+                rows += [
+                    [key[0], number, row["round"], row["config"], json.dumps(row["knobs"]),
+                     row["status"], row["reason"], row["cycles"], row["seconds"]]
+                    for number, row in enumerate(good)
+                ]  # fmt: skip
+        return pd.DataFrame(rows, columns=list(COLUMNS)).astype(
+            {"trial": "int64", "round": "int64", "cycles": "int64", "seconds": "float64"}
+        )
+
+    def tell(self, rejected: Sequence[Rejected]) -> None:
+        """Add rows that are not used to `problems`."""
+        texts = [f"{self}: a trial is not used: {reason}" for _, reason in rejected[:TOLD_ROWS]]
+        if len(rejected) > TOLD_ROWS:
+            texts.append(f"{self}: {len(rejected) - TOLD_ROWS} more trials are not used")
+        self.problems += [text for text in texts if text not in self.problems]
+
+    def clear(self) -> None:
+        """Remove all trials of the output directory."""
+        with self.transaction() as connection:
+            mine = sa.select(RUNS.c.id).where(RUNS.c.folder == self.folder)
+            for table in (TRIALS, ROUNDS, VALIDATIONS, CLAIMS):
+                connection.execute(sa.delete(table).where(table.c.run_id.in_(mine)))
+            connection.execute(sa.delete(RUNS).where(RUNS.c.folder == self.folder))
+
+    def import_ledger(self, path: Path) -> None:
+        """Add the trials of a ledger that an earlier version wrote, once. The ledger stays as it
+        is, so what cannot be used is not lost. Raises `TrialStoreError`, `UnsafeFile` and
+        `OSError`."""
+        imported = f"imported {path.name} {self.folder}"
+        if not path.exists() or self.note(imported):
+            return
+        contents = read_ledger(path)
+        if contents.refusal:
+            raise TrialStoreError(contents.refusal)
+        with self.transaction() as connection:
+            runs = self.add_runs([key for key, _ in contents.trials + contents.rounds])
+            for table, found in ((TRIALS, contents.trials), (ROUNDS, contents.rounds)):
+                if found:
+                    rows = [{"run_id": runs[key], **row} for key, row in found]
+                    connection.execute(sa.insert(table), rows)
+            self.note(imported, f"{len(contents.trials)} trials")
+        self.tell(contents.rejected)
+
+    def elsewhere(self) -> tuple[str, str] | None:
+        """Return the PostgreSQL database that has the trials of this output directory, and the ID
+        of the directory there; None if they are here."""
+        url = self.note("url")
+        return (url, self.note("folder")) if url else None
+
+
+def stamp_in(row: Mapping[Any, Any]) -> ProcessStamp | None:
+    """Return the process of a row; None where the row holds none."""
+    pid, started = row["pid"], row["started"]
+    if not isinstance(pid, int) or not isinstance(started, int):
+        return None
+    return ProcessStamp(pid, started, str(row["host"]), str(row["space"]))
+
+
+# -- output directories -------------------------------------------------------------------------
+
+
+@contextmanager
+def open_store(folder: Path, url: str = "", *, fresh: bool = False) -> Iterator[TrialStore]:
+    """Own an output directory, and open its trials to write them. Ledgers of earlier versions are
+    imported. A new directory keeps its trials at `url`, if there is one. To begin a `fresh` run, a
+    damaged file is put aside. Raises as `TrialStore`."""
+    with ExitStack() as stack:
+        try:
+            local = TrialStore(folder / FILE)
+        except StoreDamaged:
+            if not fresh:
+                raise
+            for suffix in BESIDE:
+                with suppress(FileNotFoundError):
+                    os.replace(folder / f"{FILE}{suffix}", folder / f"damaged-{FILE}{suffix}")
+            local = TrialStore(folder / FILE)
+        store = stack.enter_context(local)
+        held = local.elsewhere()
+        if held is None and url and not local.runs():
+            store = stack.enter_context(TrialStore(url, uuid.uuid4().hex))
+            with local.transaction():
+                local.note("folder", store.folder)
+                local.note("url", url)
+        elif held is not None:
+            store = stack.enter_context(TrialStore(*held))
+        if url and str(store.place) != url:
+            store.problems.append(
+                f"the trials of this output directory stay in {store}; --store is for new ones"
+            )
+        for name in LEDGERS:
+            store.import_ledger(folder / name)
+        yield store
+
+
+@contextmanager
+def read_store(folder: Path) -> Iterator[TrialStore]:
+    """Open the trials of an output directory to read them, also while a command works there. Raises
+    `FileNotFoundError` where there are none, and as `TrialStore`."""
+    with ExitStack() as stack:
+        ledger = next((folder / name for name in LEDGERS if (folder / name).exists()), None)
+        if ledger is not None and not os.path.lexists(folder / FILE):
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory())) / FILE
+            store = stack.enter_context(TrialStore(place))
+            store.import_ledger(ledger)
+        else:
+            store = stack.enter_context(TrialStore(folder / FILE, read_only=True))
+            if (elsewhere := store.elsewhere()) is not None:
+                store = stack.enter_context(TrialStore(*elsewhere, read_only=True))
+        yield store
+
+
+# -- SQLite -------------------------------------------------------------------------------------
+
+_STEP = "choose another output directory with --out"
+_ROOM = "nothing of this batch was recorded: make room and start the same command again"
+_DAMAGED = (
+    "move the file away, or replace all that the directory holds with --fresh; "
+    "'sqlite3 trials.sqlite .recover' saves what can be read"
+)
+_STEPS = {
+    "SQLITE_FULL": _ROOM,
+    "SQLITE_IOERR": _ROOM,
+    "SQLITE_BUSY": "another program holds the database: end it, and start the same command again",
+    "SQLITE_CORRUPT": _DAMAGED,
+    "SQLITE_NOTADB": _DAMAGED,
+    "SQLITE_ERROR": _DAMAGED,
+    "URL": "start the database, then the same command again: all that was committed is there",
+}
+"""The next step by the beginning of SQLite's name of an error."""
+_FOREIGN = """
+    SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE V%'
+    UNION ALL SELECT m.name || '.' || x.name FROM sqlite_master m, pragma_table_xinfo(m.name) x
+    WHERE m.type = 'table' AND x.hidden
+"""
+"""Views, triggers, virtual tables and generated columns: reading them would run somebody's code."""
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"file:{quote(str(path))}?mode={mode}", uri=True, timeout=BUSY_SECONDS,
+        isolation_level=None, check_same_thread=False,
+    )  # fmt: skip
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_LINE_BYTES)
+    for setting in ("trusted_schema=OFF", "cell_size_check=ON", "synchronous=FULL"):
+        connection.execute(f"PRAGMA {setting}")
+    return connection
+
+
+def use_write_ahead_log(connection: Any) -> str:
+    """Let readers read while somebody writes, where the file system can do that. Elsewhere SQLite's
+    older journal is as safe. Return the journal mode."""
+    for mode in ("WAL", "DELETE"):
+        with suppress(sqlite3.OperationalError):
+            return str(connection.execute(f"PRAGMA journal_mode={mode}").fetchone()[0])
+    return ""
+
+
+def _leave_one_file(path: Path) -> None:
+    """Fold the log into the database, so that the file can be copied alone and read anywhere. Where
+    another process has it open, that process does so at its end."""
+    with suppress(sqlite3.Error), closing(_connect(path, "rw")) as connection:
+        connection.execute("PRAGMA busy_timeout=0")
+        connection.execute("PRAGMA journal_mode=DELETE")
+
+
+def _begin(connection: sa.Connection) -> None:
+    reads = connection.get_execution_options().get("reads")
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
