@@ -48,6 +48,7 @@ def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[FolderT
     """
     folder = options.folder.absolute()
     check_files(options.folder)
+    check_vacant(options)  # before anything changes
     with open_store(folder, store_url(options.store), fresh=options.fresh) as store:
         check_vacant(options)
         if options.fresh:
