@@ -36,7 +36,7 @@ def killed_everywhere(
 @pytest.mark.parametrize(
     ("tuner", "stride"),
     [
-        pytest.param("random", 7, marks=pytest.mark.slow(seconds=40)),
+        pytest.param("random", 11, marks=pytest.mark.slow(seconds=40)),
         pytest.param("random", 1, marks=pytest.mark.nightly(seconds=240)),
         pytest.param("ml2tuner", 5, marks=pytest.mark.nightly(seconds=120)),
     ],

@@ -514,7 +514,7 @@ def read_store(folder: Path) -> Iterator[TrialStore]:
         ledger = next((folder / name for name in LEDGERS if (folder / name).exists()), None)
         if ledger is not None and not os.path.lexists(folder / FILE):
             place = Path(stack.enter_context(tempfile.TemporaryDirectory())) / FILE
-            store = stack.enter_context(TrialStore(place))
+            store = stack.enter_context(TrialStore(place, own=False))
             store.import_ledger(ledger)
         else:
             store = stack.enter_context(TrialStore(folder / FILE, read_only=True))

@@ -47,6 +47,7 @@ def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[FolderT
         OSError: the output directory cannot be written.
     """
     folder = options.folder.absolute()
+    check_vacant(options)  # before anything changes
     with open_store(folder, store_url(options.store), fresh=options.fresh) as store:
         check_vacant(options)
         if options.fresh:
