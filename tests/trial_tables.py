@@ -37,7 +37,8 @@ def tables(place: Path | TrialStore) -> dict[str, list[tuple[Any, ...]]]:
             order = [table.c[name] for name in ("round", "slot") if name in table.c] or [table.c.id]
             rows = (
                 sa.select(*names, *columns).join(RUNS, table.c.run_id == RUNS.c.id)
-                .where(table.c.rejected.is_(None)).order_by(RUNS.c.id, *order)
+                .where(table.c.rejected.is_(None), RUNS.c.folder == place.folder)
+                .order_by(RUNS.c.id, *order)
             )  # fmt: skip
             found[table.name] = [tuple(row) for row in connection.execute(rows)]
     return found
