@@ -5,7 +5,6 @@ Layers exchange messages a few times with those they feed and follow. Needs the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,6 @@ import optax
 from numpy.typing import NDArray
 
 from tilewright.core.files import write_atomically
-from tilewright.core.safe_files import read_plain
 from tilewright.fusion.graph_tensors import EDGE, GraphTable
 from tilewright.fusion.learned.contract import ModelError, labels_of
 from tilewright.models.transfer.weights import NamedWeights, Shapes, pack_weights, unpack_weights
@@ -91,16 +89,11 @@ class GraphNetwork:
         write_atomically(path, pack_weights({**self._weights, **self._scale}))
 
     def load(self, path: Path) -> None:
-        data = read_plain(path)
-        columns = _columns_of(data)
-        shapes = _shapes(columns) | {"mean": (columns,), "deviation": (columns,)}
         try:
-            found = unpack_weights(data, shapes)
+            found = unpack_weights(path.read_bytes())
         except ValueError as error:
             raise ModelError(f"{path} holds no such model: {error}; train it again") from None
         self._scale = {name: found.pop(name) for name in ("mean", "deviation")}
-        if not (self._scale["deviation"] > 0).all():
-            raise ModelError(f"{path}: a deviation is not above 0; train it again")
         self._weights, self._frozen = found, True
 
     def _check(self, graphs: Sequence[GraphTable]) -> None:
@@ -148,16 +141,6 @@ def _shapes(columns: int) -> Shapes:
             f"new {k} matrix": (3 * UNITS, UNITS), f"new {k} bias": (UNITS,),
         }  # fmt: skip
     return found | {"out matrix": (UNITS, 1), "out bias": (1,)}
-
-
-def _columns_of(data: bytes) -> int:
-    """How many figures of a layer weights in a file are for, 0 if it does not say."""
-    try:
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        (columns,) = header["mean"]["shape"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return 0
-    return columns if isinstance(columns, int) and 0 < columns < 1 << 12 else 0
 
 
 def _begin(shapes: Shapes, rng: np.random.Generator) -> NamedWeights:

@@ -32,8 +32,9 @@ from tilewright.core.files import (
 )
 from tilewright.core.formats import ARTIFACT
 from tilewright.core.safe_files import open_to_read, read_plain
+from tilewright.core.signing import SigningError
 from tilewright.networks.artifact.errors import ArtifactError
-from tilewright.networks.artifact.signature import SIGNATURE, UNSIGNED, SigningError, sign
+from tilewright.networks.artifact.signature import SIGNATURE, UNSIGNED, sign
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import specification_of
 
