@@ -14,13 +14,20 @@ class FittedModel:
     """Remembers the names of the columns a model was fitted on, and refuses others."""
 
     columns: tuple[str, ...] = ()
+    width: int | None = None
+    """Number of features of a model that was read from a file, if its library knows it."""
 
     def remember(self, x: Features) -> None:
         """To be called by `fit`."""
-        self.columns = x.names
+        self.columns, self.width = x.names, None
 
     def check(self, x: Features) -> None:
         """To be called by `predict`. Raises `WrongFeatures`."""
+        if self.width is not None and len(x.names) != self.width:
+            raise WrongFeatures(
+                f"a model learned from {self.width} features, and is asked about {len(x.names)}: "
+                "train it again"
+            )
         if self.columns and x.names != self.columns:
             lacks = [name for name in self.columns if name not in x.names]
             foreign = [name for name in x.names if name not in self.columns]

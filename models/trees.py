@@ -107,12 +107,14 @@ class XGBoost(_Boosted):
         self.booster.save_model(path)
 
     def load(self, path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        if not data:  # XGBoost would end the process
+            raise ValueError("it is empty")
         try:
-            self.booster = xgb.Booster(
-                params={"nthread": 1}, model_file=bytearray(path.read_bytes())
-            )
+            self.booster = xgb.Booster(params={"nthread": 1}, model_file=data)
         except xgb.core.XGBoostError as error:
             raise ValueError(f"XGBoost cannot read it: {str(error)[:200]}") from None
+        self.width = self.booster.num_features()
 
 
 class LightGBM(_Boosted):
@@ -162,6 +164,7 @@ class LightGBM(_Boosted):
             self.booster = lgb.Booster(model_str=path.read_text())
         except lgb.basic.LightGBMError as error:
             raise ValueError(f"LightGBM cannot read it: {str(error)[:200]}") from None
+        self.width = self.booster.num_feature()
 
 
 def _lightgbm() -> Any:

@@ -17,7 +17,6 @@ import optax
 from numpy.typing import NDArray
 
 from tilewright.core.files import write_atomically
-from tilewright.core.safe_files import read_plain
 from tilewright.fusion.graph_tensors import EDGE, GraphTable
 from tilewright.fusion.learned.contract import ModelError, labels_of
 from tilewright.models.transfer.weights import NamedWeights, Shapes, pack_weights, unpack_weights
