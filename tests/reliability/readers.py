@@ -75,10 +75,6 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.tasks.tracking:table_dataset", "tilewright.tuning.network:_file_digest",
         "tilewright.tuning.run_metadata:origin_of",
     ),
-    "it copies bytes, whatever they are": (
-        "tilewright.services.confined_artifacts:ConfinedArtifacts._download_file",
-        "tilewright.services.confined_artifacts:ConfinedArtifacts.log_artifact",
-    ),
 }  # fmt: skip
 """Readers that read nothing from strangers, by the reason."""
 

@@ -1,5 +1,5 @@
-"""Checks where MLflow may write and read files: in its server's own folder, whatever its database
-or a request says.
+"""Checks where MLflow may write and read files: in the folder of the workspace, whatever its
+database says.
 
 Every run, experiment and model in MLflow's database names a place for its files. A database that
 came with a folder from a stranger may name any folder of this machine, to be written. It may name a
@@ -9,7 +9,6 @@ before MLflow opens the database.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -49,28 +48,6 @@ def check_places(database: Path, artifacts: Path) -> None:
                 f"{artifacts}: they were made elsewhere, or by somebody else; set TILEWRIGHT_HOME "
                 "to a new folder, or move this one back to where it was made"
             )
-
-
-def is_served(address: str, *, lookup: bool = False) -> bool:
-    """Whether a request may name this place: below `mlflow-artifacts:/`, which a server keeps
-    itself, without `..` however encoded; with `lookup` also one that MLflow looks up first."""
-    try:
-        parts = urlsplit(address)
-    except ValueError:
-        return False
-    if parts.netloc or not address.isprintable() or "\\" in address:
-        return False
-    if lookup and parts.scheme in _RESOLVED_FIRST:
-        return True
-    names = _unquoted(parts.path).split("/")
-    beside = parts.query or parts.fragment or os.pardir in names or "\0" in parts.path
-    return parts.scheme == "mlflow-artifacts" and parts.path.startswith("/") and not beside
-
-
-def _unquoted(text: str) -> str:
-    while (plain := unquote(text)) != text:
-        text = plain
-    return text
 
 
 def _is_below(address: str, root: Path) -> bool:
