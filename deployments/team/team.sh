@@ -69,11 +69,13 @@ query() { runuser -u postgres -- psql -qAt -h "$DATABASE_SOCKETS" -p "$DATABASE_
 has() { test -n "$(query "$1")"; }
 encoded() { printf %s "$1" | base64 -w 0; }
 
-# become USER COMMAND…: run a command as a system user, in its own folder.
+# become USER COMMAND…: run a command as a system user, in its own folder, with its own temporary
+# files: Prefect's workers write into a folder of a fixed name, which may belong to somebody else.
 become() {
-    export HOME="$STATE/$1" DO_NOT_TRACK=true PYTHONDONTWRITEBYTECODE=1
+    export HOME="$STATE/$1" TMPDIR="$STATE/$1/tmp" DO_NOT_TRACK=true PYTHONDONTWRITEBYTECODE=1
     cd "$HOME"
     user=$PREFIX-$1; shift
+    install -d -m 0700 -o "$user" -g "$user" "$TMPDIR"
     exec setpriv --reuid "$user" --regid "$user" --clear-groups --no-new-privs "$@"
 }
 
@@ -132,7 +134,8 @@ run() {
 
 keep() {
     (
-        trap 'kill -- "-$child"; wait "$child"; exit' TERM
+        # a worker would wait for its runs, which continue later from what they have recorded
+        trap '(sleep 10; kill -KILL -- "-$child") 2>/dev/null & kill -- "-$child"; wait "$child"; exit' TERM
         while :; do
             setsid "$HERE/team.sh" "$@" & child=$!
             wait "$child" || :

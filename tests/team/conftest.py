@@ -212,7 +212,7 @@ def _cluster(port: int) -> Iterator[None]:
     )  # fmt: skip
     _run("pg_createcluster", version, CLUSTER, "--port", str(port))
     try:
-        _run("pg_ctlcluster", version, CLUSTER, "start", "--", "-o", "-c max_connections=200")
+        _run("pg_ctlcluster", version, CLUSTER, "start")
         yield
     finally:
         _run("pg_dropcluster", "--stop", version, CLUSTER)
