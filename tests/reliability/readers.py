@@ -65,6 +65,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
     ),
     "the kernel wrote it": (
         "tilewright.networks.size_limits:machine_memory_bytes",
+        "tilewright.services.ports:is_own_listener",
         "tilewright.search.file_lock:_boot_id", "tilewright.search.file_lock:_stopped",
         "tilewright.evaluation.engines.process:_peak_bytes",
         "tilewright.evaluation.engines.process:_waited",
