@@ -82,8 +82,11 @@ browser-test: setup setup-dev ## See both servers' pages in Debian's Chromium (P
 	$(call debian,/usr/bin/chromium,chromium)
 	@$(BIN)/python -m pytest -m browser tests/browser $(if $(PICTURES),--update-golden)
 
-team-test: setup setup-dev ## Two workers on Debian's PostgreSQL, which is killed meanwhile; prints figures
+team-test: setup setup-dev ## A team's servers behind nginx, as root: attacks, load, PostgreSQL killed; prints figures
 	$(call debian,$(wildcard /usr/lib/postgresql/*/bin/initdb),postgresql)
+	$(call debian,/usr/sbin/nginx,nginx)
+	$(call debian,/usr/bin/htpasswd,apache2-utils)
+	$(call debian,/usr/bin/curl,curl)
 	@$(BIN)/python -m pytest -s -m team tests/team
 
 lint: setup-dev ## Ruff, spelling, mypy and the arrows between the rooms

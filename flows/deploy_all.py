@@ -8,12 +8,13 @@ It may be repeated: what is there is brought up to date. Nothing is started; wha
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from base64 import b64encode
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.lazy_module import lazy_module
@@ -90,9 +91,11 @@ def log_in() -> str:
 
 
 def _headers() -> dict[str, str]:
-    """What the server wants to be asked with, where it wants a login."""
+    """Return the headers that Prefect's client sends, by the variables that configure it."""
     given = os.environ.get(AUTH_STRING)
-    return {"Authorization": f"Basic {b64encode(given.encode()).decode()}"} if given else {}
+    login = {"Authorization": f"Basic {b64encode(given.encode()).decode()}"} if given else {}
+    custom = os.environ.get("PREFECT_CLIENT_CUSTOM_HEADERS") or "{}"
+    return login | cast(dict[str, str], json.loads(custom))
 
 
 def _provide_pool(client: SyncPrefectClient) -> str:

@@ -69,7 +69,7 @@ def serve_tuning(
             server.process.wait(emit)
             stack.enter_context(announcing(workspace, server))
             login, address = server.login, server.api_url
-            pages = server.credentials.link(server.pages)
+            pages = f"{server.pages} (password {server.credentials.login})"
         os.environ |= login.settings if login else {API_URL: address}
         _read_settings_again()
         name_prefect_pages(address)

@@ -90,7 +90,7 @@ class GraphNetwork:
 
     def load(self, path: Path) -> None:
         try:
-            found = unpack_weights(read_plain(path))
+            found = unpack_weights(path.read_bytes())
             self._scale = {name: found.pop(name) for name in ("mean", "deviation")}
         except (ValueError, KeyError) as error:
             raise ModelError(f"{path} holds no such model: {error}; train it again") from None

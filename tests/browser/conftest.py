@@ -42,6 +42,7 @@ class Site:
 
     place: Place
     links: dict[str, str]
+    password: str
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def address(self, server: str) -> str:
@@ -88,7 +89,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     serving: list[subprocess.Popen[str]] = []
     long_run: Started | None = None
     try:
-        site = Site(place, printed_links(read_until(pages, "Ctrl-C")))
+        printed = read_until(pages, "Ctrl-C")
+        password = re.search(r"for a password: (\S+)", printed)
+        assert password is not None
+        site = Site(place, printed_links(printed), password[1])
         long_run = place.fork(
             "tune", "digits_cnn", "--tuner", "random", *LONG, "--out", "random",
             MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL="1",
@@ -151,10 +155,19 @@ def page(browser: Browser, site: Site, elsewhere: list[str]) -> Iterator[Page]:
 
     page.on("requestfinished", judge)
     page.on("requestfailed", lambda request: request.failure == "csp" or judge(request))
-    page.goto(site.links["Prefect"])
+    page.goto(site.links["Runs"])
+    _log_in_to_prefect(site, page)
     yield page
     page.close()
     assert elsewhere == [], "a page asks other machines"
+
+
+def _log_in_to_prefect(site: Site, page: Page) -> None:
+    """Type the password that `ui` printed into Prefect's own form."""
+    page.goto(site.links["Prefect"])
+    page.locator("input[type=password]").fill(site.password)
+    page.get_by_role("button", name="Login").click()
+    page.wait_for_url(re.compile(r"/dashboard"))
 
 
 @pytest.fixture

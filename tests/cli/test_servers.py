@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -67,12 +68,14 @@ def test_ui_shows_all_pages_on_loopback_until_ctrl_c(place: Place) -> None:
         printed = read_until(pages, "Ctrl-C")
         links = printed_links(printed)
         assert links["Runs"].startswith(f"http://{LOOPBACK}:{runs}/?key=")
-        assert links["Prefect"].startswith(f"http://{LOOPBACK}:{prefect}/?key=")
+        assert links["Prefect"] == f"http://{LOOPBACK}:{prefect}"
         assert links["MLflow"].startswith(f"http://{LOOPBACK}:{mlflow}/?key=")
         assert links["MLflow"].endswith("#/experiments?workflowType=machine_learning")
-        _open_in_a_browser(links)
+        password = place.login(f"{links['Prefect']}/api").credentials.login
+        assert f"for a password: {password}\n" in printed
+        _open_in_a_browser(links, password)
         assert "warning" not in printed
-        assert not answers(f"http://{LOOPBACK}:{prefect}/api/health")
+        assert not answers(f"http://{LOOPBACK}:{prefect}/api/version")
         assert {address.ip for address in listening(pages.pid)} == {LOOPBACK}
     finally:
         assert stop(pages) == 0
@@ -85,14 +88,15 @@ def test_ui_shows_all_pages_on_loopback_until_ctrl_c(place: Place) -> None:
     }  # fmt: skip
 
 
-def _open_in_a_browser(links: dict[str, str]) -> None:
-    """One click opens all: pages, what they are made of, and what they ask for."""
+def _open_in_a_browser(links: dict[str, str], password: str) -> None:
+    """Open all pages, their scripts and the data that they request. One link logs in to the start
+    page and to MLflow; Prefect's page sends the password that was typed into it."""
     with httpx.Client(timeout=ANSWER_SECONDS) as browser:
-        opened = browser.get(links["Prefect"])
+        opened = browser.get(links["Runs"])
         assert opened.status_code == 303
         assert opened.headers["Location"] == "/"
         names = ("Runs", "Prefect", "MLflow")
-        runs, prefect, mlflow = (links[name].partition("?")[0] for name in names)
+        runs, prefect, mlflow = (links[name].partition("?")[0].rstrip("/") for name in names)
         browser.headers["Accept"] = "text/html"
         for pages in runs, prefect, mlflow:
             page = browser.get(pages, follow_redirects=True)
@@ -101,14 +105,17 @@ def _open_in_a_browser(links: dict[str, str]) -> None:
             assert script is not None
             assert browser.get(page.url.join(script[1])).status_code == 200
         browser.headers["Accept"] = "application/json"
-        listed = browser.get(f"{runs}api/runs").json()
-        assert (listed["runs"], listed["pages"]["Prefect"]) == ([], prefect.rstrip("/"))
-        settings = browser.get(f"{prefect}ui-settings").json()
-        assert (settings["api_url"], settings["auth"]) == ("/api", None)
-        assert browser.post(f"{prefect}api/flow_runs/filter", json={}).json() == []
-        asked = {"max_results": 5}
-        found = browser.post(f"{mlflow}ajax-api/2.0/mlflow/experiments/search", json=asked).json()
-        assert [each["name"] for each in found["experiments"]] == ["Default"]
+        listed = browser.get(f"{runs}/api/runs").json()
+        assert (listed["runs"], listed["pages"]["Prefect"]) == ([], prefect)
+        settings = browser.get(f"{prefect}/ui-settings").json()
+        assert (settings["api_url"], settings["auth"]) == ("/api", "BASIC")
+        typed = {"Authorization": f"Basic {base64.b64encode(password.encode()).decode()}"}
+        asked: dict[str, object] = {}
+        found = browser.post(f"{prefect}/api/flow_runs/filter", json=asked, headers=typed)
+        assert found.json() == []
+        search = f"{mlflow}/ajax-api/2.0/mlflow/experiments/search"
+        experiments = browser.post(search, json={"max_results": 5}).json()["experiments"]
+        assert [experiment["name"] for experiment in experiments] == ["Default"]
 
 
 def test_serve_executes_a_scheduled_run(place: Place) -> None:
@@ -119,7 +126,7 @@ def test_serve_executes_a_scheduled_run(place: Place) -> None:
     )  # fmt: skip
     try:
         printed = read_until(server, "serving")
-        assert f"http://{LOOPBACK}:{port}/?key=" in printed
+        assert f"http://{LOOPBACK}:{port} (password tilewright:" in printed
         headers = place.login(f"http://{LOOPBACK}:{port}/api").credentials.headers
         deadline = time.monotonic() + LIMIT_SECONDS
         done: list[Any] = []

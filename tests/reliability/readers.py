@@ -27,10 +27,6 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.core.files:sync_folder", "tilewright.core.files:write_atomically",
         "tilewright.core.safe_files:open_own", "tilewright.core.safe_files:open_to_read",
         "tilewright.core.safe_files:read_plain",
-        "tilewright.services.confined_folders:_below",
-        "tilewright.services.confined_folders:_open",
-        "tilewright.services.confined_folders:create_beside",
-        "tilewright.services.confined_folders:opened_folder",
         "tilewright.core.private_files:held_alone",
         "tilewright.core.private_files:write_private",
         "tilewright.services.server_process:start", "tilewright.targets.cluster.keys:_write",
@@ -88,6 +84,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
     "the kernel wrote it": (
         "tilewright.networks.size_limits:machine_memory_bytes",
         "tilewright.core.process_stamp:_space", "tilewright.core.process_stamp:_status",
+        "tilewright.services.ports:is_own_listener",
         "tilewright.evaluation.engines.process:_peak_bytes",
         "tilewright.evaluation.engines.process:_waited",
         "tilewright.evaluation.engines.timing:_stolen",
@@ -97,10 +94,6 @@ TRUSTED: dict[str, tuple[str, ...]] = {
     "it hashes bytes, whatever they are": (
         "tilewright.tasks.tracking:table_dataset", "tilewright.tuning.network:_file_digest",
         "tilewright.tuning.run_metadata:origin_of",
-    ),
-    "it copies bytes, whatever they are": (
-        "tilewright.services.confined_artifacts:ConfinedArtifacts._download_file",
-        "tilewright.services.confined_artifacts:ConfinedArtifacts.log_artifact",
     ),
 }  # fmt: skip
 """Readers that read nothing from strangers, by the reason."""

@@ -1,178 +1,28 @@
-"""Tests servers on a real PostgreSQL with two workers, as `deployments/team.py` starts them.
+"""Tests a team's servers and two workers at work, on a real PostgreSQL that is killed meanwhile.
 
 `make team-test` runs this, and shows the figures.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
-import secrets
 import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
-import psycopg2
+import httpx
 import pytest
 
-from tests.cli.test_servers import post
-from tests.processes import Address, listening
-from tests.sharing import ANSWER_SECONDS, OURS, free_port
-from tests.trial_tables import tables
+from tests.team.conftest import CLUSTER, LIMIT_SECONDS, ROOT, Team, eventually
 
 pytestmark = [pytest.mark.team, pytest.mark.slow(seconds=120)]
-ROOT = Path(__file__).parents[2]
-LIMIT_SECONDS = 900
 PROCESSES, FLOWS, TASKS = 2, 4, 25
-SCRIPT = ROOT / "deployments" / "team.py"
-USER = "ada"
-
-
-@dataclass
-class Team:
-    """What `deployments/team.py` has started."""
-
-    process: subprocess.Popen[str]
-    folder: Path
-    ports: dict[str, int]
-    password: str
-    secret: str
-    deployments: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def api(self) -> str:
-        return f"http://127.0.0.1:{self.ports['prefect']}/api"
-
-    @property
-    def mlflow(self) -> str:
-        return f"http://127.0.0.1:{self.ports['mlflow']}"
-
-    def ask(self, path: str, asked: object) -> Any:
-        """Of Prefect's API."""
-        return post(f"{self.api}/{path}", asked, self.login)
-
-    @property
-    def login(self) -> dict[str, str]:
-        """The header of a user."""
-        encoded = base64.b64encode(f"{USER}:{self.secret}".encode()).decode()
-        return {"Authorization": f"Basic {encoded}"}
-
-    def rows(self, database: str, query: str) -> list[Any]:
-        """What PostgreSQL itself says."""
-        connection = psycopg2.connect(
-            host="127.0.0.1", port=self.ports["database"], user="tilewright",
-            password=self.password, dbname=database,
-        )  # fmt: skip
-        with closing(connection), connection.cursor() as cursor:
-            cursor.execute(query)
-            found: list[Any] = cursor.fetchall()
-        return found
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """For a client of the team's servers."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
-        return kept | {
-            "PYTHONPATH": str(ROOT),
-            "PREFECT_API_URL": self.api,
-            "PREFECT_API_AUTH_STRING": f"{USER}:{self.secret}",
-            "MLFLOW_TRACKING_USERNAME": USER,
-            "MLFLOW_TRACKING_PASSWORD": self.secret,
-            "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500,502,504",
-            "MLFLOW_TRACKING_URI": self.mlflow,
-            "TILEWRIGHT_HOME": str(self.folder / "client"),
-        }
-
-    def program(self, *arguments: str) -> subprocess.Popen[str]:
-        """Python with these arguments, as a client."""
-        return subprocess.Popen(
-            [sys.executable, "-P", *arguments],
-            cwd=self.folder, env=self.environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    def logs(self, name: str) -> str:
-        return (self.folder / "logs" / f"{name}.log").read_text()
-
-
-@pytest.fixture(scope="module")
-def team() -> Iterator[Team]:
-    place = Path(tempfile.mkdtemp(prefix="team-"))
-    place.chmod(0o755)  # PostgreSQL's own user gets to its folder below
-    ports = {name: free_port() for name in ("prefect", "mlflow", "database")}
-    password = f"{secrets.token_hex(8)}/@ é"
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
-    kept |= {"PYTHONPATH": str(ROOT)}
-    secret = subprocess.run(
-        [sys.executable, "-P", str(SCRIPT), "add-user", USER, "--folder", str(place / "team")],
-        env=kept, cwd=place, stdout=subprocess.PIPE, text=True, check=True,
-    ).stdout.strip()  # fmt: skip
-    asked = [word for name, port in ports.items() for word in (f"--{name}-port", str(port))]
-    process = subprocess.Popen(
-        [sys.executable, "-P", str(SCRIPT), "--folder", str(place / "team"), "--workers", "2",
-         *asked],
-        env=kept | {"TILEWRIGHT_DATABASE_PASSWORD": password},
-        cwd=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        printed = ""
-        for line in process.stdout:
-            printed += line
-            if "Ctrl-C" in line:
-                break
-        else:
-            raise AssertionError(printed)
-        yield Team(process, place / "team", ports, password, secret)
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=120)
-        shutil.rmtree(place)
-
-
-def eventually(what: str, found: Callable[[], Any]) -> Any:
-    """What it finds, once it finds something."""
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not (result := found()):
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.5)
-    return result
-
-
-def test_it_listens_on_loopback_and_asks_for_a_login(team: Team) -> None:
-    addresses = {Address("127.0.0.1", port) for port in team.ports.values()}
-    assert addresses <= listening(team.process.pid)
-    assert {address.ip for address in listening(team.process.pid)} == {"127.0.0.1"}
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        post(f"{team.api}/flow_runs/filter", {}, {})
-    assert refused.value.code == 401
-    for path in "health", "api/2.0/mlflow/experiments/get?experiment_id=0":
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(f"{team.mlflow}/{path}", timeout=ANSWER_SECONDS)
-        assert refused.value.code == 401
-    with pytest.raises(psycopg2.OperationalError, match="password"):
-        psycopg2.connect(
-            host="127.0.0.1", port=team.ports["database"], user="tilewright", dbname="prefect",
-            password="wrong",
-        )  # fmt: skip
-    for process in psutil.Process(team.process.pid).children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
-            words = " ".join(process.cmdline())
-            assert team.password not in words
-            assert team.secret not in words
 
 
 DEPLOY = """
@@ -203,8 +53,8 @@ def _workers(team: Team) -> list[Any]:
     """Those of the pool, which the first of them makes."""
     try:
         found: list[Any] = team.ask("work_pools/tilewright/workers/filter", {})
-    except urllib.error.HTTPError as error:
-        if error.code != 404:
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code != 404:
             raise
         return []
     return found
@@ -229,7 +79,7 @@ def _complete(team: Team, runs: Mapping[str, str]) -> None:
     states = {run["name"]: (run["state_type"], run["state"]["message"]) for run in records}
     assert {state for state, _ in states.values()} == {"COMPLETED"}, states
     for tuner in runs:
-        summary = json.loads((team.folder / "tuned" / tuner / "summary.json").read_text())
+        summary = _summary(team, tuner)
         assert summary["prefect_flow_run_id"] == runs[tuner]
         status, steps = _mlflow_run(team, summary["mlflow_run_id"])
         assert status == "FINISHED"
@@ -239,31 +89,36 @@ def _complete(team: Team, runs: Mapping[str, str]) -> None:
             "SELECT r.status FROM runs r JOIN tags t ON t.run_uuid = r.run_uuid WHERE t.key = "
             f"'mlflow.parentRunId' AND t.value = '{summary['mlflow_run_id']}'",
         )
-        assert [state for (state,) in below] == ["FINISHED"] * len(summary["workloads"])
+        assert [run["status"] for run in below] == ["FINISHED"] * len(summary["workloads"])
+
+
+def _summary(team: Team, tuner: str) -> Any:
+    return json.loads((team.state / "worker" / "tuned" / tuner / "summary.json").read_text())
 
 
 def _mlflow_run(team: Team, run: str) -> tuple[str, int]:
-    ((status,),) = team.rows("mlflow", f"SELECT status FROM runs WHERE run_uuid = '{run}'")
-    ((steps,),) = team.rows("mlflow", f"SELECT count(*) FROM metrics WHERE run_uuid = '{run}'")
-    return status, steps
+    (found,) = team.rows(
+        "mlflow",
+        "SELECT status, (SELECT count(*) FROM metrics m WHERE m.run_uuid = r.run_uuid) AS steps "
+        f"FROM runs r WHERE run_uuid = '{run}'",
+    )
+    return found["status"], found["steps"]
 
 
 def test_two_workers_tune_at_once(team: Team) -> None:
     team.deployments = _deployed(team, "default", "random")
     runs = _run_all(team, team.deployments)
     _complete(team, runs)
-    times = team.rows(
+    (times,) = team.rows(
         "prefect",
-        "SELECT start_time, end_time FROM flow_run WHERE id IN "
+        "SELECT extract(epoch FROM min(end_time) - max(start_time)) AS together, "
+        "extract(epoch FROM max(end_time) - min(start_time)) AS whole FROM flow_run WHERE id IN "
         f"({', '.join(repr(run) for run in runs.values())})",
     )
-    (a, b), (c, d) = times
-    together = (min(b, d) - max(a, c)).total_seconds()
-    assert together > 0, "they ran one after the other"
-    whole = (max(b, d) - min(a, c)).total_seconds()
-    print(f"\ntwo tunings side by side for {together:.0f} s of {whole:.0f} s")
-    for name in "prefect", "mlflow", "postgresql":
-        assert not re.search(r"deadlock|database is locked|could not serialize", team.logs(name))
+    assert times["together"] > 0, "they ran one after the other"
+    print(f"\ntwo tunings at once for {times['together']:.0f} s of {times['whole']:.0f} s")
+    for name in "prefect", "mlflow":
+        assert not re.search(r"deadlock|database is locked|could not serialize", team.log(name))
 
 
 def _load(team: Team) -> tuple[list[str], list[Any]]:
@@ -279,48 +134,46 @@ def _load(team: Team) -> tuple[list[str], list[Any]]:
 
 
 def test_nothing_is_lost_under_load(team: Team) -> None:
-    request = urllib.request.Request(
-        f"{team.mlflow}/api/2.0/mlflow/experiments/create", json.dumps({"name": "load"}).encode(),
-        team.login | {"Content-Type": "application/json"},
-    )  # fmt: skip
-    urllib.request.urlopen(request, timeout=ANSWER_SECONDS).close()
+    with team.client("mlflow", team.ada) as client:
+        made = client.post("/api/2.0/mlflow/experiments/create", json={"name": "load"})
+    assert made.status_code == 200
     runs, counted = _load(team)
     assert counted == [TASKS] * PROCESSES * FLOWS
     wanted = PROCESSES * FLOWS * TASKS
     query = (
-        "SELECT count(*), extract(epoch FROM max(t.end_time) - min(t.start_time)) FROM task_run t "
+        "SELECT count(*) AS tasks, extract(epoch FROM max(t.end_time) - min(t.start_time)) "
+        "AS seconds FROM task_run t "
         "JOIN flow_run r ON r.id = t.flow_run_id JOIN flow f ON f.id = r.flow_id "
         "WHERE f.name = 'load' AND t.state_type = 'COMPLETED'"
     )
-    eventually("all tasks on record", lambda: team.rows("prefect", query)[0][0] == wanted)
-    ((_, seconds),) = team.rows("prefect", query)
+    eventually("all tasks on record", lambda: team.rows("prefect", query)[0]["tasks"] == wanted)
+    (found,) = team.rows("prefect", query)
     for run in runs:
         assert _mlflow_run(team, run) == ("FINISHED", TASKS)
     print(
         f"\n{PROCESSES * FLOWS} flows at once, {wanted} tasks with a metric each: "
-        f"{wanted / float(seconds):.0f} tasks/s, none lost"
+        f"{wanted / found['seconds']:.0f} tasks/s, none lost"
     )
 
 
 def test_a_killed_postgresql_comes_back_and_the_runs_end_well(team: Team) -> None:
     assert team.deployments, "needs the deployments of the test before"
-    undisturbed = {tuner: _trials(team, tuner) for tuner in team.deployments}
+    undisturbed = {tuner: _results(team, tuner) for tuner in team.deployments}
+    worker = team.state / "worker"
     for tuner in team.deployments:
-        shutil.rmtree(team.folder / "tuned" / tuner)
-    shutil.rmtree(team.folder / "home" / "cache")  # else they would have nothing to do
+        shutil.rmtree(worker / "tuned" / tuner)
+    shutil.rmtree(worker / "home" / "cache")  # else they would have nothing to do
     runs = _run_all(team, team.deployments)
-    stores = [team.folder / "tuned" / tuner / "trials.sqlite" for tuner in runs]
-    eventually("first trials", lambda: all(path.exists() for path in stores))
-    postmaster = team.folder / "postgresql" / "postmaster.pid"
-    killed = int(postmaster.read_text().split()[0])
-    os.kill(killed, signal.SIGKILL)
+    eventually("first rounds", lambda: sum(_tasks(team, runs).values()) >= 8)
+    version, data = _cluster()
+    os.kill(int((data / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
     since = time.monotonic()
-    eventually("PostgreSQL", lambda: _answers(team))
+    eventually("the end of PostgreSQL", lambda: not _answers(team))
+    eventually("PostgreSQL", lambda: _is_started(team, version))
     print(f"\nPostgreSQL was away for {time.monotonic() - since:.1f} s")
-    assert int(postmaster.read_text().split()[0]) != killed
     assert not _ended(team, runs), "they had ended before"
     _complete(team, runs)
-    assert {tuner: _trials(team, tuner) for tuner in runs} == undisturbed
+    assert {tuner: _results(team, tuner) for tuner in runs} == undisturbed
     tasks = _tasks(team, runs)
     ended = tasks.pop("COMPLETED")
     # Prefect's server may lose what it heard of a task's end while it could not write it down.
@@ -329,8 +182,17 @@ def test_a_killed_postgresql_comes_back_and_the_runs_end_well(team: Team) -> Non
     print(f"both runs ended well, the ends of {ended} of {every} tasks on record")
 
 
-def _trials(team: Team, tuner: str) -> Any:
-    return tables(team.folder / "tuned" / tuner)
+def _results(team: Team, tuner: str) -> list[Any]:
+    """The schedules that a run found, with their cycles."""
+    keys = ("id", "tuned_cycles", "knobs")
+    return [[row.get(key) for key in keys] for row in _summary(team, tuner)["workloads"]]
+
+
+def _cluster() -> tuple[str, Path]:
+    """PostgreSQL's version and the folder of the tests' databases."""
+    listed = subprocess.run(["pg_lsclusters", "-h"], capture_output=True, text=True, check=True)
+    (line,) = [line for line in listed.stdout.splitlines() if f" {CLUSTER} " in line]
+    return line.split()[0], Path(line.split()[5])
 
 
 def _tasks(team: Team, runs: Mapping[str, str]) -> dict[str, int]:
@@ -338,16 +200,21 @@ def _tasks(team: Team, runs: Mapping[str, str]) -> dict[str, int]:
     listed = ", ".join(repr(run) for run in runs.values())
     found = team.rows(
         "prefect",
-        "SELECT t.state_type::text, count(*) FROM task_run t "
+        "SELECT t.state_type::text AS state, count(*) AS tasks FROM task_run t "
         "JOIN flow_run r ON r.id = t.flow_run_id "
         f"LEFT JOIN task_run p ON p.id = r.parent_task_run_id WHERE r.id IN ({listed}) "
         f"OR p.flow_run_id IN ({listed}) GROUP BY 1",
     )
-    return dict(found)
+    return {row["state"]: row["tasks"] for row in found}
+
+
+def _is_started(team: Team, version: str) -> bool:
+    """Start PostgreSQL as systemd or an administrator does: again, while the killed process is not
+    yet gone."""
+    command = ["pg_ctlcluster", version, CLUSTER, "start"]
+    subprocess.run(command, cwd="/", check=False, capture_output=True)
+    return _answers(team)
 
 
 def _answers(team: Team) -> bool:
-    try:
-        return bool(team.rows("prefect", "SELECT 1"))
-    except psycopg2.OperationalError:
-        return False
+    return team.psql("postgres", "SELECT 1").returncode == 0

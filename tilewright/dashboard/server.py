@@ -1,6 +1,6 @@
-"""Serves the page, and what it asks for, behind the login of the other servers.
+"""Serves the page, and what it asks for, behind the login of the workspace.
 
-Run as `python -m tilewright.dashboard.server DESCRIPTOR HOST FOLDER`, this module is that server;
+Run as `python -m tilewright.dashboard.server DESCRIPTOR FOLDER`, this module is that server;
 `FOLDER` is where output directories are looked for.
 """
 
@@ -22,9 +22,9 @@ from starlette.routing import Route
 from tilewright.dashboard.answers import Answer, answer_or_error, curves, knobs, list_runs
 from tilewright.dashboard.listing import KnownRuns
 from tilewright.services.credentials import Credentials
+from tilewright.services.guard import Guard
 from tilewright.services.mlflow_server import mlflow_login
 from tilewright.services.workspace import current_workspace
-from tilewright.services.workspace_login import guarded
 
 PAGE = Path(__file__).parent / "page"
 FILES = {
@@ -76,7 +76,7 @@ def application(known: KnownRuns) -> Starlette:
     )
 
 
-def _serve(descriptor: int, host: str, folder: str) -> None:
+def _serve(descriptor: int, folder: str) -> None:
     credentials = Credentials.inherited()
     workspace = current_workspace()
     os.environ |= mlflow_login(workspace)
@@ -85,14 +85,11 @@ def _serve(descriptor: int, host: str, folder: str) -> None:
     reading = threading.Thread(target=answer_or_error, args=[lambda: list_runs(known)])
     reading.daemon = True
     reading.start()
-    listener = socket.socket(fileno=descriptor)
-    port = listener.getsockname()[1]
     config = uvicorn.Config(
-        guarded(application(known), credentials, host, port),
-        log_level="warning", access_log=False, proxy_headers=False,
-        timeout_graceful_shutdown=2,
+        Guard(application(known), credentials), log_level="warning", access_log=False,
+        proxy_headers=False, timeout_graceful_shutdown=2,
     )  # fmt: skip
-    uvicorn.Server(config).run(sockets=[listener])
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
 
 
 if __name__ == "__main__":

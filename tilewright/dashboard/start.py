@@ -28,8 +28,7 @@ def start_dashboard(
         return start(
             "start page's",
             [
-                sys.executable, "-m", "tilewright.dashboard.server", str(descriptor), host,
-                str(folder),
+                sys.executable, "-m", "tilewright.dashboard.server", str(descriptor), str(folder),
             ],
             health=reachable(f"http://{host}:{port}/health"),
             log=workspace.root / "mlflow" / "dashboard.log",

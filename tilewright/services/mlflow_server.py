@@ -1,7 +1,7 @@
 """Runs the MLflow server behind `tilewright ui`.
 
-Run as `python -m tilewright.services.mlflow_server DESCRIPTOR HOST DATABASE ARTIFACTS`, this module
-is that server: MLflow's own application, behind the same guard as Prefect's.
+Run as `python -m tilewright.services.mlflow_server DESCRIPTOR DATABASE ARTIFACTS`, this module is
+that server: MLflow's own application behind `guard.Guard`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,15 @@ from collections.abc import Mapping
 from typing import NotRequired, TypedDict, cast
 from urllib.parse import quote
 
-from tilewright.services.addresses import DEFAULT_PORTS, MLFLOW, is_local, reachable
-from tilewright.services.credentials import USER, Credentials
+from tilewright.services.addresses import (
+    ANY_INTERFACE,
+    DEFAULT_PORTS,
+    LOCAL,
+    MLFLOW,
+    is_local,
+    reachable,
+)
+from tilewright.services.credentials import USER, Credentials, opens_local_server
 from tilewright.services.secret_file import workspace_secret
 from tilewright.services.server_process import ServerProcess, listening_socket, start
 from tilewright.services.urls import runs_url
@@ -43,15 +50,27 @@ def start_mlflow_server(
         return start(
             "MLflow",
             [
-                sys.executable, "-m", "tilewright.services.mlflow_server", str(descriptor), host,
+                sys.executable, "-m", "tilewright.services.mlflow_server", str(descriptor),
                 workspace.mlflow_address, workspace.mlflow_artifacts.as_uri(),
             ],
             health=reachable(f"http://{host}:{port}/health"),
             log=workspace.root / "mlflow" / "server.log",
-            environment=credentials.environment,
+            environment=credentials.environment | _security(host, port),
             descriptors=[descriptor],
             headers=credentials.headers,
         )  # fmt: skip
+
+
+def _security(host: str, port: int) -> dict[str, str]:
+    """Return MLflow's settings for the host names and origins that it accepts."""
+    names = [host, "localhost"]
+    if host not in LOCAL or host == ANY_INTERFACE:
+        # addresses of local networks: the page may be opened by any address of this machine
+        names += [socket.gethostname(), socket.getfqdn(), "192.168.*", "10.*", "172.*"]
+    return {
+        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(f"{name},{name}:{port}" for name in names),
+        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{name}:{port}" for name in names),
+    }
 
 
 def mlflow_login(workspace: Workspace) -> dict[str, str]:
@@ -62,7 +81,7 @@ def mlflow_login(workspace: Workspace) -> dict[str, str]:
     if not is_local(named) or any(map(os.environ.get, (USERNAME, "MLFLOW_TRACKING_TOKEN"))):
         return {}
     credentials = Credentials(workspace_secret(workspace))
-    if not credentials.proven_by(f"{named}/health"):
+    if not opens_local_server(f"{named}/health", credentials):
         return {}
     return {USERNAME: USER, "MLFLOW_TRACKING_PASSWORD": credentials.secret}
 
@@ -110,7 +129,7 @@ def _experiment(pages: str, headers: Mapping[str, str]) -> _Experiment | None:
 # -- the server --------------------------------------------------------------------------------
 
 
-def _serve(descriptor: int, host: str, database: str, artifacts: str) -> None:
+def _serve(descriptor: int, database: str, artifacts: str) -> None:
     """What `mlflow server` does, on a socket that is open already."""
     credentials = Credentials.inherited()
     os.environ.update({
@@ -121,24 +140,20 @@ def _serve(descriptor: int, host: str, database: str, artifacts: str) -> None:
         "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
         "_MLFLOW_SGI_NAME": "uvicorn",
         "_MLFLOW_IN_JOB_EXECUTOR": "false",
-        # the guard knows the names of this server, MLflow guesses
-        "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "true",
     })  # fmt: skip
 
     import uvicorn
     from mlflow.server.fastapi_app import app
     from mlflow.server.handlers import initialize_backend_stores
 
-    from tilewright.services.workspace_login import guarded
+    from tilewright.services.guard import Guard
 
     initialize_backend_stores(database, database, artifacts)
-    listener = socket.socket(fileno=descriptor)
     config = uvicorn.Config(
-        guarded(app, credentials, host, listener.getsockname()[1]),
-        log_level="warning", access_log=False, proxy_headers=False,
+        Guard(app, credentials), log_level="warning", access_log=False, proxy_headers=False,
         timeout_graceful_shutdown=2,
     )  # fmt: skip
-    uvicorn.Server(config).run(sockets=[listener])
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
 
 
 if __name__ == "__main__":

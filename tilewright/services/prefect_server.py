@@ -4,13 +4,12 @@ Prefect's own ephemeral server takes seconds to answer and is started only when 
 for it. Here it starts at once, while the command reads its input, with a database that set-up has
 migrated already, and ends with the command.
 
-Run as `python -m tilewright.services.prefect_server DESCRIPTOR HOST`, this module is that server.
+Run as `python -m tilewright.services.prefect_server DESCRIPTOR`, this module is that server.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import sqlite3
@@ -24,13 +23,12 @@ from typing import TYPE_CHECKING
 
 from tilewright.core.files import as_object, as_text, providing, read_json_file, write_atomically
 from tilewright.core.gc_tuning import collect_beside
-from tilewright.services.addresses import DEFAULT_PORTS, PREFECT, is_local, reachable, remember
-from tilewright.services.credentials import Credentials
+from tilewright.services.addresses import DEFAULT_PORTS, PREFECT, reachable, remember
+from tilewright.services.credentials import Credentials, opens_local_server
 from tilewright.services.secret_file import workspace_secret
 from tilewright.services.server_process import (
     LOOPBACK,
     ServerProcess,
-    answers,
     listening_socket,
     start,
 )
@@ -49,7 +47,7 @@ class Login:
 
     @property
     def settings(self) -> dict[str, str]:
-        """For the environment of Prefect's clients."""
+        """Environment variables for Prefect's clients."""
         return {
             "PREFECT_API_URL": self.api_url,
             "PREFECT_API_AUTH_STRING": self.credentials.login,
@@ -100,12 +98,17 @@ def _start(
         descriptor = listener.fileno()
         process = start(
             "Prefect",
-            [sys.executable, "-m", "tilewright.services.prefect_server", str(descriptor), host]
+            [sys.executable, "-m", "tilewright.services.prefect_server", str(descriptor)]
             + ["--interface"] * interface,
-            health=f"{api_url}/health",
+            health=_guarded_route(api_url),
             log=workspace.server_log,
-            # the pages ask where they come from, under whatever name that is
-            environment={"PREFECT_UI_API_URL": "/api", **login.settings, **credentials.environment},
+            environment={
+                "PREFECT_SERVER_API_AUTH_STRING": credentials.login,
+                "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": api_url.removesuffix("/api"),
+                # pages send requests to the host that they came from, under whatever name that is
+                "PREFECT_UI_API_URL": "/api",
+                **login.settings,
+            },
             descriptors=[descriptor],
             headers=credentials.headers,
         )
@@ -137,15 +140,21 @@ def announced(workspace: Workspace) -> Login | None:
 
 
 def login_at(api_url: str, workspace: Workspace) -> Login | None:
-    """What opens the server there, if it is one of this workspace's and up. Nobody else's is told.
-    Raises `SecretError` or `WorkspaceError`."""
-    if not is_local(api_url):
-        return None
-    health = f"{api_url.rstrip('/')}/health"
+    """Return the login for a server of this workspace. None if the server is down or is not one of
+    this workspace. The secret is sent only to a process of the current user that asks for a login.
+
+    Raises:
+        SecretError: the file of the secret is not private.
+        WorkspaceError: the secret cannot be stored.
+    """
     credentials = Credentials(workspace_secret(workspace))
-    if not credentials.proven_by(health) or not answers(health, credentials.headers):
-        return None
-    return Login(api_url, credentials)
+    opens = opens_local_server(_guarded_route(api_url), credentials)
+    return Login(api_url, credentials) if opens else None
+
+
+def _guarded_route(api_url: str) -> str:
+    """Return an address that answers only with a login; `/health` answers to everybody."""
+    return f"{api_url.rstrip('/')}/version"
 
 
 def _announced_address(workspace: Workspace) -> str | None:
@@ -203,28 +212,21 @@ class RetrySoon:
         await self.app(scope, receive, send_with_hint)
 
 
-def _serve(descriptor: int, host: str, *, interface: bool) -> None:
-    credentials = Credentials.inherited()
-    # the guard asks; Prefect would ask once more, and by settings for another server
-    os.environ.pop("PREFECT_SERVER_API_AUTH_STRING", None)
-
+def _serve(descriptor: int, *, interface: bool) -> None:
     import uvicorn
     from prefect.server.api.server import create_app
 
-    from tilewright.services.workspace_login import guarded
+    from tilewright.services.guard import OwnServerOnly
 
-    listener = socket.socket(fileno=descriptor)
     app = create_app(ephemeral=not interface, final=True)
     app.add_middleware(RetrySoon)
-    port = listener.getsockname()[1]
     config = uvicorn.Config(
-        guarded(app, credentials, host, port, sockets_log_in=True),
-        log_level="error", access_log=False, proxy_headers=False, lifespan="on",
+        OwnServerOnly(app), log_level="error", access_log=False, proxy_headers=False, lifespan="on",
         timeout_graceful_shutdown=2,
     )  # fmt: skip
     collect_beside()
-    uvicorn.Server(config).run(sockets=[listener])
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]), sys.argv[2], interface="--interface" in sys.argv)
+    _serve(int(sys.argv[1]), interface="--interface" in sys.argv)

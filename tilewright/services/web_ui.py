@@ -25,10 +25,17 @@ POLL_SECONDS = 0.2
 
 
 class ServiceUrls(dict[str, str]):
-    """Where the pages are, by name, as links that log a browser in."""
+    """Addresses of the pages by name.
 
-    def __init__(self, values: dict[str, str], servers: list[ServerProcess]) -> None:
+    The links to the start page and to MLflow log a browser in. Prefect's pages ask each browser
+    once for `prefect_password`.
+    """
+
+    def __init__(
+        self, values: dict[str, str], servers: list[ServerProcess], prefect_password: str
+    ) -> None:
         super().__init__(values)
+        self.prefect_password = prefect_password
         self._servers = servers
 
     def wait(self) -> None:
@@ -52,7 +59,7 @@ def show_pages(
     """All three servers, up; `tell` hears how long that takes. A `KeyboardInterrupt` ends the block
     quietly, and the servers with it."""
     workspace = use_workspace()
-    credentials = Credentials.of(workspace)  # for all: one click opens the three
+    credentials = Credentials.of(workspace)
     with ExitStack() as stack:
         prefect = start_prefect_pages(workspace, host, ports[PREFECT], credentials)
         stack.callback(prefect.process.stop)
@@ -68,11 +75,11 @@ def show_pages(
             start = runs.health.removesuffix("/health")
             others = {MLFLOW: mlflow_pages(mlflow), RUNS: start}
             stack.enter_context(announcing(workspace, prefect, **others))
-            addresses = {
-                "Runs": start, "Prefect": prefect.pages, "MLflow": mlflow_runs_page(mlflow),
+            links = {
+                "Runs": credentials.link(start), "Prefect": prefect.pages,
+                "MLflow": credentials.link(mlflow_runs_page(mlflow)),
             }  # fmt: skip
-            links = {name: credentials.link(address) for name, address in addresses.items()}
-            yield ServiceUrls(links, servers)
+            yield ServiceUrls(links, servers, credentials.login)
         except KeyboardInterrupt:
             return
 

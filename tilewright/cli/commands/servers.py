@@ -64,6 +64,7 @@ def ui(
     with show_pages(host, ports, start, tell) as addresses:
         for name, address in addresses.items():
             typer.echo(f"{name:8} {address}")
+        typer.echo(f"Prefect asks a browser once for a password: {addresses.prefect_password}")
         typer.echo("Ctrl-C stops all three.")
         addresses.wait()
 
