@@ -48,7 +48,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.tuning.network:source_digest",
     ),
     "this command, or a child of it, has just made the file, in a folder of its own": (
-        "tilewright.core.files:providing", "tilewright.flows.shared_worker:work",
+        "tilewright.core.files:providing",
         "tilewright.models.transfer.trees:TransferXGBoost._packed",
         "tilewright.models.transfer.validity:Chance.packed",
         "tilewright.networks.artifact.build:_library",
@@ -76,6 +76,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.tuning.run_metadata:origin_of",
     ),
     "it copies bytes, whatever they are": (
+        "tilewright.evaluation.compare.job_runner:_call",
         "tilewright.services.confined_artifacts:ConfinedArtifacts._download_file",
         "tilewright.services.confined_artifacts:ConfinedArtifacts.log_artifact",
     ),

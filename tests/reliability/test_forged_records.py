@@ -267,19 +267,6 @@ def test_a_forged_winner_is_timed_again_and_set_aside(
     assert all(row["timed_again"] >= 1 for row in rows)
 
 
-@pytest.mark.slow(seconds=0.5)
-def test_a_forged_winner_of_processes_that_share_a_run_is_set_aside(tmp_path: Path) -> None:
-    run = RUN | {"model": "", "workload": str(WORK), "workers": 2, "out": str(tmp_path / "out")}
-    honest = tune_bare(**run)["workloads"][0]
-    was = _forge(tmp_path / "out", {"cycles": 1}, "slowest")
-    heard: list[Event] = []
-    again = tune_options(tuning.parse_options(**run), heard.append)["workloads"][0]
-    assert len([event for event in heard if isinstance(event, Note)]) == 1
-    for name in ("tuned_cycles", "trials", "invalid_trials"):
-        assert again[name] == honest[name]
-    assert was in read(tmp_path / "out" / "ledger.jsonl").records
-
-
 def test_a_run_that_holds_is_timed_once_more_and_says_nothing(
     finished: Path, tmp_path: Path
 ) -> None:

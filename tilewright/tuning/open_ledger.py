@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilewright.search import Ledger, Record, RunKey, Setting, SharedRecord, SoloRecord
+from tilewright.search import Ledger, Record, RunKey, Setting, SoloRecord
 from tilewright.search.file_lock import Lease, LeaseHeld, lease_of
 from tilewright.tuning.events import Listener, Note
 from tilewright.tuning.options import TuningOptions
@@ -51,15 +51,10 @@ def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[FolderT
                 ledger.clear()
             for problem in ledger.problems:
                 emit(Note(problem))
-            if options.workers == 1:
-                yield FolderTrials(
-                    lambda study, setting: SoloRecord(setting, ledger.run(study.ledger_key)),
-                    ledger.arrange,
-                )
-                return
-        yield FolderTrials(
-            lambda study, setting: SharedRecord(setting, path, study.ledger_key), lambda keys: None
-        )
+            yield FolderTrials(
+                lambda study, setting: SoloRecord(setting, ledger.run(study.ledger_key)),
+                ledger.arrange,
+            )
 
 
 @contextmanager
