@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 else:
     distributed = lazy_module("distributed")
 
+REFERENCE = "reference.json"
+"""Describes the layers of recorded tables, which lie beside it."""
+
 
 def run_jobs(
     plan: ComparisonPlan, jobs: Sequence[ComparisonJob], cluster: str = ""
@@ -86,7 +89,9 @@ def _call(plan: ComparisonPlan, job: ComparisonJob) -> tuple[str, dict[str, Any]
         file = ground_truth_path(_made(bed.target, bed.space), workload, bed.folder)
     else:
         raise TilewrightError(f"{type(bed).__name__} cannot be sent to a cluster; leave it out")
-    return version("tilewright"), about, {file.name: file.read_bytes()}
+    files = [file, file.with_name(REFERENCE)] if isinstance(bed, RecordedTestBed) else [file]
+    about["table"] = file.name
+    return version("tilewright"), about, {each.name: each.read_bytes() for each in files}
 
 
 @lru_cache(maxsize=4)
@@ -109,7 +114,7 @@ def run_job_remotely(
     Args:
         command: the version of Tilewright that the command runs.
         about: the run: test bed, workload, tuner, seed and budget.
-        files: the file of the workload's table, by its name.
+        files: the file of the workload's table, and of a recorded table its reference, by name.
 
     Returns:
         The fields of a `TunerRun`; text if this worker cannot do the work of that command.
@@ -120,7 +125,7 @@ def run_job_remotely(
         workload = Workload.from_json(written)
         folder = _scratch(files)
         named: Named = ((name, workload),)
-        bed: TestBed = RecordedTestBed(tuple(folder / file for file in files), named)
+        bed: TestBed = RecordedTestBed((folder / about["table"],), named)
         if about["recipe"] is not None:
             recipe = json.dumps(about["recipe"], sort_keys=True)
             bed = _SentTestBed(

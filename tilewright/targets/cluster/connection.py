@@ -463,7 +463,7 @@ def _unreachable(address: str, error: BaseException) -> str:
         causes.append(_one_line(at))
         at = at.__cause__ or at.__context__  # type: ignore[assignment]
     said = "; ".join(dict.fromkeys(causes))
-    if re.search(r"certificate|SSL|TLS|alert", said.replace("tls://", "")):
+    if re.search(r"certificate|SSLError|\[SSL", said):
         return (
             f"the scheduler at {address} and this command do not accept each other's certificates "
             f"({said}): give both the keys of one cluster ({KEYS_STEP})"
