@@ -176,6 +176,7 @@ def test_a_worker_beside_a_board_may_be_started_again(
         trials = pd.read_parquet(tmp_path / "out" / "trials.parquet")
         assert trials["status"].tolist() == ["valid"] * 24
         assert trials["config"].map(tuple).nunique() == 24
+        boards.cluster.kill("board-third")
         del boards.boards["third"]
 
 
@@ -234,7 +235,7 @@ def test_two_boards_of_one_name_are_refused(boards: Boards) -> None:
         str(boards.driver), "--reset", board.reset_command, more=board.environment,
     )  # fmt: skip
     assert process.wait(60) == 2
-    assert "the worker of board:fast cannot work for tls://" in cluster.said("twin")
+    assert "has a worker that offers board:fast already" in cluster.said("twin")
     assert "Traceback" not in cluster.said("twin")
 
 

@@ -23,6 +23,7 @@ from tilewright.targets.cluster import ClusterError
 from tilewright.targets.cluster.connection import (
     BOARD,
     BOARD_RESOURCE,
+    causes_of,
     check_scheduler_address,
     connect,
     dask_security,
@@ -108,6 +109,7 @@ def serve_board(
             worker = distributed.Worker(
                 address, nthreads=1, name=BOARD + name, security=security, host=host,
                 port=port, resources={BOARD_RESOURCE: 1, BOARD + name: 1}, memory_limit=0,
+                local_directory=str(bench.folder),  # goes with the bench
                 dashboard_address=f"{host}:0", dashboard=False,
             )  # fmt: skip
             async with worker:
@@ -126,5 +128,10 @@ def serve_board(
     with suppress(KeyboardInterrupt):
         while thread.is_alive():
             thread.join(0.2)
-        said = " ".join(str(ended[0]).split()) if ended else "it ended"
+        said = causes_of(ended[0]) if ended else "it ended"
+        if "name taken" in said:
+            raise ClusterError(
+                f"{address} has a worker that offers {BOARD}{name} already; give each board a name "
+                "of its own"
+            )
         raise ClusterError(f"the worker of {BOARD}{name} cannot work for {address}: {said}")

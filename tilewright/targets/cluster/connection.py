@@ -458,11 +458,7 @@ def _threads(worker: Mapping[str, Any]) -> int:
 
 def _unreachable(address: str, error: BaseException) -> str:
     """Return the sentence for a connection that failed."""
-    causes, at = list[str](), error
-    while at is not None:
-        causes.append(_one_line(at))
-        at = at.__cause__ or at.__context__  # type: ignore[assignment]
-    said = "; ".join(dict.fromkeys(causes))
+    said = causes_of(error)
     if re.search(r"certificate|SSLError|\[SSL", said):
         return (
             f"the scheduler at {address} and this command do not accept each other's certificates "
@@ -472,6 +468,16 @@ def _unreachable(address: str, error: BaseException) -> str:
         f"no Dask scheduler answers at {address} within {REACH_SECONDS:g} s ({said}); start one "
         "with 'dask scheduler --protocol tls', and let this machine reach it"
     )
+
+
+def causes_of(error: BaseException) -> str:
+    """Return an error of Dask and the errors that caused it, in one line."""
+    causes = list[str]()
+    at: BaseException | None = error
+    while at is not None:
+        causes.append(_one_line(at))
+        at = at.__cause__ or at.__context__
+    return "; ".join(dict.fromkeys(causes))
 
 
 def _one_line(error: BaseException) -> str:
