@@ -37,6 +37,7 @@ def _commands() -> list[tuple[tuple[str, ...], str]]:
     return [
         ((*TUNE, "--tuner", "ml2tuner", "--trials", "32", "--out", "a"), ""),
         ((*TUNE, "--space", "template", "--trials", "8", "--bare", "--out", "b"), ""),
+        ((*TUNE, "--trials", "8", "--bare", "--out", "c", "--cluster", "local:1"), ""),
         (("diff", "a", "a"), ""),
         (("trials", "a"), ""),
         (("explain", "a", "--samples", "16"), ""),
