@@ -50,6 +50,8 @@ KEYS_STEP = "'tilewright cluster keys DIR' makes keys and prints Dask's settings
 _ADDRESS = re.compile(r"tls://(?:[^\s/@,:]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 _LOCAL = re.compile(r"local:([1-9]\d{0,2})")
 
+_IGNORE_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+"""A program for each process of `local:N`: Ctrl-C reaches the command, which ends them."""
 _NOBODY = "tls://0.0.0.0:1"
 """No worker's address: a call that is restricted to it waits, and an adaptive cluster sees it."""
 _LOST = (TimeoutError, CancelledError, OSError)
@@ -420,7 +422,7 @@ def _start_local(address: str) -> distributed.LocalCluster | None:
                 host="127.0.0.1", protocol="tls",
                 security=distributed.Security.temporary(),  # keys that exist in memory alone
                 dashboard_address="127.0.0.1:0", worker_dashboard_address="127.0.0.1:0",
-                memory_limit=0, silence_logs=logging.CRITICAL,
+                memory_limit=0, preload=[_IGNORE_CTRL_C], silence_logs=logging.CRITICAL,
             )  # fmt: skip
     except Exception as error:
         raise ClusterError(
