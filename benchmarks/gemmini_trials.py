@@ -27,6 +27,7 @@ from tilewright.evaluation.compare.benchmark_suite import EnumeratedTestBed
 from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
 from tilewright.flows.comparison import run_comparison
 from tilewright.search import LocalRunner
+from tilewright.targets.cluster.connection import local_cluster
 from tilewright.targets.workload import parse_workload
 
 EPILOGUE = "bias, >> even 8, min 127, max 0"
@@ -59,7 +60,7 @@ def main(
             test_bed, parse_tuner_configs(tuners), range(seeds), trials, batch, enough=batch
         )
         with comparing(console) as progress:
-            compared = run_comparison(LocalRunner(progress), what, out, jobs)
+            compared = run_comparison(LocalRunner(progress), what, out, local_cluster(jobs))
         share = {name: float(np.mean(test_bed.table(name).status != "valid")) for name in LAYERS}
         redraw = out / "runs.parquet"
         rows_of(compared.results, share).assign(development=False).to_parquet(redraw, index=False)

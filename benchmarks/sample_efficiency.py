@@ -42,6 +42,7 @@ from tilewright.evaluation.compare.plan import GOAL, parse_tuner_configs, plan
 from tilewright.flows.comparison import run_comparison
 from tilewright.reports.compare.report import write_report
 from tilewright.search import LocalRunner
+from tilewright.targets.cluster.connection import local_cluster
 
 TABLES = Path(__file__).parents[1] / "tests" / "data" / "tvm-vta"
 RIVAL, QUICK_RIVAL = "autotvm", "autotvm:plan=16"
@@ -79,7 +80,7 @@ def main(
         drawn = range(first_seed, first_seed + seeds)
         what = plan(test_bed, parse_tuner_configs(tuners), drawn, trials, batch, enough=LOOK)
         with comparing(console) as progress:
-            compared = run_comparison(LocalRunner(progress), what, folder, jobs)
+            compared = run_comparison(LocalRunner(progress), what, folder, local_cluster(jobs))
         write_report(compared, folder)
         console.print(leaderboard_table(compared.leaderboard, console.width))
         share = {name: _invalid_share(test_bed, name) for name, _ in test_bed.workloads}

@@ -34,6 +34,7 @@ from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
 from tilewright.flows.comparison import run_comparison
 from tilewright.search import LocalRunner
 from tilewright.targets import make_target
+from tilewright.targets.cluster.connection import local_cluster
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import Workload, parse_workload
 
@@ -102,7 +103,7 @@ def main(
         bed = EnumeratedTestBed(target, "extended", named(_layers(target, layers, rng)), spaces)
         what = plan(bed, parse_tuner_configs(tuners), range(seeds), TRIALS, BATCH)
         with comparing(console) as progress:
-            done = run_comparison(LocalRunner(progress), what, out / machine, jobs)
+            done = run_comparison(LocalRunner(progress), what, out / machine, local_cluster(jobs))
         found += _judged(machine, bed, done.results)
     console.print(_table(found))
     console.print(_summary(found))

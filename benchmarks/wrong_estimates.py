@@ -31,6 +31,7 @@ from tilewright.search import LocalRunner
 from tilewright.targets import make_target
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Estimates, HasCosts, capability
+from tilewright.targets.cluster.connection import local_cluster
 from tilewright.targets.replay import ReplayTarget
 from tilewright.targets.vta.spec import VtaSpec
 
@@ -80,7 +81,8 @@ def main(
         bed = MisjudgedTestBed(_written(folder, name, changed), "template", layers, folder)
         what = plan(bed, parse_tuner_configs(tuners), range(seeds), max(LOOKS), 8)
         with comparing(console) as progress:
-            results = run_comparison(LocalRunner(progress), what, folder, jobs).results
+            compared = run_comparison(LocalRunner(progress), what, folder, local_cluster(jobs))
+        results = compared.results
         figures[name] = {tuner: _figures(results, k) for k, tuner in enumerate(results.tuners)}
         for k, (tuner, row) in enumerate(figures[name].items()):
             table.add_row(name if k == 0 else "", tuner, *row.values())

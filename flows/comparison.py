@@ -20,24 +20,33 @@ from tilewright.search import LocalRunner
 
 
 def compare_tuners(
-    run: LocalRunner, plan: ComparisonPlan, folder: Path, processes: int = 1, fresh: bool = False
+    run: LocalRunner, plan: ComparisonPlan, folder: Path, cluster: str = "", fresh: bool = False
 ) -> Comparison:
     """Run every tuner of a plan, write the report and the record. Raises as `run_comparison`."""
-    compared = run_comparison(run, plan, folder, processes, fresh)
+    compared = run_comparison(run, plan, folder, cluster, fresh)
     run(write_report, compared, folder)
     run.call(log_comparison, compared, folder)
     return compared
 
 
 def run_comparison(
-    run: LocalRunner, plan: ComparisonPlan, folder: Path, processes: int = 1, fresh: bool = False
+    run: LocalRunner, plan: ComparisonPlan, folder: Path, cluster: str = "", fresh: bool = False
 ) -> Comparison:
     """Measure spaces that are unknown, and run every tuner.
 
-    Runs are kept in `folder` as they finish, and those that are there already are not repeated
-    unless `fresh`. Raises `ComparisonError` if a process dies, `OSError` if the folder cannot be
-    written, and what targets and tuners raise.
+    Args:
+        run: executes the steps.
+        plan: the comparison.
+        folder: keeps runs as they finish.
+        cluster: the Dask cluster whose workers make the runs, as `--cluster` takes it; "" for this
+            process.
+        fresh: whether runs that the folder holds are made again.
+
+    Raises:
+        ClusterError: the cluster cannot be used.
+        OSError: the folder cannot be written.
+        TilewrightError: an error of a target or a tuner.
     """
     run(enumerate_spaces, plan, run.emit)
-    runs = run(run_tuners, plan, folder, processes, fresh, run.emit)
+    runs = run(run_tuners, plan, folder, cluster, fresh, run.emit)
     return run(judge_runs, plan, runs).value

@@ -13,6 +13,7 @@ from tilewright.flows.comparison import compare_tuners as run_compare
 from tilewright.flows.flat_parameters import flat, named
 from tilewright.flows.parameters import CompareForm, confined
 from tilewright.services.workspace import use_workspace
+from tilewright.targets.cluster.connection import local_cluster
 from tilewright.tasks.comparison import ComparisonRunner
 from tilewright.tuning.output_dir import check_folder
 
@@ -43,5 +44,5 @@ def compare_tuners(options: CompareForm) -> str:
     what = plan(test_bed, configs, seeds, options.trials, options.batch)
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         run = ComparisonRunner(options.rivals)
-        compared = run_compare(run, what, out, options.jobs, options.fresh)
+        compared = run_compare(run, what, out, local_cluster(options.jobs), options.fresh)
     return compared.leaderboard[0].tuner

@@ -1,10 +1,13 @@
 """Builds a dataset, as consecutive steps: stores a plan, measures missing parts, writes the index.
 
 make_plan → measure_part, a file of rows after the other → log_dataset
+
+On a cluster, workers measure parts, and `receive_part` takes the place of `measure_part`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -16,21 +19,36 @@ from tilewright.evaluation.datasets.build import (
     kept_plan,
     log_dataset,
     measure_part,
+    measure_parts_on,
     part_record,
+    receive_part,
     rows_done,
     store_plan,
 )
 from tilewright.evaluation.datasets.metadata import DatasetMetadata
-from tilewright.evaluation.datasets.plan import DatasetOptions, make_plan
+from tilewright.evaluation.datasets.plan import DatasetOptions, DatasetPlan, PlanPart, make_plan
+from tilewright.evaluation.datasets.rows import Progress
 from tilewright.search import LocalRunner
 from tilewright.tuning.open_trials import alone
 
 
-def build_dataset(run: LocalRunner, folder: Path, options: DatasetOptions) -> DatasetMetadata:
+def build_dataset(
+    run: LocalRunner, folder: Path, options: DatasetOptions, cluster: str = ""
+) -> DatasetMetadata:
     """Make what the folder lacks of the dataset; what is there stays as it is, byte for byte.
 
-    Raises `DatasetError` for a folder that holds another dataset, or a build begun with another
-    version of this program, `RunInUse` if another command builds there, and `OSError`.
+    Args:
+        run: executes the steps.
+        folder: the folder of the dataset.
+        options: what the dataset is to hold.
+        cluster: the Dask cluster whose workers measure the rows, as `--cluster` takes it; "" for
+            this process. The rows are the same.
+
+    Raises:
+        DatasetError: the folder holds another dataset, or a build that another version began.
+        RunInUse: another command builds there.
+        ClusterError: the cluster cannot be used.
+        OSError: a file cannot be written.
     """
     with alone(folder):
         plan = kept_plan(folder, options)
@@ -40,10 +58,22 @@ def build_dataset(run: LocalRunner, folder: Path, options: DatasetOptions) -> Da
         parts = {part: kept_part(folder, plan, part, finished) for part in plan.parts}
         kept = sum(part.rows for part, found in parts.items() if found is not None)
         run.emit(PlannedFile(plan.rows, len(plan.hardware), len(plan.workloads), kept))
-        for part, found in parts.items():
-            if found is None:
-                data = run(measure_part, plan, part, partial(rows_done, run.emit)).value
-                write_atomically(folder / plan.path(part), data)
-                parts[part] = part_record(plan, part, data)
+        missing = [part for part, found in parts.items() if found is None]
+        tell = partial(rows_done, run.emit)
+        for part, data in _measured(run, plan, missing, tell, cluster):
+            write_atomically(folder / plan.path(part), data)
+            parts[part] = part_record(plan, part, data)
         held = [found for found in parts.values() if found is not None]
         return run.call(log_dataset, folder, plan, held)
+
+
+def _measured(
+    run: LocalRunner, plan: DatasetPlan, missing: list[PlanPart], tell: Progress, cluster: str
+) -> Iterator[tuple[PlanPart, bytes]]:
+    """Yield parts with their files, here in the order of the plan, on a cluster as they finish."""
+    if not cluster:
+        for part in missing:
+            yield part, run(measure_part, plan, part, tell).value
+    else:
+        for part, data in measure_parts_on(cluster, plan, missing):
+            yield part, run(receive_part, plan, part, data, tell).value

@@ -19,14 +19,16 @@ from tilewright.tasks.dataset import DatasetRunner, say_built
 from tilewright.tuning.output_dir import check_folder
 
 
-def dataset_flow(listen: Listener = ignore) -> Flow[[DatasetOptions, str], DatasetMetadata]:
-    """The flow, with somebody who hears how far it is."""
+def dataset_flow(
+    listen: Listener = ignore, cluster: str = ""
+) -> Flow[[DatasetOptions, str], DatasetMetadata]:
+    """Return the flow, with a listener for its progress and the cluster that measures the rows."""
 
     @flow(name="build_dataset", flow_run_name="{options.rows} rows to {out}", persist_result=False)
     def build_dataset(options: DatasetOptions, out: str) -> DatasetMetadata:
         """Build what the folder `out` lacks of a dataset; returns what `dataset.json` holds."""
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-            return build_folder(DatasetRunner(listen), Path(out), options)
+            return build_folder(DatasetRunner(listen), Path(out), options, cluster)
 
     return build_dataset
 

@@ -7,7 +7,8 @@
 
 `run(step, …)` performs a step. `search.runner.LocalRunner` calls it here and now; the runners of
 `tasks.runner` make a Prefect task of it, look into the cache, and log to MLflow. `--bare`, the
-library call, the Prefect flow and each process of a shared run execute these lines.
+library call and the Prefect flow execute these lines. On a cluster, the target sends its batches to
+workers.
 
 A round first trains on the trials of earlier rounds, so nothing is trained after the last round.
 """
@@ -100,7 +101,6 @@ from tilewright.tuning.verification import (
     verify_schedule,
     wrong_winners,
 )
-from tilewright.tuning.worker_processes import worker_pool
 from tilewright.tuning.workload_job import WorkloadJob
 
 MOST_AT_A_TIME = 64
@@ -182,8 +182,7 @@ def tune_workloads(
         rules,
     )
     trials.add_runs([task.store_key for task, _ in starts])
-    with worker_pool(options, starts, trials.store, run.emit):
-        tuned = scheduler.run()
+    tuned = scheduler.run()
     return tuned, scheduler.outcome
 
 

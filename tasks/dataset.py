@@ -13,7 +13,7 @@ from typing import Any
 
 from prefect.artifacts import create_markdown_artifact
 
-from tilewright.evaluation.datasets.build import measure_part
+from tilewright.evaluation.datasets.build import measure_part, receive_part
 from tilewright.evaluation.datasets.metadata import DatasetMetadata
 from tilewright.evaluation.datasets.plan import make_plan
 from tilewright.reports.datasets import dataset_line
@@ -29,6 +29,7 @@ class DatasetRunner(TrackedRunner):
         own: dict[Step, Step] = {
             make_plan: as_task(make_plan, "plan of {options.rows} rows"),
             measure_part: as_task(measure_part, _part_title),
+            receive_part: as_task(receive_part, _part_title),
         }
         super().__init__(emit, own)
 

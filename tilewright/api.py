@@ -134,14 +134,17 @@ def compare(
     batch: int = 8,
     out: str | Path = "compared",
     processes: int = 1,
+    cluster: str = "",
     max_waste: float | None = None,
     fresh: bool = False,
 ) -> Comparison:
     """Compare tuners with the optimum of enumerated spaces, and write a report to the folder `out`.
 
     `tuners` and `seeds` are written as for `tilewright compare`: `"default,random"`, `"0-4"`. Every
-    tuner gets the same workloads, trials and seeds. Raises `PlanError`, `SelectionError`,
-    `UnknownName`, `ComparisonError`, and what reading the network raises.
+    tuner gets the same workloads, trials and seeds. `cluster` is the Dask cluster that makes the
+    runs, `tls://HOST:PORT` of its scheduler; `processes=N` is short for `cluster="local:N"`. Raises
+    `PlanError`, `SelectionError`, `UnknownName`, `ClusterError`, and what reading the network
+    raises.
 
     >>> compared = tilewright.compare(
     ...     tuners="default,random", workloads=["dense:n=1,c=64,o=64"], trials=8, seeds="0-1",
@@ -153,6 +156,7 @@ def compare(
     from tilewright.evaluation.compare.plan import parse_seeds, parse_tuner_configs, plan
     from tilewright.evaluation.compare.workload_selection import enumerated
     from tilewright.flows.comparison import compare_tuners
+    from tilewright.targets.cluster.connection import check_address, local_cluster
     from tilewright.tuning.options import DEFAULTS
     from tilewright.tuning.output_dir import check_folder
 
@@ -162,7 +166,10 @@ def compare(
     waste = DEFAULTS.max_waste if max_waste is None else max_waste
     test_bed, _ = enumerated(network, workloads, target, space, False, waste, folder / "spaces")
     what = plan(test_bed, configs, numbers, trials, batch)
-    return compare_tuners(_local_runner(), what, folder, processes, fresh)
+    cluster = cluster or local_cluster(processes)
+    if cluster:
+        check_address(cluster)
+    return compare_tuners(_local_runner(), what, folder, cluster, fresh)
 
 
 def sweep(**options: Any) -> Sweep:

@@ -20,13 +20,13 @@ from tilewright.cli.app import app
 from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.compare.benchmark_suite import recorded_test_bed
 from tilewright.evaluation.compare.comparison import COMPARISON, log_comparison
+from tilewright.evaluation.compare.job_runner import run_jobs
 from tilewright.evaluation.compare.plan import (
     ComparisonPlan,
     parse_seeds,
     parse_tuner_configs,
     plan,
 )
-from tilewright.evaluation.compare.process_pool import run_jobs
 from tilewright.evaluation.compare.run_cache import RUNS
 from tilewright.flows.comparison import compare_tuners, run_comparison
 from tilewright.reports.compare.report import REPORT
@@ -92,8 +92,8 @@ def test_every_run_is_consistent_with_itself_and_the_table(document: dict[str, A
 def test_processes_change_nothing_but_the_seconds(folder: Path) -> None:
     there = _plan("random,default")
     jobs = [job for job in there.jobs if job.seed == 1]
-    alone = {_key(run): _facts(run) for run in run_jobs(there, jobs, 1)}
-    shared = {_key(run): _facts(run) for run in run_jobs(there, jobs, 2)}
+    alone = {_key(run): _facts(run) for run in run_jobs(there, jobs)}
+    shared = {_key(run): _facts(run) for run in run_jobs(there, jobs, "local:2")}
     assert alone == shared
     assert len(alone) == 4
 
@@ -107,7 +107,7 @@ def test_finished_runs_are_kept_and_not_repeated(
     asked = []
     monkeypatch.setattr(
         "tilewright.evaluation.compare.comparison.run_jobs",
-        lambda what, jobs, processes: asked.extend(jobs) or run_jobs(what, jobs, processes),
+        lambda what, jobs, cluster: asked.extend(jobs) or run_jobs(what, jobs, cluster),
     )
     log_comparison(run_comparison(LocalRunner(), _plan(), tmp_path), tmp_path)
     assert len(asked) == 2

@@ -1,4 +1,4 @@
-"""Starts workers as processes of this machine, as an operator does."""
+"""Starts Dask's scheduler and workers as processes of this machine, as an operator does."""
 
 from __future__ import annotations
 
@@ -8,77 +8,153 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import dask
+import distributed
 import psutil
-import pytest
 
 from tests.sharing import OURS, free_port
+from tilewright.targets.cluster import connection
+from tilewright.targets.cluster.keys import AUTHORITY, CLIENT, NODE, dask_settings, make_keys
 
 ROOT = Path(__file__).parents[2]
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 120.0
 COMMAND = ("-c", "from tilewright.cli import command; command()")
+SCHEDULER = ("-m", "distributed.cli.dask_scheduler")
+WORKER = ("-m", "distributed.cli.dask_worker")
 
 
-class Cluster:
-    """Workers that come and go, by name, at an `address` that has them all; keys are those that the
-    first of them makes. Use as a context manager. They know the kind of target of `faulty`."""
+class DaskCluster:
+    """A scheduler with workers that come and go, by name, with keys of their own.
 
-    def __init__(self, folder: Path, *names: str) -> None:
+    Use as a context manager, in which this process has the settings of a command. Workers know the
+    kind of target of `faulty`.
+    """
+
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.ports = {name: free_port() for name in names}
-        self.address = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self._environment = pytest.MonkeyPatch()
+        self.port = free_port()
+        self.address = f"tls://127.0.0.1:{self.port}"
+        self.keys = folder / "keys"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._settings = ExitStack()
 
-    def __enter__(self) -> Cluster:
-        self._environment.setenv("XDG_CONFIG_HOME", str(self.folder / "config"))
-        plugin = self.folder / "plugin" / "faulty-1.dist-info"
-        plugin.mkdir(parents=True)
-        (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1\n")
-        (plugin / "entry_points.txt").write_text(
-            "[tilewright.targets]\nfaulty = tests.cluster.faulty:KIND\n"
-        )
+    def __enter__(self) -> DaskCluster:
+        make_keys(self.keys)
+        self._settings.enter_context(client_settings(self.keys))
+        package(self.folder / "plugin", "faulty", "1", entry="faulty = tests.cluster.faulty:KIND")
+        self.scheduler()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._environment.undo()
-        for process in reversed(self.processes):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10)
+        for address, found in list(connection._connected.items()):
+            if address[1] == self.address:
+                del connection._connected[address]
+                found.close()
+        self._settings.close()
+        for name in reversed(self.processes):
+            self.kill(name)
 
-    def worker(self, name: str, *arguments: str) -> psutil.Process:
-        """`tilewright cluster serve`, once it is ready."""
+    def scheduler(self) -> psutil.Process:
+        """`dask scheduler`, once it is ready."""
         process = self.run(
-            name, *COMMAND, "cluster", "serve", "--port", str(self.ports[name]), *arguments
-        )
-        self.wait_for(name, "Ctrl-C ends it")
+            "scheduler", *SCHEDULER, "--protocol", "tls", "--host", "127.0.0.1", "--port",
+            str(self.port), "--dashboard-address", "127.0.0.1:0",
+        )  # fmt: skip
+        self.wait_for("scheduler", "Scheduler at:")
+        return psutil.Process(process.pid)
+
+    def worker(
+        self, name: str, *arguments: str, path: Path | None = None, ready: str = "Registered to:"
+    ) -> psutil.Process:
+        """`dask worker` of one thread, once it is ready; packages below `path` come first."""
+        process = self.run(
+            name, *WORKER, self.address, "--protocol", "tls", "--host", "127.0.0.1",
+            "--dashboard-address", "127.0.0.1:0", "--nworkers", "1", "--nthreads", "1",
+            "--no-nanny", "--name", name, "--local-directory", str(self.folder / "scratch"),
+            *arguments, path=path,
+        )  # fmt: skip
+        self.wait_for(name, ready)
         return psutil.Process(process.pid)
 
     def run(
-        self, name: str, *arguments: str, more: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[bytes]:
-        """`python …` in the background, with what it says in a file of that name."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
-        path = f"{ROOT}{os.pathsep}{self.folder / 'plugin'}"
+        self, name: str, *arguments: str, more: Mapping[str, str] | None = None,
+        path: Path | None = None,
+    ) -> subprocess.Popen[bytes]:  # fmt: skip
+        """`python …` in the background with the cluster's settings; it writes its output to a
+        file of that name."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith((*OURS, "DASK_"))}
+        found = os.pathsep.join(map(str, filter(None, (path, ROOT, self.folder / "plugin"))))
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-P", *arguments],
-                cwd=self.folder, env=kept | {"PYTHONPATH": path} | dict(more or {}),
+                cwd=self.folder,
+                env=kept | settings_of(self.keys) | {"PYTHONPATH": found} | dict(more or {}),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        self.processes.append(process)
+        self.processes[name] = process
         return process
+
+    def kill(self, name: str) -> None:
+        """End a process with all that it started, at once."""
+        process = self.processes[name]
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
 
     def said(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
 
     def wait_for(self, name: str, text: str) -> None:
-        """Until a process has said so."""
+        """Wait until a process has written a text."""
         end = time.monotonic() + LIMIT_SECONDS
         while text not in self.said(name):
             assert time.monotonic() < end, self.said(name)
-            assert all(each.poll() is None for each in self.processes[-1:]), self.said(name)
+            assert self.processes[name].poll() is None, self.said(name)
             time.sleep(0.05)
+
+    def client(self) -> distributed.Client:
+        """A connection beside that of commands."""
+        return distributed.Client(
+            self.address, security=connection.dask_security("client"), set_as_default=False
+        )
+
+    def wait_until_busy(self, workers: int = 1) -> None:
+        """Wait until so many workers have a call in hand."""
+        end = time.monotonic() + LIMIT_SECONDS
+        with self.client() as client:
+            while sum(map(bool, client.processing().values())) < workers:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+
+
+def settings_of(keys: Path) -> dict[str, str]:
+    """The variables that `tilewright cluster keys` prints."""
+    lines = [line for line in dask_settings(keys).splitlines() if line.startswith("export ")]
+    pairs = (line.removeprefix("export ").partition("=") for line in lines)
+    return {name: value for name, _, value in pairs}
+
+
+def client_settings(keys: Path) -> dask.config.set:
+    """The settings of a command, for this process: Dask reads variables at its import only."""
+    tls = "distributed.comm.tls."
+    return dask.config.set(
+        {
+            "distributed.comm.require-encryption": True,
+            f"{tls}ca-file": str(keys / AUTHORITY),
+            f"{tls}client.cert": str(keys / CLIENT), f"{tls}client.key": str(keys / CLIENT),
+            f"{tls}worker.cert": str(keys / NODE), f"{tls}worker.key": str(keys / NODE),
+        }
+    )  # fmt: skip
+
+
+def package(folder: Path, name: str, version: str, entry: str = "") -> Path:
+    """What pip writes down of a package, in a folder; returns the folder."""
+    about = folder / f"{name}-{version}.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    if entry:
+        (about / "entry_points.txt").write_text(f"[tilewright.targets]\n{entry}\n")
+    return folder

@@ -6,7 +6,6 @@ There are two boards of different speed that err now and then.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import threading
@@ -19,19 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
 
 from tests.cli.conftest import Place
 from tests.cli.test_servers import post
 from tests.cluster.boards import SimulatedBoard, compiled_driver
-from tests.cluster.clusters import COMMAND, Cluster
+from tests.cluster.clusters import COMMAND, DaskCluster, settings_of
 from tests.processes import listening
-from tests.trial_tables import frame
 from tilewright.services.prefect_server import Login
 from tilewright.targets.board.target import board_on
 from tilewright.targets.cluster import ClusterError, connection
-from tilewright.targets.cluster.connection import BOARD, connect
+from tilewright.targets.cluster.connection import connect
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import parse_workload
 
@@ -48,7 +47,7 @@ SPECS = {
 class Boards:
     """A worker beside each board, by name."""
 
-    cluster: Cluster
+    cluster: DaskCluster
     boards: dict[str, SimulatedBoard]
     driver: Path
 
@@ -59,7 +58,7 @@ class Boards:
             board.spec.model_dump_json(by_alias=True, exclude={"source"}, exclude_none=True)
         )
         process = cluster.run(
-            f"board-{name}", *COMMAND, "board", "serve", name, "--port", str(cluster.ports[name]),
+            f"board-{name}", *COMMAND, "board", "serve", name, "--cluster", cluster.address,
             "--driver", str(self.driver), "--reset", board.reset_command, "--target", str(file),
             "--repeats", "1", "--seconds", "3", more=board.environment | more,
         )  # fmt: skip
@@ -72,7 +71,7 @@ def boards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boards]:
     folder = tmp_path_factory.mktemp("boards")
     driver = compiled_driver(folder / "driver")
     with ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(folder, *SPECS, "third", "beside"))
+        cluster = stack.enter_context(DaskCluster(folder / "cluster"))
         devices = {
             name: stack.enter_context(SimulatedBoard(folder / name, spec))
             for name, spec in SPECS.items()
@@ -113,18 +112,20 @@ def test_each_board_is_tuned_by_what_it_measures(
 ) -> None:
     """The slow one with Prefect and MLflow."""
     place, address = Place(tmp_path, prefect_server), boards.cluster.address
+    keys = settings_of(boards.cluster.keys)
     # the baselines come first, two of them
     boards.boards["fast"].faults.extend(["", "", "", "time-out", "", "wrong", "hang"])
     cycles = {}
     for name, board in boards.boards.items():
         before = board.resets
-        done = place.run(
+        started = place.fork(
             "tune", *WORKLOAD, "--target", f"board:{name}", "--cluster", address, "--tuner",
             "random", "--trials", str(TRIALS), "--batch", "8", "--leaders", "2", "--out", name,
-            *(["--bare"] if name == "fast" else []),
+            *(["--bare"] if name == "fast" else []), **keys,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr + boards.cluster.said(f"board-{name}")
-        met = Counter(frame(tmp_path / name)["status"])
+        _, said = started.communicate(timeout=300)
+        assert started.returncode == 0, said + boards.cluster.said(f"board-{name}")
+        met = Counter(pd.read_parquet(tmp_path / name / "trials.parquet")["status"])
         faults = {"timeout": 2, "wrong_result": 1} if name == "fast" else {}
         assert {k: met[k] for k in ("timeout", "wrong_result") if met[k]} == faults
         assert sum(met.values()) == TRIALS
@@ -157,25 +158,25 @@ def test_a_worker_beside_a_board_may_be_started_again(
     folder = tmp_path_factory.mktemp("third")
     with SimulatedBoard(folder / "board", SPECS["fast"]) as board:
         boards.boards["third"] = board
-        process = boards.serve("third")
+        boards.serve("third")
         command = Place(tmp_path).fork(
             "tune", *WORKLOAD, "--target", "board:third", "--cluster", boards.cluster.address,
             "--tuner", "random", "--trials", "24", "--batch", "8", "--leaders", "1", "--bare",
-            "--out", "out",
+            "--out", "out", **settings_of(boards.cluster.keys),
         )  # fmt: skip
         end = time.monotonic() + 120
-        while not len(frame(tmp_path / "out")):
+        while board.streams < 4:  # the baselines, and the first trials
             assert time.monotonic() < end
             assert command.poll() is None, command.communicate()
             time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        boards.cluster.kill("board-third")
         boards.serve("third")
         _, said = command.communicate(timeout=300)
         assert command.returncode == 0, said
-        trials = frame(tmp_path / "out")
+        trials = pd.read_parquet(tmp_path / "out" / "trials.parquet")
         assert trials["status"].tolist() == ["valid"] * 24
         assert trials["config"].map(tuple).nunique() == 24
+        boards.cluster.kill("board-third")
         del boards.boards["third"]
 
 
@@ -184,35 +185,32 @@ def test_workers_with_a_board_do_nothing_else(
     boards: Boards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "WORKER_SECONDS", 1.0)
+    monkeypatch.setattr(connection, "LOOK_SECONDS", 0.5)
     cluster = connect(boards.cluster.address)
-    assert set(cluster.offered(BOARD)) >= {"board:fast", "board:slow"}
-    assert (cluster.slots(), cluster.slots("board:fast")) == (0, 1)
+    assert set(cluster.boards()) >= {"fast", "slow"}
+    assert cluster.slots() == 0
     with pytest.raises(ClusterError, match="has no worker for 1 s"):
-        cluster.call({"call": "lower"}, {})
-    with pytest.raises(ClusterError, match="there is no call 'lower'"):
-        cluster.call({"call": "lower"}, {}, "board:fast")
-    worker = boards.cluster.worker("beside")
-    with pytest.raises(ClusterError, match="cannot be used: KeyError: 'recipe'"):
-        cluster.call({"call": "lower"}, {})
-    worker.kill()
+        cluster.call(max, 1, 2)
+    with pytest.raises(ClusterError, match="has no worker that offers board:none for 1 s"):
+        cluster.call(max, 1, 2, board="none")
+    assert cluster.call(max, 1, 2, board="fast") == 2
+    boards.cluster.worker("beside")
+    assert cluster.call(max, 1, 2) == 2
+    boards.cluster.kill("beside")
 
 
 @pytest.mark.attack
 def test_a_board_is_offered_on_loopback_alone(boards: Boards) -> None:
     for name in SPECS:
-        (process,) = (
-            each for each in boards.cluster.processes
-            if name in each.args and "serve" in each.args and each.poll() is None
-        )  # fmt: skip
-        (address,) = listening(process.pid)
-        assert address == ("127.0.0.1", boards.cluster.ports[name])
+        found = listening(boards.cluster.processes[f"board-{name}"].pid)
+        assert {address.ip for address in found} == {"127.0.0.1"}
 
 
 @pytest.mark.nightly(seconds=8)
 def test_what_is_wrong_is_one_sentence(tmp_path: Path, boards: Boards) -> None:
     place, address = Place(tmp_path), boards.cluster.address
     for more, message in [
-        (("--target", "board:fast"), "say where, --cluster HOST:PORT"),
+        (("--target", "board:fast"), "say where, --cluster tls://HOST:PORT"),
         (("--target", "board:f a", "--cluster", address), "a board's name has 1 to 60 letters"),
         (("--target", "board:none", "--cluster", address), "boards there: board:fast, board:slow"),
         (("--target", "board:fast", "--cluster", address, "--isolate", "3"), "leave it out"),
@@ -220,14 +218,25 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path, boards: Boards) -> None:
         done = place.run("tune", *WORKLOAD, "--bare", *more)
         assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
         assert message in done.stderr
-    done = place.run("board", "serve", "fast", "--driver", "/nowhere.o", "--reset", "true")
-    assert done.returncode == 2
-    assert "the runtime cannot be built with --driver '/nowhere.o'" in done.stderr
-    done = place.run(
-        "board", "serve", "fast", "--driver", "/nowhere.o", "--reset", "true", "--host", "0.0.0.0"
-    )
-    assert done.returncode == 2
-    assert "--host 0.0.0.0 lets other machines in, by keys that they have, too" in done.stderr
+    serve = ("board", "serve", "fast", "--driver", "/nowhere.o", "--reset", "true", "--cluster")
+    for cluster, message in [
+        (address, "the runtime cannot be built with --driver '/nowhere.o'"),
+        ("local:2", "write tls://HOST:PORT"),
+    ]:
+        done = place.run(*serve, cluster)
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.slow(seconds=3)
+def test_two_boards_of_one_name_are_refused(boards: Boards) -> None:
+    cluster, board = boards.cluster, boards.boards["fast"]
+    process = cluster.run(
+        "twin", *COMMAND, "board", "serve", "fast", "--cluster", cluster.address, "--driver",
+        str(boards.driver), "--reset", board.reset_command, more=board.environment,
+    )  # fmt: skip
+    assert process.wait(60) == 2
+    assert "has a worker that offers board:fast already" in cluster.said("twin")
+    assert "Traceback" not in cluster.said("twin")
 
 
 @pytest.mark.slow(seconds=2)
@@ -242,7 +251,7 @@ def test_the_end_of_a_worker_leaves_nothing_behind(
         boards.boards["third"] = board
         process = boards.serve("third", TMPDIR=str(temporary))
         board.faults.append("hang")
-        asked = threading.Thread(target=_measured, args=(tmp_path, boards))
+        asked = threading.Thread(target=_measured, args=(boards,))
         asked.start()
         end = time.monotonic() + 60
         while not board.held:
@@ -259,11 +268,10 @@ def test_the_end_of_a_worker_leaves_nothing_behind(
         del boards.boards["third"]
 
 
-def _measured(folder: Path, boards: Boards) -> None:
+def _measured(boards: Boards) -> None:
     """A program, on a board that is about to go."""
-    cluster = connect(f"127.0.0.1:{boards.cluster.ports['third']}")
-    target = board_on(cluster.address, "third", "extended")
+    target = board_on(boards.cluster.address, "third", "extended")
     space = target.space(DENSE)
     lowered = target.lower(DENSE, space.unravel(np.arange(space.size)))
-    with pytest.raises(ClusterError, match=r"cannot be used|has no worker"):
+    with pytest.raises(ClusterError, match=r"cannot be used|has no worker|failed at a call"):
         target.measure(lowered.rows(np.flatnonzero(lowered.ok)[:1]))

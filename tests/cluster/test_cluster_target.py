@@ -1,25 +1,24 @@
-"""Checks that a target on a cluster gives what it gives here, whatever becomes of its workers."""
+"""Checks that a target on a cluster gives what it gives here, whatever happens to the workers."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.cluster.clusters import Cluster
-from tests.sharing import free_port
+from tests.cluster.clusters import DaskCluster, package
 from tilewright.core.child_process import Limits
 from tilewright.targets import make_target
 from tilewright.targets.base import Lowered, Measurements, Target
 from tilewright.targets.capabilities import Baseline, Enumerates, MeasuresInOnePass, capability
 from tilewright.targets.cluster import ClusterError, connection
-from tilewright.targets.cluster.connection import check_address, connect
-from tilewright.targets.cluster.keys import VARIABLE, make_keys
-from tilewright.targets.cluster.target import ClusterTarget, recipe_of
+from tilewright.targets.cluster.connection import connect
+from tilewright.targets.cluster.remote_worker import lower_and_measure
+from tilewright.targets.cluster.target import ClusterTarget, on_cluster, recipe_of
 from tilewright.targets.fault_injection import FaultyTarget
 from tilewright.targets.subprocess_target import IsolatedTarget
 from tilewright.targets.vta.spec import VtaSpec
@@ -27,13 +26,13 @@ from tilewright.targets.workload import parse_workload
 
 CONV = parse_workload("conv2d:n=1,c=16,h=28,w=28,o=32,k=3,s=1,p=1")
 FACTORY = "tilewright.targets.fault_injection:make_target"
-pytestmark = pytest.mark.slow(seconds=1.5)
+pytestmark = pytest.mark.slow(seconds=2)
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
     """Two workers that nobody kills."""
-    with Cluster(tmp_path_factory.mktemp("cluster"), "one", "two") as cluster:
+    with DaskCluster(tmp_path_factory.mktemp("cluster")) as cluster:
         cluster.worker("one")
         cluster.worker("two")
         yield cluster
@@ -57,9 +56,9 @@ def _same_lowered(ours: Lowered, theirs: Lowered) -> None:
 
 
 @pytest.mark.parametrize("space", ["extended", "stock"])
-def test_a_batch_is_lowered_and_measured_as_here(cluster: Cluster, space: str) -> None:
+def test_a_batch_is_lowered_and_measured_as_here(cluster: DaskCluster, space: str) -> None:
     here = make_target("vta-pynq", space)
-    away = ClusterTarget(here, recipe_of(here, "vta-pynq", space, 0), cluster.address)
+    away = on_cluster(here, "vta-pynq", space, 0, cluster.address)
     size = here.space(CONV).size
     configs = here.space(CONV).unravel(np.linspace(0, size - 1, 24).astype(np.int64))
     for _ in range(2):  # at first nobody knows how long a row takes
@@ -67,19 +66,38 @@ def test_a_batch_is_lowered_and_measured_as_here(cluster: Cluster, space: str) -
         _same_lowered(ours, theirs)
         assert not ours.ok.all()
         assert ours.ok.any()
-        assert ours.programs == {}, "they stay with the workers"
+        assert ours.programs == {}, "programs stay with the workers"
         _same(away.measure(ours), here.measure(theirs))
+    at_once = capability(away, MeasuresInOnePass)
+    assert at_once is not None
+    counted = list[int]()
+    ours, measured = at_once.lower_and_measure(CONV, configs, counted.append)
+    _same_lowered(ours, here.lower(CONV, configs))
+    _same(measured, here.measure(here.lower(CONV, configs)))
+    assert sum(counted) == len(configs)
     assert (away.name, away.fingerprint) == (here.name, here.fingerprint)
     assert capability(away, Baseline) is not None
     assert capability(away, Enumerates) is None
-    assert capability(away, MeasuresInOnePass) is None
 
 
-def test_a_file_that_only_the_command_has(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_long_batch_goes_to_all_workers(cluster: DaskCluster) -> None:
+    """Each worker measures two of four rows that take half a second."""
+    faults = dict.fromkeys(range(4), "late")
+    here = FaultyTarget(faults, 0.5)  # type: ignore[arg-type]
+    away = _faulty(here, {"faults": _text(faults), "late_seconds": 0.5}, cluster)
+    configs = here.space(CONV).unravel(np.arange(4))
+    lowered = away.lower(CONV, configs)
+    thread = threading.Thread(target=away.measure, args=(lowered,))
+    thread.start()
+    cluster.wait_until_busy(2)
+    thread.join(60)
+
+
+def test_a_file_that_only_the_command_has(cluster: DaskCluster, tmp_path: Path) -> None:
     spec = VtaSpec.from_mapping({"name": "narrow", "LOG_WGT_BUFF_SIZE": 17})
     (file := tmp_path / "narrow.json").write_text(spec.model_dump_json(by_alias=True))
     here = make_target(str(file))
-    recipe = recipe_of(here, str(file), "extended", 0)
+    recipe = recipe_of(here, str(file), "extended")
     file.unlink()
     assert str(tmp_path) not in str(recipe)
     away = ClusterTarget(here, recipe, cluster.address)
@@ -87,19 +105,23 @@ def test_a_file_that_only_the_command_has(cluster: Cluster, tmp_path: Path) -> N
     _same(away.measure(away.lower(CONV, configs)), here.measure(here.lower(CONV, configs)))
 
 
+def _text(faults: dict[int, str]) -> dict[str, str]:
+    return {str(row): fault for row, fault in faults.items()}
+
+
 def _faulty(
-    here: Target, arguments: dict[str, object], cluster: Cluster, isolate: float = 0.0
+    here: Target, arguments: dict[str, Any], cluster: DaskCluster, isolate: float = 0.0
 ) -> ClusterTarget:
     recipe = {"kind": "faulty", "preset": "", "space": "", "specification": arguments}
-    return ClusterTarget(here, recipe | {"isolate": isolate}, cluster.address)  # type: ignore[arg-type]
+    return ClusterTarget(here, recipe, cluster.address, isolate)  # type: ignore[arg-type]
 
 
-def test_what_a_config_does_to_its_process_costs_that_config(cluster: Cluster) -> None:
+def test_with_isolate_a_config_that_crashes_costs_that_config(cluster: DaskCluster) -> None:
     faults = {2: "crash", 4: "raise", 6: "nonsense", 9: "crash_lowering"}
-    arguments = {"faults": {str(k): v for k, v in faults.items()}}
+    arguments = {"faults": _text(faults)}
     here = FaultyTarget(faults)  # type: ignore[arg-type]
     alone = IsolatedTarget(FACTORY, arguments, Limits(2.0))  # type: ignore[arg-type]
-    away = _faulty(here, arguments, cluster, isolate=2.0)  # type: ignore[arg-type]
+    away = _faulty(here, arguments, cluster, isolate=2.0)
     configs = here.space(CONV).unravel(np.arange(12))
     ours, theirs = away.lower(CONV, configs), alone.lower(CONV, configs)
     _same_lowered(ours, theirs)
@@ -107,109 +129,160 @@ def test_what_a_config_does_to_its_process_costs_that_config(cluster: Cluster) -
     alone.close()
 
 
-def test_a_worker_with_something_else_is_refused(cluster: Cluster) -> None:
+def test_a_worker_with_another_target_is_refused(cluster: DaskCluster) -> None:
     here, other = make_target("vta-de10"), make_target("vta-pynq")
-    away = ClusterTarget(here, recipe_of(other, "vta-pynq", "extended", 0), cluster.address)
-    with pytest.raises(ClusterError, match=r"its target has the fingerprint .* another version"):
+    away = ClusterTarget(here, recipe_of(other, "vta-pynq", "extended"), cluster.address)
+    with pytest.raises(ClusterError, match=r"its target .* has the fingerprint .*other sources"):
         away.lower(CONV, here.space(CONV).unravel(np.arange(2)))
 
 
-def _called(cluster: Cluster, **changes: object) -> str:
-    """What a worker says to a call that no command of ours makes."""
+def test_a_worker_with_another_version_is_refused(tmp_path: Path) -> None:
     here = make_target("vta-pynq")
-    header = {
-        "call": "lower", "recipe": recipe_of(here, "vta-pynq", "extended", 0),
-        "fingerprint": here.fingerprint, "workload": CONV.to_json(),
-    }  # fmt: skip
-    configs = changes.pop("configs", here.space(CONV).unravel(np.arange(2)))
-    with pytest.raises(ClusterError) as caught:
-        connect(cluster.address).call({**header, **changes}, {"configs": configs})  # type: ignore[arg-type,dict-item]
-    return str(caught.value)
+    configs = here.space(CONV).unravel(np.arange(2))
+    with DaskCluster(tmp_path) as own:
+        own.worker("old", path=package(tmp_path / "old", "tilewright", "0.0.1"))
+        away = on_cluster(here, "vta-pynq", "extended", 0, own.address)
+        with pytest.raises(ClusterError, match=r"it has Tilewright 0\.0\.1, and the command has"):
+            away.lower(CONV, configs)
+        own.kill("old")
+        own.worker("new")
+        away.lower(CONV, configs)
 
 
-@pytest.mark.attack
-def test_a_call_names_what_there_is_and_no_file_or_code(cluster: Cluster, tmp_path: Path) -> None:
-    """As the holder of a command's key may make it."""
-    mark = tmp_path / "mark"
-    recipe = {"preset": "", "space": "", "specification": None, "isolate": 0}
-    for more, said in [
-        ({"call": "os.mkdir"}, "there is no call 'os.mkdir'"),
-        ({"recipe": {"factory": "os:mkdir", "arguments": {"path": str(mark)}}}, "'isolate'"),
-        ({"recipe": recipe | {"kind": "os:mkdir", "preset": str(mark)}}, "no target of the kind"),
-        ({"recipe": recipe | {"kind": "vta", "preset": str(mark)}}, f"is called '{mark}'"),
-        ({"recipe": recipe | {"kind": "replay", "preset": "/etc/passwd"}}, "/etc/passwd'"),
-        ({"recipe": recipe | {"kind": "vta", "specification": {"name": 3}}}, "ValidationError: 1 "),
-        ({"workload": {"operator": "conv2d"}}, "cannot be used"),
-        ({"configs": np.full((2, 3), 1 << 20)}, "the configs are not of its target's space"),
-        ({"configs": np.zeros((2, 2), np.float64)}, "the configs are not of its target's space"),
+def _answer(**changes: Any) -> str:
+    """Why a worker refuses a call that no command of ours makes."""
+    here = make_target("vta-pynq")
+    call: dict[str, Any] = {
+        "target": ClusterTarget(here, recipe_of(here, "vta-pynq", "extended"), "").specification,
+        "workload": CONV.to_json(),
+        "configs": here.space(CONV).unravel(np.arange(2)),
+    }
+    header, arrays = lower_and_measure(**{**call, **changes})
+    assert arrays == {}
+    return str(header["refused"])
+
+
+def test_what_is_no_call_is_a_sentence() -> None:
+    target = {"preset": "", "space": "", "specification": None, "isolate": 0, "fingerprint": ""}
+    from importlib.metadata import version
+
+    target["version"] = version("tilewright")
+    for changes, said in [
+        ({"target": target | {"kind": "os:mkdir", "preset": "x"}}, "no target of the kind"),
+        ({"target": target | {"kind": "vta", "preset": "/etc/passwd"}}, "is called '/etc/passwd'"),
+        ({"configs": np.full((2, 3), 1 << 20)}, "configs lie outside the space"),
+        ({"configs": np.zeros((2, 2), np.float64)}, "configs lie outside the space"),
     ]:
-        assert said in _called(cluster, **more)  # type: ignore[arg-type]
-    assert not mark.exists()
+        assert said in _answer(**changes)
+
+
+# -- workers and schedulers that come and go ---------------------------------------------------
 
 
 def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
     """A batch that takes long goes to both; one is killed at it, the other does that again."""
     faults = dict.fromkeys(range(8), "late")
-    arguments = {"faults": {str(k): v for k, v in faults.items()}, "late_seconds": 0.5}
     here = FaultyTarget(faults, 0.5)  # type: ignore[arg-type]
     configs = here.space(CONV).unravel(np.arange(8))
     found: list[Measurements] = []
-    with Cluster(tmp_path, "victim", "other") as own:
-        victim, _ = own.worker("victim"), own.worker("other")
-        away = _faulty(here, arguments, own)  # type: ignore[arg-type]
+    with DaskCluster(tmp_path) as own:
+        own.worker("victim")
+        own.worker("other")
+        away = _faulty(here, {"faults": _text(faults), "late_seconds": 0.5}, own)
         lowered = away.lower(CONV, configs)
         thread = threading.Thread(target=lambda: found.append(away.measure(lowered)))
         thread.start()
-        cluster = connect(own.address)
-        end = time.monotonic() + 120
-        while [each.calls for each in cluster._workers] != [1, 1]:
-            assert time.monotonic() < end
-        victim.kill()
-        thread.join(60)
-        assert cluster.slots() == 1
+        own.wait_until_busy(2)
+        own.kill("victim")
+        thread.join(120)
+        assert connect(own.address).slots() == 1
     _same(found[0], FaultyTarget({}).measure(FaultyTarget({}).lower(CONV, configs)))
 
 
-def test_a_cluster_that_is_lost_is_one_sentence(
+def test_without_a_worker_the_run_ends_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "WORKER_SECONDS", 3.0)
     monkeypatch.setattr(connection, "LOOK_SECONDS", 0.5)
+    here = make_target("vta-pynq")
+    configs = here.space(CONV).unravel(np.arange(2))
+    with DaskCluster(tmp_path) as own:
+        away = on_cluster(here, "vta-pynq", "extended", 0, own.address)
+        for _ in range(2):  # there was no worker yet; it is gone
+            with pytest.raises(
+                ClusterError, match=r"has no worker for 3 s; .* resumes from what was measured"
+            ):
+                away.lower(CONV, configs)
+            own.worker("only")
+            away.lower(CONV, configs)
+            own.kill("only")
+
+
+def test_a_restarted_scheduler_loses_nothing(tmp_path: Path) -> None:
+    """A call in hand is made again once scheduler and worker are there again."""
+    faults = dict.fromkeys(range(4), "late")
+    here = FaultyTarget(faults, 1.0)  # type: ignore[arg-type]
+    configs = here.space(CONV).unravel(np.arange(4))
+    found: list[Measurements] = []
+    with DaskCluster(tmp_path) as own:
+        own.worker("only")
+        away = _faulty(here, {"faults": _text(faults), "late_seconds": 1.0}, own)
+        lowered = away.lower(CONV, configs)
+        thread = threading.Thread(target=lambda: found.append(away.measure(lowered)))
+        thread.start()
+        own.wait_until_busy()
+        own.kill("scheduler")
+        own.kill("only")
+        own.scheduler()
+        own.worker("only")
+        thread.join(120)
+    _same(found[0], FaultyTarget({}).measure(FaultyTarget({}).lower(CONV, configs)))
+
+
+@pytest.mark.nightly(seconds=10)
+def test_a_scheduler_that_stays_away_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "WORKER_SECONDS", 3.0)
     monkeypatch.setattr(connection, "REACH_SECONDS", 1.0)
     here = make_target("vta-pynq")
     configs = here.space(CONV).unravel(np.arange(2))
-    with Cluster(tmp_path, "only") as own:
-        worker = own.worker("only")
-        away = ClusterTarget(here, recipe_of(here, "vta-pynq", "extended", 0), own.address)
-        away.lower(CONV, configs)
-        for _ in range(2):  # while it goes, and when nobody is there
-            worker.kill()
-            with pytest.raises(
-                ClusterError, match=r"has no worker for 3 s; .* resumes from the ledger"
-            ):
-                away.lower(CONV, configs)
+    with DaskCluster(tmp_path) as own:
         own.worker("only")
+        away = on_cluster(here, "vta-pynq", "extended", 0, own.address)
         away.lower(CONV, configs)
+        own.kill("scheduler")
+        with pytest.raises(ClusterError, match=r"the scheduler at .* is gone for 3 s; start it"):
+            away.lower(CONV, configs)
 
 
-def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "REACH_SECONDS", 1.0)
-    make_keys(tmp_path / "keys")
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "keys"))
-    with pytest.raises(ClusterError, match=r"no worker answers at 127.* within 1 s .*refused"):
-        connect(f"127.0.0.1:{free_port()}")
+@pytest.mark.nightly(seconds=20)
+def test_a_batch_that_ends_every_worker_is_one_sentence(tmp_path: Path) -> None:
+    faults = {1: "crash"}
+    here = FaultyTarget(faults)  # type: ignore[arg-type]
+    configs = here.space(CONV).unravel(np.arange(2))
+    with DaskCluster(tmp_path) as own:
+        for name in "abcd":
+            own.worker(name)
+        away = _faulty(here, {"faults": _text(faults)}, own)
+        lowered = away.lower(CONV, configs)
+        with pytest.raises(ClusterError, match=r"the same batch ended 4 workers .*--isolate"):
+            away.measure(lowered)
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["host", "http://host:80", "tcp://h:1", "a b:1", "u@h:1", "h:1,", ":1", "h:123456"],
-)
-def test_what_is_no_address(address: str) -> None:
-    with pytest.raises(ClusterError, match="write HOST:PORT"):
-        check_address(address)
-
-
-def test_what_is_an_address() -> None:
-    assert check_address("h:1, tls://b.example:8786,[::1]:2") == [
-        ("h", 1), ("b.example", 8786), ("::1", 2),
-    ]  # fmt: skip
+def test_workers_beside_a_board_do_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "WORKER_SECONDS", 1.0)
+    monkeypatch.setattr(connection, "LOOK_SECONDS", 0.5)
+    here = make_target("vta-pynq")
+    configs = here.space(CONV).unravel(np.arange(2))
+    with DaskCluster(tmp_path) as own:
+        own.worker("board", "--resources", "board=1")
+        away = on_cluster(here, "vta-pynq", "extended", 0, own.address)
+        assert connect(own.address).slots() == 0
+        with pytest.raises(ClusterError, match="has no worker for 1 s"):
+            away.lower(CONV, configs)
+        own.worker("beside")
+        assert connect(own.address).slots() == 1
+        away.lower(CONV, configs)

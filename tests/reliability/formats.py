@@ -154,15 +154,15 @@ def _run_files(folder: Path) -> tuple[Draw, Read]:
 
 def _comparisons(folder: Path) -> tuple[Draw, Read]:
     from tilewright.evaluation.compare.benchmark_suite import recorded_test_bed
+    from tilewright.evaluation.compare.job_runner import run_jobs
     from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
-    from tilewright.evaluation.compare.process_pool import run_jobs
     from tilewright.evaluation.compare.run_cache import RUNS, KeptRuns
     from tilewright.evaluation.row_cache import count_rows
 
     bed = recorded_test_bed([DATA / "tvm-vta" / "C10.csv.gz"])
     what = plan(bed, parse_tuner_configs("random"), (0,), 4, 2)
     kept = KeptRuns(folder, what)
-    for run in run_jobs(what, what.jobs, 1):
+    for run in run_jobs(what, what.jobs):
         kept.add(run)
     path = folder / RUNS
     document = json.loads(path.read_bytes())

@@ -38,7 +38,7 @@ def compare(what: ComparisonPlan, folder: Path, kill_at: int = NEVER) -> Boundar
     unwatched = report_unwatched_writers([folder])
     boundaries = Boundaries([folder], kill_at)
     boundaries.install()
-    compare_tuners(LocalRunner(), what, folder, 1)
+    compare_tuners(LocalRunner(), what, folder)
     assert not unwatched, f"written in a way the boundaries do not see: {unwatched}"
     return boundaries
 

@@ -66,7 +66,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.tuning.network:source_digest",
     ),
     "this command, or a child of it, has just made the file, in a folder of its own": (
-        "tilewright.core.files:providing", "tilewright.flows.shared_worker:work",
+        "tilewright.core.files:providing",
         "tilewright.models.transfer.trees:TransferXGBoost._packed",
         "tilewright.models.transfer.validity:Chance.packed",
         "tilewright.networks.artifact.build:_library",
@@ -94,6 +94,9 @@ TRUSTED: dict[str, tuple[str, ...]] = {
     "it hashes bytes, whatever they are": (
         "tilewright.tasks.tracking:table_dataset", "tilewright.tuning.network:_file_digest",
         "tilewright.tuning.run_metadata:origin_of",
+    ),
+    "it copies bytes, whatever they are": (
+        "tilewright.evaluation.compare.job_runner:_call",
     ),
 }  # fmt: skip
 """Readers that read nothing from strangers, by the reason."""

@@ -37,6 +37,7 @@ def _commands() -> list[tuple[tuple[str, ...], str]]:
     return [
         ((*TUNE, "--tuner", "ml2tuner", "--trials", "32", "--out", "a"), ""),
         ((*TUNE, "--space", "template", "--trials", "8", "--bare", "--out", "b"), ""),
+        ((*TUNE, "--trials", "8", "--bare", "--out", "c", "--cluster", "local:1"), ""),
         (("diff", "a", "a"), ""),
         (("trials", "a"), ""),
         (("explain", "a", "--samples", "16"), ""),
@@ -79,8 +80,7 @@ def _commands() -> list[tuple[tuple[str, ...], str]]:
         (("ui", "--port", str(free_port()), *prefect, *mlflow), "Ctrl-C"),
         (("serve", "digits_cnn", "--trials", "1", "--out", "s", *prefect), "serving"),
         (("cluster", "keys", "keys"), ""),
-        (("cluster", "serve", "--port", str(free_port())), "Ctrl-C"),
-        (("board", "list", "--cluster", f"127.0.0.1:{free_port()}"), ""),
+        (("board", "list", "--cluster", f"tls://127.0.0.1:{free_port()}"), ""),
         (("board", "runtime", "runtime"), ""),
         (("board", "serve", "lab", "--driver", "/nowhere.o", "--reset", "true"), ""),
     ]  # fmt: skip

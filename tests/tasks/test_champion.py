@@ -10,9 +10,9 @@ import pytest
 
 from tilewright.evaluation.compare.benchmark_suite import enumerated_test_bed, recorded_test_bed
 from tilewright.evaluation.compare.comparison import optimum_of
+from tilewright.evaluation.compare.job_runner import run_jobs
 from tilewright.evaluation.compare.leaderboard import leaderboard, results_of
 from tilewright.evaluation.compare.plan import ComparisonPlan, parse_tuner_configs, plan
-from tilewright.evaluation.compare.process_pool import run_jobs
 from tilewright.evaluation.compare.runs import ordered
 from tilewright.flows.tuning import tune
 from tilewright.search import ExplorerState, problem_of
@@ -50,7 +50,7 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
     from tilewright.tasks.log_comparison import log_runs
 
     what = _plan(f"random,{tuner}", trials)
-    runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
+    runs = ordered(what, list(run_jobs(what, what.jobs)))
     results = results_of(runs, {name: best.cost for name, best in optimum_of(what).items()}, trials)
     logged = log_runs(what, results, runs, [])
     rows = sorted(leaderboard(results), key=lambda row: row.tuner == "random")
@@ -92,7 +92,7 @@ def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) 
     layer = parse_workload(LAYER)
     test_bed, _ = enumerated_test_bed("vta-pynq", "template", [layer], registry / "spaces")
     what = plan(test_bed, parse_tuner_configs("random,default-blind"), (0,), 24, 8)
-    runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
+    runs = ordered(what, list(run_jobs(what, what.jobs)))
     results = results_of(runs, {name: best.cost for name, best in optimum_of(what).items()}, 24)
     rows = sorted(leaderboard(results), key=lambda row: row.tuner == "random")
     registered = register_champion(what, results, rows, log_runs(what, results, runs, []))
@@ -116,7 +116,7 @@ def test_a_comparison_of_tuners_that_learn_nothing_has_no_champion(registry: Pat
     from tilewright.tasks.register_champion import register_champion
 
     what = _plan("random,grid", 8)
-    runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
+    runs = ordered(what, list(run_jobs(what, what.jobs)))
     results = results_of(runs, {name: best.cost for name, best in optimum_of(what).items()}, 8)
     logged = log_runs(what, results, runs, [])
     assert len(logged.seeds) == 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -21,12 +20,11 @@ from tilewright.flows.tuning import import_network, tune_workload
 from tilewright.search import ExplorerState, LocalRunner
 from tilewright.search.events import ignore
 from tilewright.services.prefect_server import Login
-from tilewright.targets.workload import parse_workload
 from tilewright.tuning.events import Event, RoundDone, WorkloadTuned
 from tilewright.tuning.open_trials import trials_of_folder
 from tilewright.tuning.results import TunedWorkload
 from tilewright.tuning.task_scheduler import Flow, TaskScheduler, TaskState
-from tilewright.tuning.tuning_task import TuningTask, target_of, tuning_task_of
+from tilewright.tuning.tuning_task import target_of, tuning_task_of
 from tilewright.tuning.workload_job import WorkloadJob
 
 ROOT = Path(__file__).parents[2]
@@ -90,17 +88,6 @@ def test_workloads_at_a_time_give_the_same_schedules(library: Path, tmp_path: Pa
     assert sum(isinstance(event, WorkloadTuned) for event in heard) == number
 
 
-def test_processes_that_share_a_run_make_its_trials_once(tmp_path: Path) -> None:
-    summary = tune_bare(**RUN, out=str(tmp_path / "out"), workers=3)
-    trials = pd.read_parquet(tmp_path / "out" / "trials.parquet")
-    for row in summary["workloads"]:
-        mine = trials[trials["workload"] == row["id"]]
-        assert len(mine) == mine["config"].map(tuple).nunique() == 16
-        assert mine["cycles"][mine["status"] == "valid"].min() == row["tuned_cycles"]
-    again = tune_bare(**RUN, out=str(tmp_path / "out"), workers=2)
-    assert [row["reused_trials"] for row in again["workloads"]] == [16] * len(summary["workloads"])
-
-
 @pytest.mark.slow(seconds=6)
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_repeated_command_tunes_a_workload_once(library: Path, tmp_path: Path, lost: int) -> None:
@@ -144,11 +131,3 @@ def test_a_repeated_command_tunes_a_workload_once(library: Path, tmp_path: Path,
             assert tuned.trials - tuned.reused_trials == missing
             assert len(ran) == 1
             assert isinstance(ran[0], NetworkRunner if missing else WorkloadRunner)
-
-
-def test_a_study_comes_back_from_json() -> None:
-    study = TuningTask(
-        parse_workload("conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1", "bias, >> 8"), "vta-pynq",
-        "extended", "ml2tuner", 3, 8, (("alpha", 0.5), ("first", 4)), "abc", 2.5, True,
-    )  # fmt: skip
-    assert TuningTask.from_json(json.loads(json.dumps(study.to_json()))) == study

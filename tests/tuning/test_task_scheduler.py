@@ -321,9 +321,7 @@ def test_runs_with_and_without_go_on_from_each_other(small: Path, tmp_path: Path
     assert len(keys) == 4
 
 
-def test_workers_have_no_part_in_it() -> None:
-    with pytest.raises(OptionsError, match=r"--stop-gain 0.001 --workers 2: .*--jobs"):
-        tuning.parse_options(stop_gain=0.001, workers=2)
+def test_an_impossible_share_is_refused() -> None:
     for share in (-0.1, 1.0):
         with pytest.raises(OptionsError, match="--stop-gain"):
             tuning.parse_options(stop_gain=share)

@@ -48,6 +48,14 @@ Space = Annotated[
     str, typer.Option(help="A schedule space of the target.  [default: its usual one]")
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: tuned/<model>]")]
+Cluster = Annotated[
+    str,
+    typer.Option(
+        help="The Dask cluster that does the work: tls://HOST:PORT of a scheduler, or local:N for "
+        "N processes of this machine.",
+        metavar="tls://HOST:PORT|local:N",
+    ),
+]
 Batch = Annotated[int, typer.Option(help="Measurements a round.")]
 InputShape = Annotated[
     list[str] | None,

@@ -119,7 +119,8 @@ class BudgetedEvaluator:
         if not new:
             return
         configs = design.target.space(workload).unravel(np.array(new, np.int64))
-        measured = design.target.measure(design.target.lower(workload, configs))
+        machine = design.measured_on
+        measured = machine.measure(machine.lower(workload, configs))
         spent = picojoules_of(design.target, measured)
         assert spent is not None  # checked before the search
         tried.joules |= zip(new, np.where(measured.valid, 1e-12 * spent, np.nan), strict=True)
@@ -131,7 +132,7 @@ class BudgetedEvaluator:
     def lower(self, design: Design, workload: Workload, configs: Configs) -> Lowered:
         """Compile configs (n, knobs); counted as compiles."""
         self.compiled += len(configs)
-        return design.target.lower(workload, configs)
+        return design.measured_on.lower(workload, configs)
 
     def measure(self, design: Design, lowered: Lowered) -> Measurements:
         """Measure what was compiled. Raises `BudgetSpent` when there are more than are left, after
@@ -139,19 +140,20 @@ class BudgetedEvaluator:
         kept."""
         return self._answered(
             design, lowered.workload, lowered.configs,
-            lambda rows: (lowered.rows(rows), design.target.measure(lowered.rows(rows))),
+            lambda rows: (lowered.rows(rows), design.measured_on.measure(lowered.rows(rows))),
         )  # fmt: skip
 
     def evaluate(self, design: Design, workload: Workload, configs: Configs) -> Measurements:
         """Compile configs (n, knobs) and measure those that compile, without keeping programs.
         Raises as `measure`."""
-        once = capability(design.target, MeasuresInOnePass)
+        machine = design.measured_on
+        once = capability(machine, MeasuresInOnePass)
 
         def done(rows: NDArray[np.int64]) -> tuple[Lowered, Measurements]:
             if once is not None:
                 return once.lower_and_measure(workload, configs[rows])
-            lowered = design.target.lower(workload, configs[rows])
-            return lowered, design.target.measure(lowered)
+            lowered = machine.lower(workload, configs[rows])
+            return lowered, machine.measure(lowered)
 
         return self._answered(design, workload, configs, done, compiles=True)
 

@@ -66,6 +66,11 @@ class CodesignOptions(BaseModel):
         description="'fixed': all machines run at the base machine's clock; 'tree': slower, the "
         "more levels their adder trees have",
     )
+    cluster: str = Field(
+        default="",
+        description="the Dask cluster that lowers and measures: tls://HOST:PORT of its scheduler, "
+        "or local:N for N processes of this machine; empty: this process",
+    )
     out: str = Field(default="", description="folder for the results; empty: codesigned/<networks>")
     fresh: bool = Field(default=False, description="start over instead of resuming")
 

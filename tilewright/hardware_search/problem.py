@@ -3,7 +3,7 @@ machine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -43,14 +43,17 @@ class CodesignLayer:
 
 @dataclass(frozen=True)
 class Design:
-    """A machine, and what the networks make it run. `cpu_seconds` is an estimate of what each
-    network leaves to the CPU; `mhz` the machine's clock."""
+    """A machine, and the workloads that the networks give it.
+
+    `cpu_seconds` estimates what each network leaves to the CPU. `measured_on` lowers and measures
+    batches: the machine's target itself, or a stand-in for it on a cluster."""
 
     row: int
     target: Target
     area: float
     layers: tuple[CodesignLayer, ...]
     cpu_seconds: tuple[float, ...]
+    measured_on: Target
 
     @cached_property
     def bounds(self) -> NDArray[np.float64]:
@@ -82,7 +85,8 @@ class Design:
 
 class CodesignProblem:
     """Networks by name, on machines of `hardware`. What is minimised beside the area is the sum of
-    the networks' latencies: one inference of each."""
+    the networks' latencies: one inference of each. `measured_on` returns what lowers and measures
+    the batches of a machine, such as its stand-in on a cluster."""
 
     def __init__(
         self,
@@ -90,9 +94,11 @@ class CodesignProblem:
         hardware: HardwareSpace,
         epilogue: EpilogueMode = "full",
         max_waste: float = MAX_WASTE,
+        measured_on: Callable[[Target], Target] = lambda machine: machine,
     ) -> None:
         self.networks, self.hardware = dict(networks), hardware
         self._epilogue, self._max_waste = epilogue, max_waste
+        self._measured_on = measured_on
         self._designs: dict[int, Design] = {}
 
     def check(self) -> None:
@@ -126,7 +132,10 @@ class CodesignProblem:
             CodesignLayer(workload, tuple(counts), tuple(names))
             for workload, (counts, names) in found.items()
         ]
-        return Design(row, target, float(self.hardware.areas[row]), tuple(layers), tuple(cpu))
+        return Design(
+            row, target, float(self.hardware.areas[row]), tuple(layers), tuple(cpu),
+            self._measured_on(target),
+        )  # fmt: skip
 
 
 def least_seconds(design: Design) -> float:

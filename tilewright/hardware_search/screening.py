@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.core.errors import WorkloadError
+from tilewright.core.errors import TilewrightError, WorkloadError
+from tilewright.core.files import Json
 from tilewright.hardware_search.costs import (
     METRICS,
     Objective,
@@ -18,7 +20,11 @@ from tilewright.hardware_search.costs import (
 from tilewright.hardware_search.method import generator
 from tilewright.hardware_search.pareto import undominated
 from tilewright.hardware_search.problem import CodesignProblem, Design
+from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Estimates, bound_of, capability
+from tilewright.targets.cluster.connection import accepted, connect
+from tilewright.targets.cluster.remote_worker import target_of
+from tilewright.targets.cluster.target import ClusterTarget
 from tilewright.targets.workload import Workload
 
 
@@ -42,17 +48,33 @@ class Screening:
     def metrics(self, row: int) -> NDArray[np.float64]:
         """Of a call of each layer of a machine, shape (metrics, layers) as `METRICS`; infinite
         where none fits."""
-        if row not in self._found:
-            design = self.problem.design(row)
-            spent = least_joules(design) if self._objective != "latency" else design.bounds
-            self._found[row] = np.stack(
-                [
-                    self._least(design, layer.workload, joules)
-                    for layer, joules in zip(design.layers, spent.tolist(), strict=True)
-                ],
-                axis=1,
-            )
+        self.screen([row])
         return self._found[row]
+
+    def screen(self, rows: Sequence[int]) -> None:
+        """Screen machines, given by their rows, on the workers of a cluster if the problem has one.
+        Raises `ClusterError`."""
+        designs = [self.problem.design(r) for r in dict.fromkeys(rows) if r not in self._found]
+        if not designs:
+            return
+        orders = [self._order(design) for design in designs]
+        away = [d.measured_on for d in designs if isinstance(d.measured_on, ClusterTarget)]
+        if len(away) == len(designs):
+            calls = ((m.specification, *order) for m, order in zip(away, orders, strict=True))
+            results = dict(connect(away[0].cluster).each(screen_machine, calls))
+            found = [accepted(away[0].cluster, results[k]) for k in range(len(designs))]
+        else:
+            found = [
+                screen_layers(design.target, *order)
+                for design, order in zip(designs, orders, strict=True)
+            ]
+        self._found |= {design.row: each for design, each in zip(designs, found, strict=True)}
+
+    def _order(self, design: Design) -> tuple[Any, ...]:
+        """What `screen_layers` needs to know of a machine."""
+        spent = least_joules(design) if self._objective != "latency" else design.bounds
+        layers = [layer.workload.to_json() for layer in design.layers]
+        return layers, spent.tolist(), self._sample, self._seed, design.row, self._objective
 
     def cost(self, row: int) -> float:
         """One inference of each network, by the objective."""
@@ -67,37 +89,77 @@ class Screening:
     def climb(self, start: Iterable[int], limit: int) -> None:
         """Screen some machines, then those one step of one knob away from what nothing screened
         dominates, until there are none or `limit` were screened."""
-        for row in start:
-            if len(self._found) < limit:
-                self.metrics(row)
+        new = [row for row in dict.fromkeys(start) if row not in self._found]
+        self.screen(new[: max(0, limit - len(self._found))])
         while len(self._found) < limit:
             front = [self.rows[place] for place in undominated(self.points())]
             near = [r for row in front for r in self.problem.hardware.neighbours(row)]
             new = [row for row in dict.fromkeys(near) if row not in self._found]
             if not new:
                 return
-            for row in new[: limit - len(self._found)]:
-                self.metrics(row)
+            self.screen(new[: limit - len(self._found)])
 
-    def _least(self, design: Design, workload: Workload, joules: float) -> NDArray[np.float64]:
-        """Metrics of a call, shape (metrics,), by the schedule that costs least as estimated; no
-        less than the bound in seconds, and than so many joules."""
-        estimates, metrics = capability(design.target, Estimates), METRICS[self._objective]
-        try:
-            space = design.target.space(workload)
-            least = bound_of(design.target, workload)
-        except WorkloadError:
-            return np.full(len(metrics), np.inf)
-        bound = {"seconds": 0.0 if least is None else least.seconds, "joules": joules}
-        lowest = np.array([bound[metric] for metric in metrics])
-        if estimates is None:
-            return lowest
-        rng, most = generator(self._seed, design.row), self._sample
-        flat = np.arange(space.size) if space.size <= most else rng.integers(0, space.size, most)
-        configs = space.unravel(flat)
-        table = estimates.estimate(workload, configs)
-        if not table.fits.any():
-            return np.full(len(metrics), np.inf)
-        every = estimated_metrics(design.target, workload, configs, table, self._objective)
-        every = every[:, table.fits]
-        return np.asarray(np.maximum(lowest, every[:, np.argmin(every.prod(axis=0))]))
+
+def screen_machine(target: Mapping[str, Json], *order: Any) -> NDArray[np.float64] | str:
+    """Screen a machine on a worker of a cluster.
+
+    Args:
+        target: the specification of the machine, as `remote_worker.lower_and_measure` takes it.
+        order: the further arguments of `screen_layers`.
+
+    Returns:
+        What `screen_layers` returns; text if this worker cannot do the work of that command.
+    """
+    try:
+        return screen_layers(target_of(target), *order)
+    except TilewrightError as error:
+        return " ".join(str(error).split())
+
+
+def screen_layers(
+    target: Target, layers: Sequence[Mapping[str, Any]], joules: Sequence[float], sample: int,
+    seed: int, row: int, objective: Objective,
+) -> NDArray[np.float64]:  # fmt: skip
+    """Estimate what the layers of a machine cost with their best schedules.
+
+    Args:
+        target: the machine.
+        layers: the workloads as JSON.
+        joules: the least energy of each layer.
+        sample: how many schedules of a layer are estimated.
+        seed: the seed of the search.
+        row: the row of the machine, which gives its draws a seed of their own.
+        objective: what the search minimises beside the area.
+
+    Returns:
+        Metrics of a call of each layer, shape (metrics, layers), no less than the bounds of the
+        layer; infinite where no schedule fits.
+    """
+    found = [
+        _least(target, Workload.from_json(layer), least, sample, generator(seed, row), objective)
+        for layer, least in zip(layers, joules, strict=True)
+    ]
+    return np.stack(found, axis=1)
+
+
+def _least(
+    target: Target, workload: Workload, joules: float, sample: int, rng: np.random.Generator,
+    objective: Objective,
+) -> NDArray[np.float64]:  # fmt: skip
+    estimates, metrics = capability(target, Estimates), METRICS[objective]
+    try:
+        space = target.space(workload)
+        least = bound_of(target, workload)
+    except WorkloadError:
+        return np.full(len(metrics), np.inf)
+    bound = {"seconds": 0.0 if least is None else least.seconds, "joules": joules}
+    lowest = np.array([bound[metric] for metric in metrics])
+    if estimates is None:
+        return lowest
+    flat = np.arange(space.size) if space.size <= sample else rng.integers(0, space.size, sample)
+    configs = space.unravel(flat)
+    table = estimates.estimate(workload, configs)
+    if not table.fits.any():
+        return np.full(len(metrics), np.inf)
+    every = estimated_metrics(target, workload, configs, table, objective)[:, table.fits]
+    return np.asarray(np.maximum(lowest, every[:, np.argmin(every.prod(axis=0))]))

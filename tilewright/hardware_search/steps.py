@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from tilewright.core.errors import TilewrightError
 from tilewright.hardware_search import folder
@@ -21,6 +21,8 @@ from tilewright.hardware_search.verification import proven
 from tilewright.search.events import Listener
 from tilewright.search.trial_store import TrialStore
 from tilewright.targets.capabilities import EstimatesEnergy, HasEnergy, capability
+from tilewright.targets.cluster.connection import check_address, connect
+from tilewright.targets.cluster.target import on_cluster
 from tilewright.targets.registry import check_target, make_target
 from tilewright.tuning.preflight import check_source
 
@@ -30,6 +32,8 @@ def check(options: CodesignOptions) -> None:
     target, network, method or option of it, contradictory bounds, a budget no machine keeps, and a
     folder that cannot be written or holds another run."""
     check_target(options.target)
+    if options.cluster:
+        check_address(options.cluster)
     for source in options.networks:
         check_source(source)
     make_method(options.method, options.method_options)
@@ -61,7 +65,14 @@ def _hardware(
 def pose_problem(options: CodesignOptions) -> CodesignProblem:
     """What is asked, its networks read. Raises `NothingToOffload` and what reading a network
     raises, and as `HardwareSpace`."""
-    problem = CodesignProblem(read_networks(options.networks), hardware_of(options))
+    if options.cluster:
+        connect(options.cluster)  # a mistake shows before any work
+    measured_on = partial(
+        on_cluster, name=options.target, space="", isolate=0, cluster=options.cluster
+    )
+    problem = CodesignProblem(
+        read_networks(options.networks), hardware_of(options), measured_on=measured_on
+    )
     problem.check()
     return problem
 

@@ -67,7 +67,7 @@ class RemoteTarget:
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
         def ask(rows: NDArray[np.int64]) -> Lowered:
             header, arrays = self.ask("lower", workload, configs[rows])
-            return _lowered(workload, configs[rows], header, arrays)
+            return read_lowered(workload, configs[rows], header, arrays)
 
         def failed(rows: NDArray[np.int64], loss: Loss) -> Lowered:
             return _not_lowered(workload, configs[rows], loss)
@@ -116,7 +116,9 @@ def in_parts(
 # -- what an answer must look like --------------------------------------------------------------
 
 
-def _lowered(workload: Workload, configs: Configs, header: Header, arrays: Arrays) -> Lowered:
+def read_lowered(workload: Workload, configs: Configs, header: Header, arrays: Arrays) -> Lowered:
+    """Return the batch that `targets.worker.lowered_reply` wrote. Raises `RpcNonsense` for arrays
+    of other shapes."""
     columns = header.get("columns")
     hidden = arrays.get("hidden", np.empty(0))
     texts = [arrays.get("failures", np.empty(0)), arrays.get("reasons", np.empty(0))]

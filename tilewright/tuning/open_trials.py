@@ -58,11 +58,12 @@ def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[FolderT
 
         def record_of(task: TuningTask, setting: Setting) -> StoredRun:
             record = StoredRun(
-                store, task.store_key, setting.problem.space,
-                other_runs=setting.target.deterministic, shared=options.workers > 1,
-            )  # fmt: skip
-            if options.workers == 1:
-                record.vet()
+                store,
+                task.store_key,
+                setting.problem.space,
+                other_runs=setting.target.deterministic,
+            )
+            record.vet()
             return record
 
         yield FolderTrials(record_of, store.add_runs, store)

@@ -19,6 +19,7 @@ from tilewright.tuning.choices import with_networks, with_targets, with_tuners
 
 PLAIN_STEPS = ">> 8, min 127, max 0"
 AS_IN_NETWORK, PER_CHANNEL, PLAIN = "network", "per-channel", "plain"
+MOST_WORKERS = 256
 _LONGEST_NAME = 60  # characters of a default folder
 
 OptionValue = str | int | float | bool
@@ -115,11 +116,13 @@ class TuningOptions(BaseModel):
         description="compile and measure in a process of its own, seconds a batch",
     )
     jobs: int = Field(default=1, ge=1, le=256, description="workloads at a time")
-    workers: int = Field(default=1, ge=1, le=256, description="processes that share the workloads")
+    workers: int = Field(
+        default=1, ge=1, le=MOST_WORKERS, description="N workers are short for the cluster local:N"
+    )
     cluster: str = Field(
         default="",
-        description="the workers that lower and measure, HOST:PORT, several with commas; empty: "
-        "this machine",
+        description="the Dask cluster that lowers and measures: tls://HOST:PORT of its scheduler, "
+        "or local:N for N processes of this machine; empty: this process",
     )
     store: str = Field(
         default="",
@@ -142,6 +145,20 @@ class TuningOptions(BaseModel):
             return {"model": ""} | values
         return values
 
+    @model_validator(mode="before")
+    @classmethod
+    def _workers_as_cluster(cls, values: Any) -> Any:
+        """Read `--workers N` as `--cluster local:N`."""
+        workers = values.get("workers") if isinstance(values, dict) else None
+        if not isinstance(workers, int) or not 1 < workers <= MOST_WORKERS:
+            return values
+        if values.get("cluster"):
+            raise ValueError(
+                f"--workers {workers} is short for --cluster local:{workers}, and --cluster "
+                f"{printable(str(values['cluster']))} is given, too; leave one of the two out"
+            )
+        return values | {"workers": 1, "cluster": f"local:{workers}"}
+
     @model_validator(mode="after")
     def _one_subject(self) -> Self:
         if bool(self.model) == bool(self.workload):
@@ -149,17 +166,6 @@ class TuningOptions(BaseModel):
         if self.workload and self.layers:
             raise ValueError("layers are those of a network; a workload has none")
         check_names(self.layers, "--layers")
-        if self.stop_gain is not None and self.workers > 1:
-            raise ValueError(
-                f"--stop-gain {self.stop_gain:g} --workers {self.workers}: which workload gets the "
-                "next round is decided in one process, and workers take rounds of any; leave one "
-                "of the two out (--jobs tunes workloads side by side)"
-            )
-        if self.cluster and self.workers > 1:
-            raise ValueError(
-                f"--workers {self.workers} are processes of this machine, --cluster {self.cluster} "
-                "has its own; leave one of the two out"
-            )
         if self.fusion and (self.workload or self.layers or self.epilogue == PLAIN):
             other = (
                 "--workload" if self.workload else "--layers" if self.layers else "--epilogue plain"

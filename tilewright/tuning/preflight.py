@@ -45,8 +45,8 @@ def _check_place(options: TuningOptions) -> None:
         return
     if not options.cluster:
         raise OptionsError(
-            f"--target {options.target} is offered by a worker elsewhere: say where, --cluster "
-            "HOST:PORT"
+            f"--target {options.target} is offered by a worker of a cluster: say where, --cluster "
+            "tls://HOST:PORT"
         )
     if options.isolate:
         raise OptionsError(

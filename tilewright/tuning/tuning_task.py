@@ -1,28 +1,26 @@
-"""Describes what is tuned, with which tuner, on which target: small enough for JSON, enough to
-rebuild everything from."""
+"""Describes what is tuned, with which tuner, on which target."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tilewright.core.child_process import Limits
 from tilewright.core.files import Json, digest
 from tilewright.models import make_explorer
 from tilewright.models.transfer.contract import TransferError
 from tilewright.models.transfer.files import identity_of
-from tilewright.search import Explorer, Problem, RunKey, Setting, problem_of, run_id, shared_key
+from tilewright.search import Explorer, Problem, RunKey, Setting, problem_of, run_id
 from tilewright.targets import subprocess_target
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Watched, capability
 from tilewright.targets.cluster.connection import connect
-from tilewright.targets.cluster.target import ClusterTarget, recipe_of
+from tilewright.targets.cluster.target import on_cluster
 from tilewright.targets.registry import kind_of, make_target
 from tilewright.targets.workload import Workload
 from tilewright.tuning.options import CHAMPION, OptionValue, TuningOptions
@@ -38,10 +36,9 @@ _OWNER: ContextVar[int] = ContextVar("_OWNER", default=0)
 class TuningTask:
     """One workload on one target with one tuner and seed. `options` are sorted pairs; `start`
     identifies the state the tuner begins with, if it is not empty; `isolate` is how many seconds
-    a target in a process of its own has for a batch, 0 for one in this process; `shared` says
-    whether several processes make the trials; `cluster` is where the workers are that
-    lower and measure, if any; `transferred` is the folder of a model that learned
-    elsewhere, if there is one, which `start` then identifies."""
+    a target in a process of its own has for a batch, 0 for one in this process; `cluster` is the
+    address of the Dask cluster that lowers and measures, if any; `transferred` is the folder of a
+    model that learned elsewhere, if there is one, which `start` then identifies."""
 
     workload: Workload
     target_name: str
@@ -52,7 +49,6 @@ class TuningTask:
     options: tuple[tuple[str, OptionValue], ...] = ()
     start: str = ""
     isolate: float = 0.0
-    shared: bool = False
     transferred: str = ""
     cluster: str = ""
 
@@ -81,8 +77,7 @@ class TuningTask:
         """Return the key of this run in the trial store."""
         cold = run_id(self.explorer, self.seed, self.batch)
         run = digest(f"{cold} {self.start}".encode())[:12] if self.start else cold
-        key = (self.workload.id, self.target.fingerprint, run)
-        return shared_key(key) if self.shared else key
+        return self.workload.id, self.target.fingerprint, run
 
     def describe(self) -> dict[str, Json]:
         """What a stage that asks the explorer depends on, beside its inputs."""
@@ -94,22 +89,6 @@ class TuningTask:
             "batch": self.batch,
             **({"transferred": self.start} if self.transferred else {}),
         }
-
-    def to_json(self) -> dict[str, Json]:
-        """What `from_json` reads."""
-        return asdict(self) | {"workload": self.workload.to_json(), "options": dict(self.options)}
-
-    @staticmethod
-    def from_json(values: Mapping[str, Any]) -> TuningTask:
-        """Raises `KeyError` or `TypeError` if it was not written by `to_json`."""
-        known = {field.name: values[field.name] for field in fields(TuningTask)}
-        return TuningTask(
-            **known
-            | {
-                "workload": Workload.from_json(values["workload"]),
-                "options": tuple(sorted(values["options"].items())),
-            }
-        )
 
 
 def tuning_task_of(options: TuningOptions, workload: Workload) -> TuningTask:
@@ -125,7 +104,6 @@ def tuning_task_of(options: TuningOptions, workload: Workload) -> TuningTask:
         batch=options.batch,
         options=tuple(sorted(options.tuner_options.items())),
         isolate=options.isolate,
-        shared=options.workers > 1,
         start=identity_of(Path(folder)) if folder else "",
         transferred=folder,
         cluster=options.cluster,
@@ -145,8 +123,8 @@ def target_of(options: TuningOptions) -> Target:
 
 def target_named(name: str, space: str, isolate: float, cluster: str = "") -> Target:
     """A target, kept for the next time. A thread has its own where a process goes with it, or a
-    workload (`own_targets`). With the addresses of a `cluster`, its workers lower and
-    measure. Raises `ClusterError`, too."""
+    workload (`own_targets`). With the address of a `cluster`, its workers lower and measure.
+    Raises `ClusterError`, too."""
     if cluster:
         return _target_on(cluster, name, space, isolate, state_of(name))
     owner = (_OWNER.get() or threading.get_ident()) if isolate else 0
@@ -189,8 +167,7 @@ def _target_on(
     kind, rest = kind_of(name)
     if kind.make_on is not None:
         return kind.make_on(rest, kind.space_named(space), cluster)
-    here = make_target(name, space)
-    return ClusterTarget(here, recipe_of(here, name, space, isolate), cluster)
+    return on_cluster(make_target(name, space), name, space, isolate, cluster)
 
 
 @lru_cache(maxsize=8)

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.commands.cluster import DEFAULT_PORT, LOOPBACK, Host, Port
 from tilewright.cli.paths import target_text
 from tilewright.cli.views.boards import boards_text
+from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import as_typed
 
 Bitstream = Annotated[
@@ -19,6 +19,10 @@ Bitstream = Annotated[
     typer.Option(
         help="The machine of the bitstream: a preset, or a vta_config.json.", callback=target_text
     ),
+]
+
+SchedulerAddress = Annotated[
+    str, typer.Option(help="The scheduler of a Dask cluster.", metavar="tls://HOST:PORT")
 ]
 
 commands = typer.Typer(help="Offer VTA boards to other machines.", no_args_is_help=True)
@@ -58,26 +62,39 @@ def serve(
         ),
     ] = 1 << 31,
     cflags: Annotated[str, typer.Option(help="Of the C compiler: -DUSE_VTA64, say.")] = "",
-    host: Host = LOOPBACK,
-    port: Port = DEFAULT_PORT,
+    cluster: SchedulerAddress = "",
+    host: Annotated[
+        str, typer.Option(help="Where the worker listens.", metavar="ADDRESS")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="Where the worker listens; 0 for any free port.", min=0, max=65535)
+    ] = 0,
 ) -> None:
-    """Build the C runtime for this board's driver, and measure for commands with the same keys."""
+    """Build the C runtime for this board's driver, and be a worker of a Dask cluster beside it.
+
+    The worker has the resources 'board' and 'board:NAME'. It runs programs on the board and nothing
+    else."""
     from tilewright.targets.board.board_runner import BenchOptions, BoardBench, machine_named
-    from tilewright.targets.board.board_worker import BoardService
+    from tilewright.targets.board.board_worker import serve_board
     from tilewright.targets.board.factory import check_name
-    from tilewright.targets.cluster.keys import worker_keys
-    from tilewright.targets.cluster.serve import serve as answer_calls
+    from tilewright.targets.cluster.connection import check_scheduler_address, dask_security
 
     check_name(name)
-    worker_keys(host)  # a mistake costs no minutes
+    if not cluster:
+        raise TilewrightError(
+            f"board serve {name}: say for which cluster, --cluster tls://HOST:PORT of a Dask "
+            "scheduler (commands no longer connect to boards themselves)"
+        )
+    check_scheduler_address(cluster)
+    dask_security("worker")  # a mistake costs no minutes
     spec = machine_named(target)
     options = BenchOptions(spec, driver, reset, repeats, seconds, patience, cflags)
     with (
         TemporaryDirectory(prefix="tilewright-board-") as folder,
         closing(BoardBench(options, Path(folder))) as bench,
     ):
-        answer_calls(
-            BoardService(name, bench), host, port,
+        serve_board(
+            name, bench, cluster, host, port,
             lambda address: typer.echo(f"board:{name} ({spec.name}) at {address}; Ctrl-C ends it"),
         )  # fmt: skip
 
@@ -111,10 +128,10 @@ def runtime(
 
 @commands.command("list")
 def list_boards(
-    cluster: Annotated[str, typer.Option(help="Where boards are offered.", metavar="HOST:PORT,…")],
+    cluster: SchedulerAddress,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """The boards that are offered, and what became of the programs they ran."""
-    from tilewright.targets.board.board_worker import boards
+    """List the boards of a cluster, with the counts of the programs they ran."""
+    from tilewright.targets.board.board_worker import list_boards
 
-    typer.echo(boards_text(boards(cluster), as_json), nl=False)
+    typer.echo(boards_text(list_boards(cluster), as_json), nl=False)

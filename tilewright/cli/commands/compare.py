@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.arguments import MaxWaste, Space, Target, say_remarks
+from tilewright.cli.arguments import Cluster, MaxWaste, Space, Target, say_remarks
 from tilewright.cli.paths import file_texts, model_text
 from tilewright.cli.signals import keep_count
 from tilewright.core.errors import TilewrightError
@@ -71,8 +71,12 @@ def compare(
     batch: Annotated[int, typer.Option(help="Measurements a round.")] = BATCH,
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("compared"),
     jobs: Annotated[
-        int | None, typer.Option(help="Runs at a time.  [default: all cores]", min=1)
+        int | None,
+        typer.Option(
+            help="Runs at a time: N is short for --cluster local:N.  [default: all cores]", min=1
+        ),
     ] = None,
+    cluster: Cluster = "",
     live: Annotated[
         bool,
         typer.Option("--live", help="Tune on the target itself, so that seconds include it."),
@@ -99,9 +103,18 @@ def compare(
     from tilewright.flows.comparison import compare_tuners
     from tilewright.search import LocalRunner
     from tilewright.services.workspace import use_workspace
+    from tilewright.targets.cluster.connection import check_address, local_cluster
     from tilewright.tuning.output_dir import check_folder
 
     check_budget(trials, batch)
+    if cluster and jobs:
+        raise TilewrightError(
+            f"--jobs {jobs} is short for --cluster local:{jobs}, and --cluster {cluster} is given, "
+            "too; leave one of the two out"
+        )
+    cluster = cluster or local_cluster(jobs or usable_cores())
+    if cluster:
+        check_address(cluster)
     numbers = parse_seeds(seeds)
     check_folder(out)
     if mlflow:
@@ -119,7 +132,7 @@ def compare(
     keep_count("run", lambda: count_rows(out / RUNS))
     with comparing(console) as progress:
         run = LocalRunner(progress)
-        compared = compare_tuners(run, what, out, jobs or usable_cores(), fresh)
+        compared = compare_tuners(run, what, out, cluster, fresh)
     show(compared, out, console)
     if mlflow:
         _record(compared, out, console)

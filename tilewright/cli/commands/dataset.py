@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tilewright.cli.arguments import Cluster
 from tilewright.cli.paths import target_texts
 from tilewright.cli.signals import keep_count
 
@@ -52,6 +53,7 @@ def build(
             callback=target_texts,
         ),
     ] = None,
+    cluster: Cluster = "",
     bare: Annotated[bool, typer.Option("--bare", help="Write the dataset only: no Prefect.")] = (
         False
     ),
@@ -62,31 +64,35 @@ def build(
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.datasets.build import kept_rows
     from tilewright.evaluation.datasets.plan import DatasetOptions
+    from tilewright.targets.cluster.connection import check_address
     from tilewright.tuning.output_dir import check_folder
 
     options = DatasetOptions(rows, cpu_rows, seed, targets=tuple(target or ()))
     options.check()
+    if cluster:
+        check_address(cluster)
     check_folder(out.parent)
     keep_count("row", lambda: kept_rows(out))
     with building(Terminal(stderr=True)) as listen:
-        about = _bare(out, options, listen) if bare else _tracked(out, options, listen)
+        build_it = _bare if bare else _tracked
+        about = build_it(out, options, cluster, listen)
     show_built(about, out, Terminal())
 
 
-def _bare(out: Path, options: DatasetOptions, listen: Listener) -> DatasetMetadata:
+def _bare(out: Path, options: DatasetOptions, cluster: str, listen: Listener) -> DatasetMetadata:
     from tilewright.flows.dataset import build_dataset
     from tilewright.search import LocalRunner
 
-    return build_dataset(LocalRunner(listen), out, options)
+    return build_dataset(LocalRunner(listen), out, options, cluster)
 
 
-def _tracked(out: Path, options: DatasetOptions, listen: Listener) -> DatasetMetadata:
+def _tracked(out: Path, options: DatasetOptions, cluster: str, listen: Listener) -> DatasetMetadata:
     from tilewright.services.local_services import embedded
 
     with embedded(_prepare):
         from tilewright.flows.dataset_flow import dataset_flow
 
-        return dataset_flow(listen)(options, str(out))
+        return dataset_flow(listen, cluster)(options, str(out))
 
 
 def _prepare() -> None:

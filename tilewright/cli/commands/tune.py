@@ -10,6 +10,7 @@ import typer
 from tilewright.cli.arguments import (
     Batch,
     Calibration,
+    Cluster,
     InputShape,
     MaxWaste,
     Out,
@@ -131,18 +132,9 @@ def tune(
     jobs: Annotated[int, typer.Option(help="Workloads at a time.")] = DEFAULTS.jobs,
     workers: Annotated[
         int,
-        typer.Option(
-            help="Processes that share every workload's trials, for targets that are slow to "
-            "measure. Which trials they make depends on who is faster: no run repeats another."
-        ),
+        typer.Option(help="N is short for --cluster local:N.", metavar="N"),
     ] = DEFAULTS.workers,
-    cluster: Annotated[
-        str,
-        typer.Option(
-            help="The workers that lower and measure ('tilewright cluster serve', 'board serve').",
-            metavar="HOST:PORT,…",
-        ),
-    ] = DEFAULTS.cluster,
+    cluster: Cluster = DEFAULTS.cluster,
     store: Annotated[
         str,
         typer.Option(

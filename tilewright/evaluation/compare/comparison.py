@@ -10,6 +10,7 @@ from pathlib import Path
 from tilewright.core import formats
 from tilewright.core.files import write_atomically
 from tilewright.evaluation.compare.benchmark_suite import EnumeratedTestBed
+from tilewright.evaluation.compare.job_runner import run_jobs
 from tilewright.evaluation.compare.leaderboard import (
     LeaderboardRow,
     Results,
@@ -17,7 +18,6 @@ from tilewright.evaluation.compare.leaderboard import (
     results_of,
 )
 from tilewright.evaluation.compare.plan import ComparisonPlan
-from tilewright.evaluation.compare.process_pool import run_jobs
 from tilewright.evaluation.compare.run_cache import KeptRuns
 from tilewright.evaluation.compare.runs import TunerRun, ordered
 from tilewright.search.events import Event, Listener
@@ -81,17 +81,28 @@ def enumerate_spaces(plan: ComparisonPlan, emit: Listener) -> None:
 
 
 def run_tuners(
-    plan: ComparisonPlan, folder: Path, processes: int, fresh: bool, emit: Listener
+    plan: ComparisonPlan, folder: Path, cluster: str, fresh: bool, emit: Listener
 ) -> list[TunerRun]:
-    """Every tuner on every workload with every seed. Runs are kept in `folder` as they finish, and
-    those that are there already are not repeated unless `fresh`. Raises `ComparisonError` if a
-    process dies, `OSError` if the folder cannot be written, and what tuners raise."""
+    """Run every tuner on every workload with every seed.
+
+    Args:
+        plan: the comparison.
+        folder: keeps runs as they finish.
+        cluster: the Dask cluster whose workers make the runs, "" for this process.
+        fresh: whether runs that the folder holds are made again.
+        emit: hears which runs finish.
+
+    Raises:
+        ClusterError: the cluster cannot be used.
+        OSError: the folder cannot be written.
+        TilewrightError: an error of a tuner.
+    """
     kept = KeptRuns(folder, plan, fresh)
     found = [(job, kept.find(job)) for job in plan.jobs]
     runs = [run for _, run in found if run is not None]
     missing = [job for job, run in found if run is None]
     emit(TuningBegan(len(runs), len(found)))
-    for run in run_jobs(plan, missing, processes):
+    for run in run_jobs(plan, missing, cluster):
         kept.add(run)
         runs.append(run)
         emit(RunFinished(run))

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+from tilewright.core.errors import TilewrightError
 from tilewright.core.files import as_object, canonical, digest, read_json, write_atomically
 from tilewright.core.safe_files import read_plain
 from tilewright.evaluation.datasets.errors import DatasetError
@@ -23,9 +26,11 @@ from tilewright.evaluation.datasets.metadata import (
 )
 from tilewright.evaluation.datasets.parquet import columns_in, encode
 from tilewright.evaluation.datasets.plan import DatasetOptions, DatasetPlan, PlanPart
-from tilewright.evaluation.datasets.rows import Progress, Sample, in_order, rows_of
+from tilewright.evaluation.datasets.rows import Progress, in_order, measure_rows, part_order
 from tilewright.search.events import Event, Listener
 from tilewright.targets.base import Target
+from tilewright.targets.cluster.connection import accepted, connect
+from tilewright.targets.cluster.remote_worker import check_version
 from tilewright.targets.features import Feature
 from tilewright.targets.registry import rebuild
 
@@ -57,13 +62,59 @@ def rows_done(emit: Listener, rows: int) -> None:
 
 
 def measure_part(plan: DatasetPlan, part: PlanPart, tell: Progress) -> bytes:
-    """The file of a part, whose cells are lowered and measured here. Raises `DatasetError` where
-    the hardware is no longer what it was when the plan was made."""
-    hardware = plan.hardware[part.hardware]
-    specification = canonical(hardware.specification).decode()
-    target = _target(hardware.kind, specification, hardware.space, hardware.id)
-    rows = [rows_of(plan, hardware, target, cell, tell) for cell in part.cells]
-    return encode(Sample.joined(rows), plan.digest)
+    """Return the file of a part, whose cells are lowered and measured here. Raises `DatasetError`
+    where the hardware is no longer what it was when the plan was made."""
+    return _measure(part_order(plan, part), tell)
+
+
+def measure_parts_on(
+    cluster: str, plan: DatasetPlan, parts: Sequence[PlanPart]
+) -> Iterator[tuple[PlanPart, bytes]]:
+    """Yield parts and their files as the workers of a cluster finish them.
+
+    Args:
+        cluster: `tls://HOST:PORT` of a Dask scheduler, or `local:N`.
+        plan: the plan of the dataset.
+        parts: the parts to measure.
+
+    Raises:
+        ClusterError: the cluster cannot be used, or a worker has other hardware than the plan.
+    """
+    if not parts:
+        return
+    calls = ((version("tilewright"), part_order(plan, part)) for part in parts)
+    for place, found in connect(cluster).each(measure_part_remotely, calls):
+        yield parts[place], accepted(cluster, found)
+
+
+def receive_part(plan: DatasetPlan, part: PlanPart, data: bytes, tell: Progress) -> bytes:
+    """Return the file of a part that a worker measured, and count its rows."""
+    tell(part.rows)
+    return data
+
+
+def measure_part_remotely(command: str, order: dict[str, Any]) -> bytes | str:
+    """Measure a part on a worker of a cluster.
+
+    Args:
+        command: the version of Tilewright that the command runs.
+        order: the part, as `part_order` describes it.
+
+    Returns:
+        The Parquet file of the part; text if this worker cannot do the work of that command.
+    """
+    try:
+        check_version(command)
+        return _measure(order, lambda rows: None)
+    except TilewrightError as error:
+        return " ".join(str(error).split())
+
+
+def _measure(order: dict[str, Any], tell: Progress) -> bytes:
+    hardware = order["hardware"]
+    specification = canonical(hardware["specification"]).decode()
+    target = _target(hardware["kind"], specification, hardware["space"], hardware["id"])
+    return encode(measure_rows(order, target, tell), order["plan"])
 
 
 @lru_cache(maxsize=2)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.evaluation.datasets.hardware import DatasetHardware
-from tilewright.evaluation.datasets.plan import DatasetPlan, PlanCell, fitted
+from tilewright.evaluation.datasets.plan import DatasetPlan, PlanPart, fitted
 from tilewright.models.transfer.columns import columns_of
 from tilewright.targets.base import STATUSES, Configs, Lowered, Measurements, Target
 from tilewright.targets.capabilities import MeasuresInOnePass, capability
@@ -75,32 +75,54 @@ def in_order(every: Sequence[tuple[str, ...]]) -> list[str]:
     return found
 
 
-def rows_of(
-    plan: DatasetPlan, hardware: DatasetHardware, target: Target, cell: PlanCell, tell: Progress
-) -> Sample:
-    """The rows of a cell on its hardware, `target`; equal plans draw equal configs. Raises
-    `WorkloadError`."""
-    workload = fitted(plan.workload(cell.workload), target)
-    space = target.space(workload)
-    rng = np.random.default_rng(_seed(plan, hardware, cell))
-    places = rng.choice(space.size, cell.rows, replace=False)
-    flat = places if space.listed is None else np.asarray(space.listed)[places]
-    parts = [
-        _measured(target, workload, space.unravel(flat[first : first + _AT_ONCE]), tell)
-        for first in range(0, cell.rows, _AT_ONCE)
-    ]
-    return Sample.joined(
-        [
-            _described(plan, hardware, target, cell.workload, workload, lowered, measured)
-            for lowered, measured in parts
-        ]
-    )
+def part_order(plan: DatasetPlan, part: PlanPart) -> dict[str, Any]:
+    """Describe all that the rows of a part depend on, as JSON, so that any process can make them.
+
+    Args:
+        plan: the plan of the dataset.
+        part: a part of the plan.
+
+    Returns:
+        The seed, the hardware with its specification, and the cells: the place of the workload in
+        the plan, the workload, and the number of rows.
+    """
+    hardware = plan.hardware[part.hardware]
+    return {
+        "seed": plan.options.seed,
+        "plan": plan.digest,
+        "hardware": asdict(hardware),
+        "cells": [[c.workload, plan.workloads[c.workload], c.rows] for c in part.cells],
+    }
 
 
-def _seed(plan: DatasetPlan, hardware: DatasetHardware, cell: PlanCell) -> list[int]:
-    """Of a cell, wherever in the plan it is."""
-    text = f"{hardware.id} {plan.workload(cell.workload).id}".encode()
-    return [plan.options.seed, int.from_bytes(text, "little")]
+def measure_rows(order: Mapping[str, Any], target: Target, tell: Progress) -> Sample:
+    """Draw, lower and measure the rows of a part. Equal orders draw equal configs.
+
+    Args:
+        order: the part, as `part_order` describes it.
+        target: the target of its hardware.
+        tell: called with the number of rows that were measured since the last call.
+
+    Raises:
+        WorkloadError: the target has no schedule for a workload.
+    """
+    hardware = order["hardware"]
+    rows = []
+    for place, written, count in order["cells"]:
+        described = Workload.from_json(written)
+        workload = fitted(described, target)
+        space = target.space(workload)
+        text = f"{hardware['id']} {described.id}".encode()  # of a cell, wherever in the plan it is
+        rng = np.random.default_rng([order["seed"], int.from_bytes(text, "little")])
+        places = rng.choice(space.size, count, replace=False)
+        flat = places if space.listed is None else np.asarray(space.listed)[places]
+        for first in range(0, count, _AT_ONCE):
+            configs = space.unravel(flat[first : first + _AT_ONCE])
+            lowered, measured = _measured(target, workload, configs, tell)
+            rows.append(
+                _described(hardware["features"], target, place, workload, lowered, measured)
+            )
+    return Sample.joined(rows)
 
 
 def _measured(
@@ -117,11 +139,11 @@ def _measured(
 
 
 def _described(
-    plan: DatasetPlan, hardware: DatasetHardware, target: Target, place: int, workload: Workload,
+    features: dict[str, float], target: Target, place: int, workload: Workload,
     lowered: Lowered, measured: Measurements,
 ) -> Sample:  # fmt: skip
     space = target.space(workload)
-    known = columns_of(workload, space, lowered.configs, hardware.features, lowered.hidden)
+    known = columns_of(workload, space, lowered.configs, features, lowered.hidden)
     valid = measured.valid
     latency = np.full(len(lowered), np.nan)
     latency[valid] = np.log2(measured.latency[valid])

@@ -20,7 +20,7 @@ from tilewright.tuning.options import DEFAULTS, OptionsError
 
 SHARED = (
     "trials", "batch", "stop_gain", "space", "epilogue", "layers", "input_shapes", "max_waste",
-    "jobs", "fresh",
+    "jobs", "cluster", "fresh",
 )  # fmt: skip
 """Options that every run has as the sweep has them, by their names in `TuningOptions`."""
 
@@ -80,6 +80,9 @@ class SweepOptions(BaseModel):
         description="offload a layer if at most this share of its multiplications is by zeros",
     )
     jobs: int = Field(default=1, ge=1, le=256, description="workloads of a run at a time")
+    cluster: str = Field(
+        default="", description="the Dask cluster that lowers and measures, as 'tilewright tune'"
+    )
     out: str = Field(default="swept", min_length=1, description="folder for the results")
     fresh: bool = Field(default=False, description="start over; reuse no finished run")
 

@@ -1,4 +1,4 @@
-"""Measures on VTAs on boards elsewhere, by a worker beside each (`targets.cluster`).
+"""Measures on VTAs on boards elsewhere, by a Dask worker beside each (`targets.cluster`).
 
 `target` is the side of the command, `single_layer_programs` what travels, `board_runner` what runs
 beside the board, through the C runtime (`targets.vta.board.runtime`) and `measure.c`.
@@ -7,6 +7,3 @@ beside the board, through the C runtime (`targets.vta.board.runtime`) and `measu
 
 INPUT, EXPECTED = "input.bin", "expected.bin"
 """Beside the files of the artifact (`targets.vta.board.files.FILES`)."""
-MEASURE, ROWS, STATUS = "measure", "rows", "status"
-"""Of a call's header: its name, and its programs; of what a worker says of itself: what became of
-programs."""

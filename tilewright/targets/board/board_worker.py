@@ -1,50 +1,137 @@
-"""Offers the board beside this machine to commands elsewhere."""
+"""Offers the board beside this machine to commands elsewhere, as a worker of a Dask cluster.
+
+The worker has the resources `board` and `board:NAME`. Calls that need the board name the second
+one, so Dask gives the worker one program at a time, and other calls go to other workers.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from tilewright.core.child_process import Arrays, Header
-from tilewright.core.files import Json, as_list, as_object, as_text
-from tilewright.targets.board import MEASURE, ROWS, STATUS
+from tilewright.core.child_process import Arrays
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import Json, as_object
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.board.board_runner import BoardBench
 from tilewright.targets.cluster import ClusterError
-from tilewright.targets.cluster.channel import CALL, OFFERS
-from tilewright.targets.cluster.connection import BOARD, connect
+from tilewright.targets.cluster.connection import (
+    BOARD,
+    BOARD_RESOURCE,
+    causes_of,
+    check_scheduler_address,
+    connect,
+    dask_security,
+    silence_dask,
+)
+
+if TYPE_CHECKING:
+    import distributed
+else:
+    distributed = lazy_module("distributed")
+
+STATUS = "status"
+"""Key of `describe_board`: how many programs ran, and how they ended."""
+END_SECONDS = 5.0
+_benches: dict[str, BoardBench] = {}
 
 
-class BoardService:
-    """Implements `cluster.serve.Service`: one program at a time on a bench, under a name."""
+def measure_on_board(
+    name: str, programs: Sequence[Mapping[str, str]], blobs: Arrays
+) -> dict[str, NDArray[Any]] | str:
+    """Run programs on the board of this worker.
 
-    slots = 1
+    Args:
+        name: the name of the board.
+        programs: the files of each program, as digests by file name.
+        blobs: the content of the files by digest, uint8 arrays.
 
-    def __init__(self, name: str, bench: BoardBench) -> None:
-        self._name, self._bench = name, bench
-
-    def about(self) -> Header:
-        """The machine, what else can change a measurement, and what became of the programs."""
-        return {OFFERS: BOARD + self._name, STATUS: self._bench.status(), **self._bench.describe()}
-
-    def answer(self, header: Header, arrays: dict[str, NDArray[Any]]) -> tuple[Header, Arrays]:
-        """`measure` the programs in `rows`, each its files by name and digest, whose bytes are in
-        arrays of shape (bytes,). Raises `BoardDown`, and `ClusterError` for another call."""
-        if header[CALL] != MEASURE:
-            raise ClusterError(f"there is no call '{header[CALL]}'")
-        rows = [
-            {file: as_text(digest) for file, digest in as_object(row).items()}
-            for row in as_list(header[ROWS])
-        ]
-        return {}, self._bench.measure(rows, arrays)
+    Returns:
+        Arrays of shape (programs,), as `targets.remote_target.checked_measurements` reads them;
+        text if the board cannot be used.
+    """
+    try:
+        return _benches[name].measure(programs, blobs)
+    except TilewrightError as error:
+        return " ".join(str(error).split())
 
 
-def boards(address: str) -> dict[str, dict[str, Json]]:
-    """The boards at an address by name, each as `BoardBench.status` tells it. Raises
-    `ClusterError`."""
-    cluster = connect(address)
-    cluster.look()  # they ran programs meanwhile
-    return {
-        name.removeprefix(BOARD): as_object(about[STATUS])
-        for name, (about, *_) in cluster.offered(BOARD).items()
-    }
+def describe_board(name: str) -> dict[str, Json]:
+    """Return the machine of the board beside this worker, what else can change a measurement, and
+    the counts of its programs."""
+    bench = _benches[name]
+    return {STATUS: bench.status(), **bench.describe()}
+
+
+def list_boards(address: str) -> dict[str, dict[str, Json]]:
+    """Return the boards of a cluster by name, each with its machine and the counts of its programs.
+
+    Raises:
+        ClusterError: the cluster cannot be used.
+    """
+    found = {}
+    for name, workers in connect(address).boards().items():
+        about = connect(address).ask(describe_board, name, workers=workers[:1])
+        found[name] = as_object(about[workers[0]][STATUS])
+    return found
+
+
+def serve_board(
+    name: str, bench: BoardBench, address: str, host: str, port: int, ready: Callable[[str], None]
+) -> None:
+    """Work for a cluster until a `KeyboardInterrupt`, again after a restart of its scheduler.
+
+    Args:
+        name: the name of the board.
+        bench: runs programs on the board.
+        address: `tls://HOST:PORT` of the Dask scheduler.
+        host: the address on which this worker listens.
+        port: the port on which it listens, 0 for any free port.
+        ready: called with the worker's address, each time it is registered.
+
+    Raises:
+        ClusterError: the certificates do not fit, the address cannot be listened on, or another
+            board of the cluster has the same name.
+    """
+    check_scheduler_address(address)
+    silence_dask()
+    security = dask_security("worker")
+    _benches[name] = bench
+    ended = list[BaseException]()
+
+    async def work() -> None:
+        while True:
+            worker = distributed.Worker(
+                address, nthreads=1, name=BOARD + name, security=security, host=host,
+                port=port, resources={BOARD_RESOURCE: 1, BOARD + name: 1}, memory_limit=0,
+                local_directory=str(bench.folder),  # goes with the bench
+                dashboard_address=f"{host}:0", dashboard=False,
+            )  # fmt: skip
+            async with worker:
+                ready(worker.address)
+                await worker.finished()
+
+    def run() -> None:
+        try:
+            asyncio.run(work())
+        except BaseException as error:
+            ended.append(error)
+
+    # In a thread of its own, so that Ctrl-C does not wait for the program on the board.
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    with suppress(KeyboardInterrupt):
+        while thread.is_alive():
+            thread.join(0.2)
+        said = causes_of(ended[0]) if ended else "it ended"
+        if "name taken" in said:
+            raise ClusterError(
+                f"{address} has a worker that offers {BOARD}{name} already; give each board a name "
+                "of its own"
+            )
+        raise ClusterError(f"the worker of {BOARD}{name} cannot work for {address}: {said}")

@@ -27,7 +27,7 @@ def check_name(name: str) -> None:
 def _make(text: str, space: str) -> Target:
     check_name(text)
     raise TargetError(
-        f"board:{text} sits beside a worker elsewhere: say where, --cluster HOST:PORT "
+        f"board:{text} sits beside a worker of a cluster: say where, --cluster tls://HOST:PORT "
         "(commands but 'tune' measure on 'vta-pynq' and other simulated machines)"
     )
 

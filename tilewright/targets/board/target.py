@@ -8,10 +8,9 @@ import json
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.core.child_process import Header
-from tilewright.core.files import Json, as_object, as_text
+from tilewright.core.files import as_object, as_text
 from tilewright.targets.base import Configs, Lowered, Measurements, Space
-from tilewright.targets.board import MEASURE, ROWS
+from tilewright.targets.board.board_worker import describe_board, measure_on_board
 from tilewright.targets.board.single_layer_programs import check_loadable, loadable
 from tilewright.targets.capabilities import (
     Baseline,
@@ -28,7 +27,7 @@ from tilewright.targets.capabilities import (
     offers,
     without,
 )
-from tilewright.targets.cluster.channel import CALL
+from tilewright.targets.cluster import ClusterError
 from tilewright.targets.cluster.connection import BOARD, connect
 from tilewright.targets.registry import TargetError, rebuild
 from tilewright.targets.remote_target import checked_measurements, joined_measurements
@@ -105,9 +104,13 @@ class BoardTarget:
             loads = np.array([files is not None for files in found.rows])
             sent = [dict(files) for files in found.rows if files is not None]
             if sent:
-                header: Header = {CALL: MEASURE, ROWS: list[Json](sent)}
-                _, arrays = connect(self.cluster).call(header, found.blobs, self.name)
-                parts.append((rows[loads], checked_measurements(len(sent), arrays)))
+                name = self.name.removeprefix(BOARD)
+                answer = connect(self.cluster).call(
+                    measure_on_board, name, sent, dict(found.blobs), board=name
+                )
+                if isinstance(answer, str):
+                    raise ClusterError(f"{self.name} cannot be used: {answer}")
+                parts.append((rows[loads], checked_measurements(len(sent), answer)))
             if not loads.all():
                 none = Measurements.nothing(int((~loads).sum()), "run_error")
                 none.reason[:] = [f"run: {why}" for why in found.reasons if why]
@@ -116,23 +119,18 @@ class BoardTarget:
 
 
 def board_on(cluster: str, name: str, space: str) -> BoardTarget:
-    """The board of that name, as its worker describes it. Raises `TargetError` if no worker of the
-    cluster offers it, or several do, and `ClusterError`."""
-    workers = connect(cluster)
-    workers.look()  # one that was away may be back
-    offered = workers.offered(BOARD)
-    found = offered.get(BOARD + name, [])
-    if not found:
-        known = ", ".join(sorted(offered)) or "none"
+    """Return the board of that name, as its worker describes it. Raises `TargetError` if no worker
+    of the cluster offers it, and `ClusterError`."""
+    connection = connect(cluster)
+    offered = connection.boards()
+    workers = offered.get(name, [])
+    if not workers:
+        known = ", ".join(BOARD + each for each in sorted(offered)) or "none"
         raise TargetError(
             f"no worker of {cluster} offers {BOARD}{name} (boards there: {known}); start one "
-            f"beside the board ('tilewright board serve {name}') and name its address"
+            f"beside the board ('tilewright board serve {name} --cluster {cluster}')"
         )
-    if len(found) > 1:
-        raise TargetError(
-            f"{len(found)} workers of {cluster} offer {BOARD}{name}; give each board a name of its "
-            "own, or name one address only"
-        )
-    machine = rebuild("vta", as_object(found[0]["spec"]), space)
+    about = connection.ask(describe_board, name, workers=workers)[workers[0]]
+    machine = rebuild("vta", as_object(about["spec"]), space)
     assert isinstance(machine, VtaTarget), "that kind makes no other"
-    return BoardTarget(machine, name, cluster, as_text(found[0]["bench"]))
+    return BoardTarget(machine, name, cluster, as_text(about["bench"]))

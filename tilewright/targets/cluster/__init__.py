@@ -1,8 +1,12 @@
-"""Lowers and measures batches of a target on other machines.
+"""Lowers and measures batches of a target on the workers of a Dask cluster.
 
-`keys` says who gets in, `channel` what travels, `serve` is the side of a worker, `connection` that
-of a command. `target` stands in for a target there, `remote_worker` answers for it here. What
-travels is plain data: a call's name, JSON and arrays of numbers and text.
+`connection` submits functions to a cluster and translates Dask's errors, `keys` writes the
+certificates of a cluster. `remote_worker` holds the function that workers execute. `target` stands
+in for a target whose batches go to workers.
+
+Functions are module-level functions of this package, and their arguments are JSON and plain arrays,
+so that messages stay readable. Dask itself serialises calls with pickle, between peers that have
+authenticated each other with certificates.
 """
 
 from __future__ import annotations
@@ -11,5 +15,5 @@ from tilewright.core.errors import TilewrightError
 
 
 class ClusterError(TilewrightError):
-    """A cluster that cannot be used: no worker there, keys that do not fit, or workers with
+    """A cluster that cannot be used: it cannot be reached, has no workers, or its workers run
     something else than the command."""

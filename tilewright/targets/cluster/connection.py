@@ -1,253 +1,487 @@
-"""Connects to workers within a time limit, and gives up those that stay unreachable.
+"""Submits functions to a Dask cluster, and translates Dask's errors into one sentence.
 
-Which of them answers a call does not matter: it depends on its arguments alone.
+Dask schedules the calls, repeats those of a dead worker, and shares the workers among several
+commands. This module adds what Dask leaves to its users: a connection that survives a restart of
+the scheduler, an end to waiting when no worker is left, and boards that only run programs.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-import ssl
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from tilewright.core.child_process import Arrays, Frame, Header, RpcNonsense
-from tilewright.core.files import as_int, as_text
+from tilewright.core.files import Json
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cluster import ClusterError
-from tilewright.targets.cluster.channel import (
-    ABOUT,
-    CALL,
-    OFFERS,
-    SLOTS,
-    UNUSABLE,
-    Channel,
-    dial,
-)
-from tilewright.targets.cluster.keys import VARIABLE, command_context, keys_folder
+
+if TYPE_CHECKING:
+    import dask
+    import distributed
+else:
+    dask, distributed = lazy_module("dask"), lazy_module("distributed")
 
 REACH_SECONDS = 10.0
-"""For a worker to answer at first."""
+"""Time for a scheduler to answer the first connection."""
 WORKER_SECONDS = 60.0
-"""For one to be there again once all are gone."""
+"""Time to wait without a scheduler or a worker, unless Dask's `no-workers-timeout` says more."""
 LOOK_SECONDS = 2.0
-"""How often those that are away are looked for."""
+"""How often a waiting call looks whether there still is a worker for it."""
+SEEN_SECONDS = 1.0
+"""How long the list of workers is used again where it only says how to divide the work."""
+RETRIES = 3
+"""How often Dask repeats a call that raised an error, of a full disk, say."""
 MOST_LOSSES = 3
-"""Workers that may be lost with the same call in hand."""
+"""How often a call is submitted again after the scheduler forgot it."""
+MOST_THREADS = 256
+BOARD_RESOURCE = "board"
+"""Resource of a worker beside a board, which runs programs on the board and nothing else."""
 BOARD = "board:"
-"""How the names of what is offered begin that are boards. What needs none is not done there."""
-_ADDRESS = re.compile(r"(?:tls://)?([^\s/@,:]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})")
+"""Prefix of the resource that names the board, and of the target's name."""
+KEYS_STEP = "'tilewright cluster keys DIR' makes keys and prints Dask's settings for them"
+_ADDRESS = re.compile(r"tls://(?:[^\s/@,:]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
+_LOCAL = re.compile(r"local:([1-9]\d{0,2})")
+
+_IGNORE_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+"""A program for each process of `local:N`: Ctrl-C reaches the command, which ends them."""
+_NOBODY = "tls://0.0.0.0:1"
+"""No worker's address: a call that is restricted to it waits, and an adaptive cluster sees it."""
+_LOST = (TimeoutError, CancelledError, OSError)
+"""How Dask says that the result of a finished call went with its worker."""
+
+Function = Callable[..., Any]
 
 
-def check_address(address: str) -> list[tuple[str, int]]:
-    """Host and port of each worker. Raises `ClusterError` for anything but `HOST:PORT`, several
-    with commas."""
-    found = [_ADDRESS.fullmatch(part.strip()) for part in address.split(",")]
-    if not all(found):
+def check_address(address: str) -> None:
+    """Check the value of `--cluster`.
+
+    Raises:
+        ClusterError: it is neither `tls://HOST:PORT` nor `local:N`.
+    """
+    if _ADDRESS.fullmatch(address) or _LOCAL.fullmatch(address):
+        return
+    raise ClusterError(
+        f"--cluster {address}: write tls://HOST:PORT, the address of a Dask scheduler, or local:N "
+        "for N processes of this machine (connections without TLS are refused)"
+    )
+
+
+def check_scheduler_address(address: str) -> None:
+    """Check the value of an option that takes only the address of a scheduler.
+
+    Raises:
+        ClusterError: it is not `tls://HOST:PORT`.
+    """
+    if not _ADDRESS.fullmatch(address):
         raise ClusterError(
-            f"--cluster {address}: write HOST:PORT, as 'tilewright cluster serve' prints it, of "
-            "several workers with commas"
+            f"--cluster {address}: write tls://HOST:PORT, the address of a Dask scheduler"
         )
-    return [(each[1].strip("[]"), int(each[2])) for each in found if each is not None]
 
 
-@dataclass
-class _Worker:
-    """A worker by its address. `about` is what it says of itself, empty while it is away; `cause`
-    why it is; `calls` are ours that it has in hand, `idle` connections that nothing is asked on."""
+def accepted(cluster: str, answer: Any) -> Any:
+    """Return the answer of a worker. Raises `ClusterError` for a text, with which a worker says why
+    it cannot do the work of this command."""
+    if isinstance(answer, str):
+        raise ClusterError(f"a worker of {cluster} cannot do the work of this command: {answer}")
+    return answer
 
-    host: str
-    port: int
-    about: Header = field(default_factory=dict)
-    cause: str = ""
-    calls: int = 0
-    idle: list[Channel] = field(default_factory=list)
 
-    @property
-    def offers(self) -> str:
-        return as_text(self.about[OFFERS])
+def local_cluster(processes: int) -> str:
+    """Return the value of `--cluster` for so many processes; "" for this process alone."""
+    return f"local:{processes}" if processes > 1 else ""
 
-    @property
-    def slots(self) -> int:
-        return as_int(self.about[SLOTS])
 
-    def leave(self, cause: str) -> None:
-        """It is away: connections to it are dead."""
-        self.about, self.cause = {}, cause
-        while self.idle:
-            self.idle.pop().close()
+def cluster_for(address: str, calls: int) -> str:
+    """Return the value of `--cluster` for so many calls: a local cluster has no more processes than
+    calls, and one call is made in this process."""
+    local = _LOCAL.fullmatch(address)
+    return address if local is None else local_cluster(min(int(local[1]), calls))
 
 
 class Cluster:
-    """The workers at an address, for all threads of this process."""
+    """The connection of this process to a Dask cluster, for all its threads.
+
+    Raises:
+        ClusterError: the scheduler cannot be reached, or the certificates do not fit.
+    """
 
     def __init__(self, address: str) -> None:
+        check_address(address)
         self.address = address
-        self._keys = keys_folder()
-        self._context = command_context(self._keys)
-        self._workers = [_Worker(host, port) for host, port in check_address(address)]
-        self._changed = threading.Condition()
+        self._reconnecting = threading.Lock()
+        silence_dask()
+        self._seen: tuple[float, Mapping[str, Mapping[str, Any]]] = (float("-inf"), {})
+        self._local = _start_local(address)
+        self._client = self._connect()
 
-    def offered(self, prefix: str) -> dict[str, list[Header]]:
-        """By the name of what is offered, of those that begin so, what each worker says of itself
-        that offers it."""
-        found: dict[str, list[Header]] = {}
-        for each in self._present():
-            if each.offers.startswith(prefix):
-                found.setdefault(each.offers, []).append(each.about)
+    def call(self, function: Function, *arguments: Any, board: str = "") -> Any:
+        """Return what a worker returns for a call, however long that takes.
+
+        Args:
+            function: a module-level function of this package.
+            arguments: JSON values, bytes and plain arrays.
+            board: the board that the call needs, by its name; "" for a call that needs none.
+
+        Raises:
+            ClusterError: there is no worker for the call, or the call ended its workers or raised
+                an error on each of them.
+        """
+        return self._call(threading.Event(), board, function, arguments)
+
+    def each(self, function: Function, calls: Iterable[Sequence[Any]]) -> Iterator[tuple[int, Any]]:
+        """Make many calls, and yield the place of each and its result as calls finish.
+
+        At most two calls per slot are submitted at a time, so that their arguments are made as they
+        are needed.
+
+        Raises:
+            ClusterError: as `call`.
+        """
+        stop, numbered = threading.Event(), enumerate(calls)
+        under_way: dict[Future[Any], int] = {}
+        with ThreadPoolExecutor(MOST_THREADS) as pool:
+            try:
+                while True:
+                    room = min(MOST_THREADS, 2 * max(1, self.slots())) - len(under_way)
+                    for place, arguments in islice(numbered, max(0, room)):
+                        future = pool.submit(self._call, stop, "", function, arguments)
+                        under_way[future] = place
+                    if not under_way:
+                        return
+                    for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                        yield under_way.pop(future), future.result()
+            finally:
+                stop.set()
+
+    def slots(self) -> int:
+        """Return how many calls run at a time on the workers without a board."""
+        workers = self._workers(None, SEEN_SECONDS)
+        return sum(_threads(each) for each in workers.values() if not _boards(each))
+
+    def boards(self) -> dict[str, list[str]]:
+        """Return the addresses of the workers beside each board, by the board's name."""
+        found: dict[str, list[str]] = {}
+        for address, worker in self._workers().items():
+            for name in _boards(worker):
+                found.setdefault(name, []).append(address)
         return found
 
-    def slots(self, offer: str = "") -> int:
-        """How many calls can be answered at a time: by the workers without a board, or by what is
-        offered under a name."""
-        return sum(each.slots for each in self._present() if each.offers == offer)
+    def ask(self, function: Function, *arguments: Any, workers: Sequence[str]) -> dict[str, Any]:
+        """Return what each of these workers answers at once, beside the calls that it works on.
 
-    def call(self, header: Header, arrays: Arrays, offer: str = "") -> Frame:
-        """What a worker answers that is free, or that offers what is wanted; arrays in any shape.
-        If it is lost with the call in hand, another is asked. Raises `ClusterError`, also for what
-        the worker calls `UNUSABLE`, and `RpcNonsense`."""
-        losses = 0
-        while losses < MOST_LOSSES:
-            with self._held(offer) as worker:
-                try:
-                    channel = self._channel(worker)
-                except OSError as error:
-                    self._lose(worker, error)
-                    continue
-                try:
-                    reply, results = self._ask(worker, channel, header, arrays)
-                except (OSError, EOFError) as error:
-                    self._lose(worker, error)
-                    losses += 1
-                    continue
-            if UNUSABLE in reply:
-                raise ClusterError(
-                    f"the worker at {worker.host}:{worker.port} cannot be used: {reply[UNUSABLE]}"
-                )
-            return reply, results
+        Raises:
+            ClusterError: a worker is gone.
+        """
+        try:
+            found: dict[str, Any] = self._client.run(function, *arguments, workers=list(workers))
+        except Exception as error:
+            raise ClusterError(
+                f"a worker of {self.address} does not answer: {_one_line(error)}"
+            ) from None
+        return found
+
+    def close(self) -> None:
+        """Close the connection, and end the processes of a local cluster."""
+        with suppress(Exception):
+            self._client.close()
+        if self._local is not None:
+            with suppress(Exception):
+                self._local.close()
+
+    # -- one call ------------------------------------------------------------------------------
+
+    def _call(
+        self, stop: threading.Event, board: str, function: Function, arguments: Sequence[Any]
+    ) -> Any:
+        for _ in range(MOST_LOSSES + 1):
+            client = self._usable_client()
+            among = self._restricted(client, board)
+            try:
+                future = client.submit(
+                    function, *arguments,
+                    pure=False,  # two equal measurements are two measurements
+                    retries=RETRIES,
+                    resources={BOARD + board: 1} if board else None,
+                    workers=among or None,
+                )  # fmt: skip
+            except Exception as error:  # the connection closed between two steps
+                if client.status == "running":
+                    raise ClusterError(f"Dask refuses the call: {_one_line(error)}") from None
+                continue
+            try:
+                if self._finished(client, future, board, among, stop):
+                    with suppress(*_LOST):
+                        return future.result(timeout=_patience())
+            finally:
+                self._forget(future)
         raise ClusterError(
-            f"{MOST_LOSSES} workers of {self.address} were lost with the same call in hand; see "
-            "what they said, and start the same command again: the ledger has all that was measured"
+            f"the scheduler at {self.address} lost the same call {MOST_LOSSES + 1} times; see its "
+            "log, and start the same command again: it resumes from what was measured"
         )
 
-    def look(self) -> None:
-        """Ask all workers what they are, those that are there already, too."""
-        with ThreadPoolExecutor(len(self._workers)) as pool:
-            list(pool.map(self._look_at, self._workers))
-
-    def wait_for_worker(self) -> None:
-        """Raises `ClusterError` if none answers for `REACH_SECONDS`, or none takes our keys."""
-        end = time.monotonic() + REACH_SECONDS
+    def _finished(
+        self, client: distributed.Client, future: distributed.Future, board: str,
+        among: Sequence[str], stop: threading.Event,
+    ) -> bool:  # fmt: skip
+        """Wait for a future. Return False if it has to be submitted again, because the scheduler
+        was restarted or all workers that it was restricted to are gone. Raises `ClusterError`."""
+        end = time.monotonic() + _patience()
         while True:
-            self.look()
-            if self._present():
-                break
-            refused = all(each.cause.startswith("the keys") for each in self._workers)
-            if refused or time.monotonic() > end:
-                raise ClusterError(self._nobody())
+            with suppress(TimeoutError):
+                future.exception(timeout=LOOK_SECONDS)
+            if future.status == "finished":
+                return True
+            if future.status == "error":
+                raise ClusterError(self._failure(future.exception())) from None
+            if stop.is_set():
+                raise ClusterError("the command was stopped")
+            if future.status in ("cancelled", "lost") or client.status != "running":
+                return False
+            able = self._able(client, board)
+            if able:
+                end = time.monotonic() + _patience()
+                if among and not set(among) & set(able):
+                    return False
+            elif time.monotonic() > end:
+                raise ClusterError(self._nobody(board))
+
+    def _forget(self, future: distributed.Future) -> None:
+        """Tell the scheduler that nobody waits for a call any more."""
+        with suppress(Exception):
+            if future.status == "pending":
+                future.cancel()
+            else:
+                future.release()
+
+    def _failure(self, error: BaseException) -> str:
+        """Return the sentence for the exception of a call."""
+        said = _one_line(error)
+        cause = error.__cause__ or error
+        if isinstance(error, distributed.KilledWorker):
+            return (
+                f"the same batch ended {error.allowed_failures + 1} workers of {self.address}, for "
+                "lack of memory or by a program that crashes; see the workers' logs, or use "
+                "--isolate SECONDS, with which only the program that crashes fails"
+            )
+        if "deserialization of the task graph" in said or isinstance(cause, ImportError):
+            return (
+                f"the scheduler or a worker of {self.address} has no Tilewright, or another "
+                f"version ({_one_line(cause)}); install the command's version on all of them"
+            )
+        return f"a worker of {self.address} failed at a call: {said}; see its log"
+
+    def _restricted(self, client: distributed.Client, board: str) -> list[str]:
+        """Return the workers that may do a call; none if every worker may. A worker beside a board
+        must not do other work meanwhile, and its machine may have no compiler."""
+        if board:
+            return []
+        workers = self._workers(client, SEEN_SECONDS)
+        able = [address for address, each in workers.items() if not _boards(each)]
+        return (able or [_NOBODY]) if len(able) < len(workers) else []
+
+    def _able(self, client: distributed.Client, board: str) -> list[str]:
+        return [
+            address
+            for address, each in self._workers(client).items()
+            if (board in _boards(each) if board else not _boards(each))
+        ]
+
+    def _workers(
+        self, client: distributed.Client | None = None, age: float = 0.0
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Return the workers by their addresses, as they were at most `age` seconds ago; none if
+        the scheduler is gone."""
+        now = time.monotonic()
+        if now - self._seen[0] > age:
+            try:
+                found = (client or self._usable_client()).scheduler_info()["workers"]
+            except (OSError, RuntimeError, KeyError):
+                found = {}
+            self._seen = (now, found)
+        return self._seen[1]
+
+    # -- the connection ------------------------------------------------------------------------
+
+    def _usable_client(self) -> distributed.Client:
+        """Return the client, or a new one once the scheduler is there again. Raises
+        `ClusterError` if it stays away."""
+        end = time.monotonic() + _patience()
+        while True:
+            client = self._client
+            if client.status == "running":
+                return client
+            if client.status == "closed":
+                with self._reconnecting:
+                    if self._client is client:
+                        with suppress(ClusterError):
+                            self._client = self._connect()
+                            continue
+            if time.monotonic() > end:
+                raise ClusterError(
+                    f"the scheduler at {self.address} is gone for {_patience():g} s; start it and "
+                    "its workers again, and then the same command: it resumes from what was "
+                    "measured"
+                )
             time.sleep(0.2)
-        threading.Thread(target=self._look_again, daemon=True).start()
 
-    def _present(self) -> list[_Worker]:
-        with self._changed:
-            return [each for each in self._workers if each.about]
-
-    @contextmanager
-    def _held(self, offer: str) -> Iterator[_Worker]:
-        """A slot of a worker. Raises `ClusterError` if for `WORKER_SECONDS` there is none."""
-        end = time.monotonic() + WORKER_SECONDS
-        with self._changed:
-            while True:
-                there = [each for each in self._workers if each.about and each.offers == offer]
-                free = [each for each in there if each.calls < each.slots]
-                if free:
-                    break
-                if there:
-                    end = time.monotonic() + WORKER_SECONDS
-                elif time.monotonic() > end:
-                    raise ClusterError(
-                        f"the cluster at {self.address} has no worker "
-                        f"{f'that offers {offer} ' if offer else ''}for {WORKER_SECONDS:g} s; "
-                        f"start it ({'tilewright board serve' if offer else _START}) and the same "
-                        "command again: it resumes from the ledger"
-                    )
-                self._changed.wait(LOOK_SECONDS)
-            worker = min(free, key=lambda each: each.calls / each.slots)
-            worker.calls += 1
+    def _connect(self) -> distributed.Client:
         try:
-            yield worker
-        finally:
-            with self._changed:
-                worker.calls -= 1
-                self._changed.notify_all()
-
-    def _channel(self, worker: _Worker) -> Channel:
-        """A connection that nobody else uses. Raises `OSError`."""
-        with self._changed:
-            while worker.idle:
-                channel = worker.idle.pop()
-                if not channel.is_stale:
-                    return channel
-                channel.close()
-        return dial(worker.host, worker.port, self._context, REACH_SECONDS)
-
-    def _ask(self, worker: _Worker, channel: Channel, header: Header, arrays: Arrays) -> Frame:
-        try:
-            answer = channel.ask(header, arrays)
-        except BaseException:  # what came on it later would be the answer to this
-            channel.close()
+            if self._local is not None:
+                return distributed.Client(self._local, set_as_default=False)
+            return distributed.Client(
+                self.address, security=dask_security("client"), timeout=REACH_SECONDS,
+                set_as_default=False, name="tilewright",
+            )  # fmt: skip
+        except ClusterError:
             raise
-        with self._changed:
-            worker.idle.append(channel)
-        return answer
+        except Exception as error:
+            raise ClusterError(_unreachable(self.address, error)) from None
 
-    def _look_at(self, worker: _Worker) -> None:
-        try:
-            about, _ = self._ask(worker, self._channel(worker), {CALL: ABOUT}, {})
-            as_text(about[OFFERS]), as_int(about[SLOTS])
-        except (OSError, EOFError, RpcNonsense, ValueError, KeyError) as error:
-            self._lose(worker, error)
-        else:
-            with self._changed:
-                worker.about, worker.cause = about, ""
-                self._changed.notify_all()
-
-    def _look_again(self) -> None:
-        while True:
-            time.sleep(LOOK_SECONDS)
-            for each in self._workers:
-                if not each.about:
-                    self._look_at(each)
-
-    def _lose(self, worker: _Worker, error: Exception) -> None:
-        refused = isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
-        with self._changed:
-            said = f"{type(error).__name__}: {error}".rstrip(": ")
-            worker.leave(f"the keys of {self._keys} do not fit: {said}" if refused else said)
-
-    def _nobody(self) -> str:
-        causes = "; ".join(f"{e.host}:{e.port}: {e.cause}" for e in self._workers)
+    def _nobody(self, board: str) -> str:
+        start = "'tilewright board serve'" if board else "'dask worker'"
+        offering = f"that offers {BOARD}{board} " if board else ""
         return (
-            f"no worker answers at {self.address} within {REACH_SECONDS:g} s ({causes}); start one "
-            f"with '{_START}', let this machine reach it, and give both the same keys ({VARIABLE})"
+            f"the cluster at {self.address} has no worker {offering}for {_patience():g} s; start "
+            f"one ({start}) and the same command again: it resumes from what was measured"
         )
 
 
-_START = "tilewright cluster serve"
+def dask_security(role: str) -> distributed.Security:
+    """Return Dask's security settings, which must name a CA and the certificate of a role.
+
+    Args:
+        role: "client" for commands, "worker" for a worker.
+
+    Raises:
+        ClusterError: a setting is missing, or its file cannot be read.
+    """
+    security = distributed.Security(require_encryption=True)
+    settings = {
+        "CA_FILE": security.tls_ca_file,
+        f"{role.upper()}__CERT": getattr(security, f"tls_{role}_cert"),
+    }
+    for name, value in settings.items():
+        variable = f"DASK_DISTRIBUTED__COMM__TLS__{name}"
+        if not value:
+            raise ClusterError(f"{variable} is not set: {KEYS_STEP}")
+        if not Path(value).is_file():
+            raise ClusterError(f"{variable}: there is no file {value}; {KEYS_STEP}")
+    try:
+        security.get_connection_args(role)
+    except (OSError, ValueError) as error:
+        raise ClusterError(
+            f"Dask's settings for TLS name no key with its certificate ({error}); {KEYS_STEP}"
+        ) from None
+    return security
+
+
 _connecting = threading.Lock()
 _connected: dict[tuple[int, str], Cluster] = {}
 
 
 def connect(address: str) -> Cluster:
-    """The connection of this process to the workers at an address, made once. Raises
-    `ClusterError`."""
+    """Return the connection of this process to a cluster, which is made once.
+
+    Args:
+        address: `tls://HOST:PORT` of a Dask scheduler, or `local:N`.
+
+    Raises:
+        ClusterError: the cluster cannot be used.
+    """
     with _connecting:
-        key = (os.getpid(), address)  # a fork has none of the connections
+        key = (os.getpid(), address)  # a forked process has none of the connections
         if (found := _connected.get(key)) is None:
-            found = Cluster(address)
-            found.wait_for_worker()
-            _connected[key] = found
+            found = _connected[key] = Cluster(address)
         return found
+
+
+def _start_local(address: str) -> distributed.LocalCluster | None:
+    """Start the processes of `local:N`, which nobody else can connect to. Raises
+    `ClusterError`."""
+    local = _LOCAL.fullmatch(address)
+    if local is None:
+        return None
+    quiet: dict[str, Json] = {
+        "distributed.scheduler.http.routes": [],
+        "distributed.worker.http.routes": [],
+        "distributed.worker.profile.enabled": False,
+        "distributed.scheduler.dashboard.status.task-stream-length": 0,
+    }
+    try:
+        with dask.config.set(quiet):
+            return distributed.LocalCluster(
+                n_workers=int(local[1]), threads_per_worker=1, processes=True,
+                host="127.0.0.1", protocol="tls",
+                security=distributed.Security.temporary(),  # keys that exist in memory alone
+                dashboard_address="127.0.0.1:0", worker_dashboard_address="127.0.0.1:0",
+                memory_limit=0, preload=[_IGNORE_CTRL_C], silence_logs=logging.CRITICAL,
+            )  # fmt: skip
+    except Exception as error:
+        raise ClusterError(
+            f"--cluster {address}: the processes cannot be started: {_one_line(error)}"
+        ) from None
+
+
+def silence_dask() -> None:
+    """Keep Dask's log lines out of a command's output: what matters is raised."""
+    _ = distributed.Client  # importing sets the levels
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("distributed."):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _patience() -> float:
+    """Return how many seconds to wait for a worker, where a queue starts workers, say."""
+    named = dask.config.get("distributed.scheduler.no-workers-timeout", default=None)
+    if named is None:
+        return WORKER_SECONDS
+    return float(dask.utils.parse_timedelta(named))
+
+
+def _boards(worker: Mapping[str, Any]) -> list[str]:
+    """Return the names of the boards beside a worker; one without a name is ""."""
+    resources = worker.get("resources", {})
+    names = [each.removeprefix(BOARD) for each in resources if each.startswith(BOARD)]
+    return names or [""] * (BOARD_RESOURCE in resources)
+
+
+def _threads(worker: Mapping[str, Any]) -> int:
+    return int(worker.get("nthreads", 1))
+
+
+def _unreachable(address: str, error: BaseException) -> str:
+    """Return the sentence for a connection that failed."""
+    said = causes_of(error)
+    if re.search(r"certificate|SSLError|\[SSL", said):
+        return (
+            f"the scheduler at {address} and this command do not accept each other's certificates "
+            f"({said}): give both the keys of one cluster ({KEYS_STEP})"
+        )
+    return (
+        f"no Dask scheduler answers at {address} within {REACH_SECONDS:g} s ({said}); start one "
+        "with 'dask scheduler --protocol tls', and let this machine reach it"
+    )
+
+
+def causes_of(error: BaseException) -> str:
+    """Return an error of Dask and the errors that caused it, in one line."""
+    causes = list[str]()
+    at: BaseException | None = error
+    while at is not None:
+        causes.append(_one_line(at))
+        at = at.__cause__ or at.__context__
+    return "; ".join(dict.fromkeys(causes))
+
+
+def _one_line(error: BaseException) -> str:
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said}".rstrip(": ")[:400]

@@ -1,8 +1,8 @@
-"""Answers calls on a worker of `targets.cluster`: lowers and measures on its own target.
+"""Lowers and measures batches on a worker of a cluster.
 
-A call is a function of its arguments alone. A worker keeps no files, and a call that was lost with
-its worker is made again on another. Calls name a kind of target and give its specification, a
-workload and configs. Programs are not among them: a worker runs what it lowered itself.
+A call is a function of its arguments alone: a kind of target with its specification, a workload and
+configs. A worker keeps no files, so a call that was lost with its worker is repeated on another
+one. Programs stay on the worker: it runs what it lowered itself.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from importlib.metadata import version
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.core.child_process import Arrays, Header, Limits
-from tilewright.core.files import Json, as_number, as_object, as_text
+from tilewright.core.child_process import Header, Limits
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import Json, as_number
 from tilewright.targets.base import Configs, Lowered, Measurements, Target
-from tilewright.targets.capabilities import Watched, capability
+from tilewright.targets.capabilities import MeasuresInOnePass, Watched, capability
 from tilewright.targets.cluster import ClusterError
-from tilewright.targets.cluster.channel import CALL, OFFERS
 from tilewright.targets.features import Features
 from tilewright.targets.registry import TargetError, rebuild, target_kinds
 from tilewright.targets.remote_target import joined_lowered
@@ -32,56 +33,65 @@ from tilewright.targets.subprocess_target import IsolatedTarget
 from tilewright.targets.worker import lowered_reply, measured_reply, warmed_up
 from tilewright.targets.workload import Workload
 
-LOWER, MEASURE = "lower", "measure"
-RECIPE, FINGERPRINT, WORKLOAD = "recipe", "fingerprint", "workload"
-"""Of a call's header: how to make the target, what it then is, and what its configs are of."""
+Steps = Literal["lower", "measure", "both"]
+VERSION, FINGERPRINT = "version", "fingerprint"
+"""Keys of a target's specification: the version of Tilewright, and the target's fingerprint."""
 SECONDS = "seconds"
-"""Of an answer's header: how long the worker took."""
-NO_LIMIT = 30 * 86400.0
-"""Seconds for a batch of a run that sets no limit."""
+"""Key of an answer: how long the worker took."""
+REFUSED = "refused"
+"""Key of an answer: why the worker cannot make this call. Errors that another try would repeat are
+answers, because Dask retries a call that raises."""
 _KEPT_ROWS = 2048
 _making = threading.Lock()
 
 
-class TargetService:
-    """Implements `serve.Service`: so many `slots`, each with targets in processes of its own, so
-    that no config can end or block this one."""
+def lower_and_measure(
+    target: Mapping[str, Json], workload: Mapping[str, Any], configs: Configs, steps: Steps = "both"
+) -> tuple[Header, dict[str, NDArray[Any]]]:
+    """Lower configs, measure them, or both, on this worker.
 
-    def __init__(self, slots: int) -> None:
-        self.slots = slots
+    Args:
+        target: the recipe of the target (`targets.cluster.target.recipe_of`), with the command's
+            version and fingerprint, and the time limit of `--isolate` (0 for none).
+        workload: `Workload.to_json()`.
+        configs: knob indices, int32 array of shape (n, knobs).
+        steps: what to do. "measure" reuses what this worker has lowered lately, and lowers the
+            rest again.
 
-    def about(self) -> Header:
-        """It offers no board."""
-        return {OFFERS: ""}
+    Returns:
+        A header and arrays of shape (n, …), as `targets.worker` writes them; a header with
+        `REFUSED` if this worker's Tilewright or target is not that of the command.
+    """
+    begin = time.perf_counter()
+    try:
+        found = target_of(target)
+        described = Workload.from_json(workload)
+        _check_configs(found, described, configs)
+        header, arrays = _answer(found, described, np.ascontiguousarray(configs), steps)
+    except TilewrightError as error:
+        return {REFUSED: " ".join(str(error).split())}, {}
+    plain = {name: _plain(array) for name, array in arrays.items()}
+    return header | {SECONDS: time.perf_counter() - begin}, plain
 
-    def answer(self, header: Header, arrays: dict[str, NDArray[Any]]) -> tuple[Header, Arrays]:
-        """`lower` or `measure` configs of shape (n, knobs). Raises `ClusterError` where its target
-        is not the command's, and what the target raises."""
-        call, recipe = as_text(header[CALL]), as_object(header[RECIPE])
-        workload = Workload.from_json(as_object(header[WORKLOAD]))
-        configs = np.ascontiguousarray(arrays["configs"])
-        with _making:
-            target = _target(json.dumps(recipe), threading.get_ident())
-            found = target.fingerprint
-        if found != header[FINGERPRINT]:
-            raise ClusterError(
-                f"its target has the fingerprint {found}, the command's {header[FINGERPRINT]}: "
-                "another version of tilewright, or other hardware"
-            )
-        _check(target, workload, configs)
-        begin = time.perf_counter()
-        if call == LOWER:
-            reply, results = lowered_reply(target.lower(workload, configs))
-        elif call == MEASURE:
-            reply, results = {}, measured_reply(target.measure(_unlowered(workload, configs)))
-        else:
-            raise ClusterError(f"there is no call '{call}'")
-        return reply | {SECONDS: time.perf_counter() - begin}, results
+
+def check_version(command: Json) -> None:
+    """Check that this process runs the command's version of Tilewright.
+
+    Raises:
+        ClusterError: the versions differ.
+    """
+    if command != version("tilewright"):
+        raise ClusterError(
+            f"it has Tilewright {version('tilewright')}, and the command has {command}; install "
+            "the same version on both"
+        )
 
 
 class ProgramKeeper:
-    """A target whose programs go nowhere: it measures configs by what it lowered last, and lowers
-    others again. Batches have configs of shape (n, knobs)."""
+    """A target that keeps the programs it lowered, and measures configs by them.
+
+    Programs do not leave the process. Configs that were not lowered lately are lowered again.
+    """
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -91,11 +101,11 @@ class ProgramKeeper:
         self.space, self.hardware_features = target.space, target.hardware_features
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """As the target, without the programs."""
+        """Lower configs of shape (n, knobs), and return the result without its programs."""
         return replace(self._lowered(workload, configs), programs={})
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """As the target, whatever programs are given."""
+        """Measure the configs of a batch, whatever programs the batch has."""
         workload, configs = lowered.workload, lowered.configs
         keys = [(workload.id, config.tobytes()) for config in configs]
         if not all(key in self._kept for key in keys):
@@ -115,23 +125,15 @@ class ProgramKeeper:
         return lowered
 
 
-@lru_cache(maxsize=64)
-def _target(recipe: str, thread: int) -> Target:
-    """Kept, of a thread: a process goes with it."""
-    about: dict[str, Any] = json.loads(recipe)
-    seconds = as_number(about.pop("isolate"))
-    here = remade(**about)
-    if (watched := capability(here, Watched)) is not None:
-        return ProgramKeeper(watched.within(seconds) if seconds else here)
-    factory, limits = f"{__name__}:{remade_warm.__name__}", Limits(seconds or NO_LIMIT)
-    return IsolatedTarget(factory, about, limits)
-
-
-def remade(
+def rebuild_target(
     kind: str, preset: str, space: str, specification: Mapping[str, Json] | None = None
 ) -> Target:
-    """A target as a command has it, by what it says of it; no file is read that a command names.
-    Raises `TargetError`, and what the kind of target raises."""
+    """Make a target from what a command says about it, without reading a file.
+
+    Raises:
+        TargetError: this machine has no such target.
+        TilewrightError: an error of the kind of target.
+    """
     if specification is not None:
         return rebuild(kind, specification, space)
     found = target_kinds().get(kind)
@@ -140,19 +142,75 @@ def remade(
     return found.make(preset, found.space_named(space))
 
 
-def remade_warm(**about: Any) -> Target:
-    """The same, warmed up and with its programs: for a process of its own."""
-    return ProgramKeeper(warmed_up(remade(**about)))
+def rebuild_warm(**about: Any) -> Target:
+    """Make the same target in a process of its own, with its kernels compiled."""
+    return ProgramKeeper(warmed_up(rebuild_target(**about)))
 
 
-def _check(target: Target, workload: Workload, configs: NDArray[Any]) -> None:
-    """Raises `ClusterError` for configs that are not of the target's space."""
+def target_of(specification: Mapping[str, Json]) -> Target:
+    """Return this thread's target for the specification of a command.
+
+    Raises:
+        ClusterError: it is another version of Tilewright, or another target.
+        TilewrightError: an error of the kind of target.
+    """
+    about = dict(specification)
+    check_version(about.pop(VERSION))
+    wanted = about.pop(FINGERPRINT)
+    with _making:
+        target = _target(json.dumps(about, sort_keys=True), threading.get_ident())
+    if target.fingerprint != wanted:
+        raise ClusterError(
+            f"its target {target.name} has the fingerprint {target.fingerprint}, and that of the "
+            f"command has {wanted}: other sources of Tilewright, or other hardware"
+        )
+    return target
+
+
+@lru_cache(maxsize=64)
+def _target(about_json: str, thread: int) -> Target:
+    """Make a target once per thread: with a time limit, it owns a process."""
+    about: dict[str, Any] = json.loads(about_json)
+    seconds = as_number(about.pop("isolate"))
+    here = rebuild_target(**about)
+    if not seconds:
+        return ProgramKeeper(here)
+    if (watched := capability(here, Watched)) is not None:
+        return ProgramKeeper(watched.within(seconds))
+    return IsolatedTarget(f"{__name__}:{rebuild_warm.__name__}", about, Limits(seconds))
+
+
+def _answer(
+    target: Target, workload: Workload, configs: Configs, steps: Steps
+) -> tuple[Header, dict[str, NDArray[Any]]]:
+    if steps == "measure":
+        return {}, measured_reply(target.measure(_unlowered(workload, configs)))
+    at_once = capability(target, MeasuresInOnePass)
+    if steps == "both" and at_once is not None:
+        lowered, measured = at_once.lower_and_measure(workload, configs)
+    else:
+        lowered = target.lower(workload, configs)
+    header, arrays = lowered_reply(lowered)
+    if steps == "both":
+        if at_once is None:
+            measured = target.measure(lowered)
+        arrays |= measured_reply(measured)
+    return header, arrays
+
+
+def _check_configs(target: Target, workload: Workload, configs: NDArray[Any]) -> None:
+    """Raise `ClusterError` for configs outside the target's space."""
     sizes = target.space(workload).cardinalities
     fit = configs.dtype == np.int32 and configs.ndim == 2 and configs.shape[1] == len(sizes)
     if not fit or (configs < 0).any() or (configs >= sizes).any():
-        raise ClusterError(f"{workload}: the configs are not of its target's space")
+        raise ClusterError(f"{workload}: configs lie outside the space of its target")
 
 
 def _unlowered(workload: Workload, configs: Configs) -> Lowered:
     texts = np.full(len(configs), "", dtype=object)
     return Lowered(workload, configs, texts, texts, Features.none(len(configs)))
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    """Return text as an array of fixed width, so that no array holds Python objects."""
+    return array.astype(np.str_) if array.dtype.kind == "O" else array

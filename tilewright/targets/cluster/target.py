@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from math import ceil
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,35 +23,54 @@ from tilewright.targets.capabilities import (
     specification_of,
     without,
 )
-from tilewright.targets.cluster.channel import CALL
-from tilewright.targets.cluster.connection import connect
-from tilewright.targets.cluster.remote_worker import FINGERPRINT, RECIPE, SECONDS, WORKLOAD
+from tilewright.targets.cluster.connection import accepted, connect
+from tilewright.targets.cluster.remote_worker import (
+    FINGERPRINT,
+    REFUSED,
+    SECONDS,
+    VERSION,
+    Steps,
+    lower_and_measure,
+)
 from tilewright.targets.registry import kind_of
-from tilewright.targets.remote_target import Ask, Failed, RemoteTarget, in_parts
+from tilewright.targets.remote_target import (
+    Ask,
+    Failed,
+    RemoteTarget,
+    checked_measurements,
+    in_parts,
+    joined_lowered,
+    joined_measurements,
+    read_lowered,
+)
 from tilewright.targets.workload import Workload
 
 CALL_SECONDS = 0.1
-"""What a call shall take at least, so that sending it is little of that. Longer ones are made into
-several, as far as there are workers."""
+"""Least duration of a call, so that sending it is a small part of it. Longer batches are cut into
+several calls, up to one per slot of the cluster."""
 
 T = TypeVar("T", Lowered, Measurements)
 
 
 class ClusterTarget(RemoteTarget):
-    """Implements the `Target` contract for the target `here`, which each worker of the `cluster` at
-    that address makes by the recipe for itself. What is not asked of batches, as spaces, estimates,
-    the baseline and the proof of the chosen one, is asked of the one here.
+    """Implements the `Target` contract for the target `here` by the workers of a cluster.
 
-    Programs stay with the workers, which lower again what another one measures. None of theirs is
-    run here. Lowering and measuring raise `ClusterError` where the cluster is lost, or its workers
-    have something else than `here`.
+    Each worker makes its own target from `recipe`, in a process of its own if a batch may take at
+    most `isolate` seconds (0 for no limit). Spaces, estimates, the baseline and the
+    proof of the chosen schedule come from the target here. Programs stay with the workers: a worker
+    lowers again what another worker lowered. `lower` and `measure` raise `ClusterError` where the
+    cluster is lost, or a worker's target is not the same as `here`.
     """
 
-    def __init__(self, here: Target, recipe: dict[str, Json], cluster: str) -> None:
+    def __init__(
+        self, here: Target, recipe: dict[str, Json], cluster: str, isolate: float = 0.0
+    ) -> None:
         self.here = self.beside = here
         self.cluster = cluster
-        self._recipe = recipe
-        self._row_seconds: dict[tuple[str, str], float] = {}  # by call and workload
+        self.specification: dict[str, Json] = recipe | {
+            "isolate": isolate, FINGERPRINT: here.fingerprint, VERSION: version("tilewright"),
+        }  # fmt: skip
+        self._row_seconds: dict[tuple[str, str], float] = {}  # by steps and workload
 
     @property
     def name(self) -> str:
@@ -71,18 +92,36 @@ class ClusterTarget(RemoteTarget):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the target here, but for what would measure here."""
-        known = without(self.here.capabilities, Enumerates, MeasuresInOnePass)
-        return {**known, **offers(self, Verifies)} if Verifies in known else known
+        """The capabilities of the target here, except enumeration, which no call could bound."""
+        known = without(self.here.capabilities, Enumerates)
+        own = [kind for kind in (Verifies, MeasuresInOnePass) if kind in known]
+        return {**known, **offers(self, *own)}
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """What is of another space, as a baseline may be, was lowered here and is measured here."""
+        """Measure a batch on the workers. A batch of another space, as a baseline may be, was
+        lowered here and is measured here."""
         return self.here.measure(lowered) if lowered.space else super().measure(lowered)
 
+    def lower_and_measure(
+        self, workload: Workload, configs: Configs, progress: Callable[[int], None] | None = None
+    ) -> tuple[Lowered, Measurements]:
+        """Lower and measure configs of shape (n, knobs) in one call per part of the batch."""
+
+        def ask(rows: NDArray[np.int64]) -> tuple[Lowered, Measurements]:
+            header, arrays = self._call("both", workload, configs[rows])
+            if progress is not None:
+                progress(len(rows))
+            lowered = read_lowered(workload, configs[rows], header, arrays)
+            return lowered, checked_measurements(len(rows), arrays)
+
+        done = self._in_calls("both", workload, ask, np.arange(len(configs)))
+        lowered = joined_lowered(workload, configs, [(rows, low) for rows, (low, _) in done])
+        return lowered, joined_measurements(lowered, [(rows, each) for rows, (_, each) in done])
+
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
-        """As the target here, of what it lowers itself."""
+        """Verify schedules on the target here, which lowers them itself."""
         known = capability(self.here, Verifies)
-        assert known is not None, "offered only where it is"
+        assert known is not None, "offered only where the target here has it"
         if not lowered.space:
             lowered = self.here.lower(lowered.workload, lowered.configs)
         return known.verify(lowered, seed)
@@ -90,42 +129,57 @@ class ClusterTarget(RemoteTarget):
     def ask(
         self, call: str, workload: Workload, configs: Configs, programs: Arrays | None = None
     ) -> Frame:
-        """A call on some worker. Raises `ClusterError` and `RpcNonsense`."""
-        header, arrays = connect(self.cluster).call(
-            {
-                CALL: call, RECIPE: self._recipe, FINGERPRINT: self.fingerprint,
-                WORKLOAD: workload.to_json(),
-            },
-            {"configs": configs},
-        )  # fmt: skip
-        row_seconds = as_number(header[SECONDS]) / max(1, len(configs))
-        self._row_seconds[call, workload.id] = row_seconds
-        return header, arrays
+        """Make a call on some worker. Raises `ClusterError` and `RpcNonsense`."""
+        return self._call("measure" if call == "measure" else "lower", workload, configs)
 
     def answers(
         self, call: str, workload: Workload, ask: Ask[T], failed: Failed[T], rows: NDArray[np.int64]
     ) -> list[tuple[NDArray[np.int64], T]]:
-        """In one call, or in several at once where it takes long; what comes back is the same."""
-        parts = self._parts(call, workload, rows)
+        """Answer a call in one part, or in several parts at once where it takes long."""
+        done = self._in_calls(call, workload, lambda part: in_parts(ask, failed, part), rows)
+        return [answer for _, answers in done for answer in answers]
+
+    def _call(self, steps: Steps, workload: Workload, configs: Configs) -> Frame:
+        header, arrays = connect(self.cluster).call(
+            lower_and_measure, self.specification, workload.to_json(), configs, steps
+        )
+        if REFUSED in header:
+            accepted(self.cluster, header[REFUSED])
+        row_seconds = as_number(header[SECONDS]) / max(1, len(configs))
+        self._row_seconds[steps, workload.id] = row_seconds
+        return header, arrays
+
+    def _in_calls(
+        self, steps: str, workload: Workload, ask: Callable[[NDArray[np.int64]], Any],
+        rows: NDArray[np.int64],
+    ) -> list[tuple[NDArray[np.int64], Any]]:  # fmt: skip
+        parts = self._parts(steps, workload, rows)
         if len(parts) < 2:
-            return in_parts(ask, failed, rows)
+            return [(part, ask(part)) for part in parts if len(part)]
         with ThreadPoolExecutor(len(parts)) as pool:
-            done = list(pool.map(lambda part: in_parts(ask, failed, part), parts))
-        return [answer for part in done for answer in part]
+            return list(zip(parts, pool.map(ask, parts), strict=True))
 
     def _parts(
-        self, call: str, workload: Workload, rows: NDArray[np.int64]
+        self, steps: str, workload: Workload, rows: NDArray[np.int64]
     ) -> list[NDArray[np.int64]]:
-        slots = connect(self.cluster).slots()
-        seconds = self._row_seconds.get((call, workload.id), CALL_SECONDS)
-        wanted = ceil(seconds * len(rows) / CALL_SECONDS)
-        return np.array_split(rows, max(1, min(wanted, slots, len(rows))))
+        seconds = self._row_seconds.get((steps, workload.id), CALL_SECONDS)
+        wanted = min(ceil(seconds * len(rows) / CALL_SECONDS), len(rows))
+        if wanted < 2:
+            return [rows]
+        return np.array_split(rows, max(1, min(wanted, connect(self.cluster).slots())))
 
 
-def recipe_of(here: Target, name: str, space: str, isolate: float) -> dict[str, Json]:
-    """How a worker makes the target that `name` and `space` make here: by its kind, and by what is
-    in its specification where it has one. `isolate` is how many seconds a batch may take there, 0
-    for no limit."""
+def recipe_of(here: Target, name: str, space: str) -> dict[str, Json]:
+    """Describe a target so that `remote_worker.rebuild_target` can make it on another machine.
+
+    Args:
+        here: the target.
+        name: its name, as `--target` takes it.
+        space: the name of its schedule space, "" for the usual one.
+
+    Returns:
+        The kind, with either its preset or what the target's file holds: workers read no file.
+    """
     kind, rest = kind_of(name)
     written = specification_of(here)
     return {
@@ -133,5 +187,17 @@ def recipe_of(here: Target, name: str, space: str, isolate: float) -> dict[str, 
         "preset": rest if written is None else "",
         "specification": written,
         "space": kind.space_named(space),
-        "isolate": isolate,
     }
+
+
+def on_cluster(here: Target, name: str, space: str, isolate: float, cluster: str) -> Target:
+    """Return a target whose batches the workers of a cluster lower and measure.
+
+    Args:
+        here: the target of this process.
+        name: its name, as `--target` takes it.
+        space: the name of its schedule space, "" for the usual one.
+        isolate: seconds that a batch may take in a process of its own, 0 for no such process.
+        cluster: `tls://HOST:PORT` of a Dask scheduler, or `local:N`; "" returns `here`.
+    """
+    return ClusterTarget(here, recipe_of(here, name, space), cluster, isolate) if cluster else here

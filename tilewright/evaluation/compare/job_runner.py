@@ -1,0 +1,183 @@
+"""Makes the runs of a comparison: in this process, or on the workers of a Dask cluster.
+
+A worker gets a run as JSON, with the files of the table that answers its measurements. It keeps
+these files in its scratch folder until it ends, so a worker needs nothing on disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import write_atomically
+from tilewright.core.lazy_module import lazy_module
+from tilewright.evaluation.compare.benchmark_suite import (
+    EnumeratedTestBed,
+    Named,
+    RecordedTestBed,
+    TestBed,
+)
+from tilewright.evaluation.compare.plan import ComparisonJob, ComparisonPlan, TunerConfig
+from tilewright.evaluation.compare.runs import TunerRun, run_job
+from tilewright.targets.base import Target
+from tilewright.targets.cluster.connection import accepted, cluster_for, connect
+from tilewright.targets.cluster.remote_worker import check_version, rebuild_target
+from tilewright.targets.cluster.target import recipe_of
+from tilewright.targets.ground_truth import ground_truth_path, ground_truth_table, replayed
+from tilewright.targets.measurement_table import MeasurementTable
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Workload
+
+if TYPE_CHECKING:
+    import distributed
+else:
+    distributed = lazy_module("distributed")
+
+REFERENCE = "reference.json"
+"""Describes the layers of recorded tables, which lie beside it."""
+
+
+def run_jobs(
+    plan: ComparisonPlan, jobs: Sequence[ComparisonJob], cluster: str = ""
+) -> Iterator[TunerRun]:
+    """Yield the runs of `jobs` in the order in which they finish.
+
+    Args:
+        plan: the comparison.
+        jobs: the runs to make.
+        cluster: the Dask cluster whose workers make them, as `--cluster` takes it; "" for this
+            process. Only the seconds of a run depend on it.
+
+    Raises:
+        ClusterError: the cluster cannot be used.
+        TilewrightError: an error of a target or a tuner.
+    """
+    cluster = cluster_for(cluster, len(jobs))
+    if not cluster:
+        yield from (run_job(plan, job) for job in jobs)
+        return
+    calls = (_call(plan, job) for job in jobs)
+    for _, found in connect(cluster).each(run_job_remotely, calls):
+        yield TunerRun(**accepted(cluster, found))
+
+
+# -- the command's side ------------------------------------------------------------------------
+
+
+def _call(plan: ComparisonPlan, job: ComparisonJob) -> tuple[str, dict[str, Any], dict[str, bytes]]:
+    """Return the arguments of `run_job_remotely`."""
+    bed, workload = plan.test_bed, dict(plan.test_bed.workloads)[job.workload]
+    about: dict[str, Any] = {
+        "target": bed.target, "space": bed.space, "recipe": None, "live": False,
+        "workload": [job.workload, workload.to_json()],
+        "tuner": asdict(job.tuner_config),
+        "seed": job.seed, "trials": plan.trials, "batch": plan.batch, "enough": plan.enough,
+    }  # fmt: skip
+    if isinstance(bed, RecordedTestBed):
+        names = [name for name, _ in bed.workloads]
+        file = bed.files[names.index(job.workload)]
+    elif isinstance(bed, EnumeratedTestBed):
+        about |= {"recipe": _recipe(bed.target, bed.space), "live": bed.live}
+        bed.table(job.workload)  # makes the file if it is missing
+        file = ground_truth_path(_made(bed.target, bed.space), workload, bed.folder)
+    else:
+        raise TilewrightError(f"{type(bed).__name__} cannot be sent to a cluster; leave it out")
+    files = [file, file.with_name(REFERENCE)] if isinstance(bed, RecordedTestBed) else [file]
+    about["table"] = file.name
+    return version("tilewright"), about, {each.name: each.read_bytes() for each in files}
+
+
+@lru_cache(maxsize=4)
+def _made(target: str, space: str) -> Target:
+    return make_target(target, space)
+
+
+def _recipe(target: str, space: str) -> dict[str, Any]:
+    return recipe_of(_made(target, space), target, space)
+
+
+# -- the worker's side -------------------------------------------------------------------------
+
+
+def run_job_remotely(
+    command: str, about: dict[str, Any], files: dict[str, bytes]
+) -> dict[str, Any] | str:
+    """Make a run of a comparison on a worker of a cluster.
+
+    Args:
+        command: the version of Tilewright that the command runs.
+        about: the run: test bed, workload, tuner, seed and budget.
+        files: the file of the workload's table, and of a recorded table its reference, by name.
+
+    Returns:
+        The fields of a `TunerRun`; text if this worker cannot do the work of that command.
+    """
+    try:
+        check_version(command)
+        name, written = about["workload"]
+        workload = Workload.from_json(written)
+        folder = _scratch(files)
+        named: Named = ((name, workload),)
+        bed: TestBed = RecordedTestBed((folder / about["table"],), named)
+        if about["recipe"] is not None:
+            recipe = json.dumps(about["recipe"], sort_keys=True)
+            bed = _SentTestBed(
+                about["target"], about["space"], named, recipe, folder, about["live"]
+            )
+        tuner = about["tuner"]
+        settings = tuple((key, value) for key, value in tuner["settings"])
+        config = TunerConfig(tuner["label"], tuner["tuner"], settings)
+        seed = int(about["seed"])
+        plan = ComparisonPlan(
+            bed, (config,), (seed,), about["trials"], about["batch"], about["enough"]
+        )
+        return asdict(run_job(plan, ComparisonJob(config, name, seed)))
+    except TilewrightError as error:
+        return " ".join(str(error).split())
+
+
+@dataclass(frozen=True)
+class _SentTestBed:
+    """An enumerated space on a target that this worker rebuilt."""
+
+    target: str
+    space: str
+    workloads: Named
+    recipe: str
+    folder: Path
+    live: bool
+
+    def open(self, name: str) -> Target:
+        hardware = _rebuilt(self.recipe)
+        return hardware if self.live else replayed(hardware, [self.table(name)])
+
+    def table(self, name: str) -> MeasurementTable:
+        return _table(self.recipe, dict(self.workloads)[name], self.folder)
+
+
+@lru_cache(maxsize=4)
+def _rebuilt(recipe: str) -> Target:
+    return rebuild_target(**json.loads(recipe))
+
+
+@lru_cache(maxsize=2)
+def _table(recipe: str, workload: Workload, folder: Path) -> MeasurementTable:
+    return ground_truth_table(_rebuilt(recipe), workload, folder)
+
+
+def _scratch(files: dict[str, bytes]) -> Path:
+    """Write files into this worker's scratch folder, which Dask removes."""
+    content = hashlib.sha256(b"\0".join(files.values())).hexdigest()[:32]
+    folder = Path(distributed.get_worker().local_directory) / f"tilewright-{content}"
+    folder.mkdir(exist_ok=True)
+    for name, data in files.items():
+        if not (folder / Path(name).name).exists():
+            write_atomically(folder / Path(name).name, data, sync=False)
+    return folder
