@@ -71,7 +71,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     if shutil.which("mount") is None:
         pytest.skip("no disk can be mounted")
     mount = ["mount", "-t", "tmpfs", "-o"]
-    subprocess.run([*mount, "size=64m", "tmpfs", str(home)], check=True)
+    subprocess.run([*mount, "size=64m,mode=700", "tmpfs", str(home)], check=True)
     try:
         _fill(home)
         subprocess.run([*mount, "remount,ro", "tmpfs", str(home)], check=True)
