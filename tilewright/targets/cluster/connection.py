@@ -461,7 +461,8 @@ def _threads(worker: Mapping[str, Any]) -> int:
 def _unreachable(address: str, error: BaseException) -> str:
     """Return the sentence for a connection that failed."""
     said = causes_of(error)
-    if re.search(r"certificate|SSLError|\[SSL", said):
+    # A scheduler that refuses our certificate hangs up, and the alert may be lost on the way.
+    if re.search(r"certificate|SSL\w*Error|\[SSL|ConnectionResetError|BrokenPipeError", said):
         return (
             f"the scheduler at {address} and this command do not accept each other's certificates "
             f"({said}): give both the keys of one cluster ({KEYS_STEP})"
