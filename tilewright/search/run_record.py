@@ -148,6 +148,7 @@ class StoredRun(RunRecord):
         self._claim, self._asked = "", False
         self._claims_seen: dict[str, float] = {}
         self._known: dict[int, Trial] = {}
+        self._known_once = False
         self._last_known = self._last_vetted = 0  # IDs of trials
 
     def turn(self) -> AbstractContextManager[object]:
@@ -196,6 +197,9 @@ class StoredRun(RunRecord):
         return found
 
     def known(self) -> Known:
+        if self._known_once and not self._shared:
+            return self._known  # nobody else adds trials, and no config is proposed twice
+        self._known_once = True
         # Only what was added since the last time is read. A corrected trial is added anew.
         rows = self._trials(TRIALS.c.id > self._last_known, of_others=self._other_runs)
         self._last_known = max([self._last_known, *(row["id"] for row in rows)])
