@@ -135,7 +135,7 @@ run() {
 keep() {
     (
         # a worker would wait for its runs, which continue later from what they have recorded
-        trap '(sleep 10; kill -KILL -- "-$child") 2>/dev/null & kill -- "-$child"; wait "$child"; exit' TERM
+        trap '(sleep 10; kill -s KILL -- "-$child") 2>/dev/null & kill -- "-$child"; wait "$child"; exit' TERM
         while :; do
             setsid "$HERE/team.sh" "$@" & child=$!
             wait "$child" || :

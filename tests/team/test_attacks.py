@@ -333,5 +333,10 @@ def test_each_server_is_a_user_of_its_own_without_rights(team: Team) -> None:
                 assert "NoNewPrivs:\t1" in status
 
 
-def test_prefect_listens_on_loopback_and_mlflow_on_no_port(team: Team) -> None:
-    assert listening(team.process.pid) == {Address("127.0.0.1", team.ports["internal"])}
+def test_servers_listen_on_loopback_and_mlflow_on_no_port(team: Team) -> None:
+    found = listening(team.process.pid)
+    assert Address("127.0.0.1", team.ports["internal"]) in found
+    assert {address.ip for address in found} == {"127.0.0.1"}
+    servers = [process for process in _processes(team) if "mlflow" in process.cmdline()]
+    assert servers
+    assert not any(listening(process.pid) for process in servers)
