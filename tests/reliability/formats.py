@@ -327,7 +327,7 @@ TABLE = "tilewright.targets.vta.tvm_table"
 STORE = "tilewright.search.trial_store"
 ROWS = ("tilewright.evaluation.row_cache:_read",)
 FORMATS = {
-    "ledgers": Format(_ledgers, ("tilewright.search.ledger_import:read_ledger",)),
+    "ledgers": Format(_ledgers, ("tilewright.search.ledger_import:_records",)),
     "trial stores": Format(
         _stores,
         (f"{STORE}:TrialStore._sqlite", f"{STORE}:_connect"),

@@ -220,7 +220,7 @@ class TrialStore:
         """Turn errors of a database into `TrialStoreError`s that name the next step."""
         try:
             yield
-        except (SQLAlchemyError, sqlite3.Error, ImportError) as error:
+        except (SQLAlchemyError, sqlite3.Error, ImportError, UnicodeError) as error:
             cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
             code = "URL" if self._url else getattr(cause, "sqlite_errorname", "SQLITE_CORRUPT")
             step = next((step for start, step in _STEPS.items() if code.startswith(start)), _STEP)
