@@ -275,6 +275,7 @@ def test_workers_beside_a_board_do_nothing_else(
 ) -> None:
     monkeypatch.setattr(connection, "WORKER_SECONDS", 1.0)
     monkeypatch.setattr(connection, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "SEEN_SECONDS", 0.0)
     here = make_target("vta-pynq")
     configs = here.space(CONV).unravel(np.arange(2))
     with DaskCluster(tmp_path) as own:

@@ -27,7 +27,7 @@ RUNS = 4
 @pytest.mark.parametrize(
     "step",
     [
-        pytest.param(8, marks=pytest.mark.slow(seconds=10), id="some"),
+        pytest.param(6, marks=pytest.mark.slow(seconds=10), id="some"),
         pytest.param(1, marks=pytest.mark.nightly(seconds=60), id="all"),
     ],
 )

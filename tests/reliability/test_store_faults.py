@@ -361,3 +361,12 @@ def test_something_else_than_a_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UnsafeFile):
             opens()
     assert (tmp_path / FILE).exists()
+
+
+def test_a_database_whose_tables_are_being_created_has_no_trials(tmp_path: Path) -> None:
+    sqlite3.connect(tmp_path / FILE).close()
+    (tmp_path / FILE).touch()
+    with pytest.raises(FileNotFoundError), read_store(tmp_path):
+        pass
+    with open_store(tmp_path) as store, read_store(tmp_path) as reader:
+        assert reader.runs() == store.runs() == {}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -131,3 +133,25 @@ def test_a_server_that_is_killed_is_started_again_on_its_port(tmp_path: Path) ->
     assert int(urllib.request.urlopen(url, timeout=ANSWER_SECONDS).read()) != first
     process.stop()
     assert wait_until_gone(url)
+
+
+ON_DESCRIPTOR = """
+import http.server, socket, sys
+server = http.server.HTTPServer(("", 0), http.server.SimpleHTTPRequestHandler, False)
+server.socket = socket.socket(fileno=int(sys.argv[1]))
+server.socket.listen()
+server.serve_forever()
+"""
+
+
+def test_a_server_inherits_a_socket_whatever_its_number(tmp_path: Path) -> None:
+    with listening_socket(LOOPBACK, 0) as listener, ExitStack() as closing:
+        high = fcntl.fcntl(listener, fcntl.F_DUPFD, 200)
+        closing.callback(os.close, high)
+        url = f"http://{LOOPBACK}:{listener.getsockname()[1]}/"
+        process = start(
+            "files", [sys.executable, "-c", ON_DESCRIPTOR, str(high)], health=url,
+            log=tmp_path / "log", descriptors=[high],
+        )  # fmt: skip
+    process.wait()
+    process.stop()

@@ -28,20 +28,19 @@ from pathlib import Path
 use_workspace(Workspace(Path(sys.argv[1])))
 from tilewright.tasks import round_tasks
 from tilewright.tasks.artifact_store import CacheUse, Manifest
-from tilewright.tuning.tuning_task import TuningTask
+from tests.tasks.test_stages import STUDY
 name, arguments = sys.argv[2], json.loads(sys.argv[3])
-cache, study = CacheUse(**arguments.pop("cache")), TuningTask.from_json(arguments.pop("study"))
+cache = CacheUse(**arguments.pop("cache"))
 given = {k: Manifest(**v) if isinstance(v, dict) and "stage" in v else v
          for k, v in arguments.items()}
-result = getattr(round_tasks, name).function(cache, "conv", study, **given)
+result = getattr(round_tasks, name).function(cache, "conv", STUDY, **given)
 print(json.dumps(vars(result)))
 """
 
 
 def elsewhere(workspace: Path, name: str, **arguments: object) -> dict[str, object]:
     """What a stage gives in a process of its own."""
-    given = json.dumps({"cache": {"root": str(workspace / "cache")}, "study": STUDY.to_json()}
-                       | arguments)  # fmt: skip
+    given = json.dumps({"cache": {"root": str(workspace / "cache")}, **arguments})
     done = warm.run([str(workspace), name, given], ROOT, os.environ, 300, program=STAGE)
     assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])

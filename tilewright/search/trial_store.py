@@ -12,6 +12,7 @@ compared: whether a process on another machine is alive is seen by whether its r
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -125,7 +126,8 @@ class TrialStore:
         lease_seconds: how long an owner whose process cannot be seen from here counts as alive
             without a heartbeat.
 
-    `problems` lists what was found in the database that cannot be used.
+    `problems` lists what was found in the database that cannot be used. `has_tables` is False if
+    the database had no tables when it was opened.
 
     Raises:
         RunInUse: another command owns the output directory.
@@ -284,7 +286,8 @@ class TrialStore:
                     verdict := connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
                 ) != "ok":
                     raise sqlite3.DatabaseError(f"the database is damaged ({verdict})")
-            if sa.inspect(connection).has_table(ABOUT.name):
+            self.has_tables = sa.inspect(connection).has_table(ABOUT.name)
+            if self.has_tables:
                 self._version()
 
     def _begin_writing(self) -> None:
@@ -518,6 +521,8 @@ def read_store(folder: Path) -> Iterator[TrialStore]:
             store.import_ledger(ledger)
         else:
             store = stack.enter_context(TrialStore(folder / FILE, read_only=True))
+            if not store.has_tables:  # the command that made the file has not created them yet
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(store.place))
             if (elsewhere := store.elsewhere()) is not None:
                 store = stack.enter_context(TrialStore(*elsewhere, read_only=True))
         yield store

@@ -250,12 +250,11 @@ def _run_tethered(command: Sequence[str], descriptors: Sequence[int]) -> int:
 def _inherited() -> list[int]:
     """The descriptors beyond the standard three that this process was given."""
     found = []
-    for descriptor in range(3, 64):
-        try:
-            if os.get_inheritable(descriptor):
+    for name in os.listdir("/dev/fd"):
+        descriptor = int(name)
+        with suppress(OSError):  # the listing itself had one, which is closed by now
+            if descriptor > 2 and os.get_inheritable(descriptor):
                 found.append(descriptor)
-        except OSError:
-            continue
     return found
 
 
