@@ -73,7 +73,7 @@ MANY_MACS = 100_000
 """Multiply-accumulates of an operator. TVM's own code does about one in a nanosecond, and a call of
 onnxruntime takes some 10 us."""
 WORTH_IT = 1.05
-"""How much longer a compiled network takes than onnxruntime where onnxruntime runs it instead."""
+"""Ratio of inference times, compiled to onnxruntime, from which onnxruntime runs the network."""
 ROUNDS, MOST_SECONDS, LEAST_SECONDS = 20, 2.0, 1e-3
 NOT_COMPARED = (
     "its outputs were not compared, for onnxruntime accepts none of the inputs that were drawn"

@@ -32,7 +32,6 @@ class FolderTrials:
 
     record_of: RecordOf
     add_runs: Callable[[Sequence[RunKey]], object]
-    store: TrialStore
 
 
 @contextmanager
@@ -66,7 +65,7 @@ def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[FolderT
             record.vet()
             return record
 
-        yield FolderTrials(record_of, store.add_runs, store)
+        yield FolderTrials(record_of, store.add_runs)
 
 
 @contextmanager
