@@ -199,7 +199,7 @@ def choose_kernels(
         tuned = [workload.without_activation for workload in workloads]
         picks = read_picks(options.schedules, tuned, target)
         return dict(zip(workloads, picks, strict=True)), ()
-    found = {} if options.trials else pick_rules(workloads, target, options.seed)
+    found = {} if options.trials else pick_rules(workloads, target)
     warnings = []
     whole = len(set(workloads))
     others = [workload for workload in dict.fromkeys(workloads) if workload not in found]

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
 from tilewright.networks.compiled.c_interface import write_c_interface
-from tilewright.networks.compiled.library import compiled, library_bytes
+from tilewright.networks.compiled.library import compiled_library
 from tilewright.networks.compiled.loaded_library import LoadedLibrary
 from tilewright.networks.errors import ImportFailedError, InputError
 from tilewright.networks.model_runner import failures
@@ -54,8 +54,8 @@ class Compiled:
         self._outputs = [info.name for info in normal.graph.output]
         module = import_onnx(normal, self._inputs).module
         target = llvm_target(CpuSpec.parse("threads=1"))
-        executable, weights = compiled(module, target, lowering(), module)
-        (folder / "network.so").write_bytes(library_bytes(executable))
+        content, weights = compiled_library(module, target, lowering(), module)
+        (folder / "network.so").write_bytes(content)
         self._library = LoadedLibrary(folder / "network.so", weights)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4

@@ -16,7 +16,7 @@ from tvm import relax, te
 from tvm.ir import IRModule
 
 import tilewright
-from tilewright.networks.compiled.library import compiled, library_bytes
+from tilewright.networks.compiled.library import compiled_library
 from tilewright.networks.compiled.loaded_library import LoadedLibrary
 from tilewright.networks.compiled.pools import PoolWindow, pool
 from tilewright.targets.cpu.compile import llvm_target
@@ -50,8 +50,8 @@ def library(folder: Path, operators: list[Callable[..., Any]], *arrays: Array) -
             result = builder.emit_output(made)
         builder.emit_func_output(result)
     module: IRModule = builder.finalize()
-    executable, weights = compiled(module, llvm_target(CpuSpec.parse("")), lowering(), module)
-    (folder / "network.so").write_bytes(library_bytes(executable))
+    content, weights = compiled_library(module, llvm_target(CpuSpec.parse("")), lowering(), module)
+    (folder / "network.so").write_bytes(content)
     return LoadedLibrary(folder / "network.so", weights)(list(arrays))
 
 

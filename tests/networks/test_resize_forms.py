@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from tilewright.networks.compiled.library import compiled, library_bytes
+from tilewright.networks.compiled.library import compiled_library
 from tilewright.networks.compiled.loaded_library import LoadedLibrary
 from tilewright.networks.errors import ImportFailedError
 from tilewright.networks.normalise import normalise
@@ -128,11 +128,11 @@ def test_compiled_forms_are_onnxruntimes(tmp_path: Path) -> None:
     )):  # fmt: skip
         normal = normalise(model_of(form), {}).model
         module = import_onnx(normal, ["x"]).module
-        executable, weights = compiled(
+        content, weights = compiled_library(
             module, llvm_target(CpuSpec.parse("threads=1")), lowering(), module
         )
         path = tmp_path / f"{number}.so"
-        path.write_bytes(library_bytes(executable))
+        path.write_bytes(content)
         (found,) = LoadedLibrary(path, weights)([image_of(form)])
         np.testing.assert_allclose(found, theirs(form), 1e-4, 1e-5, err_msg=str(form))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
-import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
@@ -12,7 +14,8 @@ from tvm import relax
 from tvm.ir import IRModule
 
 from tests.draws import examples
-from tilewright.networks.compiled.library import compiled
+from tilewright.networks.compiled.library import compiled_library
+from tilewright.networks.compiled.loaded_library import LoadedLibrary
 from tilewright.networks.model_runner import runs
 from tilewright.targets.cpu.compile import llvm_target
 from tilewright.targets.cpu.pipeline import lowering
@@ -49,12 +52,14 @@ def test_the_result_is_numpys(
             made = builder.emit_output(relax.op.scatter_nd(*params, reduction))
         builder.emit_func_output(made)
     module: IRModule = builder.finalize()
-    executable, _ = compiled(module, llvm_target(CpuSpec.parse("")), lowering())
+    content, weights = compiled_library(module, llvm_target(CpuSpec.parse("")), lowering())
     want = data.copy()
     for place, values in zip(map(tuple, at), new, strict=True):
         want[place] = COMBINED[reduction](want[place], values)
-    machine = relax.VirtualMachine(executable, tvm.cpu())
-    found = machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "network.so"
+        path.write_bytes(content)
+        (found,) = LoadedLibrary(path, weights)(arrays)
     np.testing.assert_allclose(found, want, rtol=1e-6)
 
 

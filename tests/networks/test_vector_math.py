@@ -11,7 +11,7 @@ from scipy.special import erf, expit
 from tvm import relax
 from tvm.ir import IRModule
 
-from tilewright.networks.compiled.library import compiled, library_bytes
+from tilewright.networks.compiled.library import compiled_library
 from tilewright.networks.compiled.loaded_library import LoadedLibrary
 from tilewright.targets.cpu.compile import llvm_target
 from tilewright.targets.cpu.pipeline import lowering
@@ -37,8 +37,7 @@ def test_they_equal_scipys_and_call_no_scalar_function(tmp_path: Path) -> None:
         builder.emit_func_output(made)
     module: IRModule = builder.finalize()
     target = llvm_target(CpuSpec.parse(""))
-    executable, weights = compiled(module, target, lowering())
-    library = library_bytes(executable)
+    content, weights = compiled_library(module, target, lowering())
     wide = X.astype(np.float64)
     inner = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
     wanted = [
@@ -46,7 +45,7 @@ def test_they_equal_scipys_and_call_no_scalar_function(tmp_path: Path) -> None:
         0.5 * wide * (1 + np.tanh(inner)), erf(wide), np.tanh(wide),
     ]  # fmt: skip
     path = tmp_path / "network.so"
-    path.write_bytes(library)
+    path.write_bytes(content)
     for found, want in zip(LoadedLibrary(path, weights)([X]), wanted, strict=True):
         np.testing.assert_allclose(found, want, rtol=2e-5, atol=2e-5)
     symbols = subprocess.run(["nm", "-D", "-u", path], capture_output=True, text=True, check=True)
@@ -62,9 +61,9 @@ def test_exp_of_a_softmax_calls_no_scalar_function(tmp_path: Path) -> None:
             made = builder.emit_output(relax.Tuple([exp, builder.emit(relax.op.nn.softmax(x, -1))]))
         builder.emit_func_output(made)
     module: IRModule = builder.finalize()
-    executable, weights = compiled(module, llvm_target(CpuSpec.parse("")), lowering())
+    content, weights = compiled_library(module, llvm_target(CpuSpec.parse("")), lowering())
     path = tmp_path / "network.so"
-    path.write_bytes(library_bytes(executable))
+    path.write_bytes(content)
     rows = np.tile(X, (3, 1))
     exp, softmax = LoadedLibrary(path, weights)([rows])
     np.testing.assert_allclose(

@@ -302,10 +302,6 @@ class CompilesKernels(Protocol):
         """The config that the kernel's own rule says, neither compiled nor measured. Raises
         `WorkloadError` where there is no kernel."""
 
-    def nominal_seconds(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
-        """Estimate what configs take, of shape (configs, knobs), on a usual processor of this
-        kind. Nothing is measured, so only ratios of them mean anything. Shape (configs,)."""
-
     def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
         """The kernel of a row of knob indices in the target's space. Raises `WorkloadError` where
         there is none."""

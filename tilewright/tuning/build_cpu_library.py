@@ -75,6 +75,9 @@ onnxruntime takes some 10 us."""
 WORTH_IT = 1.05
 """Ratio of inference times, compiled to onnxruntime, from which onnxruntime runs the network."""
 ROUNDS, MOST_SECONDS, LEAST_SECONDS = 20, 2.0, 1e-3
+CLEAR_ROUNDS, CLEAR = 5, 1.2
+"""After so many rounds the comparison ends early, if the ratio is further from `WORTH_IT` than by
+this factor."""
 NOT_COMPARED = (
     "its outputs were not compared, for onnxruntime accepts none of the inputs that were drawn"
 )
@@ -174,7 +177,9 @@ def _seconds_beside_onnxruntime(network: Network, made: CompiledFiles) -> tuple[
         middle = time.thread_time()
         session.run(own)
         taken.append((middle - start, time.thread_time() - middle))
-    ours, theirs = np.median(taken[1:] or taken, axis=0).tolist()
+        ours, theirs = np.median(taken[1:] or taken, axis=0).tolist()
+        if len(taken) > CLEAR_ROUNDS and not 1 / CLEAR < ours / (WORTH_IT * theirs) < CLEAR:
+            break
     return ours, theirs
 
 

@@ -116,17 +116,16 @@ def compile_files(
     cannot compile the rest, `ImportFailedError` where nothing can link it.
     """
     from tilewright.networks.compiled.attention import JoinedAttention
-    from tilewright.networks.compiled.library import compiled, library_bytes
+    from tilewright.networks.compiled.library import compiled_library
     from tilewright.networks.compiled.rewrite import rewritten
 
     compiles = compiles_kernels(target)
     kernels = {workload: compiles.kernel(workload, pick.config) for workload, pick in picks.items()}
     made = rewritten(whole.flat, layers, kernels, compiles.registers)
     attention = JoinedAttention(made, compiles)
-    executable, weights = compiled(
+    library, weights = compiled_library(
         made.module, compiles.code_target(), compiles.code_pipeline(), whole.flat, attention
     )
-    library = library_bytes(executable)
     samples = samples_of(last or whole)
     rows = [
         _row(layer, function, picks[layer.workload], target)

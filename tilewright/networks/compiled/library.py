@@ -16,6 +16,7 @@ from tvm.target.codegen import target_has_features
 from tilewright.networks.compiled.attention import JoinedAttention
 from tilewright.networks.compiled.default_schedules import joining_rows, scheduling
 from tilewright.networks.compiled.nan_propagation import propagating_nan
+from tilewright.networks.compiled.parallel_codegen import compiling_functions
 from tilewright.networks.compiled.rewrite import KERNEL
 from tilewright.networks.compiled.scatter import OPERATOR, scatter_nd
 from tilewright.networks.compiled.vector_math import vector_legalizations
@@ -28,14 +29,36 @@ from tilewright.networks.relax.uncompilable import uncompilable_nodes
 Array = NDArray[Any]
 
 
-def compiled(
+def compiled_library(
     module: Any, target: Any, pipeline: str, source: FlatGraph | None = None,
     attention: JoinedAttention | None = None,
+) -> tuple[bytes, Sequence[Array]]:  # fmt: skip
+    """Compile `main` and its kernels into a shared library.
+
+    Args:
+        module: A Relax module that `networks.compiled.rewrite` made.
+        target: The processor, as TVM describes it.
+        pipeline: The name of TVM's pipeline that lowers kernels.
+        source: The module before it was rewritten, to name the operator that fails alone.
+        attention: Joins the operators of attention that it finds.
+
+    Returns:
+        The library, and the weights of any shape that a `LoadedLibrary` reads with it.
+
+    Raises:
+        UncompilableError: TVM cannot compile an operator.
+        ImportFailedError: There is no linker.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        executable, weights = _compiled(module, target, pipeline, source, attention, Path(folder))
+        return _linked(executable, Path(folder)), weights
+
+
+def _compiled(
+    module: Any, target: Any, pipeline: str, source: FlatGraph | None,
+    attention: JoinedAttention | None, folder: Path,
 ) -> tuple[Any, Sequence[Array]]:  # fmt: skip
-    """An executable of `main` and its kernels, which TVM's `pipeline` lowers, and the weights of
-    any shape that a `LoadedLibrary` reads with it. `attention` joins what it finds. Raises
-    `UncompilableError` naming the operator of `source`, the module before it was rewritten, that
-    fails alone."""
+    """Compile into object files in the folder, and an executable that refers to them."""
     weights: list[Array] = []
     lanes = _lanes(target)
     passes = [
@@ -53,7 +76,7 @@ def compiled(
         relax.transform.StaticPlanBlockMemory(), relax.transform.LowerAllocTensor(),
         relax.transform.KillAfterLastUse(), relax.transform.LowerRuntimeBuiltin(),
         relax.transform.ComputePrimValue(), relax.transform.VMShapeLower(),
-        relax.transform.AttachGlobalSymbol(),
+        relax.transform.AttachGlobalSymbol(), compiling_functions(target, pipeline, folder),
     ]  # fmt: skip
     try:
         with target:
@@ -61,7 +84,6 @@ def compiled(
                 module,
                 target=target,
                 relax_pipeline=tvm.ir.transform.Sequential(passes),
-                tir_pipeline=pipeline,
             )
     except Exception as error:
         said = f": {plain(error)}" if plain(error) else ""
@@ -78,14 +100,12 @@ def _lanes(target: Any) -> int:
     return next((n for name, n in lanes.items() if target_has_features(name, target)), 4)
 
 
-def library_bytes(executable: Any) -> bytes:
-    """The executable as a shared library. Raises `ImportFailedError` without a
-    linker."""
+def _linked(executable: Any, folder: Path) -> bytes:
+    """Link an executable and its object files into a shared library."""
     if not any(map(shutil.which, ("cc", "gcc", "clang"))):
         raise ImportFailedError(
             "a network's library is linked by a C compiler, and there is none: install gcc or clang"
         )
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "network.so"
-        executable.export_library(str(path), options=["-s", "-Wl,--build-id=none"])
-        return path.read_bytes()
+    path = folder / "network.so"
+    executable.export_library(str(path), options=["-s", "-Wl,--build-id=none"])
+    return path.read_bytes()

@@ -51,9 +51,6 @@ CACHED, MEMORY = 1 << 20, 1 << 27
 """Bytes of a piece of memory that a core's second-level cache holds, and of one that none does."""
 BEYOND = 1 << 24
 """The same of one that second-level caches do not hold, but a shared third-level one may."""
-NOMINAL_HERTZ, NOMINAL_MEMORY = 3e9, 12e9
-"""Clock of a usual core, which multiplies and adds two vectors in a cycle and reads 2.5 bytes for
-each of their numbers from its caches; and bytes a second from memory."""
 COMPILE_SECONDS, MEASURE_SECONDS = 0.47, 0.2
 """What a config's compile takes of a core, and its measurement: see
 docs/decisions/measuring-on-a-cpu.md."""
@@ -151,18 +148,6 @@ class CpuTarget(NetworkKernels, RooflineAlone):
             (machine.cache_bytes(1), machine.cache_bytes(2)),
         )
         return estimate(workload, core, self.space(workload), configs)
-
-    def nominal_seconds(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
-        """See `CompilesKernels`. Measuring this processor would take a process and a second, which
-        is more than a small network takes to build."""
-        core = CpuMachine.of(
-            self.spec,
-            NOMINAL_HERTZ * self.spec.threads * self.spec.lanes * 4,
-            NOMINAL_HERTZ * self.spec.threads * self.spec.lanes * 2.5,
-            NOMINAL_MEMORY * self.spec.threads,
-            (machine.cache_bytes(1), machine.cache_bytes(2)),
-        )
-        return estimate(workload, core, self.space(workload), configs).total("latency")
 
     def costs(self, workload: Workload) -> Costs:
         """Compiling shares the cores between configs, measuring has them all."""

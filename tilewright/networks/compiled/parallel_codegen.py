@@ -1,0 +1,78 @@
+"""Compiles the functions of a library on all cores.
+
+TVM generates the machine code of a module on one core. Here functions are compiled in groups, each
+by a thread into an object file of its own, and the linker joins them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from tilewright.core.cores import usable_cores
+
+GROUPS = 8
+"""Object files of a library. It is no function of the machine, so that equal models give equal
+libraries."""
+
+
+def compiling_functions(target: Any, pipeline: str, folder: Path) -> Any:
+    """Return a pass that compiles a module's functions into object files in `folder`.
+
+    It comes last in a pipeline of Relax. Calls of the functions become calls by name, and the
+    object files become modules of `external_mods`, which TVM links into the library.
+
+    Args:
+        target: What the code is for.
+        pipeline: The name of the pipeline that lowers functions.
+        folder: Where object files are written. They must exist until the library is linked.
+    """
+
+    @tvm.transform.module_pass(opt_level=0, name="CompileFunctions")
+    def compile_functions(module: Any, _context: Any) -> Any:
+        functions = {
+            variable: function
+            for variable, function in module.functions.items()
+            if isinstance(function, tirx.PrimFunc)
+        }
+        groups = _groups(functions)
+
+        def compile_group(number: int) -> Any:
+            made = tvm.tirx.build(tvm.IRModule(groups[number]), target=target, pipeline=pipeline)
+            path = str(folder / f"functions{number}.o")
+            made.write_to_file(path)
+            names = [str(function.attrs["global_symbol"]) for function in groups[number].values()]
+            return tvm.runtime.load_static_library(path, names)
+
+        with ThreadPoolExecutor(min(len(groups), usable_cores()) or 1) as pool:
+            libraries = list(pool.map(compile_group, range(len(groups))))
+        graphs = {
+            variable: _calling_by_name(function, functions)
+            for variable, function in module.functions.items()
+            if variable not in functions
+        }
+        return tvm.IRModule(graphs, attrs=module.attrs).with_attr("external_mods", libraries)
+
+    return compile_functions
+
+
+def _groups(functions: Mapping[Any, Any]) -> Sequence[Mapping[Any, Any]]:
+    """Return the functions in groups, in the order in which the module has them."""
+    ordered = list(functions.items())
+    return [dict(ordered[first::GROUPS]) for first in range(min(GROUPS, len(ordered)))]
+
+
+def _calling_by_name(graph: Any, functions: Mapping[Any, Any]) -> Any:
+    def by_name(call: Any) -> Any:
+        if call.op not in functions:
+            return call
+        name = functions[call.op].attrs["global_symbol"]
+        return relax.Call(relax.ExternFunc(name), call.args, call.attrs, call.ty_args)
+
+    return tvm_ffi.structural_map(graph, (relax.Call, by_name))
