@@ -76,6 +76,10 @@ def build_artifact(run: LocalRunner, options: BuildOptions) -> BuiltArtifact:
     target = make_target(options.target)
     if capability(target, CompilesKernels) is not None:
         return build_library(run, options, target)
+    if options.ignore_nan:
+        raise artifact.ArtifactError(
+            f"--ignore-nan is about libraries, and {target.name} computes in integers; leave it out"
+        )
     return build_program(run, options, target)
 
 

@@ -39,7 +39,9 @@ def softmax(x: Array, _: Array) -> Array:
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-def library(folder: Path, operators: list[Callable[..., Any]], *arrays: Array) -> list[Array]:
+def library(
+    folder: Path, operators: list[Callable[..., Any]], *arrays: Array, ignore_nan: bool = False
+) -> list[Array]:
     """The results of Relax operators of some arrays, as a network's library computes them."""
     builder = relax.BlockBuilder()
     given = [relax.Var(f"x{i}", relax.TensorType(a.shape, str(a.dtype))) for i, a in
@@ -50,7 +52,9 @@ def library(folder: Path, operators: list[Callable[..., Any]], *arrays: Array) -
             result = builder.emit_output(made)
         builder.emit_func_output(result)
     module: IRModule = builder.finalize()
-    content, weights = compiled_library(module, llvm_target(CpuSpec.parse("")), lowering(), module)
+    content, weights = compiled_library(
+        module, llvm_target(CpuSpec.parse("")), lowering(), module, ignore_nan=ignore_nan
+    )
     (folder / "network.so").write_bytes(content)
     return LoadedLibrary(folder / "network.so", weights)(list(arrays))
 
@@ -104,6 +108,17 @@ def test_a_maximum_of_nothing_but_minus_infinity_is_minus_infinity(tmp_path: Pat
     assert whole == -np.inf
     assert (along == -np.inf).all()
     assert (pooled == -np.inf).all()
+
+
+def test_the_fast_form_differs_only_for_nan(tmp_path: Path) -> None:
+    """TVM's maximum is its second operand where either one is NaN."""
+    x, y = np.float32([np.nan, 1.0, -np.inf]), np.float32([2.0, -3.0, 0.5])
+    (fast_folder := tmp_path / "fast").mkdir()
+    (usual,) = library(tmp_path, [relax.op.maximum], x, y)
+    (fast,) = library(fast_folder, [relax.op.maximum], x, y, ignore_nan=True)
+    np.testing.assert_array_equal(usual, [np.nan, 1.0, 0.5])
+    np.testing.assert_array_equal(fast[1:], usual[1:])
+    assert not np.isnan(fast[0])
 
 
 @pytest.mark.slow(seconds=2)

@@ -208,6 +208,7 @@ def compile_library(
     made = compile_files(
         compiled.whole, picked, dict(picks), target, kind_of(options.target)[0].name,
         name=Path(options.model).stem, total_macs=macs, tolerance=tolerance, last=last,
+        ignore_nan=options.ignore_nan,
     )  # fmt: skip
     if options.calibration is None and usual == TOLERANCE:
         return made

@@ -17,7 +17,8 @@ class BuildOptions:
     or takes one pass a layer. `allow_code` permits the code that a torch.export file may run when
     it is read. `tolerance` bounds the relative error of the outputs; None takes the
     default for the kind of model (`networks.artifact.accuracy`). A library has a part for each
-    combination of the `sizes` of dynamic dimensions."""
+    combination of the `sizes` of dynamic dimensions. With `ignore_nan`, maxima and minima outside
+    of kernels may give a number where an operand is NaN."""
 
     model: str
     out: Path
@@ -34,3 +35,4 @@ class BuildOptions:
     tolerance: float | None = None
     seed: int = 0
     allow_code: bool = False
+    ignore_nan: bool = False

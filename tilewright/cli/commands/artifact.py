@@ -107,6 +107,13 @@ def build(
         bool,
         typer.Option("--bare", help="Refuse what a board cannot run without Python."),
     ] = False,
+    ignore_nan: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-nan", help="For the target cpu: let maxima and minima that have no kernel "
+            "give a number where one operand is NaN; a little faster.",
+        ),
+    ] = False,
     as_json: AsJson = False,
     allow_code: ReadCode = False,
 ) -> None:  # fmt: skip
@@ -127,6 +134,7 @@ def build(
         trials=TRIALS if trials is None else trials, calibration=calibration, keep_float=names,
         per_channel=per_channel, input_shapes=read_input_shapes(shape), sizes=read_sizes(sizes),
         bare=bare, exact=not one_pass, tolerance=tolerance, allow_code=allow_code,
+        ignore_nan=ignore_nan,
     )  # fmt: skip
     console = Terminal()
     with Building(Terminal(stderr=True)) as shown:

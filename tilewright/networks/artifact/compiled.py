@@ -105,7 +105,7 @@ class CompiledFiles:
 def compile_files(
     whole: Whole, layers: Sequence[KernelLayer], picks: Mapping[Workload, Pick], target: Target,
     target_kind: str, *, name: str, total_macs: int, tolerance: float = TOLERANCE,
-    last: LastRegions | None = None,
+    last: LastRegions | None = None, ignore_nan: bool = False,
 ) -> CompiledFiles:  # fmt: skip
     """A network as a library; `picks` has a schedule of each workload. Behind `whole`, onnxruntime
     runs the `last` regions.
@@ -124,7 +124,12 @@ def compile_files(
     made = rewritten(whole.flat, layers, kernels, compiles.registers)
     attention = JoinedAttention(made, compiles)
     library, weights = compiled_library(
-        made.module, compiles.code_target(), compiles.code_pipeline(), whole.flat, attention
+        made.module,
+        compiles.code_target(),
+        compiles.code_pipeline(),
+        whole.flat,
+        attention,
+        ignore_nan=ignore_nan,
     )
     samples = samples_of(last or whole)
     rows = [

@@ -31,7 +31,7 @@ Array = NDArray[Any]
 
 def compiled_library(
     module: Any, target: Any, pipeline: str, source: FlatGraph | None = None,
-    attention: JoinedAttention | None = None,
+    attention: JoinedAttention | None = None, *, ignore_nan: bool = False,
 ) -> tuple[bytes, Sequence[Array]]:  # fmt: skip
     """Compile `main` and its kernels into a shared library.
 
@@ -41,6 +41,8 @@ def compiled_library(
         pipeline: The name of TVM's pipeline that lowers kernels.
         source: The module before it was rewritten, to name the operator that fails alone.
         attention: Joins the operators of attention that it finds.
+        ignore_nan: Keep the maxima and minima of operators without a kernel as TVM writes them:
+            they give a number where one operand is NaN.
 
     Returns:
         The library, and the weights of any shape that a `LoadedLibrary` reads with it.
@@ -50,13 +52,15 @@ def compiled_library(
         ImportFailedError: There is no linker.
     """
     with tempfile.TemporaryDirectory() as folder:
-        executable, weights = _compiled(module, target, pipeline, source, attention, Path(folder))
+        executable, weights = _compiled(
+            module, target, pipeline, source, attention, Path(folder), ignore_nan
+        )
         return _linked(executable, Path(folder)), weights
 
 
 def _compiled(
     module: Any, target: Any, pipeline: str, source: FlatGraph | None,
-    attention: JoinedAttention | None, folder: Path,
+    attention: JoinedAttention | None, folder: Path, ignore_nan: bool,
 ) -> tuple[Any, Sequence[Array]]:  # fmt: skip
     """Compile into object files in the folder, and an executable that refers to them."""
     weights: list[Array] = []
@@ -65,7 +69,7 @@ def _compiled(
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         relax.transform.LegalizeOps({**vector_legalizations(), OPERATOR: scatter_nd}),
-        propagating_nan(KERNEL),
+        *([] if ignore_nan else [propagating_nan(KERNEL)]),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(), joining_rows(lanes),
         relax.transform.FuseOps(), relax.transform.FuseTIR(),
