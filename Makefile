@@ -1,15 +1,15 @@
-# Everything this needs of a machine: Python 3.11 to 3.13 with pip, and make.
+# Everything this needs of a machine: Python 3.11 to 3.14 with pip, and make.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
 VENV := .venv
 BIN := $(VENV)/bin
-CANDIDATES := python3 python3.13 python3.12 python3.11 python
+CANDIDATES := python3 python3.13 python3.12 python3.11 python3.14 python
 PYTHON ?= $(shell for p in $(CANDIDATES); do \
-	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null \
+	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null \
 	&& command -v "$$p" && break; done)
-OTHER_PYTHONS = $(shell for p in python3.11 python3.12 python3.13; do \
+OTHER_PYTHONS = $(shell for p in python3.11 python3.12 python3.13 python3.14; do \
 	command -v "$$p" >/dev/null && "$$p" -c 'import sys; sys.exit(0)' 2>/dev/null \
 	&& ! cmp -s <("$$p" -V) <($(BIN)/python -V) && echo "$$p"; done)
 # The lock is complete, so pip has nothing to resolve; hashes are checked for every file.
@@ -110,7 +110,7 @@ clean: ## Remove .venv and caches; runs under .tilewright/ and tuned/ stay
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
-	@test -n "$(PYTHON)" || { echo "error: no Python 3.11, 3.12 or 3.13 found; install one, or name it: make PYTHON=/path/to/python3.11"; exit 2; }
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 to 3.14 found; install one, or name it: make PYTHON=/path/to/python3.11"; exit 2; }
 	@echo "creating $(VENV) with $(PYTHON)"
 	@"$(PYTHON)" -c 'import ensurepip' 2>/dev/null && "$(PYTHON)" -m venv $(VENV) \
 		|| "$(PYTHON)" -m venv --without-pip $(VENV)

@@ -24,7 +24,7 @@ import tilewright
 from tests.reliability.test_installation import built
 
 ROOT = Path(__file__).parents[1]
-PYTHONS = ("3.11", "3.12", "3.13")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 ROOMS = ("models", "tasks", "cli", "search", "flows", "targets")
 SERVED = """
 from prefect.flows import load_flow_from_entrypoint
