@@ -17,7 +17,7 @@ from tilewright.targets.capabilities import (
     capability,
     picojoules_of,
 )
-from tilewright.targets.vta.board.stream_counters import counters_of
+from tilewright.targets.vta.board.artifact_builder import counters_of
 from tilewright.targets.vta.energy import VARIABLE, energy_of
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import INSNS, VtaTarget

@@ -23,7 +23,7 @@ from tilewright.targets.vta.functional import (
     run,
     simulate,
 )
-from tilewright.targets.vta.isa import (
+from tilewright.targets.vta.instruction_format import (
     ALU,
     FINISH,
     GEMM,

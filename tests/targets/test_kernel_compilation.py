@@ -60,5 +60,5 @@ def test_a_kernel_that_cannot_be_compiled_is_not_named_for_ever(tmp_path: Path) 
 
 def test_compiled_symbols_of_lowerings_have_different_names() -> None:
     """Caches that different processes wrote are loaded into one."""
-    names = {row_lowering(code).py_func.__qualname__ for code in _LOWERINGS}
+    names = {row_lowering(pipeline).py_func.__qualname__ for pipeline in _LOWERINGS}
     assert len(names) == len(_LOWERINGS) > 1

@@ -12,7 +12,7 @@ from typing import cast
 from tilewright.core.files import Json
 from tilewright.targets.base import Target
 from tilewright.targets.registry import Property, TargetKind
-from tilewright.targets.vta.random_specs import variants
+from tilewright.targets.vta.machine_variants import variants
 from tilewright.targets.vta.spec import VtaSpec, preset_files
 from tilewright.targets.vta.spec_summary import figures, properties
 

@@ -29,7 +29,7 @@ def _check(text: str) -> None:
 
 
 def _make(text: str, space: str) -> Target:
-    from tilewright.targets.vta.replayed_table import recorded_target
+    from tilewright.targets.vta.recorded_tables import recorded_target
 
     return recorded_target(_files(text))
 

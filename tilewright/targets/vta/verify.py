@@ -12,7 +12,7 @@ from tilewright.targets.vta.functional.semantics import SemanticsName
 from tilewright.targets.vta.lowering.batch import Lowering, over_chunks
 from tilewright.targets.vta.lowering.geometry import PAGE_BYTES
 from tilewright.targets.vta.lowering.ml2tuner_space import EVERY_GROUP, fits, stored_blocks
-from tilewright.targets.vta.lowering.tensors import (
+from tilewright.targets.vta.lowering.tensor_packing import (
     pack_image,
     random_tensors,
     reference,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.isa import (
+from tilewright.targets.vta.instruction_format import (
     FLAG_QUEUES,
     MODULE_COMPUTE,
     MODULE_LOAD,

@@ -12,15 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.vta.functional import faults as f
-from tilewright.targets.vta.functional.alu import alu
 from tilewright.targets.vta.functional.checks import MOST_FAULTS, check, first_hazard, work_of
 from tilewright.targets.vta.functional.decode import loops_of, transfer_of
 from tilewright.targets.vta.functional.execution_order import QUEUES_OF_FLAGS, issue_order
-from tilewright.targets.vta.functional.gemm import gemm, trips
+from tilewright.targets.vta.functional.gemm_alu import alu, gemm, trips
+from tilewright.targets.vta.functional.load_store import load, store
 from tilewright.targets.vta.functional.scratchpads import Scratchpads
 from tilewright.targets.vta.functional.semantics import SemanticRules
-from tilewright.targets.vta.functional.transfer import load, store
-from tilewright.targets.vta.isa import (
+from tilewright.targets.vta.instruction_format import (
     ACC,
     ACC_8BIT,
     ALU,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.isa import (
+from tilewright.targets.vta.instruction_format import (
     INP,
     LOAD,
     MODULE_COMPUTE,

@@ -12,12 +12,17 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.isa import Layout
+from tilewright.targets.vta.instruction_format import Layout
 from tilewright.targets.vta.lowering.geometry import Geometry
-from tilewright.targets.vta.lowering.plan import CHANNELS_OUTER, RESIDENT, LoweringPlan, plan_of
+from tilewright.targets.vta.lowering.output_tiles import tile_at
 from tilewright.targets.vta.lowering.reduction_steps import cycles_later
-from tilewright.targets.vta.lowering.tile_codegen import epilogue_piece, last_part
-from tilewright.targets.vta.lowering.tiles import tile_at
+from tilewright.targets.vta.lowering.tile_and_buffer_plan import (
+    CHANNELS_OUTER,
+    RESIDENT,
+    LoweringPlan,
+    plan_of,
+)
+from tilewright.targets.vta.lowering.tile_instructions import epilogue_piece, last_part
 from tilewright.targets.vta.njit_args import kernel, stage, unowned
 from tilewright.targets.vta.spec import Machine
 

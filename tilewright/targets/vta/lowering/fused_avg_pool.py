@@ -10,10 +10,16 @@ no multiplication, so a bit of the tap is a shift and an addition.
 from __future__ import annotations
 
 from tilewright.core.errors import WorkloadError
-from tilewright.targets.vta.isa import ALU_ADD, ALU_SHR, OUT, PUSH_NEXT, STORE, pack_uop
+from tilewright.targets.vta.instruction_format import (
+    ALU_ADD,
+    ALU_SHR,
+    OUT,
+    PUSH_NEXT,
+    STORE,
+    pack_uop,
+)
 from tilewright.targets.vta.lowering import instruction_writer
-from tilewright.targets.vta.lowering.plan import LoweringPlan
-from tilewright.targets.vta.lowering.tiles import (
+from tilewright.targets.vta.lowering.output_tiles import (
     FULL,
     GemmProgram,
     GemmTile,
@@ -22,6 +28,7 @@ from tilewright.targets.vta.lowering.tiles import (
     load_bias,
     stored_blocks,
 )
+from tilewright.targets.vta.lowering.tile_and_buffer_plan import LoweringPlan
 from tilewright.targets.vta.njit_args import stage
 from tilewright.targets.workload import Workload
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tilewright.core.errors import TilewrightError
-from tilewright.targets.vta.isa import MODULE_NAMES, QUEUE_NAMES
-from tilewright.targets.vta.timing.outcome import (  # fmt: skip
+from tilewright.targets.vta.instruction_format import MODULE_NAMES, QUEUE_NAMES
+from tilewright.targets.vta.timing.simulator import (
     CULPRIT,
     DEADLOCK,
     ENDLESS,

@@ -7,9 +7,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.encoding import LOOP_FIELD_BITS
-from tilewright.targets.vta.isa import ACC, ALU, GEMM, INP, LOAD, STORE, UOP, WGT, Layout
-from tilewright.targets.vta.spec import Machine
+from tilewright.targets.vta.instruction_format import (
+    ACC,
+    ALU,
+    GEMM,
+    INP,
+    LOAD,
+    STORE,
+    UOP,
+    WGT,
+    Layout,
+)
+from tilewright.targets.vta.spec import LOOP_FIELD_BITS, Machine
 from tilewright.targets.vta.timing.errors import CycleLimitExceeded, TooManyCycles
 
 WORK_LIMIT = 1 << 30
