@@ -59,7 +59,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.targets.board.board_runner:BoardBench._build",
         "tilewright.targets.cpu.target:_sources",
         "tilewright.networks.compiled.c_interface:write_c_interface",
-        "tilewright.targets.numba_cache:_folder_of",
+        "tilewright.targets.kernel_compilation:_folder_of",
         "tilewright.targets.source_digest:source_digest",
         "tilewright.targets.vta.baseline:_tophub", "tilewright.targets.vta.board.runtime:source",
         "tilewright.tasks.plots:_code",

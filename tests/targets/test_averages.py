@@ -18,10 +18,9 @@ from tests.targets.test_pooled_convolutions import accepted
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.display_names import shape
 from tilewright.targets.epilogue import parse_epilogue
-from tilewright.targets.integer_average import average_weights, total_taps
+from tilewright.targets.integer_reference import average_weights, reference, total_taps
 from tilewright.targets.patterns.average import Average
 from tilewright.targets.patterns.shortcut import Shortcut
-from tilewright.targets.reference import reference
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.invalid_configs import FAILURES
 from tilewright.targets.vta.lowering.tensor_packing import random_tensors

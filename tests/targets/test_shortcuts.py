@@ -20,8 +20,8 @@ from tests.targets.test_pooled_convolutions import accepted
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.display_names import shape
 from tilewright.targets.epilogue import EpilogueOp, parse_epilogue
+from tilewright.targets.integer_reference import reference
 from tilewright.targets.patterns.shortcut import Shortcut, shortcut_tensors
-from tilewright.targets.reference import reference
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.fused_shortcut import beside_of
 from tilewright.targets.vta.lowering.tensor_packing import (

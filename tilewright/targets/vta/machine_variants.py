@@ -1,11 +1,13 @@
 """Lists accelerators other than the presets: the designs that a co-design search may build, and
 specifications drawn at random.
 
-A value is what `vta_config.json` calls it: log2 of rows, channels or bytes, the port in bits. What
-is no knob (widths of numbers, bursts, latency, tags) is that of the specification one starts from.
+A design's value of a knob is what `vta_config.json` calls it: log2 of rows, channels or bytes, the
+port in bits. What is no knob (widths of numbers, bursts, latency, tags) is that of the
+specification one starts from.
 
-Each choice is drawn by itself and evenly: block shape, what the scratchpads hold, the memory port.
-Everything drawn is one of `VtaTarget.hardware_features`, so that a model can tell them apart.
+Each choice of a random specification is drawn by itself and evenly: block shape, what the
+scratchpads hold, the memory port. Everything drawn is one of `VtaTarget.hardware_features`, so that
+a model can tell them apart.
 """
 
 from __future__ import annotations

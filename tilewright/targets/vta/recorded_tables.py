@@ -18,8 +18,7 @@ import pandas as pd
 
 from tilewright.targets.base import STATUSES, Configs, Knob, Space
 from tilewright.targets.features import Features
-from tilewright.targets.measurement_table import MeasurementTable, Spent, TableError
-from tilewright.targets.replay import ReplayTarget
+from tilewright.targets.replay import MeasurementTable, ReplayTarget, Spent, TableError
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload

@@ -185,7 +185,7 @@ def alone_cycles(programs: Sequence[LayerProgram], spec: VtaSpec) -> list[int]:
 
 
 def _described(made: Linked, in_stream: Sequence[int]) -> list[dict[str, Json]]:
-    """The layers as `check.read_layer` reads them, and what people want to know of them."""
+    """The layers as `layer_check.read_layer` reads them, and what people want to know of them."""
     programs = [placed.program for placed in made.layers]
     spec = made.board.spec
     alone = alone_cycles(programs, spec)

@@ -4,7 +4,8 @@ take an input's place.
 Tensors that are not in use at the same time share memory. Offsets are multiples of an element's
 bytes, and buffers begin on pages, so that every tensor begins at a whole element.
 
-The input must have no later reader, and no instruction may read what an earlier one of the same
+An output may lie where an input lay, proved on the layer's own program. The input must have no
+later reader, and no instruction may read what an earlier one of the same
 program has stored. Each store must wait, by tokens, for the loads of what it overwrites.
 """
 

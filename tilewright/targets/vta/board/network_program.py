@@ -52,8 +52,8 @@ def linked(
     legal: Legal | None = None,
 ) -> Linked:
     """Link a network's layers, lowered in the order of the graph, and lay out its memory; `legal`
-    answers as `in_place.is_legal`, if it is given. Raises `WorkloadError` for what no board could
-    load."""
+    answers as `memory_plan.is_legal`, if it is given. Raises `WorkloadError` for what no board
+    could load."""
     m = spec.machine
     network = network_of(steps, graph.values, graph.outputs, graph.slices)
     placed = [layer for run in network.runs for layer in run.layers]

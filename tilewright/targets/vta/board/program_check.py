@@ -1,7 +1,8 @@
 """Checks a board's program before anything runs: it stays inside its own memory, and the C runtime
 has all that it needs.
 
-The C runtime proves the same of the files it loads: what passes here passes there.
+The C runtime proves of the files it loads that the program stays inside its memory: what passes
+here passes there. It packs, copies and (de)quantises tensors, no more.
 """
 
 from __future__ import annotations

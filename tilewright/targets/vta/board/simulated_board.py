@@ -14,7 +14,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.host_numbers import from_int8, to_int8
+from tilewright.targets.layer import from_int8, to_int8
 from tilewright.targets.vta.board.layouts import Packing, pack, unpack
 from tilewright.targets.vta.board.program import BoardProgram, Buffer, Port, ProgramStep, Segment
 from tilewright.targets.vta.board.program_check import packed_shape

@@ -4,8 +4,8 @@ vectorised over a batch, without lowering them.
 The time of a software pipeline is its slowest module plus what cannot overlap: the first load and
 the last store. Lengths of single instructions follow the Chisel RTL as in `template`.
 
-The estimate adds what both need of each module. To the slowest module it adds what one of them does
-not overlap. It is vectorised over a batch.
+With a shortcut, the estimate adds what both convolutions need of each module. To the slowest module
+it adds what one of them does not overlap.
 """
 
 from __future__ import annotations

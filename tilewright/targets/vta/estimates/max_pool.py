@@ -2,8 +2,6 @@
 them.
 
 The estimate is the slowest module, plus what cannot overlap, vectorised over a batch.
-
-The estimate is the slowest module, plus what cannot overlap, vectorised over a batch.
 """
 
 from __future__ import annotations

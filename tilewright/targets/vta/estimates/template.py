@@ -5,8 +5,8 @@ Lengths of single instructions follow the Chisel RTL (TensorLoad, TensorStore, T
 TensorAlu: latency plus beats, one micro-op a cycle). What overlaps is summed up in one expression a
 group of tiles. Nothing here knows whether a schedule can be compiled.
 
-A step is one block, threads take turns over consecutive tiles, and tiles at the image's edge are
-computed in full.
+In the unchecked space, a step is one block, threads take turns over consecutive tiles, and tiles at
+the image's edge are computed in full.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Executes GEMM and ALU instructions: multiply-accumulates and element-wise operations under two
 hardware loops and a range of micro-ops.
 
-Accumulators only ever receive sums modulo 2³² here and inputs and weights do not change, so the
-order of the iterations is free. They are grouped such that one weight block meets many inputs.
-
-A later iteration sees the results of earlier ones.
+Accumulators of a GEMM only ever receive sums modulo 2³², and inputs and weights do not change, so
+the order of its iterations is free. They are grouped such that one weight block meets many inputs.
+The iterations of an ALU instruction run in strict order: a later one sees the results of earlier
+ones.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def run(
         insns: (n, 2) uint64, low and high words.
         dram: memory image, uint8, changed in place; `dram[0]` has byte address `base`.
         pads: this run's scratchpads; zero at the start unless residue is wanted.
-        queues_of_flags: `order.QUEUES_OF_FLAGS`.
+        queues_of_flags: `execution_order.QUEUES_OF_FLAGS`.
         result: filled.
     """
     return _run(

@@ -1,11 +1,11 @@
 """Scans a program instruction by instruction for what not every implementation does alike. No
 instruction stops the scan.
 
-Each function looks at instruction `n` just before it runs, with the scratchpads as they are then.
-`clock` (3,) counts the instructions of each module that are surely over when it is.
+Each `inspect_…` function looks at instruction `n` just before it runs, with the scratchpads as they
+are then. `clock` (3,) counts the instructions of each module that are surely over when it is.
 
-The program runs twice side by side: on zeroed scratchpads and on scratchpads full of noise. If the
-two store different values, the result depends on what was there before.
+In `survey`, the program runs twice side by side: on zeroed scratchpads and on scratchpads full of
+noise. If the two store different values, the result depends on what was there before.
 """
 
 from __future__ import annotations

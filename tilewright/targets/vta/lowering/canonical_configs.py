@@ -74,7 +74,8 @@ def set_alike(
 
 @stage
 def in_one_part(plan: LoweringPlan) -> bool:
-    """Whether each step's weights come in one part whatever `ramp` says; see `steps.run_step`."""
+    """Whether each step's weights come in one part whatever `ramp` says; see
+    `reduction_steps.run_step`."""
     if not plan.loops.unrolled:
         return plan.geo.column == 0  # there the loops depend on it
     if plan.slots.compute_bound or plan.geo.column != 0:

@@ -2,7 +2,7 @@
 
 A channel block of an image then stores one element. A tile holds all results of its blocks, and
 behind them two accumulators a block. Taps of an average differ by one at most
-(`targets.integer_average`). Results with the larger tap are summed in the first of these, the
+(`targets.integer_reference`). Results with the larger tap are summed in the first of these, the
 others in the second. That plus the first, times the smaller tap, is added to the first. The ALU has
 no multiplication, so a bit of the tap is a shift and an addition.
 """
@@ -89,7 +89,7 @@ def _to_first(plan: LoweringPlan) -> int:
 
 @stage
 def _has_larger_tap(plan: LoweringPlan, pixel: int) -> bool:
-    """See `targets.integer_average.average_weights`."""
+    """See `targets.integer_reference.average_weights`."""
     pixels, total = plan.geo.oh * plan.geo.ow, plan.geo.average_taps
     return (pixel + 1) * total // pixels - pixel * total // pixels > total // pixels
 

@@ -1,11 +1,10 @@
 """Lowers convolutions whose sums are pooled while they are accumulators.
 
-These are first values, GEMMs a phase of the columns, maxima, the epilogue of these, stores.
-
-The maximum comes first, then bias, shift and clips of pooled sums alone. The pipeline is that of
-extended schedules; a tile ends as that of a max-pool does. Columns lie phase by phase, so a GEMM
-has an instruction a phase. A tile of whole rows reuses the sums that it shares with the tile above,
-if that was computed just before.
+A tile consists of first values, GEMMs for each phase of the columns, maxima, their epilogue, and
+stores. The maximum comes first, then bias, shift and clips of pooled sums alone. The pipeline is
+that of extended schedules; a tile ends as that of a max-pool does. Columns lie phase by phase, so a
+GEMM has an instruction a phase. A tile of whole rows reuses the sums that it shares with the tile
+above, if that was computed just before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Plans what a schedule of a convolution whose sums are pooled fixes before its first instruction.
 
 A tile is one of the pool's output. Its accumulators hold all sums that its windows read, as those
-of a max-pool hold pixels (`pool_plan`), and sums in the pool's padding.
+of a max-pool hold pixels (`max_pool_plan`), and sums in the pool's padding.
 """
 
 from __future__ import annotations

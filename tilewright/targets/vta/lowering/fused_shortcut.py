@@ -1,11 +1,11 @@
 """Lowers convolutions with a shortcut: both are summed in the accumulators.
 
-A tile's reduction has the shortcut's steps first and the convolution's own behind them. Both walk
-through the same rings, whose slots are as large as the larger of the two needs.
-
 So the shortcut's result is neither stored nor loaded. A tile begins with the shortcut's reduction
 and epilogue. They leave the shortcut's result times the power of two it counts by. The
 convolution's own products are added to that. The pipeline is that of extended schedules.
+
+The steps of both reductions walk through the same rings, whose slots are as large as the larger of
+the two needs.
 """
 
 from __future__ import annotations

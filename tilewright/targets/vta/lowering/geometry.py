@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.epilogue import RESIDUALS, EpilogueOp, weight_and_shift
-from tilewright.targets.integer_average import total_taps
+from tilewright.targets.integer_reference import total_taps
 from tilewright.targets.patterns.max_pool import Pool
-from tilewright.targets.steps.registry import STEP_KINDS
+from tilewright.targets.steps import STEP_KINDS
 from tilewright.targets.vta.instruction_format import ALU_ADD, ALU_MAX, ALU_MIN, ALU_SHR
 from tilewright.targets.vta.njit_args import helper
 from tilewright.targets.vta.spec import Machine

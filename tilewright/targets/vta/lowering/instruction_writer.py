@@ -80,7 +80,7 @@ class ProgramState:
     wgt_used: int
     acc_used: int
 
-    # What the program waits for, see `stall_features`.
+    # What the program waits for, see `hidden_features`.
     first_loaded: int  # bytes
     exposed_loads: int
     exposed_stores: int

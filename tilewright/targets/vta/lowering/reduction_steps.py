@@ -40,7 +40,8 @@ _L, _C = 0, 1
 
 
 class Rings(NamedTuple):
-    """The slots of inputs and weights (columns: see `pieces`), and the micro-op kernels."""
+    """The slots of inputs and weights (columns: see `tile_instructions`), and the micro-op
+    kernels."""
 
     inp: NDArray[np.int64]
     wgt: NDArray[np.int64]

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.epilogue import RESIDUALS, EpilogueOp, weight_and_shift
+from tilewright.targets.integer_reference import reference as integers
 from tilewright.targets.patterns.shortcut import shortcut_tensors
-from tilewright.targets.reference import reference as integers
 from tilewright.targets.vta.lowering.bias_lifting import SUMS
 from tilewright.targets.vta.lowering.geometry import (
     IDENTITY_BITS,

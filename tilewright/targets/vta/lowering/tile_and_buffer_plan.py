@@ -31,7 +31,7 @@ from tilewright.targets.vta.spec import Machine
 CHANNELS_OUTER, PIXELS_OUTER = 0, 1
 RESIDENT = 0  # value of inp_slots / wgt_slots: as many as the reuse needs
 
-# The loops of a step, as `hardware_loops` and `pieces.coefficients` number them
+# The loops of a step, as `hardware_loops` and `tile_instructions.coefficients` number them
 ROWS, COLUMNS, OUTPUT_BLOCKS, INPUT_BLOCKS, KERNEL_ROWS, KERNEL_COLUMNS = range(6)
 
 

@@ -1,4 +1,6 @@
-"""Models the read port: five clients, an arbiter with tags, one memory that serves bursts in order.
+"""Computes the cycles of LOADs and instruction fetches on the read port that they share.
+
+The port has five clients, an arbiter with tags, and one memory that serves bursts in order.
 
 Everything is counted in bursts. In the Chisel RTL (VME, VTAMemDPI, GenVMECmd) a command enters its
 client's one-entry queue and is granted at the earliest one cycle later. It is not granted in a

@@ -2,8 +2,8 @@
 
 A load that has the port for itself ends after a time that depends on its shape alone and is looked
 up. When a second client turns up meanwhile, its end is taken back, and its commands are replayed up
-to now. Then the port is simulated burst by burst (`port.advance`, it is *live*) until it is quiet
-again.
+to now. Then the port is simulated burst by burst (`load_cycles.advance`, it is *live*) until it is
+quiet again.
 """
 
 from __future__ import annotations

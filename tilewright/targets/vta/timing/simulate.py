@@ -42,7 +42,7 @@ _NOTHING = np.zeros((0, 0), np.int64)
 @dataclass(frozen=True, eq=False)
 class BatchCycles:
     """One row a program. `cycles` is negative where a program never finishes: one of the codes in
-    `outcome`; `simulate_program` says more about one."""
+    `simulator`; `simulate_program` says more about one."""
 
     cycles: NDArray[np.int64]  # (programs,)
     read_beats: NDArray[np.int64]
@@ -103,7 +103,7 @@ def simulate_chunk(
     """Return the cycles of concatenated programs, (programs,), in the calling thread only.
 
     `insns` (n, 2) and `offsets` (programs + 1,) are as in `simulate_batch`. Negative numbers are
-    codes of `outcome`.
+    codes of `simulator`.
     """
     programs = len(offsets) - 1
     cycles, outcomes = np.empty(programs, np.int64), np.empty((programs, OUTCOME_FIELDS), np.int64)
@@ -205,7 +205,7 @@ def simulate_program(
 
     `tokens` are the tokens in the queues l2g, g2l, g2s, s2g before launch (a single-threaded
     program of the stock compiler leaves one s2g token to the next). Raises `CycleError`; a program
-    of more than `work_limit` steps is not begun (`work.check_work`).
+    of more than `work_limit` steps is not begun (`work_limit.check_work`).
     """
     simulator = simulator_of(spec)
     if insn_address % 8 or not 0 <= insn_address < 1 << 32:

@@ -1,7 +1,7 @@
 """Prepares the simulator of a specification: the machine's numbers, the memory that one simulation
 works in, and the codes, counters and columns in which it leaves its results.
 
-numba compiles these constants into the kernels.
+numba compiles the constants into the kernels.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BREAKDOWN_COLUMNS = 10
 
 
 # Lengths of transfers; one row, half a line of the cache: two key words, cycles, traffic as packed
-# by `lengths.packed`
+# by `transfer_table.packed`
 LOG_TABLE_ROWS = 12
 TABLE_FIELDS = 4
 
@@ -66,12 +66,12 @@ class Simulator(NamedTuple):
     flight_limits: NDArray[np.int64]  # by read client: outstanding beats its counter cannot hold
     table: NDArray[np.uint64]  # (1 << LOG_TABLE_ROWS, TABLE_FIELDS)
     queues: NDArray[np.int64]  # (3, power of two ≥ entries, 2): instruction, cycle it is visible
-    clients: NDArray[np.int64]  # see `port`
+    clients: NDArray[np.int64]  # see `load_cycles`
     port: NDArray[np.int64]
     bursts: NDArray[np.int64]
-    fetch: NDArray[np.int64]  # see `fetch`
+    fetch: NDArray[np.int64]  # see `instruction_fetch`
     tails: NDArray[np.int64]  # (3,), instructions enqueued, by module
-    outcome: NDArray[np.int64]  # see `outcome`
+    outcome: NDArray[np.int64]  # see the fields above
 
 
 def simulator_of(spec: VtaSpec | Mapping[str, object]) -> Simulator:

@@ -76,7 +76,8 @@ def most_work(
 
 
 def _iterations(lo: NDArray[np.uint64], hi: NDArray[np.uint64], lay: Layout) -> NDArray[np.float64]:
-    """As `lengths.loop_iterations`, but at most: a counter that is 0 or wraps runs in full."""
+    """As `store_and_gemm_cycles.loop_iterations`, but at most: a counter that is 0 or wraps runs in
+    full."""
     whole = 1 << LOOP_FIELD_BITS
     outer, inner = (_bits(lo, hi, place, LOOP_FIELD_BITS) for place in (lay.iter_out, lay.iter_in))
     begin = _bits(lo, hi, lay.uop_bgn, lay.uop_index_bits)

@@ -1,6 +1,6 @@
 """Names the files that a board loads, and writes the C sources that run them, for one machine.
 
-They come from the installation: an artifact holds data, and names their digest.
+The sources come from the installation: an artifact holds data, and names their digest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,14 @@
-"""Simulates a small analytic accelerator whose configs can be told to crash, hang, lie or stall."""
+"""Injects faults: a target that misbehaves on chosen configs, an example and a tool for tests.
+
+The target simulates a small analytic accelerator. Its configs can be told to crash, hang, lie or
+stall:
+
+    from tilewright.targets.subprocess_target import IsolatedTarget
+    faults = {"3": "crash", "5": "hang"}
+    target = IsolatedTarget("tilewright.targets.fault_injection:make_target", {"faults": faults})
+
+Alone it does to its process what the faults say; in an `IsolatedTarget` it hurts nobody.
+"""
 
 from __future__ import annotations
 

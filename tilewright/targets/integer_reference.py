@@ -1,18 +1,41 @@
-"""Computes sums, maxima and element-wise steps by plain integer arithmetic, for references."""
+"""Computes int8 workloads by plain integer arithmetic: the reference of every target."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.anchor import Anchor, Windows
 from tilewright.targets.epilogue import EpilogueOp
-from tilewright.targets.steps.registry import STEP_KINDS
+from tilewright.targets.steps import STEP_KINDS
+
+if TYPE_CHECKING:  # workloads import the patterns, which compute by this module
+    from tilewright.targets.workload import Workload
 
 Integers = NDArray[np.int64]
+_LARGEST_TAP = 127  # of an int8
+
+
+def total_taps(height: int, width: int) -> int:
+    """The sum of the taps that average a window, a power of two: as many as there are pixels, or as
+    large as lets each be an int8."""
+    taps = height * width
+    return taps if taps & (taps - 1) == 0 else 1 << int(math.log2(_LARGEST_TAP * taps))
+
+
+def average_weights(height: int, width: int) -> tuple[NDArray[np.int8], int]:
+    """The taps (height, width) that average a window: integers whose sum is 2^m, and m.
+
+    Equal ones where the window has a power of two of pixels; else as large as int8 allows and as
+    equal as can be, the larger ones spread evenly.
+    """
+    taps, total = height * width, total_taps(height, width)
+    ends = np.arange(taps + 1, dtype=np.int64) * total // taps
+    return np.diff(ends).astype(np.int8).reshape(height, width), total.bit_length() - 1
 
 
 def behind(
@@ -84,3 +107,31 @@ def wrap(values: Integers, bits: int) -> Integers:
         return values.astype(f"i{bits // 8}").astype(np.int64)
     half = 1 << (bits - 1)
     return ((values + half) & ((1 << bits) - 1)) - half
+
+
+def reference(
+    workload: Workload, tensors: Mapping[str, NDArray[Any]], acc_bits: int = 32, out_bits: int = 8,
+    *, exact: bool = False,
+) -> Integers:  # fmt: skip
+    """The output (n, o, oh, ow) of a workload on integer `tensors`: `data` (n, c, h, w), `weight`
+    (o, c/groups, kh, kw); by their kinds in the epilogue `bias` and `shr_channel` (o,), `add` and
+    `residual` (n, o, oh, ow; that of a `weighted`, too), before an average; those of a shortcut
+    with `shortcut_` before their names.
+
+    Sums and every post-operation wrap modulo 2^acc_bits, the result is truncated to `out_bits`.
+    If `exact`, raises `OverflowError` for sums of products that would wrap.
+    """
+    w = workload
+    if w.operator == "max_pool":
+        total = maxima(w, tensors["data"], (w.dilation_h, w.dilation_w))
+    else:
+        total = sums(w, tensors)
+    if exact and not np.array_equal(total, wrap(total, acc_bits)):
+        raise OverflowError(f"the sums of {w} leave {acc_bits} bits on these tensors")
+    total = wrap(total, acc_bits)
+    for each in w.post:
+        if isinstance(each, EpilogueOp):
+            total = behind((each,), total, tensors, acc_bits)
+        else:
+            total = wrap(each.computed(w, total, tensors, acc_bits), acc_bits)
+    return wrap(total, out_bits)
