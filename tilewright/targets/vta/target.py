@@ -30,7 +30,6 @@ from tilewright.targets.capabilities import (
     Costs,
     Enumerates,
     Estimates,
-    EstimatesEnergy,
     Fallback,
     HasArea,
     HasBlocks,
@@ -87,7 +86,7 @@ MEASURED_BY = (
 )  # fmt: skip
 """Sources of lowering and simulators: results may change when one of them does."""
 CAPABILITIES = (
-    Baseline, Bounds, Builds, Enumerates, Estimates, EstimatesEnergy, Fallback, HasArea, HasBlocks,
+    Baseline, Bounds, Builds, Enumerates, Estimates, Fallback, HasArea, HasBlocks,
     HasBreakdown, HasCosts, HasDesigns, HasEnergy, HasSpecification, MeasuresInOnePass, PoolsSums,
     TimesStreams, Verifies, WritesAutoTvm,
 )  # fmt: skip

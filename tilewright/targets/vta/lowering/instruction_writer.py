@@ -11,7 +11,6 @@ byte.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import numba as nb
 import numpy as np
@@ -95,11 +94,6 @@ _RECORD = np.dtype((np.record, [(name, np.int64) for name in FIELDS]))
 def new_states(programs: int) -> NDArray[np.void]:
     """Records of programs not begun, shape (programs,), with the fields of `ProgramState`."""
     return np.zeros(programs, _RECORD)
-
-
-def new_state() -> ProgramState:
-    """The record of one program not begun."""
-    return cast(ProgramState, new_states(1)[0])
 
 
 def columns(states: NDArray[np.void], names: Sequence[str]) -> NDArray[np.int64]:

@@ -33,8 +33,6 @@ from tilewright.targets.vta.lowering.invalid_configs import OK, OUT_OF_SPACE
 from tilewright.targets.vta.njit_args import allocating_helper, helper, kernel
 from tilewright.targets.vta.spec import Machine
 
-UNCHECKED_KNOBS = ("nthread", "tile_h", "tile_w")
-
 EVERY_GROUP = 1 << 40
 
 _L, _C, _S = 0, 1, 2
