@@ -12,6 +12,7 @@ from tilewright.targets.vta.instruction_format import MODULE_NAMES
 from tilewright.targets.vta.program import words_of
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing.errors import (
+    WORK_LIMIT,
     CycleError,
     CycleLimitExceeded,
     Deadlock,
@@ -28,7 +29,6 @@ from tilewright.targets.vta.timing.simulate import (
     simulate_program,
 )
 from tilewright.targets.vta.timing.simulator import ACTIVITIES, simulator_of
-from tilewright.targets.vta.timing.work_limit import WORK_LIMIT
 
 __all__ = [
     "ACTIVITIES", "WORK_LIMIT", "BatchCycles", "CycleError", "CycleLimitExceeded", "CycleReport",

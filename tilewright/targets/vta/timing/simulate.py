@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tilewright.targets.vta.instruction_format import MODULE_NAMES, QUEUE_NAMES, module_of
 from tilewright.targets.vta.njit_args import kernel, unowned
 from tilewright.targets.vta.spec import VtaSpec
-from tilewright.targets.vta.timing.errors import CycleError, error_of
+from tilewright.targets.vta.timing.errors import WORK_LIMIT, CycleError, check_work, error_of
 from tilewright.targets.vta.timing.kernel import simulate
 from tilewright.targets.vta.timing.simulator import (
     ACTIVITIES,
@@ -32,7 +32,6 @@ from tilewright.targets.vta.timing.simulator import (
     Simulator,
     simulator_of,
 )
-from tilewright.targets.vta.timing.work_limit import WORK_LIMIT, check_work
 
 _CHUNK_INSNS = 1 << 17  # instructions a thread takes at a time
 _NO_TOKENS = np.zeros(4, np.int64)
