@@ -33,7 +33,7 @@ from tilewright.targets.vta.functional.vector import LANES, TILE, gemm_tile
 from tilewright.targets.vta.instruction_format import layout_of
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.tensor_packing import random_tensors
-from tilewright.targets.vta.njit_args import as_record
+from tilewright.targets.vta.numba_decorators import as_record
 from tilewright.targets.vta.program import Program
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import Workload

@@ -11,10 +11,10 @@ from numba.extending import overload
 from tilewright.targets.gemmini import compiled
 from tilewright.targets.kernel_compilation import KernelSet, describe_compilation
 from tilewright.targets.kernel_listener import announce
-from tilewright.targets.vta import njit_args
+from tilewright.targets.vta import numba_decorators
 from tilewright.targets.vta.lowering.batch import _LOWERINGS, row_lowering
 
-TARGETS = Path(njit_args.__file__).parents[1]
+TARGETS = Path(numba_decorators.__file__).parents[1]
 
 
 def count_decorated(folder: Path, decorator: str) -> int:
@@ -26,7 +26,7 @@ def count_decorated(folder: Path, decorator: str) -> int:
 
 def test_totals_are_the_kernels_in_the_sources() -> None:
     vta = count_decorated(TARGETS / "vta", "kernel") + len(_LOWERINGS)
-    assert vta == njit_args.KERNELS
+    assert vta == numba_decorators.KERNELS
     assert count_decorated(TARGETS / "gemmini", "compiled") == compiled.KERNELS
 
 

@@ -48,7 +48,7 @@ def describe_compilation() -> str:
 
 
 _KEPT = 3  # folders of earlier states
-_KERNEL_WORDS = (b"numba", b"NamedTuple", b"np.record", b".compiled import", b"njit_args import")
+_KERNEL_WORDS = (b"numba", b"NamedTuple", b"np.record", b".compiled import")
 
 
 def use_cache_of_these_sources() -> None:

@@ -15,7 +15,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.njit_args import helper
+from tilewright.targets.vta.numba_decorators import helper
 from tilewright.targets.vta.spec import INSTRUCTION_HEAD_BITS, LOOP_FIELD_BITS, Machine, VtaSpec
 
 # Opcodes

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright.targets.vta.estimates import FETCH_BEATS, START_CYCLES
 from tilewright.targets.vta.lowering.geometry import Geometry, window
-from tilewright.targets.vta.njit_args import helper, kernel
+from tilewright.targets.vta.numba_decorators import helper, kernel
 from tilewright.targets.vta.spec import Machine
 
 

@@ -38,7 +38,7 @@ from tilewright.targets.vta.instruction_format import (
     get,
     module_of,
 )
-from tilewright.targets.vta.njit_args import helper
+from tilewright.targets.vta.numba_decorators import helper
 from tilewright.targets.vta.spec import Machine
 
 MOST_FAULTS = 12

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numba as nb
 
 from tilewright.targets.vta.instruction_format import GEMM, Layout, get
-from tilewright.targets.vta.njit_args import helper
+from tilewright.targets.vta.numba_decorators import helper
 from tilewright.targets.vta.spec import LOOP_FIELD_BITS
 
 

@@ -19,7 +19,7 @@ from tilewright.targets.vta.instruction_format import (
     get,
     module_of,
 )
-from tilewright.targets.vta.njit_args import allocating_helper, helper, kernel
+from tilewright.targets.vta.numba_decorators import allocating_helper, helper, kernel
 
 QUEUES_OF_FLAGS = np.array(FLAG_QUEUES, np.int64)  # module, flag → queue or -1
 

@@ -19,7 +19,7 @@ from tilewright.targets.vta.functional.scratchpads import Scratchpads
 from tilewright.targets.vta.functional.semantics import SemanticRules
 from tilewright.targets.vta.functional.vector import LANES, TILE, alu_tile, gemm_tile
 from tilewright.targets.vta.instruction_format import ALU_MUL, ALU_SHR, Layout
-from tilewright.targets.vta.njit_args import helper
+from tilewright.targets.vta.numba_decorators import helper
 from tilewright.targets.vta.spec import LOOP_FIELD_BITS, Machine
 
 LONG_RUN = 16

@@ -33,7 +33,7 @@ from tilewright.targets.vta.instruction_format import (
     Layout,
     get,
 )
-from tilewright.targets.vta.njit_args import allocating_helper, helper, kernel, unowned
+from tilewright.targets.vta.numba_decorators import allocating_helper, helper, kernel, unowned
 from tilewright.targets.vta.spec import Machine
 
 COUNTER_NAMES = (

@@ -22,7 +22,7 @@ from tilewright.targets.vta.functional.scratchpads import Scratchpads
 from tilewright.targets.vta.functional.semantics import SemanticRules
 from tilewright.targets.vta.functional.vector import LANES, TILE, weight_tile
 from tilewright.targets.vta.instruction_format import ACC, ACC_8BIT, INP, OUT, UOP, WGT
-from tilewright.targets.vta.njit_args import helper
+from tilewright.targets.vta.numba_decorators import helper
 from tilewright.targets.vta.spec import Machine
 
 

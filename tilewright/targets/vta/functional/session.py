@@ -16,7 +16,7 @@ from tilewright.targets.vta.instruction_format import (
     QUEUE_NAMES,
     layout_of,
 )
-from tilewright.targets.vta.njit_args import as_record
+from tilewright.targets.vta.numba_decorators import as_record
 from tilewright.targets.vta.spec import VtaSpec
 
 

@@ -43,7 +43,7 @@ from tilewright.targets.vta.lint.token_order import (
     clocks_of,
     loses_tokens,
 )
-from tilewright.targets.vta.njit_args import as_record
+from tilewright.targets.vta.numba_decorators import as_record
 from tilewright.targets.vta.program import FIRST_ADDRESS, Program
 from tilewright.targets.vta.spec import VtaSpec
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.vta.functional import faults as f
-from tilewright.targets.vta.njit_args import helper
+from tilewright.targets.vta.numba_decorators import helper
 
 Severity = Literal["error", "flag", "note"]
 

@@ -49,7 +49,7 @@ from tilewright.targets.vta.instruction_format import (
 )
 from tilewright.targets.vta.lint import findings as c
 from tilewright.targets.vta.lint.findings import Log, note
-from tilewright.targets.vta.njit_args import helper, kernel
+from tilewright.targets.vta.numba_decorators import helper, kernel
 from tilewright.targets.vta.spec import Machine
 
 HLS_GEMM_PIPELINE = 4

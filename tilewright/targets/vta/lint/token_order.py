@@ -21,7 +21,7 @@ from tilewright.targets.vta.instruction_format import (
 )
 from tilewright.targets.vta.lint import findings as c
 from tilewright.targets.vta.lint.findings import Log, note
-from tilewright.targets.vta.njit_args import allocating_helper, helper, kernel
+from tilewright.targets.vta.numba_decorators import allocating_helper, helper, kernel
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing import CycleError, simulate_program
 

@@ -40,7 +40,7 @@ from tilewright.targets.vta.lowering.ml2tuner_space import (
     unchecked_space,
 )
 from tilewright.targets.vta.lowering.template import lower_template, template_space
-from tilewright.targets.vta.njit_args import allocating_helper, as_record, kernel
+from tilewright.targets.vta.numba_decorators import allocating_helper, as_record, kernel
 from tilewright.targets.vta.spec import Machine, VtaSpec
 from tilewright.targets.workload import Workload
 

@@ -23,7 +23,7 @@ from tilewright.targets.vta.lowering.tile_and_buffer_plan import (
     plan_of,
 )
 from tilewright.targets.vta.lowering.tile_instructions import epilogue_piece, last_part
-from tilewright.targets.vta.njit_args import kernel, stage, unowned
+from tilewright.targets.vta.numba_decorators import kernel, stage, unowned
 from tilewright.targets.vta.spec import Machine
 
 ORDER, INP_SLOTS, WGT_SLOTS, HEAD, RAMP, TAIL = 4, 5, 6, 8, 9, 10

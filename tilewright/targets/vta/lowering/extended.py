@@ -47,7 +47,7 @@ from tilewright.targets.vta.lowering.tile_and_buffer_plan import (
     slots_failure,
 )
 from tilewright.targets.vta.lowering.tile_instructions import finish
-from tilewright.targets.vta.njit_args import allocating_helper, helper, stage, unowned
+from tilewright.targets.vta.numba_decorators import allocating_helper, helper, stage, unowned
 from tilewright.targets.vta.spec import Machine
 
 EXTENDED_KNOBS = (

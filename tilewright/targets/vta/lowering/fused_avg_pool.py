@@ -29,7 +29,7 @@ from tilewright.targets.vta.lowering.output_tiles import (
     stored_blocks,
 )
 from tilewright.targets.vta.lowering.tile_and_buffer_plan import LoweringPlan
-from tilewright.targets.vta.njit_args import stage
+from tilewright.targets.vta.numba_decorators import stage
 from tilewright.targets.workload import Workload
 
 _C, _S = 1, 2

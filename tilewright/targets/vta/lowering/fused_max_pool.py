@@ -76,7 +76,7 @@ from tilewright.targets.vta.lowering.reduction_steps import (
 )
 from tilewright.targets.vta.lowering.tile_and_buffer_plan import slots_failure
 from tilewright.targets.vta.lowering.tile_instructions import LOAD_LATENCY, finish, write_kernel
-from tilewright.targets.vta.njit_args import allocating_helper, helper, unowned
+from tilewright.targets.vta.numba_decorators import allocating_helper, helper, unowned
 from tilewright.targets.vta.spec import Machine
 from tilewright.targets.workload import Workload
 

@@ -33,7 +33,7 @@ from tilewright.targets.vta.lowering.tile_and_buffer_plan import (
     operations_of,
     slots_of,
 )
-from tilewright.targets.vta.njit_args import helper, stage, view_stage
+from tilewright.targets.vta.numba_decorators import helper, stage, view_stage
 from tilewright.targets.vta.spec import Machine
 
 COPY_CYCLES = 5

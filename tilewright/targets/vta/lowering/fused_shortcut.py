@@ -55,7 +55,13 @@ from tilewright.targets.vta.lowering.tile_and_buffer_plan import (
     tiling_of,
 )
 from tilewright.targets.vta.lowering.tile_instructions import finish
-from tilewright.targets.vta.njit_args import allocating_helper, helper, stage, unowned, view_stage
+from tilewright.targets.vta.numba_decorators import (
+    allocating_helper,
+    helper,
+    stage,
+    unowned,
+    view_stage,
+)
 from tilewright.targets.vta.spec import Machine
 from tilewright.targets.workload import Workload
 

@@ -17,7 +17,7 @@ from tilewright.targets.integer_reference import total_taps
 from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.steps import STEP_KINDS
 from tilewright.targets.vta.instruction_format import ALU_ADD, ALU_MAX, ALU_MIN, ALU_SHR
-from tilewright.targets.vta.njit_args import helper
+from tilewright.targets.vta.numba_decorators import helper
 from tilewright.targets.vta.spec import Machine
 from tilewright.targets.workload import Workload
 

@@ -28,7 +28,7 @@ from tilewright.targets.vta.instruction_format import (
     module_of,
 )
 from tilewright.targets.vta.lowering.instruction_writer import ProgramState
-from tilewright.targets.vta.njit_args import allocating_helper
+from tilewright.targets.vta.numba_decorators import allocating_helper
 from tilewright.targets.vta.spec import LOOP_FIELD_BITS, Machine
 
 _HIDDEN: tuple[tuple[str, Meaning, Unit, str], ...] = (

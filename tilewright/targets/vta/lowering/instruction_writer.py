@@ -36,7 +36,7 @@ from tilewright.targets.vta.instruction_format import (
     pack_memory,
 )
 from tilewright.targets.vta.lowering.invalid_configs import FIELD, OK, OUT_OF_SPACE
-from tilewright.targets.vta.njit_args import helper, set_zero
+from tilewright.targets.vta.numba_decorators import helper, set_zero
 
 
 class ProgramState:

@@ -47,7 +47,7 @@ from tilewright.targets.vta.lowering.max_pool_plan import (
     pool_plan_of,
 )
 from tilewright.targets.vta.lowering.tile_instructions import LOAD_LATENCY, finish, load_window
-from tilewright.targets.vta.njit_args import allocating_helper, helper, stage, unowned
+from tilewright.targets.vta.numba_decorators import allocating_helper, helper, stage, unowned
 from tilewright.targets.vta.spec import Machine
 from tilewright.targets.workload import Workload
 

@@ -28,7 +28,7 @@ from tilewright.targets.vta.lowering.max_pool_plan import (
     maxima_of,
     numbers,
 )
-from tilewright.targets.vta.njit_args import helper, stage
+from tilewright.targets.vta.numba_decorators import helper, stage
 
 MAX_RUNS = 512
 

@@ -30,7 +30,7 @@ from tilewright.targets.vta.lowering import instruction_writer
 from tilewright.targets.vta.lowering.geometry import Geometry, window
 from tilewright.targets.vta.lowering.instruction_writer import ProgramState
 from tilewright.targets.vta.lowering.invalid_configs import OK, OUT_OF_SPACE
-from tilewright.targets.vta.njit_args import allocating_helper, helper, kernel
+from tilewright.targets.vta.numba_decorators import allocating_helper, helper, kernel
 from tilewright.targets.vta.spec import Machine
 
 EVERY_GROUP = 1 << 40

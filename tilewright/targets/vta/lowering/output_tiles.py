@@ -42,7 +42,7 @@ from tilewright.targets.vta.lowering.tile_instructions import (
     one_uop,
     tile_transfer,
 )
-from tilewright.targets.vta.njit_args import stage
+from tilewright.targets.vta.numba_decorators import stage
 
 _C, _S = 1, 2
 

@@ -32,7 +32,7 @@ from tilewright.targets.vta.lowering.tile_instructions import (
     stream_part,
     write_kernel,
 )
-from tilewright.targets.vta.njit_args import stage
+from tilewright.targets.vta.numba_decorators import stage
 
 MAX_KERNELS = 512
 

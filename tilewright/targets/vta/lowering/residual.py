@@ -26,7 +26,7 @@ from tilewright.targets.vta.lowering.reduction_steps import (
 )
 from tilewright.targets.vta.lowering.tile_and_buffer_plan import LoweringPlan
 from tilewright.targets.vta.lowering.tile_instructions import alu, one_uop
-from tilewright.targets.vta.njit_args import stage
+from tilewright.targets.vta.numba_decorators import stage
 
 _L, _C = 0, 1
 

@@ -43,7 +43,7 @@ from tilewright.targets.vta.lowering.virtual_threads import (
     MOST_THREADS,
     write_threads,
 )
-from tilewright.targets.vta.njit_args import allocating_helper, helper
+from tilewright.targets.vta.numba_decorators import allocating_helper, helper
 from tilewright.targets.vta.spec import Machine
 
 TEMPLATE_KNOBS = ("tile_b", "tile_h", "tile_w", "tile_ci", "tile_co", "oc_nthread", "h_nthread")

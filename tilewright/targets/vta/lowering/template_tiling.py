@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tilewright.targets.vta.instruction_format import Layout, pack_uop
 from tilewright.targets.vta.lowering.geometry import EPILOGUE_IMMEDIATE, Geometry, window
-from tilewright.targets.vta.njit_args import helper, stage
+from tilewright.targets.vta.numba_decorators import helper, stage
 
 _IMAGES, _ROWS, _CHANNELS = 0, 1, 2
 _GROUP_ORDERS = (

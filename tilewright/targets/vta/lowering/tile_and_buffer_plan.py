@@ -25,7 +25,7 @@ from tilewright.targets.vta.lowering.tile_instructions import (
     weights_stream,
     wgt_places,
 )
-from tilewright.targets.vta.njit_args import helper, stage, view_stage
+from tilewright.targets.vta.numba_decorators import helper, stage, view_stage
 from tilewright.targets.vta.spec import Machine
 
 CHANNELS_OUTER, PIXELS_OUTER = 0, 1

@@ -17,7 +17,7 @@ from tilewright.targets.vta.lowering import instruction_writer
 from tilewright.targets.vta.lowering.geometry import EPILOGUE_BIAS, EPILOGUE_TENSOR, Geometry
 from tilewright.targets.vta.lowering.instruction_writer import ProgramState
 from tilewright.targets.vta.lowering.invalid_configs import EMPTY_WINDOW
-from tilewright.targets.vta.njit_args import helper
+from tilewright.targets.vta.numba_decorators import helper
 from tilewright.targets.vta.spec import Machine
 
 # Columns of a ring: the key a slot holds, the GEMM that read it last.

@@ -48,7 +48,7 @@ from tilewright.targets.vta.lowering.template_tiling import (
     tile_of,
     write_uops,
 )
-from tilewright.targets.vta.njit_args import helper, stage
+from tilewright.targets.vta.numba_decorators import helper, stage
 from tilewright.targets.vta.spec import Machine
 
 _L, _C, _S = 0, 1, 2

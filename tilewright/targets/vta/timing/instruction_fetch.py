@@ -28,7 +28,7 @@ from tilewright.targets.vta.instruction_format import (
     Layout,
     get,
 )
-from tilewright.targets.vta.njit_args import stage
+from tilewright.targets.vta.numba_decorators import stage
 from tilewright.targets.vta.timing.load_cycles import NEVER
 
 # State

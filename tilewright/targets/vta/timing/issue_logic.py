@@ -24,7 +24,7 @@ from tilewright.targets.vta.instruction_format import (
     UOP,
     get,
 )
-from tilewright.targets.vta.njit_args import rarely, stage
+from tilewright.targets.vta.numba_decorators import rarely, stage
 from tilewright.targets.vta.timing.load_cycles import (
     ACC_CLIENT,
     INP_CLIENT,

@@ -20,7 +20,7 @@ from tilewright.targets.vta.instruction_format import (
     POP_NEXT,
     POP_PREV,
 )
-from tilewright.targets.vta.njit_args import helper, rarely, stage
+from tilewright.targets.vta.numba_decorators import helper, rarely, stage
 from tilewright.targets.vta.timing.instruction_fetch import (
     ARRIVED,
     DISPATCHED,

@@ -22,7 +22,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.njit_args import helper, stage
+from tilewright.targets.vta.numba_decorators import helper, stage
 
 NEVER = 1 << 60
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numba as nb
 
-from tilewright.targets.vta.njit_args import rarely, stage
+from tilewright.targets.vta.numba_decorators import rarely, stage
 from tilewright.targets.vta.timing.load_cycles import (
     AHEAD,
     END,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.vta.instruction_format import MODULE_NAMES, QUEUE_NAMES, module_of
-from tilewright.targets.vta.njit_args import kernel, unowned
+from tilewright.targets.vta.numba_decorators import kernel, unowned
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing.errors import WORK_LIMIT, CycleError, check_work, error_of
 from tilewright.targets.vta.timing.kernel import simulate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba as nb
 
 from tilewright.targets.vta.instruction_format import Layout, get
-from tilewright.targets.vta.njit_args import helper, stage
+from tilewright.targets.vta.numba_decorators import helper, stage
 from tilewright.targets.vta.spec import LOOP_FIELD_BITS, Machine
 
 

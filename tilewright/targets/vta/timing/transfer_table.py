@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numba as nb
 
-from tilewright.targets.vta.njit_args import helper, stage
+from tilewright.targets.vta.numba_decorators import helper, stage
 from tilewright.targets.vta.timing.load_cycles import (
     AHEAD,
     END,

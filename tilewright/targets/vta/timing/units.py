@@ -24,7 +24,7 @@ from tilewright.targets.vta.instruction_format import (
     PUSH_NEXT,
     PUSH_PREV,
 )
-from tilewright.targets.vta.njit_args import helper, rarely, stage
+from tilewright.targets.vta.numba_decorators import helper, rarely, stage
 from tilewright.targets.vta.timing.load_cycles import MOVED, NEVER
 from tilewright.targets.vta.timing.port_arbitration import Sharing
 from tilewright.targets.vta.timing.simulator import (

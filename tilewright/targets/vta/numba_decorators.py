@@ -1,5 +1,7 @@
-"""Passes arguments between compiled code without cost: arrays uncounted, named numbers by their
-address, and anything to a stage of a kernel.
+"""Compiles functions with numba: kernels that Python calls, helpers and stages that kernels call.
+
+Arguments pass between compiled code without cost: arrays uncounted, named numbers by their address,
+and anything to a stage of a kernel.
 
 Numba counts references, atomically, whenever one compiled function hands an array to another, and
 copies a tuple item by item. Where a helper does no more than one instruction, either takes most of
