@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.vta.estimates import FETCH_BEATS, START_CYCLES
-from tilewright.targets.vta.estimates.extended import clipped as _clipped
+from tilewright.targets.vta.estimates.extended import clipped
 from tilewright.targets.vta.lowering.fused_max_pool import POOLED_KNOBS
 from tilewright.targets.vta.lowering.fused_max_pool_plan import COPY_CYCLES, carries
 from tilewright.targets.vta.lowering.geometry import Geometry
@@ -37,8 +37,8 @@ def estimate_pool(
     latency = m.memory_latency_cycles + 7.0
 
     # -- load and store: a LOAD pads one block, a STORE has one row -----------------------------
-    rows = geo.oh if gather else _clipped(geo.oh, row_tiles, geo.sh, geo.kh, 1, geo.h)
-    cols = _clipped(geo.ow, col_tiles, geo.sw, geo.kw, 1, geo.w)
+    rows = geo.oh if gather else clipped(geo.oh, row_tiles, geo.sh, geo.kh, 1, geo.h)
+    cols = clipped(geo.ow, col_tiles, geo.sw, geo.kw, 1, geo.w)
     inp_elements = images * rows * cols
     inp_beats = m.inp_bytes / m.bus_bytes
     padded = geo.pad_top + geo.pad_left + geo.pad_bottom + geo.pad_right > 0
@@ -161,9 +161,9 @@ def estimate_pooled(
     inp_times = np.where(inp_held, 1.0, co_tiles)
     wgt_times = np.where(wgt_held, 1.0, places)
     gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
-    inp_rows = rows if gather else _clipped(once, row_tiles, geo.sh, geo.kh, geo.dh, geo.h)
+    inp_rows = rows if gather else clipped(once, row_tiles, geo.sh, geo.kh, geo.dh, geo.h)
     inp_rows = inp_rows + (0 if gather else again * geo.sh)
-    inp_cols = _clipped(int(geo.sums_w), col_tiles, geo.sw, geo.kw, geo.dw, geo.w)
+    inp_cols = clipped(int(geo.sums_w), col_tiles, geo.sw, geo.kw, geo.dw, geo.w)
     inp_cols = inp_cols + halo_w * (col_tiles - 1) * geo.sw
     inp_elements = geo.batches * geo.groups * geo.ci * inp_rows * inp_cols * inp_times
     wgt_elements = geo.groups * geo.co * geo.ci * taps * wgt_times
