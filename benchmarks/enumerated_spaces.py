@@ -13,7 +13,7 @@ from benchmarks.layers import DEVELOPMENT, JUDGED
 from tilewright.targets import make_target
 from tilewright.targets.base import Target
 from tilewright.targets.ground_truth import ground_truth_table
-from tilewright.targets.measurement_table import MeasurementTable
+from tilewright.targets.replay import MeasurementTable
 from tilewright.targets.workload import Workload
 
 SpaceName = Literal["unchecked", "extended"]

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from benchmarks.layers import RESNET18
 from benchmarks.schedules import best_extended, vta_target
-from tilewright.targets.vta.bounds import bound_cycles
+from tilewright.targets.vta.workload_bound import bound_cycles
 
 CLIPS = "min 127, max 0"
 REST = f">> 8, {CLIPS}"

@@ -30,10 +30,10 @@ from tilewright.targets.vta.baseline import baseline_of
 from tilewright.targets.vta.functional import FUNCTIONAL, allocate, clear, outcome, rules_of, run
 from tilewright.targets.vta.functional.execution_order import QUEUES_OF_FLAGS
 from tilewright.targets.vta.functional.vector import LANES, TILE, gemm_tile
-from tilewright.targets.vta.isa import layout_of
+from tilewright.targets.vta.instruction_format import layout_of
 from tilewright.targets.vta.lowering.batch import Lowering
-from tilewright.targets.vta.lowering.tensors import random_tensors
-from tilewright.targets.vta.njit_args import as_record
+from tilewright.targets.vta.lowering.tensor_packing import random_tensors
+from tilewright.targets.vta.numba_decorators import as_record
 from tilewright.targets.vta.program import Program
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import Workload

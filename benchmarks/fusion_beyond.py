@@ -15,9 +15,9 @@ from tilewright.networks import load
 from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.fusion.tensor_graph import read_by
 from tilewright.networks.integer.graph import IntegerGraph
-from tilewright.targets.vta.bounds import bounds, shifted_residuals
 from tilewright.targets.vta.lowering.geometry import geometry_of
 from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.workload_bound import bounds, shifted_residuals
 
 EARLIEST = 1 << 60
 """Cycles in which all of a layer's first weights can be loaded."""

@@ -16,8 +16,7 @@ from tilewright.networks.integer.library import compiled_islands
 from tilewright.networks.integer.reference import layer_reference
 from tilewright.networks.partition.session import RegionCalls, RegionSession
 from tilewright.networks.relax.cpu_subgraphs import Library
-from tilewright.targets.host_numbers import from_int8, to_int8
-from tilewright.targets.layer import Layer, channel_axis
+from tilewright.targets.layer import Layer, channel_axis, from_int8, to_int8
 from tilewright.targets.tensor_aliasing import lay_out
 
 Array = NDArray[Any]

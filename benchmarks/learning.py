@@ -28,7 +28,7 @@ from tilewright.search.cost_model_protocols import VetoModel
 from tilewright.targets import make_target
 from tilewright.targets.features import Features
 from tilewright.targets.ground_truth import replayed
-from tilewright.targets.measurement_table import MeasurementTable
+from tilewright.targets.replay import MeasurementTable
 
 HELD_OUT = 2000
 FASTEST = 0.01

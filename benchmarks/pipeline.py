@@ -33,8 +33,8 @@ from tilewright.networks.artifact import Artifact, load
 from tilewright.networks.artifact.overlap import PipelineStage, chosen
 from tilewright.networks.artifact.overlap import choices as steady_states
 from tilewright.networks.artifact.pipeline import PipelinePlan
-from tilewright.targets.vta.bounds import bounds
 from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.vta.workload_bound import bounds
 
 NETWORKS = ("vit_tiny", "inception_v3", "resnet18", "mobilenet_v2")
 OTHER_CPUS = (0.25, 2.0)

@@ -30,8 +30,7 @@ from tilewright.networks.model_runner import runs
 from tilewright.networks.quantise import as_it_is, model_with_weights, samples_for, seeded_samples
 from tilewright.networks.quantise.quantise import calibration_inputs
 from tilewright.targets.capabilities import Blocks
-from tilewright.targets.host_numbers import to_int8
-from tilewright.targets.layer import ChannelSlice, channel_axis
+from tilewright.targets.layer import ChannelSlice, channel_axis, to_int8
 
 Array = NDArray[Any]
 Values = Mapping[str, Array]

@@ -22,9 +22,9 @@ from rich.table import Table
 
 from benchmarks.layers import RESNET18
 from tilewright.targets import make_target
-from tilewright.targets.vta.bounds import bounds
 from tilewright.targets.vta.measure import time_rows
 from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.vta.workload_bound import bounds
 from tilewright.targets.workload import Workload
 
 

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.layers import RESNET18
-from tilewright.targets.vta.bounds import bounds
 from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.workload_bound import bounds
 
 LAYER, TARGET, SHARE = "C10", "huge", 0.05
 INSTRUCTION, LOAD, FIRST_LOAD, FIRST_GEMM, LAST_STORE = 7, 22 - 4, 30, 53, 6

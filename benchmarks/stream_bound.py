@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.targets.vta.bounds import bounds
 from tilewright.targets.vta.lowering.geometry import geometry_of
 from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.workload_bound import bounds
 from tilewright.targets.workload import Workload
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from tilewright.targets.vta.functional.semantics import SemanticsName
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.geometry import PAGE_BYTES
-from tilewright.targets.vta.lowering.tensors import Tensors, pack_image
+from tilewright.targets.vta.lowering.tensor_packing import Tensors, pack_image
 from tilewright.targets.vta.program import Program
 from tilewright.targets.vta.verify import wrong_values
 

@@ -41,7 +41,7 @@ from tilewright.search.trial_store import FILE
 from tilewright.services.workspace import Workspace, use_workspace
 from tilewright.targets import make_target
 from tilewright.targets.ground_truth import read_ground_truth
-from tilewright.targets.vta.board.bounds import BoardError
+from tilewright.targets.vta.board.program_check import BoardError
 from tilewright.targets.vta.board.program_image import is_bare, read_image
 from tilewright.targets.workload import parse_workload
 from tilewright.tasks.artifact_store import Store

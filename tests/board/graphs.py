@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tilewright.targets.artifact_types import HostStep, LayerGraph, Pick
 from tilewright.targets.im2col import Unfold
 from tilewright.targets.layer import Layer, Scale, Value
-from tilewright.targets.vta.lowering.tensors import reference
+from tilewright.targets.vta.lowering.tensor_packing import reference
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload, parse_workload

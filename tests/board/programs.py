@@ -19,10 +19,15 @@ from tilewright.targets.vta.board.program import (
     Segment,
     crossing,
 )
-from tilewright.targets.vta.isa import ACC, INP, LOAD, OUT, STORE, UOP, WGT
+from tilewright.targets.vta.instruction_format import ACC, INP, LOAD, OUT, STORE, UOP, WGT
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.geometry import PAGE_BYTES
-from tilewright.targets.vta.lowering.tensors import Tensors, pack_image, random_tensors, reference
+from tilewright.targets.vta.lowering.tensor_packing import (
+    Tensors,
+    pack_image,
+    random_tensors,
+    reference,
+)
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import Workload, parse_workload
 

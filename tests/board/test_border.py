@@ -22,8 +22,8 @@ from tests.board.programs import one_layer, with_ports
 from tilewright.targets.artifact_types import Built, LayerGraph
 from tilewright.targets.layer import Layer, Scale, Value
 from tilewright.targets.vta.board.artifact_builder import VtaProgram, build
-from tilewright.targets.vta.board.files import NETWORK
 from tilewright.targets.vta.board.program_image import is_bare
+from tilewright.targets.vta.board.runtime import NETWORK
 
 Array = NDArray[Any]
 POINTWISE = "conv2d:c=16,h=4,w=4,o=16,k=1"

@@ -12,9 +12,8 @@ import pytest
 from tests.board.programs import one_layer
 from tilewright.targets.im2col import Unfold
 from tilewright.targets.layer import Scale, Value
-from tilewright.targets.vta.board.bare import why_not_bare
-from tilewright.targets.vta.board.bounds import BoardError
 from tilewright.targets.vta.board.program import BoardProgram, Buffer, Port, ProgramStep, Segment
+from tilewright.targets.vta.board.program_check import BoardError, why_not_bare
 from tilewright.targets.vta.board.program_image import (
     CONSTANTS,
     FILES,

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tilewright.targets.layer import Value
 from tilewright.targets.vta.board import layouts
 from tilewright.targets.vta.board.layouts import Packing, pack, unpack
-from tilewright.targets.vta.board.memory import Filled, arenas_of
-from tilewright.targets.vta.board.network import BoardNetwork, BoardTensor
+from tilewright.targets.vta.board.memory_plan import Filled, arenas_of
 from tilewright.targets.vta.board.program import MAX_BUFFER_BYTES
+from tilewright.targets.vta.board.segments import BoardNetwork, BoardTensor
 from tilewright.targets.vta.spec import VtaSpec
 
 PYNQ = VtaSpec.load("vta-pynq").machine
@@ -73,7 +73,7 @@ def test_what_does_not_fit_one_buffer_goes_to_the_next() -> None:
 
 
 def test_constants_fill_buffers_and_repeat_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.targets.vta.board.memory.MAX_BUFFER_BYTES", 1024)
+    monkeypatch.setattr("tilewright.targets.vta.board.memory_plan.MAX_BUFFER_BYTES", 1024)
     filled = Filled("constants")
     rng = np.random.default_rng(0)
     data = [rng.integers(0, 256, size, np.uint8) for size in (256, 64, 2560, 768)]

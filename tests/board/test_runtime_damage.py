@@ -19,9 +19,8 @@ import pytest
 from tests.board.boards import linked, run, write_artifact
 from tests.board.programs import one_layer, with_ports
 from tilewright.targets.layer import Scale, Value
-from tilewright.targets.vta.board.bounds import MAX_BUFFERS, BoardError
-from tilewright.targets.vta.board.files import SPEC_FIELDS
 from tilewright.targets.vta.board.program import RELOCATION, BoardProgram, Buffer
+from tilewright.targets.vta.board.program_check import MAX_BUFFERS, BoardError
 from tilewright.targets.vta.board.program_image import (
     BUFFER,
     FILES,
@@ -35,7 +34,8 @@ from tilewright.targets.vta.board.program_image import (
     image_files,
     read_image,
 )
-from tilewright.targets.vta.isa import ACC, INP, OUT, UOP, WGT
+from tilewright.targets.vta.board.runtime import SPEC_FIELDS
+from tilewright.targets.vta.instruction_format import ACC, INP, OUT, UOP, WGT
 from tilewright.targets.vta.spec import VtaSpec
 
 PYNQ = VtaSpec.load("vta-pynq")

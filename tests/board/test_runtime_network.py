@@ -13,8 +13,7 @@ from tilewright.targets.artifact_types import LayerGraph, Pick
 from tilewright.targets.im2col import Unfold
 from tilewright.targets.layer import Layer, Scale, Value
 from tilewright.targets.vta.board.artifact_builder import VtaProgram, build
-from tilewright.targets.vta.board.files import FILES
-from tilewright.targets.vta.board.runtime import copy_runtime
+from tilewright.targets.vta.board.runtime import FILES, copy_runtime
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import Workload, parse_workload

@@ -21,11 +21,18 @@ from tests.board.graphs import (
 )
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.artifact_types import HostStep, Pick
-from tilewright.targets.vta.board import memory
+from tilewright.targets.vta.board import memory_plan as memory
 from tilewright.targets.vta.board.artifact_builder import VtaProgram, build
-from tilewright.targets.vta.board.instruction_fields import no_op
 from tilewright.targets.vta.board.program import Segment
-from tilewright.targets.vta.isa import FINISH, INP, LOAD, MODULE_COMPUTE, POP_NEXT, PUSH_PREV
+from tilewright.targets.vta.instruction_format import (
+    FINISH,
+    INP,
+    LOAD,
+    MODULE_COMPUTE,
+    POP_NEXT,
+    PUSH_PREV,
+    no_op,
+)
 from tilewright.targets.vta.lint import lint
 from tilewright.targets.vta.program import FIRST_ADDRESS, Program
 

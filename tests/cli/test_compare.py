@@ -31,7 +31,7 @@ from tilewright.evaluation.compare.run_cache import RUNS
 from tilewright.flows.comparison import compare_tuners, run_comparison
 from tilewright.reports.compare.report import REPORT
 from tilewright.search import LocalRunner
-from tilewright.targets.vta.tvm_table import read_stack_table
+from tilewright.targets.vta.recorded_tables import read_stack_table
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
 TRIALS, SEEDS = 16, (0, 1)

@@ -14,7 +14,7 @@ from benchmarks.vta_programs import program_with_data
 from tests.cli.conftest import Place
 from tilewright.targets import make_target
 from tilewright.targets.vta.baseline import baseline_of
-from tilewright.targets.vta.lowering.tensors import random_tensors
+from tilewright.targets.vta.lowering.tensor_packing import random_tensors
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import parse_workload
 

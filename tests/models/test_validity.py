@@ -10,7 +10,7 @@ import pytest
 from tests.models.matrices import numbered
 from tilewright.models.features import tree_features
 from tilewright.models.validity import Validity
-from tilewright.targets.vta.tvm_table import read_stack_table
+from tilewright.targets.vta.recorded_tables import read_stack_table
 from tilewright.tasks.mlflow_flavors import booster_of
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"

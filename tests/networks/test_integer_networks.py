@@ -25,10 +25,9 @@ from tilewright.networks.quantise import Samples, quantise
 from tilewright.networks.zoo import digits
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.epilogue import EpilogueOp
-from tilewright.targets.host_numbers import to_int8
 from tilewright.targets.im2col import Unfold
-from tilewright.targets.integer_average import average_weights
-from tilewright.targets.layer import Layer, Scale
+from tilewright.targets.integer_reference import average_weights
+from tilewright.targets.layer import Layer, Scale, to_int8
 from tilewright.targets.workload import Workload, parse_workload
 
 ONE_TIE = 1

@@ -23,7 +23,7 @@ from tilewright.networks.quantise.exponents import covering, largest, least_erro
 from tilewright.networks.zoo.builder import Builder
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.epilogue import CHANNEL_SPREAD
-from tilewright.targets.reference import reference
+from tilewright.targets.integer_reference import reference
 from tilewright.targets.workload import Workload
 
 BLOCKS = Blocks(1, 16, 16)

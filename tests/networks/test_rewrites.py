@@ -13,7 +13,7 @@ from tilewright.networks.rewrites import best_unfold, image_bytes, iterations, p
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.im2col import Unfold
 from tilewright.targets.registry import make_target
-from tilewright.targets.vta.lowering.tensors import reference
+from tilewright.targets.vta.lowering.tensor_packing import reference
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import Workload, parse_workload
 

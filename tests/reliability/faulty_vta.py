@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 
 from tilewright.targets.base import Lowered, Measurements
-from tilewright.targets.fault_injection.target import Fault, distorted, misbehave
+from tilewright.targets.fault_injection import Fault, distorted, misbehave
 from tilewright.targets.vta.lowering.batch import SpaceName
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget

@@ -268,7 +268,7 @@ def _energies(folder: Path) -> tuple[Draw, Read]:
 def _tables(folder: Path) -> tuple[Draw, Read]:
     import gzip
 
-    from tilewright.targets.vta.replayed_table import recorded_target
+    from tilewright.targets.vta.recorded_tables import recorded_target
 
     source = DATA / "tvm-vta"
     text = gzip.decompress((source / "C10.csv.gz").read_bytes())
@@ -323,7 +323,7 @@ def _streams(folder: Path) -> tuple[Draw, Read]:
 
 
 TUNING = "tilewright.tuning.run_metadata"
-TABLE = "tilewright.targets.vta.tvm_table"
+TABLE = "tilewright.targets.vta.recorded_tables"
 STORE = "tilewright.search.trial_store"
 ROWS = ("tilewright.evaluation.row_cache:_read",)
 FORMATS = {

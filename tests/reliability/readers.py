@@ -59,10 +59,10 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.targets.board.board_runner:BoardBench._build",
         "tilewright.targets.cpu.target:_sources",
         "tilewright.networks.compiled.c_interface:write_c_interface",
-        "tilewright.targets.numba_cache:_folder_of",
+        "tilewright.targets.kernel_compilation:_folder_of",
         "tilewright.targets.source_digest:source_digest",
         "tilewright.targets.vta.baseline:_tophub", "tilewright.targets.vta.board.runtime:source",
-        "tilewright.targets.vta.code_digest:simulator_version", "tilewright.tasks.plots:_code",
+        "tilewright.tasks.plots:_code",
         "tilewright.tuning.network:source_digest",
     ),
     "this command, or a child of it, has just made the file, in a folder of its own": (

@@ -20,7 +20,7 @@ from tests.reliability.commands import ROOT
 from tests.sharing import OURS, free_port
 from tilewright.cli.app import app
 from tilewright.targets.vta.baseline import baseline_of
-from tilewright.targets.vta.lowering.tensors import random_tensors
+from tilewright.targets.vta.lowering.tensor_packing import random_tensors
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import parse_workload
 

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import Place
-from tilewright.targets.vta.isa import FINISH, GEMM, LOAD, STORE, WGT, encode, layout_of
+from tilewright.targets.vta.instruction_format import (
+    FINISH,
+    GEMM,
+    LOAD,
+    STORE,
+    WGT,
+    encode,
+    layout_of,
+)
 from tilewright.targets.vta.program import words_of
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing import CycleLimitExceeded, TooManyCycles, simulate_program

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tests.targets.packing import pack_alu, pack_gemm, pack_memory
 from tilewright.core.errors import SpecError
-from tilewright.targets.vta.isa import (  # fmt: skip
+from tilewright.targets.vta.instruction_format import (
     ACC,
     FINISH,
     INP,

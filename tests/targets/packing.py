@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numba as nb
 
-from tilewright.targets.vta import isa
+from tilewright.targets.vta import instruction_format as isa
 
 get = nb.njit(isa.get)
 pack_alu = nb.njit(isa.pack_alu)

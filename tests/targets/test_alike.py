@@ -11,8 +11,8 @@ from tests.targets.test_lowering_numbers import SCANT, SPECS, batched_dense, wor
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
 from tilewright.targets.vta.lowering.canonical_configs import distinct, set_alike
+from tilewright.targets.vta.machine_variants import variants
 from tilewright.targets.vta.measure import NO_PROGRAM, time_rows
-from tilewright.targets.vta.random_specs import variants
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import Workload, parse_workload
 

@@ -18,16 +18,15 @@ from tests.targets.test_pooled_convolutions import accepted
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.display_names import shape
 from tilewright.targets.epilogue import parse_epilogue
-from tilewright.targets.integer_average import average_weights, total_taps
+from tilewright.targets.integer_reference import average_weights, reference, total_taps
 from tilewright.targets.patterns.average import Average
 from tilewright.targets.patterns.shortcut import Shortcut
-from tilewright.targets.reference import reference
-from tilewright.targets.vta.bounds import bounds
 from tilewright.targets.vta.lowering.batch import Lowering
-from tilewright.targets.vta.lowering.failures import FAILURES
-from tilewright.targets.vta.lowering.tensors import random_tensors
+from tilewright.targets.vta.lowering.invalid_configs import FAILURES
+from tilewright.targets.vta.lowering.tensor_packing import random_tensors
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.vta.workload_bound import bounds
 from tilewright.targets.workload import Workload, canonical, parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")

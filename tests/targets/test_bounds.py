@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from benchmarks.layers import RESNET18
 from tests.targets.test_lowering_numbers import SPECS, workloads
 from tilewright.core.errors import WorkloadError
-from tilewright.targets.vta.bounds import bound_cycles, bounds
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import SpaceName, VtaTarget
+from tilewright.targets.vta.workload_bound import bound_cycles, bounds
 from tilewright.targets.workload import Workload, parse_workload
 
 

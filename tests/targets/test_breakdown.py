@@ -12,8 +12,8 @@ from tilewright.targets.capabilities import (
     HasBreakdown,
     capability,
 )
-from tilewright.targets.vta.bounds import bounds
 from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.vta.workload_bound import bounds
 from tilewright.targets.workload import Workload, parse_workload
 
 CONVOLUTION = parse_workload("conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1")

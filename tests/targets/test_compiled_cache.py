@@ -26,7 +26,7 @@ def test_a_changed_kernel_starts_a_new_cache(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "tilewright", tmp_path / "tilewright", ignore=ignored)
     before = _folder(tmp_path)
     assert before == _folder(tmp_path)
-    kernel = tmp_path / "tilewright" / "targets" / "vta" / "isa.py"
+    kernel = tmp_path / "tilewright" / "targets" / "vta" / "instruction_format.py"
     kernel.write_text(kernel.read_text() + "\n# changed\n")
     after = _folder(tmp_path)
     assert after != before

@@ -10,7 +10,7 @@ import pytest
 from tests.targets.cycle_stepped import step
 from tests.targets.vta_corpus import DATA, INDEX
 from tilewright.targets import vta
-from tilewright.targets.vta.isa import MODULE_NAMES
+from tilewright.targets.vta.instruction_format import MODULE_NAMES
 from tilewright.targets.vta.program import words_of
 from tilewright.targets.vta.timing import simulate_program
 from tilewright.targets.vta.timing.simulator import machine_of

@@ -18,9 +18,9 @@ from tilewright.core.errors import TilewrightError
 from tilewright.reports.timeline.colours import KIND_COLOURS, STALL_COLOURS, STALL_LABELS
 from tilewright.reports.timeline.picture import draw_timeline
 from tilewright.reports.timeline.plot import write_plot
-from tilewright.targets.vta.isa import MODULE_NAMES, QUEUE_NAMES
+from tilewright.targets.vta.cycle_breakdown import kinds, stalls
+from tilewright.targets.vta.instruction_format import MODULE_NAMES, QUEUE_NAMES
 from tilewright.targets.vta.spec import VtaSpec
-from tilewright.targets.vta.stall_kinds import kinds, stalls
 from tilewright.targets.vta.timing import CycleError, CycleReport, simulate_batch, simulate_program
 
 PYNQ = VtaSpec.load("vta-pynq")

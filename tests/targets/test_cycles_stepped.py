@@ -11,8 +11,8 @@ from tests.draws import nightly_after
 from tests.targets import cycle_stepped
 from tests.targets.cycle_streams import Streams, random_spec
 from tilewright.targets.vta.timing import simulator_of
-from tilewright.targets.vta.timing.batch import simulate_one
-from tilewright.targets.vta.timing.outcome import (
+from tilewright.targets.vta.timing.simulate import simulate_one
+from tilewright.targets.vta.timing.simulator import (
     AHEAD_LOADS,
     BREAKDOWN_COLUMNS,
     DEADLOCK,

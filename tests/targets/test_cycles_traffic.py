@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.targets.packing import pack_memory
-from tilewright.targets.vta.isa import (
+from tilewright.targets.vta.instruction_format import (
     ACC,
     FINISH,
     INP,
@@ -18,7 +18,7 @@ from tilewright.targets.vta.isa import (
 )
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing import CycleReport, simulate_batch, simulate_program
-from tilewright.targets.vta.timing.latencies import MOST_PACKED
+from tilewright.targets.vta.timing.transfer_table import MOST_PACKED
 
 PYNQ = VtaSpec.load("vta-pynq")
 OUT = 4

@@ -12,12 +12,11 @@ from scipy import stats
 from tilewright.core.errors import SpecError
 from tilewright.targets import make_target
 from tilewright.targets.capabilities import (
-    EstimatesEnergy,
     HasEnergy,
     capability,
     picojoules_of,
 )
-from tilewright.targets.vta.board.stream_counters import counters_of
+from tilewright.targets.vta.board.artifact_builder import counters_of
 from tilewright.targets.vta.energy import VARIABLE, energy_of
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import INSNS, VtaTarget
@@ -83,7 +82,7 @@ def test_an_estimate_orders_schedules_by_energy_and_none_is_below_the_least(
     text: str, epilogue: str | None
 ) -> None:
     target, workload = make_target("vta-pynq"), parse_workload(text, epilogue)
-    knows = capability(target, EstimatesEnergy)
+    knows = capability(target, HasEnergy)
     assert knows is not None
     space = target.space(workload)
     flat = np.random.default_rng(0).choice(space.size, min(80, space.size), replace=False)

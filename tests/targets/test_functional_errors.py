@@ -25,7 +25,15 @@ from tilewright.targets.vta.functional import (
     WorkLimitExceeded,
     simulate,
 )
-from tilewright.targets.vta.isa import ALU, FINISH, GEMM, LOAD, STORE, encode, layout_of
+from tilewright.targets.vta.instruction_format import (
+    ALU,
+    FINISH,
+    GEMM,
+    LOAD,
+    STORE,
+    encode,
+    layout_of,
+)
 from tilewright.targets.vta.program import Program, ProgramError
 from tilewright.targets.vta.spec import VtaSpec
 

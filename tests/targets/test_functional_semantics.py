@@ -23,7 +23,7 @@ from tilewright.targets.vta.functional import (
     run,
     simulate,
 )
-from tilewright.targets.vta.isa import (
+from tilewright.targets.vta.instruction_format import (
     ALU,
     FINISH,
     GEMM,
@@ -34,7 +34,7 @@ from tilewright.targets.vta.isa import (
     fields_of,
     layout_of,
 )
-from tilewright.targets.vta.njit_args import as_record
+from tilewright.targets.vta.numba_decorators import as_record
 from tilewright.targets.vta.program import Program, words_of
 from tilewright.targets.vta.spec import VtaSpec
 

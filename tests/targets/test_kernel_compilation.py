@@ -11,10 +11,10 @@ from numba.extending import overload
 from tilewright.targets.gemmini import compiled
 from tilewright.targets.kernel_compilation import KernelSet, describe_compilation
 from tilewright.targets.kernel_listener import announce
-from tilewright.targets.vta import njit_args
+from tilewright.targets.vta import numba_decorators
 from tilewright.targets.vta.lowering.batch import _LOWERINGS, row_lowering
 
-TARGETS = Path(njit_args.__file__).parents[1]
+TARGETS = Path(numba_decorators.__file__).parents[1]
 
 
 def count_decorated(folder: Path, decorator: str) -> int:
@@ -26,7 +26,7 @@ def count_decorated(folder: Path, decorator: str) -> int:
 
 def test_totals_are_the_kernels_in_the_sources() -> None:
     vta = count_decorated(TARGETS / "vta", "kernel") + len(_LOWERINGS)
-    assert vta == njit_args.KERNELS
+    assert vta == numba_decorators.KERNELS
     assert count_decorated(TARGETS / "gemmini", "compiled") == compiled.KERNELS
 
 
@@ -60,5 +60,5 @@ def test_a_kernel_that_cannot_be_compiled_is_not_named_for_ever(tmp_path: Path) 
 
 def test_compiled_symbols_of_lowerings_have_different_names() -> None:
     """Caches that different processes wrote are loaded into one."""
-    names = {row_lowering(code).py_func.__qualname__ for code in _LOWERINGS}
+    names = {row_lowering(pipeline).py_func.__qualname__ for pipeline in _LOWERINGS}
     assert len(names) == len(_LOWERINGS) > 1

@@ -18,7 +18,7 @@ from tilewright.targets.patterns.average import Average
 from tilewright.targets.patterns.shortcut import Shortcut
 from tilewright.targets.vta.functional import simulate
 from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
-from tilewright.targets.vta.lowering.tensors import random_tensors, unpack_output
+from tilewright.targets.vta.lowering.tensor_packing import random_tensors, unpack_output
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload, canonical, parse_workload

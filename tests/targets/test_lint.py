@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from tests.targets.vta_corpus import streams
 from tilewright.targets.vta import classify
-from tilewright.targets.vta.isa import ALU, FINISH, GEMM, LOAD, STORE, encode, layout_of
+from tilewright.targets.vta.instruction_format import (
+    ALU,
+    FINISH,
+    GEMM,
+    LOAD,
+    STORE,
+    encode,
+    layout_of,
+)
 from tilewright.targets.vta.lint import lint
 from tilewright.targets.vta.program import Program
 from tilewright.targets.vta.spec import VtaSpec

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.targets.vta_corpus import streams
 from tilewright.targets.vta.disassembler import ListingError, assemble, disassemble
-from tilewright.targets.vta.isa import decode, encode, layout_of
+from tilewright.targets.vta.instruction_format import decode, encode, layout_of
 from tilewright.targets.vta.program import words_of
 from tilewright.targets.vta.spec import VtaSpec, preset_files
 

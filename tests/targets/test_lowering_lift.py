@@ -11,7 +11,7 @@ from tilewright.targets.vta.functional import simulate
 from tilewright.targets.vta.functional.semantics import SemanticsName
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.bias_lifting import SUMS
-from tilewright.targets.vta.lowering.tensors import (
+from tilewright.targets.vta.lowering.tensor_packing import (
     Tensors,
     packed_vectors,
     random_tensors,

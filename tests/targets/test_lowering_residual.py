@@ -14,7 +14,7 @@ from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.vta.functional import simulate
 from tilewright.targets.vta.lint import lint
 from tilewright.targets.vta.lowering.batch import Lowering
-from tilewright.targets.vta.lowering.tensors import random_tensors, reference, unpack_output
+from tilewright.targets.vta.lowering.tensor_packing import random_tensors, reference, unpack_output
 from tilewright.targets.vta.measure import time_rows
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget

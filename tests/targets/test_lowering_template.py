@@ -8,10 +8,10 @@ import pytest
 
 from tests.targets.stock import REFERENCE, TABLES, table_of, workload_of
 from tilewright.targets import make_target
-from tilewright.targets.vta.isa import layout_of
+from tilewright.targets.vta.instruction_format import layout_of
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.geometry import geometry_of
-from tilewright.targets.vta.lowering.template import KNOBS
+from tilewright.targets.vta.lowering.template import TEMPLATE_KNOBS
 from tilewright.targets.vta.spec import VtaSpec
 
 COUNTERS = (
@@ -50,7 +50,7 @@ def test_every_row_of_the_stock_table_comes_out_as_recorded(layer: str) -> None:
     target = make_target("vta-pynq", "stock")
     space = target.space(workload)
     configs = space.unravel(table["index"].to_numpy(np.int64))
-    assert (space.values(configs) == table[list(KNOBS)].to_numpy()).all()
+    assert (space.values(configs) == table[list(TEMPLATE_KNOBS)].to_numpy()).all()
 
     lowered = target.lower(workload, configs)
     measured = target.measure(lowered)

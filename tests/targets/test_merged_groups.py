@@ -9,7 +9,7 @@ from benchmarks.vta_programs import program_with_data
 from tilewright.targets.vta.functional import simulate
 from tilewright.targets.vta.lint import lint
 from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
-from tilewright.targets.vta.lowering.tensors import random_tensors, reference, unpack_output
+from tilewright.targets.vta.lowering.tensor_packing import random_tensors, reference, unpack_output
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import parse_workload
 

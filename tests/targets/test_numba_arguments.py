@@ -9,7 +9,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.njit_args import as_record, rarely, unowned
+from tilewright.targets.vta.numba_decorators import as_record, rarely, unowned
 
 
 class Pair(NamedTuple):

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.targets.vta.lowering.tile_codegen import epilogue_piece, last_part
+from tilewright.targets.vta.lowering.tile_instructions import epilogue_piece, last_part
 from tilewright.targets.vta.spec import VtaSpec
 
 MACHINES = {name: VtaSpec.load(name).machine for name in ("vta-pynq", "huge")}

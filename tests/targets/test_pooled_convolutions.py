@@ -13,12 +13,12 @@ from tests.targets.test_lowering_numbers import SPECS, complaints
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.display_names import shape
 from tilewright.targets.epilogue import parse_epilogue
+from tilewright.targets.integer_reference import reference
 from tilewright.targets.patterns.max_pool import Pool
-from tilewright.targets.reference import reference
-from tilewright.targets.vta.bounds import bounds
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.vta.workload_bound import bounds
 from tilewright.targets.workload import Workload, canonical, parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")

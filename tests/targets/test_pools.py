@@ -17,11 +17,11 @@ from tests.tune_bare import tune_bare
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.display_names import shape
 from tilewright.targets.epilogue import parse_epilogue
-from tilewright.targets.vta.bounds import bounds
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.max_pool_plan import axis_of, length, maxima_of
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.vta.workload_bound import bounds
 from tilewright.targets.workload import Workload, parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")

@@ -11,9 +11,8 @@ import pandas as pd
 import pytest
 
 from tilewright.targets.capabilities import Estimates, capability
-from tilewright.targets.measurement_table import TableError
-from tilewright.targets.vta.replayed_table import recorded_target
-from tilewright.targets.vta.tvm_table import read_stack_table
+from tilewright.targets.replay import TableError
+from tilewright.targets.vta.recorded_tables import read_stack_table, recorded_target
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
 

@@ -20,11 +20,15 @@ from tests.targets.test_pooled_convolutions import accepted
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.display_names import shape
 from tilewright.targets.epilogue import EpilogueOp, parse_epilogue
+from tilewright.targets.integer_reference import reference
 from tilewright.targets.patterns.shortcut import Shortcut, shortcut_tensors
-from tilewright.targets.reference import reference
 from tilewright.targets.vta.lowering.batch import Lowering
-from tilewright.targets.vta.lowering.fused_shortcut_plan import beside_of
-from tilewright.targets.vta.lowering.tensors import packed_vectors, random_tensors, unpacked_vectors
+from tilewright.targets.vta.lowering.fused_shortcut import beside_of
+from tilewright.targets.vta.lowering.tensor_packing import (
+    packed_vectors,
+    random_tensors,
+    unpacked_vectors,
+)
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload, canonical, parse_workload

@@ -11,7 +11,7 @@ import pytest
 from tilewright.core.errors import SpecError, UnknownName
 from tilewright.targets.registry import target_remarks
 from tilewright.targets.vta.area import area_of
-from tilewright.targets.vta.isa import layout_of
+from tilewright.targets.vta.instruction_format import layout_of
 from tilewright.targets.vta.spec import VtaSpec, preset_files
 from tilewright.targets.vta.spec_summary import properties
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tilewright.targets import make_target
-from tilewright.targets.vta.isa import (
+from tilewright.targets.vta.instruction_format import (
     FLAG_NAMES,
     FLAG_QUEUES,
     GEMM,
@@ -18,7 +18,7 @@ from tilewright.targets.vta.isa import (
     module_of,
 )
 from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
-from tilewright.targets.vta.lowering.program_state import ProgramState, columns
+from tilewright.targets.vta.lowering.instruction_writer import ProgramState, columns
 from tilewright.targets.workload import parse_workload
 
 WORKLOAD = parse_workload("conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1")

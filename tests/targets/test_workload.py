@@ -6,9 +6,9 @@ import pytest
 
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.epilogue import parse_epilogue
+from tilewright.targets.patterns import PATTERNS
 from tilewright.targets.patterns.average import Average
 from tilewright.targets.patterns.max_pool import Pool
-from tilewright.targets.patterns.registry import PATTERNS
 from tilewright.targets.patterns.shortcut import Shortcut
 from tilewright.targets.workload import Workload, canonical, parse_workload
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.targets.vta.isa import decode, layout_of
+from tilewright.targets.vta.instruction_format import decode, layout_of
 from tilewright.targets.vta.spec import VtaSpec
 
 

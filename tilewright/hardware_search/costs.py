@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tilewright.targets.base import Configs, Target
 from tilewright.targets.capabilities import (
     Estimates,
-    EstimatesEnergy,
+    HasEnergy,
     bound_of,
     capability,
 )
@@ -57,7 +57,7 @@ def estimated_metrics(
         if metric == "seconds":
             found.append(table.total("latency") * _seconds_a_unit(target, workload))
         else:
-            knows = capability(target, EstimatesEnergy)
+            knows = capability(target, HasEnergy)
             assert knows is not None  # checked before the search
             found.append(1e-12 * knows.estimated_energy(workload, configs))
     return np.stack(found)
@@ -65,7 +65,7 @@ def estimated_metrics(
 
 def least_joules(design: Design) -> Floats:
     """What no schedule of each layer goes below, in joules a call, shape (layers,)."""
-    knows = capability(design.target, EstimatesEnergy)
+    knows = capability(design.target, HasEnergy)
     if knows is None:
         return np.zeros(len(design.layers))
     return np.array([1e-12 * knows.least_energy(layer.workload) for layer in design.layers])
@@ -74,7 +74,7 @@ def least_joules(design: Design) -> Floats:
 def as_latency(target: Target, workload: Workload, objective: Objective, costs: Floats) -> Floats:
     """Objectives of a call, shape (n,), in the unit of `Measurements.latency`: scaled so that the
     least there can be is the layer's bound. Models of a tuner expect numbers of that size."""
-    bound, knows = bound_of(target, workload), capability(target, EstimatesEnergy)
+    bound, knows = bound_of(target, workload), capability(target, HasEnergy)
     if bound is None or knows is None:
         return costs
     least = {"seconds": bound.seconds, "joules": 1e-12 * knows.least_energy(workload)}

@@ -20,7 +20,7 @@ from tilewright.hardware_search.results import ProvenDesign
 from tilewright.hardware_search.verification import proven
 from tilewright.search.events import Listener
 from tilewright.search.trial_store import TrialStore
-from tilewright.targets.capabilities import EstimatesEnergy, HasEnergy, capability
+from tilewright.targets.capabilities import HasEnergy, capability
 from tilewright.targets.cluster.connection import check_address, connect
 from tilewright.targets.cluster.target import on_cluster
 from tilewright.targets.registry import check_target, make_target
@@ -39,8 +39,7 @@ def check(options: CodesignOptions) -> None:
     make_method(options.method, options.method_options)
     folder.check_vacant(options)
     hardware = hardware_of(options)
-    knows = [capability(hardware.base, kind) for kind in (HasEnergy, EstimatesEnergy)]
-    if options.objective != "latency" and None in knows:
+    if options.objective != "latency" and capability(hardware.base, HasEnergy) is None:
         raise TilewrightError(
             f"{options.target} has no energy model, so --objective {options.objective} cannot be "
             "judged; leave it out"

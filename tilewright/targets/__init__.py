@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from tilewright.targets.numba_cache import use_cache_of_these_sources
+from tilewright.targets.kernel_compilation import use_cache_of_these_sources
 
 if TYPE_CHECKING:
     from tilewright.targets.base import Lowered, Measurements, Space, Target

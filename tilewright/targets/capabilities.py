@@ -330,15 +330,10 @@ class HasArea(Protocol):
 
 @runtime_checkable
 class HasEnergy(Protocol):
-    """Estimates what programs spend."""
+    """Estimates the energy of programs, and of schedules without compiling them."""
 
     def energy(self, measured: Measurements) -> Mapping[str, NDArray[np.float64]]:
         """Picojoules of each config (n,) by what spends them; NaN where one did not run."""
-
-
-@runtime_checkable
-class EstimatesEnergy(Protocol):
-    """Estimates what schedules spend, without compiling them."""
 
     def estimated_energy(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
         """Picojoules of a call by each config (n, knobs), shape (n,)."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilewright.core.sanitize import printable
 from tilewright.targets.patterns.max_pool import stride_title
-from tilewright.targets.steps.registry import STEP_KINDS
+from tilewright.targets.steps import STEP_KINDS
 from tilewright.targets.workload import Workload
 
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.core.errors import WorkloadError
+from tilewright.targets.steps import STEP_KINDS
 from tilewright.targets.steps.basic import CHANNEL_SPREAD as CHANNEL_SPREAD
 from tilewright.targets.steps.basic import CONSTANTS as CONSTANTS
 from tilewright.targets.steps.basic import NEAR_BIAS as NEAR_BIAS
 from tilewright.targets.steps.basic import NEAR_SHIFTS as NEAR_SHIFTS
 from tilewright.targets.steps.basic import RESIDUALS as RESIDUALS
 from tilewright.targets.steps.basic import weight_and_shift as weight_and_shift
-from tilewright.targets.steps.registry import STEP_KINDS
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from tilewright.core.formats import GROUND_TRUTH as _FORMAT
 from tilewright.targets.base import Lowered, Measurements, Space, Target
 from tilewright.targets.capabilities import Enumerates, Estimates, HasCosts, capability
 from tilewright.targets.features import Features, read_columns, write_columns
-from tilewright.targets.measurement_table import MeasurementTable
-from tilewright.targets.replay import ReplayTarget
+from tilewright.targets.replay import MeasurementTable, ReplayTarget
 from tilewright.targets.workload import Workload
 
 Progress = Callable[[int], None]

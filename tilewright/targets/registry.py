@@ -25,7 +25,7 @@ from tilewright.targets.capabilities import CompilesKernels, capability
 
 BUILT_IN = {
     "vta": "tilewright.targets.vta.factory:KIND",
-    "replay": "tilewright.targets.vta.replay_kind:KIND",
+    "replay": "tilewright.targets.vta.factory:REPLAY_KIND",
     "gemmini": "tilewright.targets.gemmini.factory:KIND",
     "cpu": "tilewright.targets.cpu.factory:KIND",
     "board": "tilewright.targets.board.factory:KIND",

@@ -8,9 +8,17 @@ from pathlib import Path
 
 
 @cache
-def source_digest(folder: Path) -> str:
-    """Of all modules below a folder: it changes when one of them does."""
+def source_digest(folder: Path, parts: tuple[str, ...] = ("",)) -> str:
+    """Return a digest of modules, which changes when the source of one of them does.
+
+    Args:
+        folder: folder that the parts lie in; paths below it are part of the digest.
+        parts: modules (`spec.py`) and folders with all modules below them; by default the whole
+            folder.
+    """
     digest = hashlib.sha256()
-    for file in sorted(folder.rglob("*.py")):
-        digest.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes())
+    for part in parts:
+        path = folder / part
+        for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
+            digest.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:12]

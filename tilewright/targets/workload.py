@@ -12,16 +12,15 @@ from itertools import pairwise
 from typing import Any, TypeVar, cast, get_args
 
 from tilewright.core.errors import WorkloadError
-from tilewright.targets.anchor import KEYS, Anchor, DType, anchor_of
+from tilewright.targets.anchor import KEYS, Anchor, DType, Sizes, anchor_of
 from tilewright.targets.epilogue import DEFAULT_EPILOGUE, EpilogueOp, parse_epilogue, usual
+from tilewright.targets.patterns import PATTERNS
 from tilewright.targets.patterns.average import Average
 from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.patterns.pattern import Pattern
-from tilewright.targets.patterns.registry import PATTERNS
 from tilewright.targets.patterns.shortcut import Shortcut
 from tilewright.targets.steps.float_activations import FUNCTIONS
 from tilewright.targets.steps.quantised import BYTES
-from tilewright.targets.workload_text import Sizes
 
 PostOperation = EpilogueOp | Pattern
 """What follows an anchor: an element-wise step, or a pattern with shapes or tensors of its own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.reports.number_format import counted, milliseconds
-from tilewright.targets.vta.isa import MODULE_NAMES
+from tilewright.targets.vta.instruction_format import MODULE_NAMES
 from tilewright.targets.vta.timing import CycleReport
 
 

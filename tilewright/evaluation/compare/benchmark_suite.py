@@ -18,8 +18,7 @@ from tilewright.targets.ground_truth import (
     read_ground_truth,
     replayed,
 )
-from tilewright.targets.measurement_table import MeasurementTable
-from tilewright.targets.replay import ReplayTarget
+from tilewright.targets.replay import MeasurementTable, ReplayTarget
 from tilewright.targets.workload import Workload
 
 Named = tuple[tuple[str, Workload], ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.targets.base import Configs, Lowered, Measurements, Space, Target
-from tilewright.targets.measurement_table import MeasurementTable
+from tilewright.targets.replay import MeasurementTable
 from tilewright.targets.workload import Workload
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tilewright.evaluation.compare.plan import GOAL
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.display_names import title
-from tilewright.targets.measurement_table import MeasurementTable
+from tilewright.targets.replay import MeasurementTable
 
 
 @dataclass(frozen=True)

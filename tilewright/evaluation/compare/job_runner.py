@@ -31,8 +31,8 @@ from tilewright.targets.cluster.connection import accepted, cluster_for, connect
 from tilewright.targets.cluster.remote_worker import check_version, rebuild_target
 from tilewright.targets.cluster.target import recipe_of
 from tilewright.targets.ground_truth import ground_truth_path, ground_truth_table, replayed
-from tilewright.targets.measurement_table import MeasurementTable
 from tilewright.targets.registry import make_target
+from tilewright.targets.replay import MeasurementTable
 from tilewright.targets.workload import Workload
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from tilewright.networks.errors import InputError
 from tilewright.networks.sample_values import TEXT
 from tilewright.targets.artifact_types import BuiltProgram, StreamTimes
-from tilewright.targets.host_numbers import from_int8, to_int8
-from tilewright.targets.layer import Value
+from tilewright.targets.layer import Value, from_int8, to_int8
 
 Array = NDArray[np.generic]
 CONTAINERS = ("sequence", "map", "optional", "sparse_tensor")

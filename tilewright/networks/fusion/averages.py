@@ -22,7 +22,7 @@ from tilewright.networks.fusion.tensor_graph import (
 )
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.integer.reference import is_image_of
-from tilewright.targets.integer_average import average_weights
+from tilewright.targets.integer_reference import average_weights
 from tilewright.targets.layer import ChannelSlice, Layer
 from tilewright.targets.patterns.average import Average
 from tilewright.targets.workload import Workload

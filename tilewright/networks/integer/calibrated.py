@@ -23,8 +23,7 @@ from tilewright.networks.integer.multipliers import FINE_BITS, LARGEST
 from tilewright.networks.integer.reference import layer_reference, sums_of
 from tilewright.networks.model_runner import Feed, runs
 from tilewright.targets.epilogue import EpilogueOp
-from tilewright.targets.host_numbers import to_int8
-from tilewright.targets.layer import Layer, channel_axis
+from tilewright.targets.layer import Layer, channel_axis, to_int8
 
 MARGIN = 2.0
 """What a first pass may sum up to over the largest sum that samples brought."""

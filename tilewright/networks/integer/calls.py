@@ -23,8 +23,8 @@ from tilewright.networks.integer.qdq_propagation import View
 from tilewright.networks.relax.activations import step_of
 from tilewright.networks.relax.op_patterns import Match, quantisation, upper_bound
 from tilewright.targets.epilogue import EpilogueOp
+from tilewright.targets.integer_reference import reference
 from tilewright.targets.layer import Scale
-from tilewright.targets.reference import reference
 
 FAR_APART = "its scales are too far apart for shifts"
 

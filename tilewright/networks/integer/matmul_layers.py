@@ -17,7 +17,7 @@ from tilewright.networks.relax import cpu_subgraphs
 from tilewright.networks.relax.constants import along_channels, integers_of
 from tilewright.networks.relax.op_patterns import Match, quantisation, window
 from tilewright.targets.capabilities import Blocks
-from tilewright.targets.integer_average import average_weights
+from tilewright.targets.integer_reference import average_weights
 from tilewright.targets.layer import Scale
 from tilewright.targets.workload import Workload
 

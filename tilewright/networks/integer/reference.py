@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.targets.integer_reference import reference
 from tilewright.targets.layer import Layer, LayerShortcut
-from tilewright.targets.reference import reference
 
 Array = NDArray[Any]
 

@@ -18,7 +18,7 @@ from tilewright.core.errors import UnknownName
 from tilewright.networks.fused_calls import PRODUCTS, FusedCall
 from tilewright.networks.graph import NormalGraph, data_inputs
 from tilewright.networks.quantise.bn_folding import attribute
-from tilewright.targets.steps.registry import STEP_KINDS
+from tilewright.targets.steps import STEP_KINDS
 
 RESHAPES = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
 MOVES = frozenset((*RESHAPES, "Transpose", "Slice", "Concat"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.networks.relax.bindings import Binding
 from tilewright.targets.epilogue import EpilogueOp
-from tilewright.targets.steps.registry import STEP_KINDS
+from tilewright.targets.steps import STEP_KINDS
 
 _BY_OPERATOR = {
     each.activation.operator: (each.kind, each.activation)

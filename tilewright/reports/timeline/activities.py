@@ -11,7 +11,7 @@ import pandas as pd
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, write_atomically
-from tilewright.targets.vta.isa import MODULE_NAMES, OPCODE_NAMES
+from tilewright.targets.vta.instruction_format import MODULE_NAMES, OPCODE_NAMES
 from tilewright.targets.vta.timing import CycleReport
 
 

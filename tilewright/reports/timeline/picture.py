@@ -8,10 +8,10 @@ import numpy as np
 
 from tilewright.core.errors import TilewrightError
 from tilewright.reports.timeline.colours import KIND_COLOURS, STALL_COLOURS, STALL_LABELS
-from tilewright.targets.vta.isa import MODULE_NAMES
-from tilewright.targets.vta.stall_kinds import Spans, kinds, stalls
-from tilewright.targets.vta.timing.outcome import ACTIVITIES
-from tilewright.targets.vta.timing.report import CycleReport
+from tilewright.targets.vta.cycle_breakdown import Spans, kinds, stalls
+from tilewright.targets.vta.instruction_format import MODULE_NAMES
+from tilewright.targets.vta.timing.simulate import CycleReport
+from tilewright.targets.vta.timing.simulator import ACTIVITIES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,8 +13,8 @@ from tilewright.reports.number_format import milliseconds
 from tilewright.reports.templates import render
 from tilewright.reports.timeline.colours import KIND_COLOURS, STALL_COLOURS, STALL_LABELS
 from tilewright.reports.timeline.picture import draw_timeline
-from tilewright.targets.vta.isa import MODULE_NAMES
-from tilewright.targets.vta.stall_kinds import kinds, stalls
+from tilewright.targets.vta.cycle_breakdown import kinds, stalls
+from tilewright.targets.vta.instruction_format import MODULE_NAMES
 from tilewright.targets.vta.timing import CycleReport
 
 _OTHER_COLOUR = "#7b8794"

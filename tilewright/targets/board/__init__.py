@@ -6,4 +6,4 @@ beside the board, through the C runtime (`targets.vta.board.runtime`) and `measu
 """
 
 INPUT, EXPECTED = "input.bin", "expected.bin"
-"""Beside the files of the artifact (`targets.vta.board.files.FILES`)."""
+"""Beside the files of the artifact (`targets.vta.board.runtime.FILES`)."""

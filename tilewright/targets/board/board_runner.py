@@ -27,8 +27,7 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, write_atomically
 from tilewright.targets.base import Ragged, Status
 from tilewright.targets.board import EXPECTED, INPUT
-from tilewright.targets.vta.board.files import FILES
-from tilewright.targets.vta.board.runtime import copy_runtime, sources_digest
+from tilewright.targets.vta.board.runtime import FILES, copy_runtime, sources_digest
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.worker import write_programs
 

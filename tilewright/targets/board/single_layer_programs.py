@@ -18,12 +18,12 @@ from tilewright.targets.base import Lowered
 from tilewright.targets.board import EXPECTED, INPUT
 from tilewright.targets.layer import Layer, LayerShortcut, Scale, Value
 from tilewright.targets.patterns.shortcut import shortcut_tensors
-from tilewright.targets.vta.board.build import linked
+from tilewright.targets.vta.board.layer_program import LayerProgram, packed_constants
 from tilewright.targets.vta.board.layouts import data_packing, output_packing
-from tilewright.targets.vta.board.lower import LayerProgram, packed_constants
+from tilewright.targets.vta.board.network_program import linked
 from tilewright.targets.vta.board.program_image import image_files
 from tilewright.targets.vta.lowering.batch import Lowering
-from tilewright.targets.vta.lowering.tensors import Tensors, random_tensors, reference
+from tilewright.targets.vta.lowering.tensor_packing import Tensors, random_tensors, reference
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import INSNS, UOPS
 from tilewright.targets.workload import Workload

@@ -17,7 +17,6 @@ from tilewright.targets.capabilities import (
     BaselineSchedule,
     Builds,
     Enumerates,
-    EstimatesEnergy,
     Fallback,
     HasArea,
     HasDesigns,
@@ -35,7 +34,7 @@ from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload
 
 _OURS = (Baseline, Fallback, Verifies)
-_NOBODYS = (Enumerates, MeasuresInOnePass, Builds, HasArea, HasDesigns, HasEnergy, EstimatesEnergy)
+_NOBODYS = (Enumerates, MeasuresInOnePass, Builds, HasArea, HasDesigns, HasEnergy)
 """What says how long programs take on the simulated machine or needs the counts of one that ran
 there, or is of a machine to be built."""
 

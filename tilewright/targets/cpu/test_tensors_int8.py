@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tilewright.targets.cpu.kernels.shared import A_CHANNEL
 from tilewright.targets.epilogue import EpilogueOp
-from tilewright.targets.reference import reference
+from tilewright.targets.integer_reference import reference
 from tilewright.targets.workload import Workload
 
 Shape = tuple[int, ...]

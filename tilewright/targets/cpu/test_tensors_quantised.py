@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.cpu.kernels.shared import QUANTISATION
-from tilewright.targets.integer_operators import sums
+from tilewright.targets.integer_reference import sums
 from tilewright.targets.steps.quantised import BYTES, LIMITS, NUMBERS, TensorScale, packed
 from tilewright.targets.workload import Workload
 

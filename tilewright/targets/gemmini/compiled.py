@@ -11,9 +11,8 @@ from typing import TypeVar, cast
 import numba as nb
 from numba.extending import register_jitable
 
-from tilewright.targets.kernel_compilation import KernelSet
+from tilewright.targets.kernel_compilation import KernelSet, cache_of
 from tilewright.targets.kernel_listener import announce
-from tilewright.targets.numba_cache import cache_of
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 

@@ -12,7 +12,7 @@ from tilewright.targets.gemmini.lowering.batch import WorkloadLowering
 from tilewright.targets.gemmini.lowering.geometry import MEMORY_BASE
 from tilewright.targets.gemmini.lowering.tensors import memory_image, output_of, random_tensors
 from tilewright.targets.gemmini.stream import CommandStream
-from tilewright.targets.reference import reference
+from tilewright.targets.integer_reference import reference
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
+from tilewright.targets.anchor import Sizes, pair
 from tilewright.targets.epilogue import CLIPPED_TO_INT8, CONSTANTS, EpilogueOp
-from tilewright.targets.integer_average import average_weights
-from tilewright.targets.integer_operators import behind
+from tilewright.targets.integer_reference import average_weights, behind
 from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.patterns.pattern import Integers, Pattern
-from tilewright.targets.workload_text import Sizes, pair
 
 if TYPE_CHECKING:
     from tilewright.targets.workload import Workload

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
-from tilewright.targets.anchor import check_pads, check_windows
-from tilewright.targets.integer_operators import maxima
+from tilewright.targets.anchor import Sizes, check_pads, check_windows, pads, pair
+from tilewright.targets.integer_reference import maxima
 from tilewright.targets.patterns.pattern import Integers, Pattern
-from tilewright.targets.workload_text import Sizes, pads, pair
 
 if TYPE_CHECKING:
     from tilewright.targets.workload import Workload

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.targets.anchor import Sizes
 from tilewright.targets.epilogue import EpilogueOp
-from tilewright.targets.workload_text import Sizes
 
 if TYPE_CHECKING:
     from tilewright.targets.workload import Workload

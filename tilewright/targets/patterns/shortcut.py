@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
+from tilewright.targets.anchor import Sizes, pair
 from tilewright.targets.epilogue import CLIPPED_TO_INT8, RESIDUALS, EpilogueOp
-from tilewright.targets.integer_operators import behind, sums
+from tilewright.targets.integer_reference import behind, sums
 from tilewright.targets.patterns.max_pool import Pool, stride_title
 from tilewright.targets.patterns.pattern import Integers, Pattern
-from tilewright.targets.workload_text import Sizes, pair
 
 if TYPE_CHECKING:
     from tilewright.targets.workload import Workload

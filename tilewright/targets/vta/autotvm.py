@@ -16,9 +16,9 @@ import numpy as np
 from tilewright.core.errors import WorkloadError
 from tilewright.core.files import Json
 from tilewright.targets.vta.lowering.batch import Lowering
-from tilewright.targets.vta.lowering.failures import FAILURES
 from tilewright.targets.vta.lowering.geometry import Geometry
-from tilewright.targets.vta.lowering.template import KNOBS
+from tilewright.targets.vta.lowering.invalid_configs import FAILURES
+from tilewright.targets.vta.lowering.template import TEMPLATE_KNOBS
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import Workload
 
@@ -128,7 +128,7 @@ def _config(lowering: Lowering, knobs: Mapping[str, int]) -> dict[str, Json]:
     known = {knob.name: knob.values for knob in lowering.space.knobs}
     entity: list[Json] = []
     index, sizes = 0, [1]
-    for name in _DENSE_KNOBS if dense else KNOBS:
+    for name in _DENSE_KNOBS if dense else TEMPLATE_KNOBS:
         value, threads = taken[name], name.endswith("_nthread")
         entity.append([name, "ot", value] if threads else [name, "sp", [-1, value]])
         index += known[name].index(value) * math.prod(sizes)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
-from tilewright.targets.vta.isa import (
+from tilewright.targets.vta.instruction_format import (
     ALU,
     ALU_NAMES,
     FINISH,

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tilewright.core.errors import SpecError
 from tilewright.core.files import as_object, read_json_file
-from tilewright.targets.vta.estimates.columns import ESTIMATES
+from tilewright.targets.vta.estimates import ESTIMATES
 from tilewright.targets.vta.lowering.geometry import Geometry
 from tilewright.targets.vta.spec import VtaSpec
 

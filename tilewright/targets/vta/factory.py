@@ -1,6 +1,7 @@
-"""Makes VTA targets from their names: a preset, or a JSON file with the keys of `vta_config.json`.
+"""Makes VTA targets and replays of recorded tables from their names.
 
-Nothing heavy is imported before a target is made.
+The name of a VTA is a preset, or a JSON file with the keys of `vta_config.json`. Nothing heavy is
+imported before a target is made.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
+from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json
 from tilewright.targets.base import Target
 from tilewright.targets.registry import Property, TargetKind
-from tilewright.targets.vta.random_specs import variants
+from tilewright.targets.vta.machine_variants import variants
 from tilewright.targets.vta.spec import VtaSpec, preset_files
 from tilewright.targets.vta.spec_summary import figures, properties
 
@@ -29,19 +31,19 @@ def _reads(path: Path) -> bool:
     return path.suffix == ".json" or (path.is_file() and path.suffix not in _TABLES)
 
 
-def _check(text: str) -> None:
+def _check_vta(text: str) -> None:
     VtaSpec.load(text)
 
 
-def _make(text: str, space: str) -> Target:
-    return _target(VtaSpec.load(text), space)
+def _make_vta(text: str, space: str) -> Target:
+    return _vta_of(VtaSpec.load(text), space)
 
 
 def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
-    return _target(VtaSpec.model_validate(specification), space)
+    return _vta_of(VtaSpec.model_validate(specification), space)
 
 
-def _target(spec: VtaSpec, space: str) -> Target:
+def _vta_of(spec: VtaSpec, space: str) -> Target:
     from tilewright.targets.vta.lowering.batch import SpaceName
     from tilewright.targets.vta.target import VtaTarget
 
@@ -79,15 +81,45 @@ def _warm_up(report: Callable[[str], None]) -> None:
 KIND = TargetKind(
     name="vta",
     summary="the VTA accelerator, on a simulator exact to the cycle of its RTL",
-    make=_make,
+    make=_make_vta,
     spaces=("extended", "template", "unchecked", STOCK),
     presets=_presets,
     reads=_reads,
-    check=_check,
+    check=_check_vta,
     describe=_describe,
     remarks=_remarks,
     properties=_properties,
     rebuild=_rebuild,
     variants=_variants,
     warm_up=_warm_up,
+)
+
+
+class ReplayError(TilewrightError):
+    """A replay of no table, or of one that is not there."""
+
+
+def _table_files(text: str) -> list[Path]:
+    if not text:
+        raise ReplayError("replay what? name tables: replay:C4.csv.gz, or several with commas")
+    return [Path(part) for part in text.split(",")]
+
+
+def _check_replay(text: str) -> None:
+    for file in _table_files(text):
+        if not file.is_file():
+            raise ReplayError(f"there is no file {file}; give the path of a table")
+
+
+def _make_replay(text: str, space: str) -> Target:
+    from tilewright.targets.vta.recorded_tables import recorded_target
+
+    return recorded_target(_table_files(text))
+
+
+REPLAY_KIND = TargetKind(
+    name="replay",
+    summary="tables of the stock VTA stack instead of hardware: replay:FILE[,FILE…]",
+    make=_make_replay,
+    check=_check_replay,
 )

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.vta.lowering.batch import Lowering, over_chunks
-from tilewright.targets.vta.lowering.program_state import new_states
-from tilewright.targets.vta.timing.batch import simulate_chunk
+from tilewright.targets.vta.lowering.instruction_writer import new_states
+from tilewright.targets.vta.timing.simulate import simulate_chunk
 
 COUNTERS = (
     ("instructions", "instructions"),

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -29,7 +30,6 @@ from tilewright.targets.capabilities import (
     Costs,
     Enumerates,
     Estimates,
-    EstimatesEnergy,
     Fallback,
     HasArea,
     HasBlocks,
@@ -47,37 +47,46 @@ from tilewright.targets.capabilities import (
     offers,
 )
 from tilewright.targets.features import Features
+from tilewright.targets.source_digest import source_digest
 from tilewright.targets.vta import autotvm
 from tilewright.targets.vta.area import area_of
 from tilewright.targets.vta.baseline import PublishedBaseline, baseline_of, fallback_of
 from tilewright.targets.vta.board.artifact_builder import VtaProgram, build
 from tilewright.targets.vta.board.stream_timer import VtaStreamTimer
-from tilewright.targets.vta.bounds import bound_cycles, roofline_cycles, shifted_residuals
-from tilewright.targets.vta.code_digest import simulator_version
 from tilewright.targets.vta.cycle_breakdown import breakdown
-from tilewright.targets.vta.design_space import DESIGNS, redesigned
 from tilewright.targets.vta.energy import energy_of, estimated_picojoules, least_picojoules
 from tilewright.targets.vta.estimates import ESTIMATES
-from tilewright.targets.vta.estimates.choice import estimator
 from tilewright.targets.vta.estimates.schedule_bound import bound_extended
+from tilewright.targets.vta.estimates.schedule_estimate import estimator
 from tilewright.targets.vta.functional.semantics import SemanticsName
 from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
-from tilewright.targets.vta.lowering.failures import FAILURES
 from tilewright.targets.vta.lowering.geometry import alu_operations, composed_rows, tensor_operands
-from tilewright.targets.vta.lowering.program_features import HIDDEN, HIDDEN_FIELDS
-from tilewright.targets.vta.lowering.program_state import columns
-from tilewright.targets.vta.measure import COUNTER_FIELDS, COUNTER_NAMES, time_rows
+from tilewright.targets.vta.lowering.hidden_features import HIDDEN, HIDDEN_FIELDS
+from tilewright.targets.vta.lowering.instruction_writer import columns
+from tilewright.targets.vta.lowering.invalid_configs import FAILURES
+from tilewright.targets.vta.machine_variants import DESIGNS, redesigned
+from tilewright.targets.vta.measure import (
+    COUNTER_FIELDS,
+    COUNTER_NAMES,
+    time_rows,
+)
 from tilewright.targets.vta.spec import VtaSpec
-from tilewright.targets.vta.timing.batch import simulate_batch
+from tilewright.targets.vta.timing.simulate import simulate_batch
 from tilewright.targets.vta.verify import wrong_rows, wrong_values
+from tilewright.targets.vta.workload_bound import bound_cycles, roofline_cycles, shifted_residuals
 from tilewright.targets.workload import Workload
 
 INSNS, UOPS, COUNTERS = "instructions", "uops", "counters"
 """The parts of a batch's programs: words (…, 2), words (…,), counts (1, counters)."""
 
 
+MEASURED_BY = (
+    "spec.py", "instruction_format.py", "fused_patterns.py", "lowering", "timing", "functional",
+    "measure.py", "verify.py",
+)  # fmt: skip
+"""Sources of lowering and simulators: results may change when one of them does."""
 CAPABILITIES = (
-    Baseline, Bounds, Builds, Enumerates, Estimates, EstimatesEnergy, Fallback, HasArea, HasBlocks,
+    Baseline, Bounds, Builds, Enumerates, Estimates, Fallback, HasArea, HasBlocks,
     HasBreakdown, HasCosts, HasDesigns, HasEnergy, HasSpecification, MeasuresInOnePass, PoolsSums,
     TimesStreams, Verifies, WritesAutoTvm,
 )  # fmt: skip
@@ -108,7 +117,8 @@ class VtaTarget:
     @property
     def fingerprint(self) -> str:
         """Of the specification, the space, and the sources of lowering and simulators."""
-        parts = [self.spec.fingerprint, self.space_name, self.stock, simulator_version()]
+        sources = source_digest(Path(__file__).parent, MEASURED_BY)
+        parts = [self.spec.fingerprint, self.space_name, self.stock, sources]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:

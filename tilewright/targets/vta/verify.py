@@ -12,7 +12,7 @@ from tilewright.targets.vta.functional.semantics import SemanticsName
 from tilewright.targets.vta.lowering.batch import Lowering, over_chunks
 from tilewright.targets.vta.lowering.geometry import PAGE_BYTES
 from tilewright.targets.vta.lowering.ml2tuner_space import EVERY_GROUP, fits, stored_blocks
-from tilewright.targets.vta.lowering.tensors import (
+from tilewright.targets.vta.lowering.tensor_packing import (
     pack_image,
     random_tensors,
     reference,
@@ -45,8 +45,8 @@ def wrong_rows(lowering: Lowering, values: NDArray[np.int64], seed: int = 0) -> 
     """Which configs of the unchecked space, by knob *values* (n, 3), give wrong numbers; (n,).
 
     As the hardware behaves: what does not fit wraps around. A config that fits is right (see
-    `unchecked.fits`). The others run, on as few channels as show the same collisions, and first
-    their first groups of tiles only: that is where nearly every wrong one shows.
+    `ml2tuner_space.fits`). The others run, on as few channels as show the same collisions, and
+    first their first groups of tiles only: that is where nearly every wrong one shows.
     """
     geo, m = lowering.geometry, lowering.machine
     wrong = np.zeros(len(values), np.bool_)

@@ -12,9 +12,9 @@ from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.cpu.kernels.activations import activated
 from tilewright.targets.cpu.kernels.int8_dot_product import pack_words, word_at, wrapping_sum
 from tilewright.targets.epilogue import EpilogueOp
+from tilewright.targets.steps import STEP_KINDS
 from tilewright.targets.steps.float_activations import FUNCTIONS
 from tilewright.targets.steps.quantised import BYTES, NUMBERS
-from tilewright.targets.steps.registry import STEP_KINDS
 from tilewright.targets.steps.step import AluOperation
 from tilewright.targets.workload import Workload
 

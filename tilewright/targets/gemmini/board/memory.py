@@ -24,9 +24,8 @@ from tilewright.targets.gemmini.lowering.geometry import (
     aligned_row,
     whole,
 )
-from tilewright.targets.host_numbers import from_int8, to_int8
 from tilewright.targets.im2col import Unfold
-from tilewright.targets.layer import Scale, Value
+from tilewright.targets.layer import Scale, Value, from_int8, to_int8
 from tilewright.targets.tensor_aliasing import lay_out
 
 Array = NDArray[Any]

@@ -22,8 +22,8 @@ from tilewright.targets.gemmini.lowering.tensors import unpacked_bias, unpacked_
 from tilewright.targets.gemmini.lowering.words import CommandTable, commands
 from tilewright.targets.gemmini.spec import GemminiSpec
 from tilewright.targets.gemmini.timing import time_stream
+from tilewright.targets.integer_reference import reference
 from tilewright.targets.layer import Value
-from tilewright.targets.reference import reference
 from tilewright.targets.workload import Workload, parse_workload
 
 COMMANDS, CONSTANTS, PROGRAM = "commands.bin", "constants.bin", "program.json"

@@ -21,20 +21,39 @@ from tilewright.targets.artifact_types import (
     Tensors,
 )
 from tilewright.targets.layer import Layer, Value
-from tilewright.targets.vta.board.bare import why_not_bare
-from tilewright.targets.vta.board.build import Linked, linked
-from tilewright.targets.vta.board.check import Checked, check_described, check_layers, read_layer
-from tilewright.targets.vta.board.device import Device
-from tilewright.targets.vta.board.images_in_flight import VtaImages, room_bytes
-from tilewright.targets.vta.board.lower import LayerProgram, lower_layer
+from tilewright.targets.vta.board.layer_check import (
+    Checked,
+    check_described,
+    check_layers,
+    read_layer,
+)
+from tilewright.targets.vta.board.layer_program import LayerProgram, lower_layer
+from tilewright.targets.vta.board.network_program import Linked, linked
 from tilewright.targets.vta.board.program import BoardProgram, Port
+from tilewright.targets.vta.board.program_check import why_not_bare
 from tilewright.targets.vta.board.program_image import image_files, read_image
 from tilewright.targets.vta.board.runtime import sources_digest
-from tilewright.targets.vta.board.stream_counters import counters_of
-from tilewright.targets.vta.bounds import roofline_cycles
+from tilewright.targets.vta.board.simulated_board import Device, VtaImages, room_bytes
 from tilewright.targets.vta.energy import energy_of
+from tilewright.targets.vta.instruction_format import (
+    ACC,
+    ALU,
+    GEMM,
+    INP,
+    OUT,
+    UOP,
+    WGT,
+    Words,
+    field,
+    fields_of,
+    layout_of,
+    memories,
+    moves,
+    opcodes,
+)
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing import simulate_batch, simulate_program
+from tilewright.targets.vta.workload_bound import roofline_cycles
 
 
 class VtaProgram:
@@ -166,7 +185,7 @@ def alone_cycles(programs: Sequence[LayerProgram], spec: VtaSpec) -> list[int]:
 
 
 def _described(made: Linked, in_stream: Sequence[int]) -> list[dict[str, Json]]:
-    """The layers as `check.read_layer` reads them, and what people want to know of them."""
+    """The layers as `layer_check.read_layer` reads them, and what people want to know of them."""
     programs = [placed.program for placed in made.layers]
     spec = made.board.spec
     alone = alone_cycles(programs, spec)
@@ -224,3 +243,34 @@ def _memory(made: Linked) -> dict[str, Json]:
         "instructions": [segment.count * 16 for segment in made.board.segments],
         "tensors": tensors,
     }
+
+
+def counters_of(words: Words, spec: VtaSpec) -> dict[str, NDArray[np.int64]]:
+    """Of instructions (n, 2) together, each of shape (1,), named as the counters of a measurement:
+    bytes without padding, iterations without those that reset accumulators."""
+    m, moved = spec.machine, words[moves(words)]
+    elements = field(moved, 64, 16) * field(moved, 80, 16)
+    memory = memories(moved)
+    sizes = {
+        "inp_load_bytes": (INP, m.inp_bytes), "wgt_load_bytes": (WGT, m.wgt_bytes),
+        "acc_load_bytes": (ACC, m.acc_bytes), "uop_load_bytes": (UOP, m.uop_bytes),
+        "out_store_bytes": (OUT, m.out_bytes),
+    }  # fmt: skip
+    found = {name: elements[memory == kind].sum() * size for name, (kind, size) in sizes.items()}
+    found |= {
+        "gemm_iterations": _iterations(words, GEMM, spec),
+        "alu_iterations": _iterations(words, ALU, spec),
+        "instructions": np.int64(len(words)),
+    }
+    return {name: np.array([value], np.int64) for name, value in found.items()}
+
+
+def _iterations(words: Words, opcode: int, spec: VtaSpec) -> np.int64:
+    """Micro-ops that instructions of an opcode execute."""
+    own = words[opcodes(words) == opcode]
+    values = {
+        each.name: field(own, each.offset, each.width)
+        for each in fields_of(opcode, layout_of(spec))[:5]
+    }
+    each = (values["uop_end"] - values["uop_bgn"]) * values["iter_out"] * values["iter_in"]
+    return np.int64(each[values["reset_reg"] == 0].sum())

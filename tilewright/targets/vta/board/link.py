@@ -18,20 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
-from tilewright.targets.vta.board.instruction_fields import (
-    POPS,
-    PUSHES,
-    Rows,
-    Words,
-    memories,
-    modules,
-    moves,
-    multiplies,
-    no_op,
-    opcodes,
-)
 from tilewright.targets.vta.board.relocate import NOWHERE
-from tilewright.targets.vta.isa import (
+from tilewright.targets.vta.instruction_format import (
     FINISH,
     FLAG_QUEUES,
     LOAD,
@@ -40,10 +28,20 @@ from tilewright.targets.vta.isa import (
     MODULE_STORE,
     POP_NEXT,
     POP_PREV,
+    POPS,
     PUSH_NEXT,
     PUSH_PREV,
+    PUSHES,
     UOP,
     WGT,
+    Rows,
+    Words,
+    memories,
+    modules,
+    moves,
+    multiplies,
+    no_op,
+    opcodes,
 )
 
 _L2G, _G2L, _G2S, _S2G = range(4)

@@ -44,6 +44,16 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class MemoryPiece:
+    """Bytes `first` to `last` of something that begins at byte `offset` of a buffer there."""
+
+    first: int
+    last: int
+    buffer: int
+    offset: int
+
+
+@dataclass(frozen=True)
 class Segment:
     """A stream that runs at one go: instructions `first` to `first + count`, the last FINISH."""
 

@@ -18,8 +18,17 @@ from numpy.typing import NDArray
 from tilewright.core import formats
 from tilewright.targets.im2col import Unfold
 from tilewright.targets.layer import Scale, Value
-from tilewright.targets.vta.board.bare import why_not_bare
-from tilewright.targets.vta.board.bounds import (
+from tilewright.targets.vta.board.program import (
+    RELOCATION,
+    BoardProgram,
+    Buffer,
+    BufferKind,
+    Port,
+    PortForm,
+    ProgramStep,
+    Segment,
+)
+from tilewright.targets.vta.board.program_check import (
     DTYPES,
     FORMS,
     HOST_DTYPES,
@@ -31,24 +40,15 @@ from tilewright.targets.vta.board.bounds import (
     MAX_STREAMS,
     BoardError,
     check_program,
+    why_not_bare,
 )
-from tilewright.targets.vta.board.files import (
+from tilewright.targets.vta.board.runtime import (
     CONSTANTS,
     FILES,
     INSTRUCTIONS,
     NETWORK,
     SPEC_FIELDS,
     UOPS,
-)
-from tilewright.targets.vta.board.program import (
-    RELOCATION,
-    BoardProgram,
-    Buffer,
-    BufferKind,
-    Port,
-    PortForm,
-    ProgramStep,
-    Segment,
 )
 from tilewright.targets.vta.spec import VtaSpec
 

@@ -8,9 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
-from tilewright.targets.vta.board.instruction_fields import (
+from tilewright.targets.vta.board.layer_program import LayerProgram, MemoryRegion, regions
+from tilewright.targets.vta.board.program import RELOCATION, MemoryPiece
+from tilewright.targets.vta.instruction_format import (
     POPS,
     PUSHES,
+    WGT,
     Words,
     dram_bases,
     element_bytes,
@@ -20,10 +23,6 @@ from tilewright.targets.vta.board.instruction_fields import (
     moves,
     with_dram_bases,
 )
-from tilewright.targets.vta.board.lower import LayerProgram, MemoryRegion, regions
-from tilewright.targets.vta.board.memory import MemoryPiece
-from tilewright.targets.vta.board.program import RELOCATION
-from tilewright.targets.vta.isa import WGT
 
 NOWHERE = -1
 """The buffer of an instruction that moves nothing."""

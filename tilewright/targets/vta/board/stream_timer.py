@@ -11,24 +11,23 @@ from numpy.typing import NDArray
 
 from tilewright.targets.artifact_types import HostStep, LayerCost, LayerGraph, Pick, StreamCost
 from tilewright.targets.layer import Layer, Value
-from tilewright.targets.vta.board.buffer_reuse import is_legal
-from tilewright.targets.vta.board.build import linked
-from tilewright.targets.vta.board.device import DeviceAddresses
-from tilewright.targets.vta.board.instruction_fields import Words
-from tilewright.targets.vta.board.lower import LayerProgram, lower_layer
-from tilewright.targets.vta.board.network import Placed
-from tilewright.targets.vta.isa import MODULE_NAMES
+from tilewright.targets.vta.board.layer_program import LayerProgram, lower_layer
+from tilewright.targets.vta.board.memory_plan import is_legal
+from tilewright.targets.vta.board.network_program import linked
+from tilewright.targets.vta.board.segments import Placed
+from tilewright.targets.vta.board.simulated_board import DeviceAddresses
+from tilewright.targets.vta.instruction_format import MODULE_NAMES, Words
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing import simulate_batch, simulate_program
-from tilewright.targets.vta.timing.batch import simulate_one
-from tilewright.targets.vta.timing.outcome import (
+from tilewright.targets.vta.timing.simulate import simulate_one
+from tilewright.targets.vta.timing.simulator import (
     BREAKDOWN_COLUMNS,
     RD_BEATS,
     STOP,
     TIMES_COLUMNS,
     WR_BEATS,
+    simulator_of,
 )
-from tilewright.targets.vta.timing.simulator import simulator_of
 from tilewright.targets.workload import Workload
 
 _Schedule = tuple[Workload, str, tuple[int, ...]]

@@ -1,34 +1,30 @@
 """Estimates a schedule in closed form: cycles, traffic and scratchpad use without compiling it.
 
-Nothing here knows whether a schedule can be compiled: a share above 1 only says that it is
-unlikely.
+The modules here compute the columns below, `schedule_estimate` finds which of them does for a
+workload. Nothing here knows whether a schedule can be compiled: a share above 1 only says that it
+is unlikely.
 """
 
-from collections.abc import Callable, Mapping
+from tilewright.targets.features import Feature
 
-import numpy as np
-from numpy.typing import NDArray
+ESTIMATES = (
+    Feature("cycles", "latency", "", "cycles from launch to FINISH"),
+    Feature("load_cycles", "", "load", "cycles the load module is busy"),
+    Feature("compute_cycles", "", "compute", "cycles the compute module is busy"),
+    Feature("store_cycles", "", "store", "cycles the store module is busy"),
+    Feature("instructions", "instructions", "", "instructions, FINISH included"),
+    Feature("inp_bytes", "bytes", "load", "input bytes read from DRAM"),
+    Feature("wgt_bytes", "bytes", "load", "weight bytes read from DRAM"),
+    Feature("inp_share", "share", "", "share of the input scratchpad that is needed"),
+    Feature("wgt_share", "share", "", "share of the weight scratchpad that is needed"),
+    Feature("acc_share", "share", "", "share of the accumulators that is needed"),
+)
+"""The columns of an estimate, in the order in which the spaces compute them."""
 
-from tilewright.targets.vta.estimates.columns import CYCLES, ESTIMATES, SHARES
-from tilewright.targets.vta.estimates.extended import estimate_extended
-from tilewright.targets.vta.estimates.fused_max_pool import estimate_pooled
-from tilewright.targets.vta.estimates.fused_shortcut import estimate_summed
-from tilewright.targets.vta.estimates.max_pool import estimate_pool
-from tilewright.targets.vta.estimates.ml2tuner_space import estimate_unchecked
-from tilewright.targets.vta.estimates.template import estimate_template
-from tilewright.targets.vta.lowering.geometry import Geometry
-from tilewright.targets.vta.spec import Machine
+CYCLES = 0
+"""Place of the estimated cycles among them."""
+SHARES = slice(7, 10)
+"""Places of the scratchpads' shares."""
 
-Estimator = Callable[[Geometry, Machine, int, int, NDArray[np.int64]], NDArray[np.float64]]
-
-OF_SPACE: Mapping[str, Estimator] = {
-    "template": estimate_template,
-    "extended": estimate_extended,
-    "unchecked": estimate_unchecked,
-}
-
-
-__all__ = [
-    "CYCLES", "ESTIMATES", "OF_SPACE", "SHARES", "estimate_extended", "estimate_pool",
-    "estimate_pooled", "estimate_summed", "estimate_template", "estimate_unchecked",
-]  # fmt: skip
+FETCH_BEATS = 2  # bus beats an instruction on a 64-bit bus
+START_CYCLES = 60  # first fetch, micro-op loads, final synchronisation

@@ -1,7 +1,11 @@
-"""Estimates extended schedules in closed form, vectorised over a batch, without lowering them.
+"""Estimates extended schedules in closed form, also of convolutions with a shortcut or an average,
+vectorised over a batch, without lowering them.
 
 The time of a software pipeline is its slowest module plus what cannot overlap: the first load and
 the last store. Lengths of single instructions follow the Chisel RTL as in `template`.
+
+With a shortcut, the estimate adds what both convolutions need of each module. To the slowest module
+it adds what one of them does not overlap.
 """
 
 from __future__ import annotations
@@ -9,13 +13,32 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.estimates.columns import FETCH_BEATS, START_CYCLES
-from tilewright.targets.vta.estimates.fused_avg_pool import average_cycles
-from tilewright.targets.vta.lowering.extended import KNOBS
+from tilewright.targets.vta.estimates import CYCLES, FETCH_BEATS, SHARES, START_CYCLES
+from tilewright.targets.vta.lowering.extended import EXTENDED_KNOBS
+from tilewright.targets.vta.lowering.fused_shortcut import beside_of
 from tilewright.targets.vta.lowering.geometry import Geometry
-from tilewright.targets.vta.lowering.plan import CHANNELS_OUTER, RESIDENT
-from tilewright.targets.vta.lowering.tile_codegen import WIDE_STORE, load_bound, weights_stream
+from tilewright.targets.vta.lowering.tile_and_buffer_plan import CHANNELS_OUTER, RESIDENT
+from tilewright.targets.vta.lowering.tile_instructions import (
+    COMPUTE_LATENCY,
+    WIDE_STORE,
+    load_bound,
+    weights_stream,
+)
 from tilewright.targets.vta.spec import Machine
+
+
+def average_cycles(geo: Geometry, blocks: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Cycles of compute of tiles with so many output blocks, (n,), in which whole images are
+    averaged: additions take two, what a bit of the smaller tap takes are two operations; 0 where
+    nothing is averaged."""
+    if not geo.average_taps:
+        return np.zeros_like(blocks)
+    pixels = geo.oh * geo.ow
+    tap, apart = divmod(geo.average_taps, pixels)
+    bits = tap.bit_count() if apart else 0
+    each = 2 * pixels + 2 + 3 * bits + geo.average_steps
+    return blocks * each + COMPUTE_LATENCY * (3.0 + 2 * bits + geo.average_steps)
+
 
 Array = NDArray[np.float64]
 
@@ -27,7 +50,7 @@ def estimate_extended(
     """Columns as `estimate_template` of knob values (n, knobs): shape (n, 10), float64. Of the
     tensors an `add` is loaded into the accumulators; a bias is there once. A tile's reduction may
     have to share the rings with another one, of so many (`others`) input blocks."""
-    knob = {name: values[:, k].astype(np.float64) for k, name in enumerate(KNOBS)}
+    knob = {name: values[:, k].astype(np.float64) for k, name in enumerate(EXTENDED_KNOBS)}
     th, tw, tco, tci = knob["tile_h"], knob["tile_w"], knob["tile_co"], knob["tile_ci"]
     outside = knob["order"] == CHANNELS_OUTER
     first = np.ceil(th / knob["head"])
@@ -48,8 +71,8 @@ def estimate_extended(
     inp_times = np.where(inp_held, 1.0, co_tiles)
     wgt_times = np.where(wgt_held, 1.0, places)
     gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
-    rows = geo.oh if gather else _clipped(geo.oh, row_tiles, geo.sh, geo.kh, geo.dh, geo.h)
-    cols = _clipped(geo.ow, col_tiles, geo.sw, geo.kw, geo.dw, geo.w)
+    rows = geo.oh if gather else clipped(geo.oh, row_tiles, geo.sh, geo.kh, geo.dh, geo.h)
+    cols = clipped(geo.ow, col_tiles, geo.sw, geo.kw, geo.dw, geo.w)
     inp_elements = geo.batches * geo.groups * geo.ci * rows * cols * inp_times
     wgt_elements = geo.groups * geo.co * geo.ci * taps * wgt_times
     inp_loads = geo.groups * places * nk * inp_times * (1 if geo.pad_top == 0 else tci)
@@ -152,9 +175,35 @@ def _beats(element_bytes: int, bus_bytes: int) -> float:
     return element_bytes / bus_bytes
 
 
-def _clipped(
+def clipped(
     outputs: int, tiles: Array, stride: int, kernel: int, dilation: int, size: int
 ) -> Array:
     """Input rows (columns) all tiles together read, overlaps counted, padding not."""
     overlap = max(0, (kernel - 1) * dilation + 1 - stride)
     return np.asarray(np.minimum(outputs * stride + overlap * tiles, size + overlap * (tiles - 1)))
+
+
+_BUSY = slice(1, 4)  # cycles of load, compute and store
+_COUNTS = slice(4, 7)  # instructions and bytes
+
+
+def estimate_summed(
+    geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Columns as `estimate_template` of knob values (n, knobs): shape (n, 10), float64.
+    `operations` and `tensors` are those behind both sums, the shortcut's own the geometry's."""
+    beside, planes = beside_of(geo), geo.groups * geo.co
+    vectors = geo.bias_bytes // m.acc_bytes // planes
+    before = vectors - (geo.beside_bias_base - geo.bias_base) // planes
+    own = geo._replace(res_bytes=0)
+    total = estimate_extended(own, m, operations, tensors, values, geo.beside_ci)
+    other = estimate_extended(beside, m, geo.beside_steps, before, values, geo.ci)
+    busy = total[:, _BUSY] + other[:, _BUSY]
+    # Accumulators begin once, and nothing is stored between the two.
+    busy[:, 1] -= geo.batches * planes * geo.oh * geo.ow
+    busy[:, 2] = total[:, 3]
+    total[:, CYCLES] += busy.max(axis=1) - total[:, _BUSY].max(axis=1)
+    total[:, _BUSY] = busy
+    total[:, _COUNTS] += other[:, _COUNTS]
+    total[:, SHARES] = np.maximum(total[:, SHARES], other[:, SHARES])
+    return total

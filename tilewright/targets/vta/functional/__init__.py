@@ -33,8 +33,8 @@ from tilewright.targets.vta.functional.semantics import (
     rules_of,
 )
 from tilewright.targets.vta.functional.session import fault
-from tilewright.targets.vta.isa import QUEUE_NAMES, layout_of
-from tilewright.targets.vta.njit_args import as_record
+from tilewright.targets.vta.instruction_format import QUEUE_NAMES, layout_of
+from tilewright.targets.vta.numba_decorators import as_record
 from tilewright.targets.vta.program import Program
 from tilewright.targets.vta.spec import VtaSpec
 

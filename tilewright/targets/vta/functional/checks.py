@@ -17,11 +17,11 @@ from tilewright.targets.vta.functional.decode import (
     transfer_of,
     uop_of,
 )
-from tilewright.targets.vta.functional.gemm import largest, trips
+from tilewright.targets.vta.functional.gemm_alu import largest, trips
+from tilewright.targets.vta.functional.load_store import depth_of, footprint_of
 from tilewright.targets.vta.functional.scratchpads import Scratchpads
 from tilewright.targets.vta.functional.semantics import SemanticRules
-from tilewright.targets.vta.functional.transfer import depth_of, footprint_of
-from tilewright.targets.vta.isa import (
+from tilewright.targets.vta.instruction_format import (
     ACC,
     ACC_8BIT,
     ALU,
@@ -38,7 +38,7 @@ from tilewright.targets.vta.isa import (
     get,
     module_of,
 )
-from tilewright.targets.vta.njit_args import helper
+from tilewright.targets.vta.numba_decorators import helper
 from tilewright.targets.vta.spec import Machine
 
 MOST_FAULTS = 12

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numba as nb
 
-from tilewright.targets.vta.encoding import LOOP_FIELD_BITS
-from tilewright.targets.vta.isa import GEMM, Layout, get
-from tilewright.targets.vta.njit_args import helper
+from tilewright.targets.vta.instruction_format import GEMM, Layout, get
+from tilewright.targets.vta.numba_decorators import helper
+from tilewright.targets.vta.spec import LOOP_FIELD_BITS
 
 
 class Transfer(NamedTuple):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.isa import (
+from tilewright.targets.vta.instruction_format import (
     FLAG_QUEUES,
     MODULE_COMPUTE,
     MODULE_LOAD,
@@ -19,7 +19,7 @@ from tilewright.targets.vta.isa import (
     get,
     module_of,
 )
-from tilewright.targets.vta.njit_args import allocating_helper, helper, kernel
+from tilewright.targets.vta.numba_decorators import allocating_helper, helper, kernel
 
 QUEUES_OF_FLAGS = np.array(FLAG_QUEUES, np.int64)  # module, flag → queue or -1
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tilewright.core.errors import TilewrightError
-from tilewright.targets.vta.isa import MEMORY_NAMES, OPCODE_NAMES
+from tilewright.targets.vta.instruction_format import MEMORY_NAMES, OPCODE_NAMES
 
 # Errors: no implementation runs such a program, or not with a defined result
 SCRATCHPAD_OVERFLOW, STORE_SCRATCHPAD_OVERFLOW = 1, 2

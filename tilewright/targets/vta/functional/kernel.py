@@ -12,15 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.vta.functional import faults as f
-from tilewright.targets.vta.functional.alu import alu
 from tilewright.targets.vta.functional.checks import MOST_FAULTS, check, first_hazard, work_of
 from tilewright.targets.vta.functional.decode import loops_of, transfer_of
 from tilewright.targets.vta.functional.execution_order import QUEUES_OF_FLAGS, issue_order
-from tilewright.targets.vta.functional.gemm import gemm, trips
+from tilewright.targets.vta.functional.gemm_alu import alu, gemm, trips
+from tilewright.targets.vta.functional.load_store import load, store
 from tilewright.targets.vta.functional.scratchpads import Scratchpads
 from tilewright.targets.vta.functional.semantics import SemanticRules
-from tilewright.targets.vta.functional.transfer import load, store
-from tilewright.targets.vta.isa import (
+from tilewright.targets.vta.instruction_format import (
     ACC,
     ACC_8BIT,
     ALU,
@@ -34,7 +33,7 @@ from tilewright.targets.vta.isa import (
     Layout,
     get,
 )
-from tilewright.targets.vta.njit_args import allocating_helper, helper, kernel, unowned
+from tilewright.targets.vta.numba_decorators import allocating_helper, helper, kernel, unowned
 from tilewright.targets.vta.spec import Machine
 
 COUNTER_NAMES = (
@@ -80,7 +79,7 @@ def run(
         insns: (n, 2) uint64, low and high words.
         dram: memory image, uint8, changed in place; `dram[0]` has byte address `base`.
         pads: this run's scratchpads; zero at the start unless residue is wanted.
-        queues_of_flags: `order.QUEUES_OF_FLAGS`.
+        queues_of_flags: `execution_order.QUEUES_OF_FLAGS`.
         result: filled.
     """
     return _run(

@@ -1,19 +1,46 @@
-"""Runs programs one after the other on one memory, as on a board."""
+"""Runs programs one after the other on one memory, as on a board, and says why one stopped."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.functional.deadlock import deadlock_detail, stuck_modules
 from tilewright.targets.vta.functional.execution_order import QUEUES_OF_FLAGS
 from tilewright.targets.vta.functional.faults import DEADLOCK, Fault, error_of, fault_of
 from tilewright.targets.vta.functional.kernel import ExecutionOutcome, outcome, run
 from tilewright.targets.vta.functional.scratchpads import allocate
 from tilewright.targets.vta.functional.semantics import FUNCTIONAL, rules_of
-from tilewright.targets.vta.isa import layout_of
-from tilewright.targets.vta.njit_args import as_record
+from tilewright.targets.vta.instruction_format import (
+    FLAG_QUEUES,
+    MODULE_NAMES,
+    QUEUE_NAMES,
+    layout_of,
+)
+from tilewright.targets.vta.numba_decorators import as_record
 from tilewright.targets.vta.spec import VtaSpec
+
+
+def stuck_modules(
+    insns: NDArray[np.uint64], result: ExecutionOutcome
+) -> list[tuple[int, int, list[int]]]:
+    """(module, instruction, empty queues it would pop) of each module with instructions left."""
+    stuck = []
+    for module, instruction in enumerate(result.heads.tolist()):
+        if instruction >= 0:
+            flags = int(insns[instruction, 0]) >> 3
+            wanted = [FLAG_QUEUES[module][flag] for flag in (0, 1) if flags >> flag & 1]
+            lacking = [queue for queue in wanted if queue >= 0 and result.tokens[queue] == 0]
+            stuck.append((module, instruction, lacking))
+    return stuck
+
+
+def deadlock_detail(stuck: list[tuple[int, int, list[int]]]) -> str:
+    """One clause a module: where it is stuck and for which queue's token."""
+    parts = []
+    for module, instruction, queues in stuck:
+        tokens = " and ".join(QUEUE_NAMES[queue] for queue in queues)
+        parts.append(f"{MODULE_NAMES[module]} waits at instruction {instruction} for {tokens}")
+    return f"deadlock: {'; '.join(parts)}"
 
 
 class SimulationSession:

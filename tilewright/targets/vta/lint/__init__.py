@@ -11,27 +11,39 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.targets.vta.functional.deadlock import deadlock_detail, stuck_modules
 from tilewright.targets.vta.functional.execution_order import QUEUES_OF_FLAGS, issue_order
 from tilewright.targets.vta.functional.faults import DEADLOCK, TRUNCATED_INSTRUCTION, fault_of
 from tilewright.targets.vta.functional.kernel import outcome
 from tilewright.targets.vta.functional.scratchpads import allocate
 from tilewright.targets.vta.functional.semantics import FUNCTIONAL, rules_of
-from tilewright.targets.vta.isa import MEMORY_NAMES, OPCODE_NAMES, QUEUE_NAMES, layout_of
-from tilewright.targets.vta.lint import classes as c
-from tilewright.targets.vta.lint.classes import FLAG_CLASSES, Severity, name_of, severity_of
-from tilewright.targets.vta.lint.log import Log, empty_log, note, rename
+from tilewright.targets.vta.functional.session import deadlock_detail, stuck_modules
+from tilewright.targets.vta.instruction_format import (
+    MEMORY_NAMES,
+    OPCODE_NAMES,
+    QUEUE_NAMES,
+    layout_of,
+)
+from tilewright.targets.vta.lint import findings as c
+from tilewright.targets.vta.lint.findings import (
+    FLAG_CLASSES,
+    Log,
+    Severity,
+    empty_log,
+    name_of,
+    note,
+    rename,
+    severity_of,
+)
 from tilewright.targets.vta.lint.memory import memory_races
-from tilewright.targets.vta.lint.portability import no_accesses
-from tilewright.targets.vta.lint.scan import survey
+from tilewright.targets.vta.lint.portability import no_accesses, survey
 from tilewright.targets.vta.lint.token_order import (
     CONSUMERS,
     blocked_dispatch,
     check_finish,
     clocks_of,
+    loses_tokens,
 )
-from tilewright.targets.vta.lint.tokens import loses_tokens
-from tilewright.targets.vta.njit_args import as_record
+from tilewright.targets.vta.numba_decorators import as_record
 from tilewright.targets.vta.program import FIRST_ADDRESS, Program
 from tilewright.targets.vta.spec import VtaSpec
 

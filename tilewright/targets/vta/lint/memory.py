@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.isa import (
+from tilewright.targets.vta.instruction_format import (
     INP,
     LOAD,
     MODULE_COMPUTE,
@@ -45,8 +45,8 @@ def memory_races(
     image: tuple[int, int],
 ) -> list[Race]:
     """Where a program's tokens do not keep the order in memory. `insns` (n, 2), `order` as they
-    run, `clocks` (n, 3) of `order.clocks_of`; what never runs is not looked at, nor memory beyond
-    the `image`, from the first address for so many bytes."""
+    run, `clocks` (n, 3) of `token_order.clocks_of`; what never runs is not looked at, nor memory
+    beyond the `image`, from the first address for so many bytes."""
     m = machine
     sizes = (m.uop_bytes, m.wgt_bytes, m.inp_bytes, m.acc_bytes, m.out_bytes)
     grain = gcd(*sizes)

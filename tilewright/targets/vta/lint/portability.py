@@ -1,7 +1,11 @@
-"""Finds what a sound instruction does that not every implementation does alike.
+"""Scans a program instruction by instruction for what not every implementation does alike. No
+instruction stops the scan.
 
-Each function looks at instruction `n` just before it runs, with the scratchpads as they are then.
-`clock` (3,) counts the instructions of each module that are surely over when it is.
+Each `inspect_…` function looks at instruction `n` just before it runs, with the scratchpads as they
+are then. `clock` (3,) counts the instructions of each module that are surely over when it is.
+
+In `survey`, the program runs twice side by side: on zeroed scratchpads and on scratchpads full of
+noise. If the two store different values, the result depends on what was there before.
 """
 
 from __future__ import annotations
@@ -11,27 +15,41 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.functional.alu import shift_element
-from tilewright.targets.vta.functional.decode import DecodedLoops, Transfer, uop_of
-from tilewright.targets.vta.functional.gemm import trips
+from tilewright.targets.vta.functional.checks import MOST_FAULTS, check, first_hazard, work_of
+from tilewright.targets.vta.functional.decode import (
+    DecodedLoops,
+    Transfer,
+    loops_of,
+    transfer_of,
+    uop_of,
+)
+from tilewright.targets.vta.functional.faults import ALU_RAW_HAZARD, WORK_LIMIT_EXCEEDED
+from tilewright.targets.vta.functional.gemm_alu import shift_element, trips
+from tilewright.targets.vta.functional.kernel import execute_one
+from tilewright.targets.vta.functional.load_store import depth_of, footprint_of
 from tilewright.targets.vta.functional.scratchpads import Scratchpads
 from tilewright.targets.vta.functional.semantics import SemanticRules
-from tilewright.targets.vta.functional.transfer import depth_of, footprint_of
-from tilewright.targets.vta.isa import (
+from tilewright.targets.vta.instruction_format import (
     ACC,
+    ACC_8BIT,
+    ALU,
     ALU_SHR,
+    GEMM,
     INP,
+    LOAD,
     MODULE_COMPUTE,
     MODULE_LOAD,
     MODULE_STORE,
     OUT,
+    STORE,
     UOP,
     WGT,
     Layout,
+    get,
 )
-from tilewright.targets.vta.lint import classes as c
-from tilewright.targets.vta.lint.log import Log, note
-from tilewright.targets.vta.njit_args import helper
+from tilewright.targets.vta.lint import findings as c
+from tilewright.targets.vta.lint.findings import Log, note
+from tilewright.targets.vta.numba_decorators import helper, kernel
 from tilewright.targets.vta.spec import Machine
 
 HLS_GEMM_PIPELINE = 4
@@ -233,3 +251,71 @@ def _write_acc(seen: Accesses, d: int, clock: NDArray[np.int32]) -> bool:
     """Compute writes an accumulator: whether a STORE may still be reading it."""
     seen.acc_written[d] = clock[MODULE_COMPUTE]
     return bool(seen.acc_read[d] > clock[MODULE_STORE])
+
+
+@kernel
+def survey(
+    insns: NDArray[np.uint64], order: NDArray[np.int64], clocks: NDArray[np.int32],
+    dram: NDArray[np.uint8], noisy_dram: NDArray[np.uint8], base: int, m: Machine, lay: Layout,
+    rules: SemanticRules, pads: Scratchpads, noisy: Scratchpads, queues_of_flags: NDArray[np.int64],
+    seen: Accesses, log: Log,
+) -> None:  # fmt: skip
+    """Note what is wrong with each instruction, in the order they run. Changes both images.
+
+    `insns` (n, 2), `order` as they run, `clocks` (n, 3) of `clocks_of`; both images are (bytes,).
+    Instructions beyond the work limit are noted and skipped.
+    """
+    found = np.zeros((MOST_FAULTS + 1, 4), np.int64)
+    ignored = np.zeros(7, np.int64)
+    work, iteration = 0, HLS_GEMM_PIPELINE
+    for n in order:
+        lo, hi = insns[n, 0], insns[n, 1]
+        check(m, lay, rules, pads, lo, hi, base, dram.size, queues_of_flags, found)
+        for k in range(1, found[0, 0] + 1):
+            note(log, found[k, 0], n, found[k, 1], found[k, 2], found[k, 3])
+        cost = work_of(m, lay, rules, lo, hi, pads.inp_row, pads.acc_row)
+        if work + cost > rules.work_limit:
+            note(log, WORK_LIMIT_EXCEEDED, n, work + cost, rules.work_limit, 0)
+            continue
+        work += cost
+        hazard = first_hazard(lay, rules, pads, lo, hi)
+        if hazard >= 0:
+            note(log, ALU_RAW_HAZARD, n, hazard, 0, 0)
+        opcode, executed = get(lo, hi, 0, 3), False
+        if opcode == LOAD or opcode == STORE:
+            t = transfer_of(lo, hi)
+            if t.x_size and (opcode == STORE or (t.memory != OUT and t.memory <= ACC_8BIT)):
+                inspect_transfer(m, rules, pads, opcode == STORE, t, clocks[n], seen, n, log)
+        elif opcode == GEMM or opcode == ALU:
+            g = loops_of(lay, lo, hi)
+            active = inspect_trips(m, g, n, log)
+            if active and opcode == GEMM:
+                inspect_gemm(lay, rules, pads, g, iteration, clocks[n], seen, n, log)
+                iteration += g.iter_out * g.iter_in * (g.uop_end - g.uop_bgn) + HLS_GEMM_PIPELINE
+            elif active:
+                inspect_alu(lay, rules, pads, g, clocks[n], seen, n, log)
+                if g.alu_opcode == ALU_SHR and not g.use_imm:
+                    run_tensor_shift(m, lay, rules, pads, g, n, log)
+                    executed = True
+        if not executed:
+            execute_one(m, lay, rules, pads, lo, hi, dram, base, ignored)
+        execute_one(m, lay, rules, noisy, lo, hi, noisy_dram, base, ignored)
+        if opcode == STORE:
+            _compare_stored(m, lo, hi, dram, noisy_dram, base, n, log)
+
+
+@helper
+def _compare_stored(
+    m: Machine, lo: int, hi: int,
+    dram: NDArray[np.uint8], noisy_dram: NDArray[np.uint8], base: int, n: int, log: Log,
+) -> None:  # fmt: skip
+    t = transfer_of(lo, hi)
+    if t.x_size == 0:
+        return
+    foot = footprint_of(m, OUT, t)
+    for y in range(t.y_size):
+        first = foot.start - base + y * foot.pitch
+        for at in range(max(first, 0), min(first + t.x_size * foot.step, dram.size)):
+            if dram[at] != noisy_dram[at]:
+                note(log, c.READS_UNINITIALISED, n, base + at, 0, 0)
+                return

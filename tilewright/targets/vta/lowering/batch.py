@@ -14,19 +14,11 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.base import Ragged, Space
-from tilewright.targets.vta.isa import Layout, layout_of
+from tilewright.targets.vta.fused_patterns import patterns_of, pipeline_of
+from tilewright.targets.vta.instruction_format import Layout, layout_of
 from tilewright.targets.vta.lowering.bias_lifting import lift_of, lifted_epilogue, lifted_geometry
 from tilewright.targets.vta.lowering.canonical_configs import distinct, set_alike
-from tilewright.targets.vta.lowering.codes import (
-    EXTENDED,
-    POOL,
-    POOLED,
-    SUMMED,
-    TEMPLATE,
-    UNCHECKED,
-)
 from tilewright.targets.vta.lowering.extended import extended_space, lower_extended
-from tilewright.targets.vta.lowering.failures import OK, OUT_OF_SPACE
 from tilewright.targets.vta.lowering.fused_max_pool import lower_pooled
 from tilewright.targets.vta.lowering.fused_shortcut import lower_summed
 from tilewright.targets.vta.lowering.geometry import (
@@ -38,26 +30,30 @@ from tilewright.targets.vta.lowering.geometry import (
     epilogue_steps,
     geometry_of,
 )
+from tilewright.targets.vta.lowering.hidden_features import count_waits
+from tilewright.targets.vta.lowering.instruction_writer import ProgramState, new_states
+from tilewright.targets.vta.lowering.invalid_configs import OK, OUT_OF_SPACE
 from tilewright.targets.vta.lowering.max_pool import check_pool, lower_pool, pool_space
 from tilewright.targets.vta.lowering.ml2tuner_space import (
     EVERY_GROUP,
     lower_unchecked,
     unchecked_space,
 )
-from tilewright.targets.vta.lowering.program_state import ProgramState, new_states
-from tilewright.targets.vta.lowering.stall_features import count_waits
 from tilewright.targets.vta.lowering.template import lower_template, template_space
-from tilewright.targets.vta.njit_args import allocating_helper, as_record, kernel
-from tilewright.targets.vta.patterns.registry import patterns_of, pipeline_of
+from tilewright.targets.vta.numba_decorators import allocating_helper, as_record, kernel
 from tilewright.targets.vta.spec import Machine, VtaSpec
 from tilewright.targets.workload import Workload
 
 SpaceName = Literal["template", "extended", "unchecked"]
-_CODES: dict[SpaceName, int] = {"template": TEMPLATE, "extended": EXTENDED, "unchecked": UNCHECKED}
-_LOWERINGS: dict[int, Callable[..., int]] = {
-    TEMPLATE: lower_template, EXTENDED: lower_extended, UNCHECKED: lower_unchecked,
-    POOL: lower_pool, POOLED: lower_pooled, SUMMED: lower_summed,
-}  # fmt: skip
+_LOWERINGS: dict[str, Callable[..., int]] = {
+    "template": lower_template,
+    "extended": lower_extended,
+    "unchecked": lower_unchecked,
+    "max_pool": lower_pool,
+    "fused_max_pool": lower_pooled,
+    "fused_shortcut": lower_summed,
+}
+"""By the space, or by the pipeline that takes its place for max-pools and some fused patterns."""
 RowLowering = Callable[..., tuple[NDArray[np.uint64], NDArray[np.uint64]]]
 _CHUNK = 64  # configs a thread takes at a time
 SCRATCH = 1 << 15  # instructions: a longer program is written twice
@@ -131,14 +127,12 @@ class Lowering:
         return beside_geometry(self.workload, self.machine, self.geometry)
 
     @property
-    def code(self) -> int:
-        """The space, or what pools, pooled sums and shortcuts have in its place, as compiled code
-        knows it."""
+    def pipeline(self) -> str:
+        """The key in `_LOWERINGS`: the space, unless the workload has a pipeline of its own."""
         if self.workload.operator == "max_pool":
-            return POOL
-        pipeline = pipeline_of(self.workload)
-        own = None if pipeline is None else pipeline.code
-        return _CODES[self.kind] if own is None else own
+            return "max_pool"
+        pattern = pipeline_of(self.workload)
+        return self.kind if pattern is None else pattern.pipeline
 
     def program(
         self, values: NDArray[np.int64]
@@ -160,7 +154,7 @@ class Lowering:
     def distinct(self, values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Rows of knob *values*, (n, knobs), that stand for all: (rows,), and which of them stands
         for each, (n,), with the same failure, program and counts."""
-        if self.code != EXTENDED:
+        if self.pipeline != "extended":
             return np.arange(len(values)), np.arange(len(values))
         alike = values.copy()
         set_alike(*self.records, self.epilogue, alike)
@@ -191,10 +185,10 @@ class Lowering:
             Instructions (…, 2) and micro-ops (…,) of the rows that could be lowered, one program
             behind the other. Empty unless `keep`.
         """
-        code = self.code
+        pipeline = self.pipeline
         if options is None:
-            options = {TEMPLATE: (self.stock,), UNCHECKED: (EVERY_GROUP,)}.get(code, ())
-        return row_lowering(code)(
+            options = {"template": (self.stock,), "unchecked": (EVERY_GROUP,)}.get(pipeline, ())
+        return row_lowering(pipeline)(
             *self.records, self.epilogue, values, options, begin, end, codes, states, keep
         )
 
@@ -264,12 +258,12 @@ def _grow(kept: NDArray[np.uint64], size: int, new_size: int) -> NDArray[np.uint
 
 
 @cache
-def row_lowering(code: int) -> RowLowering:
-    """Return the compiled loop over rows for one entry of `codes`.
+def row_lowering(pipeline: str) -> RowLowering:
+    """Return the compiled loop over rows for one entry of `_LOWERINGS`.
 
     Each lowering has a loop of its own, so that a command compiles only those that it uses.
     """
-    lower = _LOWERINGS[code]
+    lower = _LOWERINGS[pipeline]
 
     def lower_rows(
         geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
@@ -304,6 +298,6 @@ def row_lowering(code: int) -> RowLowering:
     # numba names compiled symbols after this name and a counter of the process. If different
     # processes write two symbols of one name into the cache, and one process loads both, the second
     # one reads the constants of the first.
-    lower_rows.__qualname__ = f"lower_rows_{code}"
+    lower_rows.__qualname__ = f"lower_rows_{pipeline}"
     made: RowLowering = kernel(lower_rows)
     return made

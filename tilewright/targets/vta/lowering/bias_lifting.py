@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.epilogue import NEAR_BIAS, RESIDUALS, EpilogueOp, usual
-from tilewright.targets.vta.isa import ALU_MAX, ALU_MIN
+from tilewright.targets.vta.instruction_format import ALU_MAX, ALU_MIN
 from tilewright.targets.vta.lowering.geometry import ADDITIONS, IDENTITY_BITS, Geometry
 from tilewright.targets.vta.spec import Machine
 from tilewright.targets.workload import Workload

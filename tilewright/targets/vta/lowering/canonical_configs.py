@@ -12,13 +12,18 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.isa import Layout
+from tilewright.targets.vta.instruction_format import Layout
 from tilewright.targets.vta.lowering.geometry import Geometry
-from tilewright.targets.vta.lowering.plan import CHANNELS_OUTER, RESIDENT, LoweringPlan, plan_of
+from tilewright.targets.vta.lowering.output_tiles import tile_at
 from tilewright.targets.vta.lowering.reduction_steps import cycles_later
-from tilewright.targets.vta.lowering.tile_codegen import epilogue_piece, last_part
-from tilewright.targets.vta.lowering.tiles import tile_at
-from tilewright.targets.vta.njit_args import kernel, stage, unowned
+from tilewright.targets.vta.lowering.tile_and_buffer_plan import (
+    CHANNELS_OUTER,
+    RESIDENT,
+    LoweringPlan,
+    plan_of,
+)
+from tilewright.targets.vta.lowering.tile_instructions import epilogue_piece, last_part
+from tilewright.targets.vta.numba_decorators import kernel, stage, unowned
 from tilewright.targets.vta.spec import Machine
 
 ORDER, INP_SLOTS, WGT_SLOTS, HEAD, RAMP, TAIL = 4, 5, 6, 8, 9, 10
@@ -69,7 +74,8 @@ def set_alike(
 
 @stage
 def in_one_part(plan: LoweringPlan) -> bool:
-    """Whether each step's weights come in one part whatever `ramp` says; see `steps.run_step`."""
+    """Whether each step's weights come in one part whatever `ramp` says; see
+    `reduction_steps.run_step`."""
     if not plan.loops.unrolled:
         return plan.geo.column == 0  # there the loops depend on it
     if plan.slots.compute_bound or plan.geo.column != 0:

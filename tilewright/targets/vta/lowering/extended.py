@@ -17,20 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.base import Knob, Space
-from tilewright.targets.vta.isa import ACC, LOAD, UOP, Layout, pack_uop
+from tilewright.targets.vta.instruction_format import ACC, LOAD, UOP, Layout, pack_uop
 from tilewright.targets.vta.lowering import instruction_writer
-from tilewright.targets.vta.lowering.failures import OK, UOP_CAPACITY
 from tilewright.targets.vta.lowering.fused_avg_pool import average_uops, end_averaged, write_average
 from tilewright.targets.vta.lowering.geometry import Geometry
-from tilewright.targets.vta.lowering.plan import (
-    CHANNELS_OUTER,
-    PIXELS_OUTER,
-    RESIDENT,
-    LoweringPlan,
-    plan_of,
-    slots_failure,
+from tilewright.targets.vta.lowering.instruction_writer import ProgramState
+from tilewright.targets.vta.lowering.invalid_configs import OK, UOP_CAPACITY
+from tilewright.targets.vta.lowering.output_tiles import (
+    FULL,
+    GemmProgram,
+    begin_tile,
+    end_tile,
+    tile_at,
 )
-from tilewright.targets.vta.lowering.program_state import ProgramState
 from tilewright.targets.vta.lowering.reduction_steps import (
     MAX_KERNELS,
     Cursor,
@@ -39,12 +38,19 @@ from tilewright.targets.vta.lowering.reduction_steps import (
     with_uops,
 )
 from tilewright.targets.vta.lowering.residual import add_residual
-from tilewright.targets.vta.lowering.tile_codegen import finish
-from tilewright.targets.vta.lowering.tiles import FULL, GemmProgram, begin_tile, end_tile, tile_at
-from tilewright.targets.vta.njit_args import allocating_helper, helper, stage, unowned
+from tilewright.targets.vta.lowering.tile_and_buffer_plan import (
+    CHANNELS_OUTER,
+    PIXELS_OUTER,
+    RESIDENT,
+    LoweringPlan,
+    plan_of,
+    slots_failure,
+)
+from tilewright.targets.vta.lowering.tile_instructions import finish
+from tilewright.targets.vta.numba_decorators import allocating_helper, helper, stage, unowned
 from tilewright.targets.vta.spec import Machine
 
-KNOBS = (
+EXTENDED_KNOBS = (
     "tile_h", "tile_w", "tile_co", "tile_ci", "order", "inp_slots", "wgt_slots", "acc_slots",
     "head", "ramp", "tail",
 )  # fmt: skip
@@ -78,9 +84,9 @@ def extended_space(geo: Geometry) -> Space:
     }  # fmt: skip
     if geo.average_taps:
         values |= {"tile_h": (geo.oh,), "tile_w": (geo.ow,), "head": (1,), "tail": (1,)}
-    names = ("tile_b", *KNOBS[1:]) if geo.column else KNOBS
+    names = ("tile_b", *EXTENDED_KNOBS[1:]) if geo.column else EXTENDED_KNOBS
     return Space(
-        "extended", tuple(Knob(n, values[k]) for n, k in zip(names, KNOBS, strict=True))
+        "extended", tuple(Knob(n, values[k]) for n, k in zip(names, EXTENDED_KNOBS, strict=True))
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 A channel block of an image then stores one element. A tile holds all results of its blocks, and
 behind them two accumulators a block. Taps of an average differ by one at most
-(`targets.integer_average`). Results with the larger tap are summed in the first of these, the
+(`targets.integer_reference`). Results with the larger tap are summed in the first of these, the
 others in the second. That plus the first, times the smaller tap, is added to the first. The ALU has
 no multiplication, so a bit of the tap is a shift and an addition.
 """
@@ -10,10 +10,16 @@ no multiplication, so a bit of the tap is a shift and an addition.
 from __future__ import annotations
 
 from tilewright.core.errors import WorkloadError
-from tilewright.targets.vta.isa import ALU_ADD, ALU_SHR, OUT, PUSH_NEXT, STORE, pack_uop
+from tilewright.targets.vta.instruction_format import (
+    ALU_ADD,
+    ALU_SHR,
+    OUT,
+    PUSH_NEXT,
+    STORE,
+    pack_uop,
+)
 from tilewright.targets.vta.lowering import instruction_writer
-from tilewright.targets.vta.lowering.plan import LoweringPlan
-from tilewright.targets.vta.lowering.tiles import (
+from tilewright.targets.vta.lowering.output_tiles import (
     FULL,
     GemmProgram,
     GemmTile,
@@ -22,7 +28,8 @@ from tilewright.targets.vta.lowering.tiles import (
     load_bias,
     stored_blocks,
 )
-from tilewright.targets.vta.njit_args import stage
+from tilewright.targets.vta.lowering.tile_and_buffer_plan import LoweringPlan
+from tilewright.targets.vta.numba_decorators import stage
 from tilewright.targets.workload import Workload
 
 _C, _S = 1, 2
@@ -82,7 +89,7 @@ def _to_first(plan: LoweringPlan) -> int:
 
 @stage
 def _has_larger_tap(plan: LoweringPlan, pixel: int) -> bool:
-    """See `targets.integer_average.average_weights`."""
+    """See `targets.integer_reference.average_weights`."""
     pixels, total = plan.geo.oh * plan.geo.ow, plan.geo.average_taps
     return (pixel + 1) * total // pixels - pixel * total // pixels > total // pixels
 

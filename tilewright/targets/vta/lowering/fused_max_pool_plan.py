@@ -1,7 +1,7 @@
 """Plans what a schedule of a convolution whose sums are pooled fixes before its first instruction.
 
 A tile is one of the pool's output. Its accumulators hold all sums that its windows read, as those
-of a max-pool hold pixels (`pool_plan`), and sums in the pool's padding.
+of a max-pool hold pixels (`max_pool_plan`), and sums in the pool's padding.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.isa import Layout
-from tilewright.targets.vta.lowering.geometry import Geometry
+from tilewright.targets.vta.instruction_format import Layout
+from tilewright.targets.vta.lowering.geometry import Geometry, window
 from tilewright.targets.vta.lowering.max_pool_codegen import PoolTile, Sides
 from tilewright.targets.vta.lowering.max_pool_plan import (
     PoolPlan,
@@ -22,7 +22,9 @@ from tilewright.targets.vta.lowering.max_pool_plan import (
     length,
 )
 from tilewright.targets.vta.lowering.max_pool_plan import PoolTiling as PoolTiling
-from tilewright.targets.vta.lowering.plan import (
+from tilewright.targets.vta.lowering.output_tiles import GemmTile as SumsTile
+from tilewright.targets.vta.lowering.output_tiles import place_at
+from tilewright.targets.vta.lowering.tile_and_buffer_plan import (
     CHANNELS_OUTER,
     RESIDENT,
     GemmTiling,
@@ -31,10 +33,7 @@ from tilewright.targets.vta.lowering.plan import (
     operations_of,
     slots_of,
 )
-from tilewright.targets.vta.lowering.template_tiling import window
-from tilewright.targets.vta.lowering.tiles import GemmTile as SumsTile
-from tilewright.targets.vta.lowering.tiles import place_at
-from tilewright.targets.vta.njit_args import helper, stage, view_stage
+from tilewright.targets.vta.numba_decorators import helper, stage, view_stage
 from tilewright.targets.vta.spec import Machine
 
 COPY_CYCLES = 5

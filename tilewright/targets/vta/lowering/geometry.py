@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.epilogue import RESIDUALS, EpilogueOp, weight_and_shift
-from tilewright.targets.integer_average import total_taps
+from tilewright.targets.integer_reference import total_taps
 from tilewright.targets.patterns.max_pool import Pool
-from tilewright.targets.steps.registry import STEP_KINDS
-from tilewright.targets.vta.isa import ALU_ADD, ALU_MAX, ALU_MIN, ALU_SHR
+from tilewright.targets.steps import STEP_KINDS
+from tilewright.targets.vta.instruction_format import ALU_ADD, ALU_MAX, ALU_MIN, ALU_SHR
+from tilewright.targets.vta.numba_decorators import helper
 from tilewright.targets.vta.spec import Machine
 from tilewright.targets.workload import Workload
 
@@ -147,6 +148,12 @@ class Geometry(NamedTuple):
     def output(self) -> tuple[int, int]:
         """Rows and columns of the output."""
         return (1, 1) if self.average_taps else (self.oh, self.ow)
+
+
+@helper
+def window(tile: int, stride: int, kernel: int, dilation: int) -> int:
+    """Input rows (columns) that `tile` output rows (columns) read."""
+    return (tile - 1) * stride + (kernel - 1) * dilation + 1
 
 
 def merged_groups(workload: Workload, machine: Machine) -> int:

@@ -1,4 +1,5 @@
-"""Writes an instruction stream: dependency tokens, DMA regions, micro-op kernels.
+"""Writes an instruction stream: dependency tokens, DMA regions, micro-op kernels. It also keeps the
+record that counts what is written.
 
 A program is written into two places. `state` is the record that counts it; `out` (instructions, 2)
 takes the words of instructions, of which those beyond its end are only counted. The rules by which
@@ -9,11 +10,13 @@ byte.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.isa import (
+from tilewright.targets.vta.instruction_format import (
     ACC,
     ALU,
     FINISH,
@@ -32,9 +35,72 @@ from tilewright.targets.vta.isa import (
     pack_gemm,
     pack_memory,
 )
-from tilewright.targets.vta.lowering.failures import FIELD, OK, OUT_OF_SPACE
-from tilewright.targets.vta.lowering.program_state import ProgramState
-from tilewright.targets.vta.njit_args import helper, set_zero
+from tilewright.targets.vta.lowering.invalid_configs import FIELD, OK, OUT_OF_SPACE
+from tilewright.targets.vta.numba_decorators import helper, set_zero
+
+
+class ProgramState:
+    """The fields of a record of int64, which compiled code reads and writes at its address."""
+
+    # What the next instruction depends on.
+    pops: int  # pop flags waiting for load, compute, store: two bits each, pop_prev the lower
+    carrier: int  # module whose last instruction may take a push; -1 none
+    pushed: int  # push flags of the last instruction
+    problem: int  # failure code of something that could not be encoded
+
+    # What is written.
+    instructions: int
+    uops: int
+    inp_loads: int  # instructions by kind
+    wgt_loads: int
+    acc_loads: int
+    uop_loads: int
+    stores: int
+    gemms: int
+    alus: int
+    nops: int
+    tokens: int  # dependency flags set by a push
+    inp_bytes: int  # transferred, padding not counted
+    wgt_bytes: int
+    acc_bytes: int
+    uop_bytes: int
+    out_bytes: int
+    inp_rows: int  # DMA rows
+    out_rows: int
+    padded: int  # zero elements written by input loads
+    gemm_iterations: int  # without reset
+    alu_iterations: int
+    reset_iterations: int
+
+    # What a lowering knows of its tiles.
+    tiles: int  # output tiles
+    steps: int  # reduction steps of all of them
+    inp_used: int  # elements of each scratchpad that the program occupies
+    wgt_used: int
+    acc_used: int
+
+    # What the program waits for, see `hidden_features`.
+    first_loaded: int  # bytes
+    exposed_loads: int
+    exposed_stores: int
+    last_stored: int
+    last_iterations: int
+
+
+FIELDS = tuple(ProgramState.__annotations__)
+_RECORD = np.dtype((np.record, [(name, np.int64) for name in FIELDS]))
+
+
+def new_states(programs: int) -> NDArray[np.void]:
+    """Records of programs not begun, shape (programs,), with the fields of `ProgramState`."""
+    return np.zeros(programs, _RECORD)
+
+
+def columns(states: NDArray[np.void], names: Sequence[str]) -> NDArray[np.int64]:
+    """Some fields of records (programs,), by their names: (programs, names)."""
+    numbers = states.view(np.int64).reshape(len(states), len(FIELDS))
+    return numbers[:, [FIELDS.index(name) for name in names]]
+
 
 # Compiled without reference counts, whichever kernel compiles it first: what writes one instruction
 # allocates nothing, and counting its arrays would take most of its time.

@@ -13,11 +13,20 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.base import Knob, Space
-from tilewright.targets.vta.isa import LOAD, PUSH_NEXT, PUSH_PREV, UOP, WGT, Layout, pack_uop
+from tilewright.targets.vta.instruction_format import (
+    LOAD,
+    PUSH_NEXT,
+    PUSH_PREV,
+    UOP,
+    WGT,
+    Layout,
+    pack_uop,
+)
 from tilewright.targets.vta.lowering import instruction_writer
 from tilewright.targets.vta.lowering.extended import balanced
-from tilewright.targets.vta.lowering.failures import OK
-from tilewright.targets.vta.lowering.geometry import Geometry
+from tilewright.targets.vta.lowering.geometry import Geometry, window
+from tilewright.targets.vta.lowering.instruction_writer import ProgramState
+from tilewright.targets.vta.lowering.invalid_configs import OK
 from tilewright.targets.vta.lowering.max_pool_codegen import (
     MAX_RUNS,
     UOPS,
@@ -37,14 +46,12 @@ from tilewright.targets.vta.lowering.max_pool_plan import (
     pool_failure,
     pool_plan_of,
 )
-from tilewright.targets.vta.lowering.program_state import ProgramState
-from tilewright.targets.vta.lowering.template_tiling import window
-from tilewright.targets.vta.lowering.tile_codegen import LOAD_LATENCY, finish, load_window
-from tilewright.targets.vta.njit_args import allocating_helper, helper, stage, unowned
+from tilewright.targets.vta.lowering.tile_instructions import LOAD_LATENCY, finish, load_window
+from tilewright.targets.vta.numba_decorators import allocating_helper, helper, stage, unowned
 from tilewright.targets.vta.spec import Machine
 from tilewright.targets.workload import Workload
 
-KNOBS = ("tile_h", "tile_w", "tile_c", "inp_slots", "acc_slots", "head", "tail")
+POOL_KNOBS = ("tile_h", "tile_w", "tile_c", "inp_slots", "acc_slots", "head", "tail")
 
 _IN_PLACE = {"shr", "shl", "min", "max", "offset"}
 _L, _C, _S = 0, 1, 2
@@ -61,7 +68,7 @@ def pool_space(geo: Geometry, name: str) -> Space:
         balanced(geo.oh), balanced(geo.ow, 4), balanced(geo.groups), (1, 2, 3), (1, 2),
         (1, 2, 4), (1, 2, 4),
     )  # fmt: skip
-    return Space(name, tuple(Knob(n, v) for n, v in zip(KNOBS, values, strict=True)))
+    return Space(name, tuple(Knob(n, v) for n, v in zip(POOL_KNOBS, values, strict=True)))
 
 
 def check_pool(workload: Workload) -> None:

@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.isa import ALU_ADD, ALU_MAX, OUT, STORE, Layout, pack_uop
+from tilewright.targets.vta.instruction_format import ALU_ADD, ALU_MAX, OUT, STORE, Layout, pack_uop
 from tilewright.targets.vta.lowering import instruction_writer
-from tilewright.targets.vta.lowering.failures import UOP_CAPACITY
+from tilewright.targets.vta.lowering.instruction_writer import ProgramState
+from tilewright.targets.vta.lowering.invalid_configs import UOP_CAPACITY
 from tilewright.targets.vta.lowering.max_pool_plan import (
     AHEAD,
     COUNT,
@@ -27,8 +28,7 @@ from tilewright.targets.vta.lowering.max_pool_plan import (
     maxima_of,
     numbers,
 )
-from tilewright.targets.vta.lowering.program_state import ProgramState
-from tilewright.targets.vta.njit_args import helper, stage
+from tilewright.targets.vta.numba_decorators import helper, stage
 
 MAX_RUNS = 512
 

@@ -14,11 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.isa import Layout
-from tilewright.targets.vta.lowering.failures import ALLOC_ACC, ALLOC_INP, OK
-from tilewright.targets.vta.lowering.geometry import Geometry
-from tilewright.targets.vta.lowering.template_tiling import window
-from tilewright.targets.vta.njit_args import allocating_helper, helper, stage, view_stage
+from tilewright.targets.vta.instruction_format import Layout
+from tilewright.targets.vta.lowering.geometry import Geometry, window
+from tilewright.targets.vta.lowering.invalid_configs import ALLOC_ACC, ALLOC_INP, OK
+from tilewright.targets.vta.numba_decorators import allocating_helper, helper, stage, view_stage
 from tilewright.targets.vta.spec import Machine
 
 # The columns of a step of `maxima_of`: number j of a phase takes the maximum of itself and number

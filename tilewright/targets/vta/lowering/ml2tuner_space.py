@@ -16,16 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.base import Knob, Space
-from tilewright.targets.vta.isa import INP, LOAD, OUT, STORE, UOP, WGT, Layout, pack_uop
+from tilewright.targets.vta.instruction_format import (
+    INP,
+    LOAD,
+    OUT,
+    STORE,
+    UOP,
+    WGT,
+    Layout,
+    pack_uop,
+)
 from tilewright.targets.vta.lowering import instruction_writer
-from tilewright.targets.vta.lowering.failures import OK, OUT_OF_SPACE
-from tilewright.targets.vta.lowering.geometry import Geometry
-from tilewright.targets.vta.lowering.program_state import ProgramState
-from tilewright.targets.vta.lowering.template_tiling import window
-from tilewright.targets.vta.njit_args import allocating_helper, helper, kernel
+from tilewright.targets.vta.lowering.geometry import Geometry, window
+from tilewright.targets.vta.lowering.instruction_writer import ProgramState
+from tilewright.targets.vta.lowering.invalid_configs import OK, OUT_OF_SPACE
+from tilewright.targets.vta.numba_decorators import allocating_helper, helper, kernel
 from tilewright.targets.vta.spec import Machine
-
-KNOBS = ("nthread", "tile_h", "tile_w")
 
 EVERY_GROUP = 1 << 40
 

@@ -11,10 +11,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.isa import LOAD, PUSH_PREV, WGT
+from tilewright.targets.vta.instruction_format import LOAD, PUSH_PREV, WGT
 from tilewright.targets.vta.lowering import instruction_writer
-from tilewright.targets.vta.lowering.plan import LoweringPlan, extra_iterations, micro_ops_of_block
-from tilewright.targets.vta.lowering.tile_codegen import (
+from tilewright.targets.vta.lowering.output_tiles import FULL, GemmProgram, GemmTile
+from tilewright.targets.vta.lowering.tile_and_buffer_plan import (
+    LoweringPlan,
+    extra_iterations,
+    micro_ops_of_block,
+)
+from tilewright.targets.vta.lowering.tile_instructions import (
     COMPUTE_LATENCY,
     KEY,
     LOAD_LATENCY,
@@ -27,8 +32,7 @@ from tilewright.targets.vta.lowering.tile_codegen import (
     stream_part,
     write_kernel,
 )
-from tilewright.targets.vta.lowering.tiles import FULL, GemmProgram, GemmTile
-from tilewright.targets.vta.njit_args import stage
+from tilewright.targets.vta.numba_decorators import stage
 
 MAX_KERNELS = 512
 
@@ -36,7 +40,8 @@ _L, _C = 0, 1
 
 
 class Rings(NamedTuple):
-    """The slots of inputs and weights (columns: see `pieces`), and the micro-op kernels."""
+    """The slots of inputs and weights (columns: see `tile_instructions`), and the micro-op
+    kernels."""
 
     inp: NDArray[np.int64]
     wgt: NDArray[np.int64]

@@ -8,25 +8,25 @@ is added.
 
 from __future__ import annotations
 
-from tilewright.targets.vta.isa import ALU_SHR, INP, LOAD, WGT, pack_uop
+from tilewright.targets.vta.instruction_format import ALU_SHR, INP, LOAD, WGT, pack_uop
 from tilewright.targets.vta.lowering import instruction_writer
 from tilewright.targets.vta.lowering.geometry import EPILOGUE_IMMEDIATE
-from tilewright.targets.vta.lowering.plan import LoweringPlan
-from tilewright.targets.vta.lowering.reduction_steps import (
-    Cursor,
-    Rings,
-    wait_for_reader,
-    with_uops,
-)
-from tilewright.targets.vta.lowering.tile_codegen import alu, one_uop
-from tilewright.targets.vta.lowering.tiles import (
+from tilewright.targets.vta.lowering.output_tiles import (
     FULL,
     GemmProgram,
     GemmTile,
     TilePiece,
     stored_blocks,
 )
-from tilewright.targets.vta.njit_args import stage
+from tilewright.targets.vta.lowering.reduction_steps import (
+    Cursor,
+    Rings,
+    wait_for_reader,
+    with_uops,
+)
+from tilewright.targets.vta.lowering.tile_and_buffer_plan import LoweringPlan
+from tilewright.targets.vta.lowering.tile_instructions import alu, one_uop
+from tilewright.targets.vta.numba_decorators import stage
 
 _L, _C = 0, 1
 

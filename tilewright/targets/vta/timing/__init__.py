@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilewright.targets.vta.isa import MODULE_NAMES
+from tilewright.targets.vta.instruction_format import MODULE_NAMES
 from tilewright.targets.vta.program import words_of
 from tilewright.targets.vta.spec import VtaSpec
-from tilewright.targets.vta.timing.batch import BatchCycles, simulate_batch
 from tilewright.targets.vta.timing.errors import (
+    WORK_LIMIT,
     CycleError,
     CycleLimitExceeded,
     Deadlock,
@@ -22,10 +22,13 @@ from tilewright.targets.vta.timing.errors import (
     TooManyCycles,
     UndecodableStream,
 )
-from tilewright.targets.vta.timing.outcome import ACTIVITIES
-from tilewright.targets.vta.timing.report import CycleReport, simulate_program
-from tilewright.targets.vta.timing.simulator import simulator_of
-from tilewright.targets.vta.timing.work_limit import WORK_LIMIT
+from tilewright.targets.vta.timing.simulate import (
+    BatchCycles,
+    CycleReport,
+    simulate_batch,
+    simulate_program,
+)
+from tilewright.targets.vta.timing.simulator import ACTIVITIES, simulator_of
 
 __all__ = [
     "ACTIVITIES", "WORK_LIMIT", "BatchCycles", "CycleError", "CycleLimitExceeded", "CycleReport",

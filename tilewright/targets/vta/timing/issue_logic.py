@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numba as nb
 
-from tilewright.targets.vta.isa import (
+from tilewright.targets.vta.instruction_format import (
     ALU,
     FINISH,
     GEMM,
@@ -24,20 +24,25 @@ from tilewright.targets.vta.isa import (
     UOP,
     get,
 )
-from tilewright.targets.vta.njit_args import rarely, stage
-from tilewright.targets.vta.timing.latencies import (
+from tilewright.targets.vta.numba_decorators import rarely, stage
+from tilewright.targets.vta.timing.load_cycles import (
+    ACC_CLIENT,
+    INP_CLIENT,
+    NEVER,
+    UOP_CLIENT,
+    WGT_CLIENT,
+)
+from tilewright.targets.vta.timing.simulator import FINISHED_AT, WR_BEATS, WR_BURSTS, Simulator
+from tilewright.targets.vta.timing.store_and_gemm_cycles import loop_iterations
+from tilewright.targets.vta.timing.transfer_table import (
     STORE_KEY,
     beats_in,
     bursts_in,
-    loop_iterations,
     overflows,
     place_of,
     row_of,
     time_store,
 )
-from tilewright.targets.vta.timing.outcome import FINISHED_AT, WR_BEATS, WR_BURSTS
-from tilewright.targets.vta.timing.port import ACC_CLIENT, INP_CLIENT, NEVER, UOP_CLIENT, WGT_CLIENT
-from tilewright.targets.vta.timing.simulator import Simulator
 from tilewright.targets.vta.timing.units import (
     ASKS,
     Head,

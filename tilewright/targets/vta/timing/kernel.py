@@ -3,6 +3,8 @@
 Time advances from event to event, in cycles from launch. Events are the end of an instruction, a
 head that becomes visible, and a batch of instructions that has arrived or is due. `units` has what
 a module does at an end, `issue_logic` at a start, `port_arbitration` whom the read port serves.
+
+FINISH counts only if the fetch unit met nothing undecodable before.
 """
 
 from __future__ import annotations
@@ -11,17 +13,26 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.njit_args import helper, rarely, stage
-from tilewright.targets.vta.timing.fetch import (
+from tilewright.targets.vta.instruction_format import (
+    MODULE_COMPUTE,
+    MODULE_LOAD,
+    MODULE_STORE,
+    POP_NEXT,
+    POP_PREV,
+)
+from tilewright.targets.vta.numba_decorators import helper, rarely, stage
+from tilewright.targets.vta.timing.instruction_fetch import (
     ARRIVED,
     DISPATCHED,
     QUEUE_FIELDS,
+    UNDECODABLE_AT,
     Fetching,
     arrive,
     batch_size,
     dispatch,
     first_batch,
 )
+from tilewright.targets.vta.timing.instruction_fetch import UNDECODABLE as FETCH_UNDECODABLE
 from tilewright.targets.vta.timing.issue_logic import (
     IssueProgress,
     count_written,
@@ -29,8 +40,7 @@ from tilewright.targets.vta.timing.issue_logic import (
     start_load,
     start_store,
 )
-from tilewright.targets.vta.timing.outcome import HEAD, OVERTAKEN
-from tilewright.targets.vta.timing.port import (
+from tilewright.targets.vta.timing.load_cycles import (
     ACC_CLIENT,
     AHEAD,
     BURST_FIELDS,
@@ -53,7 +63,20 @@ from tilewright.targets.vta.timing.port_arbitration import (
     overtaken,
     stay,
 )
-from tilewright.targets.vta.timing.simulator import TABLE_FIELDS, Simulator
+from tilewright.targets.vta.timing.simulator import (
+    CODE,
+    CULPRIT,
+    DEADLOCK,
+    DONE,
+    ENDLESS,
+    HEAD,
+    MISSING,
+    MISSING_FINISH,
+    OVERTAKEN,
+    TABLE_FIELDS,
+    UNDECODABLE,
+    Simulator,
+)
 from tilewright.targets.vta.timing.units import (
     ASKS,
     TimedRun,
@@ -66,9 +89,9 @@ from tilewright.targets.vta.timing.units import (
     high,
     idle,
     low,
+    spend,
     until,
 )
-from tilewright.targets.vta.timing.verdict import account_rest, failure, finished
 
 
 @helper
@@ -224,3 +247,63 @@ def next_request(
         )
     unit = load if load.event == ASKS else compute
     return PortRequest(unit.client, unit.insn, low(run, unit.insn), high(run, unit.insn))
+
+
+@stage
+def finished(run: TimedRun, total: int) -> bool:
+    """Whether FINISH was executed, and the fetch unit did not stop before."""
+    return total >= 0 and run.sim.fetch[UNDECODABLE_AT] >= total
+
+
+@stage
+def account_rest(run: TimedRun, load: TimingUnit, store: TimingUnit, total: int) -> None:
+    """The cycles between the last instructions of the other modules and FINISH."""
+    if run.breakdown.shape[0] > 0:
+        spend(run.breakdown, MODULE_LOAD, DONE, load.accounted, total, total)
+        spend(run.breakdown, MODULE_STORE, DONE, store.accounted, total, total)
+
+
+@stage
+def failure(
+    run: TimedRun, load: TimingUnit, compute: TimingUnit, store: TimingUnit, l2g: UnitTokens,
+    s2g: UnitTokens, progress: IssueProgress,
+) -> int:  # fmt: skip
+    """The code of a program that never finishes."""
+    outcome, stopped_at = run.sim.outcome, run.sim.fetch[FETCH_UNDECODABLE]
+    if stopped_at >= 0:
+        outcome[CODE], outcome[CULPRIT] = UNDECODABLE, stopped_at
+    elif progress.endless >= 0:
+        outcome[CODE], outcome[CULPRIT] = ENDLESS, progress.endless
+    elif load.head + compute.head + store.head == run.insns.shape[0]:
+        outcome[CODE] = MISSING_FINISH
+    else:
+        outcome[CODE] = DEADLOCK
+        report_heads(run, load, compute, store, l2g, s2g)
+    return outcome[CODE]
+
+
+@stage
+def report_heads(
+    run: TimedRun,
+    load: TimingUnit,
+    compute: TimingUnit,
+    store: TimingUnit,
+    l2g: UnitTokens,
+    s2g: UnitTokens,
+) -> None:
+    """The instructions a deadlock holds up, and the tokens they miss: one bit a queue."""
+    outcome, queues, tails = run.sim.outcome, run.sim.queues, run.sim.tails
+    mask = queues.shape[1] - 1
+    if load.head < tails[MODULE_LOAD]:
+        outcome[HEAD] = queues[MODULE_LOAD, load.head & mask, 0]
+        outcome[MISSING] = 2
+    if compute.head < tails[MODULE_COMPUTE]:
+        insn = queues[MODULE_COMPUTE, compute.head & mask, 0]
+        outcome[HEAD + 1] = insn
+        if run.insns[insn, 0] & nb.uint64(POP_PREV) and l2g.held == 0:
+            outcome[MISSING + 1] += 1
+        if run.insns[insn, 0] & nb.uint64(POP_NEXT) and s2g.held == 0:
+            outcome[MISSING + 1] += 8
+    if store.head < tails[MODULE_STORE]:
+        outcome[HEAD + 2] = queues[MODULE_STORE, store.head & mask, 0]
+        outcome[MISSING + 2] = 4

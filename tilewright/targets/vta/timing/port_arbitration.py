@@ -2,8 +2,8 @@
 
 A load that has the port for itself ends after a time that depends on its shape alone and is looked
 up. When a second client turns up meanwhile, its end is taken back, and its commands are replayed up
-to now. Then the port is simulated burst by burst (`port.advance`, it is *live*) until it is quiet
-again.
+to now. Then the port is simulated burst by burst (`load_cycles.advance`, it is *live*) until it is
+quiet again.
 """
 
 from __future__ import annotations
@@ -12,28 +12,8 @@ from typing import NamedTuple
 
 import numba as nb
 
-from tilewright.targets.vta.njit_args import rarely, stage
-from tilewright.targets.vta.timing.latencies import (
-    add,
-    beats_in,
-    bursts_in,
-    overflows,
-    packed,
-    place_of,
-    replay,
-    row_of,
-    time_fetch,
-    time_load,
-)
-from tilewright.targets.vta.timing.outcome import (
-    AHEAD_LOADS,
-    CODE,
-    CULPRIT,
-    OVERTAKEN,
-    RD_BEATS,
-    RD_BURSTS,
-)
-from tilewright.targets.vta.timing.port import (
+from tilewright.targets.vta.numba_decorators import rarely, stage
+from tilewright.targets.vta.timing.load_cycles import (
     AHEAD,
     END,
     ENDED,
@@ -45,7 +25,27 @@ from tilewright.targets.vta.timing.port import (
     UNCLEAR,
     add_fetch,
 )
-from tilewright.targets.vta.timing.simulator import Simulator
+from tilewright.targets.vta.timing.simulator import (
+    AHEAD_LOADS,
+    CODE,
+    CULPRIT,
+    OVERTAKEN,
+    RD_BEATS,
+    RD_BURSTS,
+    Simulator,
+)
+from tilewright.targets.vta.timing.transfer_table import (
+    add,
+    beats_in,
+    bursts_in,
+    overflows,
+    packed,
+    place_of,
+    replay,
+    row_of,
+    time_fetch,
+    time_load,
+)
 
 NOBODY = -1
 

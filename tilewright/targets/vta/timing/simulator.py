@@ -1,4 +1,8 @@
-"""Prepares the simulator of a specification: its numbers and the memory one simulation works in."""
+"""Prepares the simulator of a specification: the machine's numbers, the memory that one simulation
+works in, and the codes, counters and columns in which it leaves its results.
+
+numba compiles the constants into the kernels.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import SpecError
-from tilewright.targets.vta.isa import Layout, layout_of
+from tilewright.targets.vta.instruction_format import QUEUE_NAMES, Layout, layout_of
 from tilewright.targets.vta.spec import Machine, VtaSpec
-from tilewright.targets.vta.timing.fetch import FETCH_FIELDS
-from tilewright.targets.vta.timing.outcome import OUTCOME_FIELDS
-from tilewright.targets.vta.timing.port import CLIENT_FIELDS, CLIENTS, PORT_FIELDS, Bus
+from tilewright.targets.vta.timing.instruction_fetch import FETCH_FIELDS
+from tilewright.targets.vta.timing.load_cycles import CLIENT_FIELDS, CLIENTS, PORT_FIELDS, Bus
+
+# Results other than a number of cycles
+MISSING_FINISH, DEADLOCK, UNDECODABLE, ENDLESS, OVERTAKEN = -1, -2, -3, -4, -5
+
+# `Simulator.outcome`
+CODE, CULPRIT = 0, 1  # the negative result and the instruction to look at
+HEAD, MISSING = 2, 5  # of a deadlock, by module: the instruction at the head, its missing tokens
+RD_BEATS, RD_BURSTS, WR_BEATS, WR_BURSTS = 8, 9, 10, 11
+FINISHED_AT = 12  # the instruction that was the first FINISH
+AHEAD_LOADS = 13  # loads that ended before their data arrived
+OUTCOME_FIELDS = 16
+
+# Columns of `times`: the first cycle in which its module sees the instruction, in which it
+# executes, and in which it no longer does
+VISIBLE, START, STOP = 0, 1, 2
+TIMES_COLUMNS = 3
+
+ACTIVITIES = (
+    "executing",  # GEMM, ALU, STORE, no-ops
+    "transferring",  # a load's data beats
+    "memory",  # the rest of a load: latency, other clients, padding
+    "instruction",  # waiting for the fetch unit
+    *QUEUE_NAMES,  # waiting for a token
+    "deciding",  # the idle cycle in which an instruction is taken
+    "done",  # after the last instruction
+)
+"""What a unit can do in a cycle: the columns of a breakdown."""
+
+EXECUTING, TRANSFERRING, WAITING_MEMORY, WAITING_INSTRUCTION, WAITING_TOKEN = 0, 1, 2, 3, 4
+DECIDING, DONE = 8, 9
+BREAKDOWN_COLUMNS = 10
+
 
 # Lengths of transfers; one row, half a line of the cache: two key words, cycles, traffic as packed
-# by `lengths.packed`
+# by `transfer_table.packed`
 LOG_TABLE_ROWS = 12
 TABLE_FIELDS = 4
 
@@ -31,12 +66,12 @@ class Simulator(NamedTuple):
     flight_limits: NDArray[np.int64]  # by read client: outstanding beats its counter cannot hold
     table: NDArray[np.uint64]  # (1 << LOG_TABLE_ROWS, TABLE_FIELDS)
     queues: NDArray[np.int64]  # (3, power of two ≥ entries, 2): instruction, cycle it is visible
-    clients: NDArray[np.int64]  # see `port`
+    clients: NDArray[np.int64]  # see `load_cycles`
     port: NDArray[np.int64]
     bursts: NDArray[np.int64]
-    fetch: NDArray[np.int64]  # see `fetch`
+    fetch: NDArray[np.int64]  # see `instruction_fetch`
     tails: NDArray[np.int64]  # (3,), instructions enqueued, by module
-    outcome: NDArray[np.int64]  # see `outcome`
+    outcome: NDArray[np.int64]  # see the fields above
 
 
 def simulator_of(spec: VtaSpec | Mapping[str, object]) -> Simulator:

@@ -1,4 +1,7 @@
-"""Models the three modules and the tokens between them: what an end changes, when a head may start.
+"""Models the three modules and the tokens between them: what an end changes, when a head may start,
+and in which column of a breakdown each cycle counts.
+
+`breakdown` is (units, BREAKDOWN_COLUMNS); `total` the cycle of FINISH, negative until it is known.
 
 Rules of the Chisel RTL (Load, Compute, Store, Semaphore). A module that is idle in cycle s takes
 its queue's head, if that was enqueued before s and every token it pops is there. It executes from s
@@ -14,20 +17,82 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.vta.isa import (
+from tilewright.targets.vta.instruction_format import (
     MODULE_COMPUTE,
     MODULE_LOAD,
     MODULE_STORE,
     PUSH_NEXT,
     PUSH_PREV,
 )
-from tilewright.targets.vta.njit_args import rarely, stage
-from tilewright.targets.vta.timing.cycle_accounting import account_end, account_wait
-from tilewright.targets.vta.timing.latencies import beats_in
-from tilewright.targets.vta.timing.outcome import START, STOP, VISIBLE
-from tilewright.targets.vta.timing.port import MOVED, NEVER
+from tilewright.targets.vta.numba_decorators import helper, rarely, stage
+from tilewright.targets.vta.timing.load_cycles import MOVED, NEVER
 from tilewright.targets.vta.timing.port_arbitration import Sharing
-from tilewright.targets.vta.timing.simulator import Simulator
+from tilewright.targets.vta.timing.simulator import (
+    DECIDING,
+    EXECUTING,
+    START,
+    STOP,
+    TRANSFERRING,
+    VISIBLE,
+    WAITING_INSTRUCTION,
+    WAITING_MEMORY,
+    WAITING_TOKEN,
+    Simulator,
+)
+from tilewright.targets.vta.timing.transfer_table import beats_in
+
+
+@stage
+def spend(
+    breakdown: NDArray[np.int64], module: int, column: int, begin: int, end: int, total: int
+) -> None:
+    """Account the cycles [begin, end) of a module, as far as they lie before FINISH, in
+    `breakdown` (units, columns)."""
+    if total >= 0:
+        end = min(end, total)
+    if end > begin:
+        breakdown[module, column] += end - begin
+
+
+@helper
+def account_wait(
+    breakdown: NDArray[np.int64], module: int, first: int, first_since: int, second: int,
+    second_since: int, idle_since: int, visible: int, now: int, total: int,
+) -> int:  # fmt: skip
+    """Account the cycles before a decision: for the instruction, then for its tokens, the cycle of
+    the decision itself. Returns the cycle after it.
+
+    `breakdown` (units, columns). `first` and `second` are the token queues popped, -1 for none;
+    their tokens are there since `first_since` and `second_since`.
+    """
+    begin = max(idle_since, visible)
+    spend(breakdown, module, WAITING_INSTRUCTION, idle_since, begin, total)
+    if first >= 0 and first_since > begin:
+        spend(breakdown, module, WAITING_TOKEN + first, begin, first_since, total)
+        begin = first_since
+    if second >= 0 and second_since > begin:
+        spend(breakdown, module, WAITING_TOKEN + second, begin, second_since, total)
+    spend(breakdown, module, DECIDING, now, now + 1, total)
+    return now + 1
+
+
+@helper
+def account_end(
+    breakdown: NDArray[np.int64], module: int, client: int, beats: int, begin: int, end: int,
+    total: int,
+) -> int:  # fmt: skip
+    """Account the execute cycles of an instruction; a load's are its beats and waiting for them.
+
+    `breakdown` (units, columns). Returns `end`.
+    """
+    if client < 0:
+        spend(breakdown, module, EXECUTING, begin, end, total)
+    else:
+        moved = min(begin + beats, end)
+        spend(breakdown, module, TRANSFERRING, begin, moved, total)
+        spend(breakdown, module, WAITING_MEMORY, moved, end, total)
+    return end
+
 
 ASKS = NEVER + 1  # the event of a module whose LOAD has yet to ask the read port for its end
 

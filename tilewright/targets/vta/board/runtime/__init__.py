@@ -1,6 +1,6 @@
-"""Writes the C sources that run an artifact on a board, for one machine.
+"""Names the files that a board loads, and writes the C sources that run them, for one machine.
 
-They come from the installation: an artifact holds data, and names their digest.
+The sources come from the installation: an artifact holds data, and names their digest.
 """
 
 from __future__ import annotations
@@ -10,8 +10,19 @@ from importlib import resources
 from pathlib import Path
 
 from tilewright.core.files import write_atomically
-from tilewright.targets.vta.board.files import SPEC_FIELDS
 from tilewright.targets.vta.spec import VtaSpec
+
+NETWORK, INSTRUCTIONS, UOPS, CONSTANTS = (
+    "network.bin", "instructions.bin", "uops.bin", "constants.bin",
+)  # fmt: skip
+FILES = (NETWORK, INSTRUCTIONS, UOPS, CONSTANTS)
+SPEC_FIELDS = (
+    "log_inp_width", "log_wgt_width", "log_acc_width", "log_batch", "log_block_in",
+    "log_block_out", "log_uop_width", "log_uop_buff_size", "log_inp_buff_size",
+    "log_wgt_buff_size", "log_acc_buff_size",
+)  # fmt: skip
+"""The keys of `vta_config.json` that they state, in the order of the header."""
+
 
 MACHINE = "machine.h"
 SOURCES = (

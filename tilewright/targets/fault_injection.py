@@ -1,0 +1,168 @@
+"""Injects faults: a target that misbehaves on chosen configs, an example and a tool for tests.
+
+The target simulates a small analytic accelerator. Its configs can be told to crash, hang, lie or
+stall:
+
+    from tilewright.targets.subprocess_target import IsolatedTarget
+    faults = {"3": "crash", "5": "hang"}
+    target = IsolatedTarget("tilewright.targets.fault_injection:make_target", {"faults": faults})
+
+Alone it does to its process what the faults say; in an `IsolatedTarget` it hurts nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import TilewrightError
+from tilewright.targets.base import Capabilities, Configs, Knob, Lowered, Measurements, Space
+from tilewright.targets.features import Features
+from tilewright.targets.workload import Workload
+
+Fault = Literal[
+    "crash",  # the process ends with a segmentation fault
+    "exit",  # the process ends by itself
+    "raise",  # an exception, where the contract wants a typed row
+    "hang",  # no answer, ever
+    "late",  # the right answer after `late_seconds`
+    "nonsense",  # valid, in minus seven cycles
+    "liar",  # a status that does not exist
+    "short",  # arrays with a row too few
+    "crash_lowering",
+    "hang_lowering",
+]
+FAULTS: tuple[Fault, ...] = get_args(Fault)
+CLOCK_HZ = 100e6
+KNOBS = (
+    Knob("tile_h", (1, 2, 4, 7, 14, 28)),
+    Knob("tile_w", (1, 2, 4, 7, 14, 28)),
+    Knob("tile_co", (1, 2, 4, 8)),
+    Knob("threads", (1, 2)),
+)
+
+
+class FaultyTarget:
+    """Tiles an image onto one scratchpad; `faults` maps flat indices of the space to faults.
+
+    Where there is no fault, every answer follows from the config in closed form: too large a tile
+    does not compile, threads on an odd tile give wrong numbers, all else is valid. Configs are
+    (n, knobs). Raises `TilewrightError` for a fault that is unknown.
+    """
+
+    name = "faulty"
+    deterministic = True
+
+    def __init__(self, faults: Mapping[int, Fault], late_seconds: float = 1.0) -> None:
+        self.faults = dict(faults)
+        self.late_seconds = late_seconds
+        self.capabilities: Capabilities = {}
+        if unknown := set(self.faults.values()) - set(FAULTS):
+            raise TilewrightError(f"unknown fault '{min(unknown)}'; known: {', '.join(FAULTS)}")
+
+    @property
+    def fingerprint(self) -> str:
+        text = json.dumps([sorted(self.faults.items()), self.late_seconds])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def hardware_features(self) -> dict[str, float]:
+        return {"clock_hz": CLOCK_HZ, "scratchpad_values": 512.0}
+
+    def space(self, workload: Workload) -> Space:
+        return Space("faulty", KNOBS)
+
+    def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        for fault in self._faults(workload, configs):
+            if fault == "crash_lowering":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            if fault == "hang_lowering":
+                _hang()
+        values = self.space(workload).values(configs)
+        tile = values[:, 0] * values[:, 1] * values[:, 2]
+        failed = tile > 512
+        hidden = np.stack([tile, tile * values[:, 3]], axis=1).astype(np.float64)
+        hidden[failed] = np.nan
+        return Lowered(
+            workload,
+            configs,
+            failures=np.where(failed, "scratchpad_overflow", "").astype(object),
+            reasons=np.where(failed, "allocate: the tile is too large", "").astype(object),
+            hidden=Features.of(hidden, ("tile_values", "tile_values_all_threads")),
+        )
+
+    def measure(self, lowered: Lowered) -> Measurements:
+        faults = self._faults(lowered.workload, lowered.configs)
+        for fault in faults:
+            misbehave(fault, self.late_seconds)
+        return distorted(self._honest(lowered), faults)
+
+    def _honest(self, lowered: Lowered) -> Measurements:
+        work = lowered.workload
+        values = self.space(work).values(lowered.configs)
+        tiles_h = -(-work.out_height // values[:, 0])
+        tiles_w = -(-work.out_width // values[:, 1])
+        tiles_c = -(-work.out_channels // (16 * values[:, 2]))
+        each = 40 + values[:, 0] * values[:, 1] * values[:, 2] * work.kernel_h * work.kernel_w
+        cycles = (tiles_h * tiles_w * tiles_c * each // values[:, 3] + 17).astype(np.int64)
+        wrong = lowered.ok & (values[:, 3] > 1) & (values[:, 0] % 2 == 1)
+        status = np.where(lowered.ok, "valid", "compile_error").astype(object)
+        status[wrong] = "wrong_result"
+        reason = lowered.reasons.copy()
+        reason[wrong] = "run: threads overlap on an odd tile"
+        valid = np.asarray(status == "valid", dtype=np.bool_)
+        return Measurements(
+            status=status,
+            reason=reason,
+            cycles=np.where(valid, cycles, -1),
+            seconds=np.where(valid, cycles / CLOCK_HZ, np.nan),
+        )
+
+    def _faults(self, workload: Workload, configs: Configs) -> NDArray[np.object_]:
+        flat = self.space(workload).ravel(configs)
+        return np.array([self.faults.get(int(index), "") for index in flat], dtype=object)
+
+
+def make_target(
+    faults: Mapping[str, Fault] | None = None, late_seconds: float = 1.0
+) -> FaultyTarget:
+    """From JSON, whose keys are texts: `{"3": "crash"}`."""
+    return FaultyTarget({int(flat): fault for flat, fault in (faults or {}).items()}, late_seconds)
+
+
+def misbehave(fault: str, late_seconds: float) -> None:
+    """What a fault does to the process that measures; no fault, nothing."""
+    if fault == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif fault == "exit":
+        os._exit(3)
+    elif fault == "raise":
+        raise RuntimeError("the board does not answer")
+    elif fault == "hang":
+        _hang()
+    elif fault == "late":
+        time.sleep(late_seconds)
+
+
+def distorted(measured: Measurements, faults: NDArray[np.object_]) -> Measurements:
+    """What faults (n,), one a row, make of an honest answer."""
+    nonsense, liar = faults == "nonsense", faults == "liar"
+    measured.status[nonsense] = "valid"
+    measured.status[liar] = "splendid"
+    measured.cycles[nonsense | liar] = -7
+    if (faults == "short").any():
+        return replace(measured, status=measured.status[1:])
+    return measured
+
+
+def _hang() -> None:
+    while True:
+        time.sleep(3600)

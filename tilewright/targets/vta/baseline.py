@@ -1,0 +1,185 @@
+"""Finds what a layer costs before any tuning.
+
+The baseline of a workload is the schedule a user of the stock stack gets without tuning. That is
+TVM's published one (TopHub) where there is one for this hardware. Else it is the stock-valid
+schedule with the lowest closed-form estimate. That rule measures nothing; it is as strong as a rule
+without a simulator can be.
+
+The fallback is what the stock compiler itself does without a log. AutoTVM takes the first entry of
+every knob, which is the smallest tile in one thread. A TopHub schedule counts as a log.
+
+That stack has no max-pools at all; the smallest tiles are what a pool is compared with. Nor does it
+pool a convolution's sums, begin them with a shortcut's or average its results. Those are compared
+with our own schedule of lowest estimate.
+
+The stock compiler's schedules have no way to bring an int8 residual to the accumulators: it adds
+one as an int32 tensor. So does a baseline of a layer with a residual, and its source says so. It is
+what the layer costs there, and no schedule of ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import WorkloadError
+from tilewright.core.files import as_int, as_list, as_object, as_text, read_json
+from tilewright.targets.epilogue import RESIDUALS, EpilogueOp
+from tilewright.targets.vta.estimates import CYCLES, SHARES
+from tilewright.targets.vta.estimates.schedule_estimate import estimator
+from tilewright.targets.vta.estimates.template import estimate_template
+from tilewright.targets.vta.lowering.batch import Lowering
+from tilewright.targets.vta.lowering.geometry import alu_operations, composed_rows, tensor_operands
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.workload import Workload
+
+WIDE_RESIDUAL = " (int32 residual)"
+"""What a source ends with whose schedule adds the residual as an int32 tensor."""
+
+# What TopHub was tuned for: block, and log2 depths of input, weight and accumulator scratchpad.
+_STOCK_BLOCK = (1, 16, 16)
+_STOCK_DEPTHS = (11, 10, 11)
+
+
+SAMPLED = 1 << 16
+"""Schedules that the estimate is asked about where the stock stack has none."""
+
+
+@dataclass(frozen=True)
+class PublishedBaseline:
+    """A schedule of the template space, or of ours where that has none: knob values, and
+    where it comes from: `tophub`, `estimate` or `fallback`, with `WIDE_RESIDUAL` behind where the
+    workload has an int8 residual."""
+
+    lowering: Lowering
+    values: NDArray[np.int64]
+    source: str
+
+
+def baseline_of(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
+    """The baseline. Raises `WorkloadError` if the template has no schedule at all."""
+    if workload.operator == "max_pool":
+        return fallback_of(workload, spec)
+    if _is_ours(workload):
+        return _estimated(workload, spec)
+    workload, form = _stock_form(workload)
+    for stock in (True, False):
+        lowering = Lowering.of(workload, spec, "template", stock)
+        published = _published(workload, spec) if stock else None
+        if published is not None and lowering.program(published)[0] == 0:
+            return PublishedBaseline(lowering, published, "tophub" + form)
+        values = lowering.space.values(lowering.space.unravel(np.arange(lowering.space.size)))
+        estimates = estimate_template(
+            lowering.geometry, lowering.machine, len(workload.epilogue),
+            tensor_operands(workload), values,
+        )  # fmt: skip
+        best = _first_that_lowers(lowering, values[estimates[:, CYCLES].argsort(kind="stable")])
+        if best is not None:
+            return PublishedBaseline(lowering, best, "estimate" + form)
+    raise _no_schedule(workload, spec)
+
+
+def fallback_of(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
+    """The schedule without a log: the first entry of every knob; where that does not lower, the
+    smallest tiles that do. Raises `WorkloadError` if the template has no schedule at all."""
+    if _is_ours(workload):
+        return _smallest(workload, spec)
+    workload, form = _stock_form(workload)
+    for stock in (True, False):
+        lowering = Lowering.of(workload, spec, "template", stock)
+        first = lowering.space.values(lowering.space.unravel(np.zeros(1, np.int64)))
+        if lowering.counts(first)[0][0] == 0:
+            return PublishedBaseline(lowering, first[0], "fallback" + form)
+        values = lowering.space.values(lowering.space.unravel(np.arange(lowering.space.size)))
+        least = _first_that_lowers(lowering, values[values.prod(axis=1).argsort(kind="stable")])
+        if least is not None:
+            return PublishedBaseline(lowering, least, "fallback" + form)
+    raise _no_schedule(workload, spec)
+
+
+def _is_ours(workload: Workload) -> bool:
+    """Whether only our schedules do all of it at once."""
+    return bool(workload.patterns) or any(composed_rows(op) for op in workload.epilogue)
+
+
+def _first_that_lowers(lowering: Lowering, values: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Of knob values, shape (configs, knobs). Lowering takes far longer than ordering them did, so
+    some are tried at a time, and more of them each time."""
+    begin, count = 0, 64
+    while begin < len(values):
+        some = values[begin : begin + count]
+        lowers = np.flatnonzero(lowering.counts(some)[0] == 0)
+        if len(lowers):
+            return some[lowers[0]]
+        begin, count = begin + count, 2 * count
+    return None
+
+
+def _estimated(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
+    """The schedule of lowest estimate, of some that are drawn, that has a program."""
+    lowering = Lowering.of(workload, spec, "extended")
+    space = lowering.space
+    flat = np.arange(space.size)
+    if space.size > SAMPLED:
+        flat = np.random.default_rng(0).choice(space.size, SAMPLED, replace=False)
+    values = space.values(space.unravel(flat))
+    estimates = estimator(workload, "extended")(
+        lowering.geometry, lowering.machine, alu_operations(workload), tensor_operands(workload),
+        values,
+    )  # fmt: skip
+    order = np.lexsort((estimates[:, CYCLES], (estimates[:, SHARES] > 1).any(axis=1)))
+    best = _first_that_lowers(lowering, values[order])
+    if best is None:
+        raise _no_schedule(workload, spec)
+    return PublishedBaseline(lowering, best, "estimate")
+
+
+def _smallest(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
+    """The smallest tiles in the first slots that do."""
+    lowering = Lowering.of(workload, spec, "extended")
+    knobs = lowering.space.knobs
+    few = [[knob.values[0]] if knob.name.startswith("tile_") else knob.values for knob in knobs]
+    values = np.array(list(product(*few)), dtype=np.int64)
+    first = _first_that_lowers(lowering, values)
+    if first is None:
+        raise _no_schedule(workload, spec)
+    return PublishedBaseline(lowering, first, "fallback")
+
+
+def _stock_form(workload: Workload) -> tuple[Workload, str]:
+    """The workload as the stock compiler would run it, and what that changes."""
+    steps = [EpilogueOp("add") if op.kind in RESIDUALS else op for op in workload.epilogue]
+    changed = tuple(steps) != workload.epilogue
+    return workload.with_steps(tuple(steps)), WIDE_RESIDUAL * changed
+
+
+def _no_schedule(workload: Workload, spec: VtaSpec) -> WorkloadError:
+    return WorkloadError(
+        f"{workload} has no schedule in the template space of '{spec.name}': even the smallest "
+        "tile does not fit; choose a target with larger scratchpads or leave the layer to the CPU"
+    )
+
+
+@cache
+def _tophub() -> dict[str, tuple[int, ...]]:
+    text = (resources.files("tilewright.targets.vta") / "tophub.json").read_text()
+    schedules = map(as_object, as_list(as_object(read_json(text))["schedules"]))
+    return {
+        as_text(s["workload"]): tuple(map(as_int, as_object(s["knobs"]).values()))
+        for s in schedules
+    }
+
+
+def _published(workload: Workload, spec: VtaSpec) -> NDArray[np.int64] | None:
+    m = spec.machine
+    block = (m.batch, m.block_in, m.block_out)
+    depths = (m.log_inp_depth, m.log_wgt_depth, m.log_acc_depth)
+    if block != _STOCK_BLOCK or depths != _STOCK_DEPTHS:
+        return None
+    knobs = _tophub().get(str(workload))
+    return None if knobs is None else np.array(knobs, dtype=np.int64)

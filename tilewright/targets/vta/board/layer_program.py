@@ -1,0 +1,201 @@
+"""Lowers a layer to a program of its own.
+
+That is instructions at the addresses of its own memory, micro-ops, packed weights and bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.layer import Layer, LayerShortcut, Value
+from tilewright.targets.vta.board.layouts import (
+    Packing,
+    data_packing,
+    output_packing,
+    residual_packing,
+    shortcut_packing,
+    weights_packing,
+)
+from tilewright.targets.vta.instruction_format import ACC, INP, OUT, UOP, WGT, Words
+from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
+from tilewright.targets.vta.lowering.geometry import Geometry, geometry_of
+from tilewright.targets.vta.lowering.invalid_configs import FAILURES
+from tilewright.targets.vta.lowering.tensor_packing import (
+    packed_image,
+    packed_vectors,
+    packed_weights,
+)
+from tilewright.targets.vta.spec import Machine, VtaSpec
+
+STOCK = "stock"
+"""The template space with the stock compiler's restrictions: its programs are the template's."""
+CHUNK_BYTES = 1 << 23
+"""Weights are packed by so many at a time: in between, each takes several times its bytes."""
+
+
+@dataclass(frozen=True)
+class MemoryRegion:
+    """A tensor in the memory of a layer's own program: elements of one memory type."""
+
+    name: str
+    memory: int
+    first: int
+    elements: int
+
+
+@dataclass(frozen=True, eq=False)
+class LayerProgram:
+    """`insns` (n, 2) end in FINISH; `uops`, `weights`, `bias` and `add` are bytes as they lie in
+    memory. `data` and `output` say how its tensors lie in memory; `space` and `config` are the
+    schedule."""
+
+    layer: Layer
+    lowering: Lowering
+    data: Packing
+    output: Packing
+    space: str
+    config: tuple[int, ...]
+    insns: Words
+    uops: NDArray[np.uint8]
+    weights: NDArray[np.uint8]
+    bias: NDArray[np.uint8]
+    add: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
+
+    @property
+    def residual(self) -> Packing:
+        """How the tensor lies in memory that is added to the layer's sums."""
+        return residual_packing(self.output, self.lowering.geometry)
+
+    @property
+    def shortcut(self) -> Packing:
+        """How the image lies in memory that the layer's shortcut reads."""
+        return shortcut_packing(self.lowering.geometry, self.lowering.machine)
+
+    @property
+    def packed_weights(self) -> Packing:
+        """How an activation does that it takes as weights."""
+        return weights_packing(self.lowering.geometry, self.lowering.machine)
+
+
+def space_of(name: str) -> SpaceName:
+    """What lowers the schedules of a space. Raises `WorkloadError` for one that there is not."""
+    if name == STOCK:
+        return "template"
+    if name not in get_args(SpaceName):
+        raise WorkloadError(f"there is no space of schedules '{name}'; tune again")
+    return cast(SpaceName, name)
+
+
+def lower_layer(
+    layer: Layer, values: Mapping[str, Value], spec: VtaSpec, space: str, config: Sequence[int]
+) -> LayerProgram:
+    """Lower a layer by a schedule: knob indices in a space. Raises `WorkloadError` where that makes
+    no program."""
+    lowering = Lowering.of(layer.workload, spec, space_of(space))
+    knobs = lowering.space.knobs
+    fits = len(knobs) == len(config) and all(
+        0 <= index < len(knob.values) for knob, index in zip(knobs, config, strict=True)
+    )
+    if not fits:
+        raise WorkloadError(
+            f"layer {layer.name}: its schedule {list(config)} is not in the space {space} of "
+            f"{layer.workload}; tune it again"
+        )
+    row = lowering.space.values(np.array([config], np.int32))[0]
+    code, insns, uops, _ = lowering.program(row)
+    if code:
+        raise WorkloadError(
+            f"layer {layer.name}: its schedule {list(config)} of the space {space} makes no "
+            f"program: {FAILURES[code].reason}; tune it again"
+        )
+    m = lowering.machine
+    words = uops.astype(f"<u{m.uop_bytes}").view(np.uint8)
+    weights, bias = packed_constants(layer, lowering)
+    geo = lowering.geometry
+    data = data_packing(layer, values[layer.data].shape, geo, m)
+    output = output_packing(layer, values[layer.output].shape, geo, m)
+    return LayerProgram(
+        layer, lowering, data, output, space, tuple(config), insns, words, weights, bias,
+        packed_addend(layer, lowering),
+    )  # fmt: skip
+
+
+def regions(geo: Geometry, m: Machine) -> list[MemoryRegion]:
+    """The tensors of a layer's program."""
+    micro_ops = 1 << m.log_uop_depth
+    return [
+        MemoryRegion("uops", UOP, geo.uop_base, micro_ops),
+        MemoryRegion("weights", WGT, geo.wgt_base, geo.wgt_bytes // m.wgt_bytes),
+        MemoryRegion("data", INP, geo.inp_base, geo.inp_bytes // m.inp_bytes),
+        MemoryRegion("bias", ACC, geo.bias_base, geo.bias_bytes // m.acc_bytes),
+        MemoryRegion(
+            "shortcut" if geo.beside_ci else "residual",
+            INP,
+            geo.res_base,
+            geo.res_bytes // m.inp_bytes,
+        ),
+        MemoryRegion("add", ACC, geo.add_base, geo.add_bytes // m.acc_bytes),
+        MemoryRegion("output", OUT, geo.out_base, geo.out_bytes // m.out_bytes),
+    ]
+
+
+def packed_constants(
+    layer: Layer, lowering: Lowering
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Weights, and bias with what else is a value a channel, as a layer's program reads them,
+    (bytes,) each. There are no weights where an activation takes their place."""
+    m, geo = lowering.machine, lowering.geometry
+    parts = [] if layer.weight_from else list(_weight_parts(layer, lowering))
+    vectors = [packed_vectors(layer.workload, m, geo, _vectors(layer))]
+    shortcut, own, beside = layer.shortcut, layer.workload.of_shortcut, lowering.beside
+    if shortcut is not None and own is not None and beside is not None:
+        weight = {"weight": shortcut.weight.astype(np.int64)}
+        parts.append(_as_bytes(packed_weights(own, m, beside, weight), m.wgt_bits))
+        vectors.append(packed_vectors(own, m, beside, _vectors(shortcut)))
+    bias = _as_bytes(np.concatenate(vectors), m.acc_bits)
+    return np.concatenate([np.zeros(0, np.uint8), *parts]), bias
+
+
+def packed_addend(layer: Layer, lowering: Lowering) -> NDArray[np.uint8]:
+    """The int32 constants that are added to a layer's sums, as its program reads them, (bytes,)."""
+    if layer.add is None:
+        return np.zeros(0, np.uint8)
+    m, geo = lowering.machine, lowering.geometry
+    packed = packed_image(layer.add.astype(np.int64), m, geo, geo.out_blocks, m.block_out)
+    return _as_bytes(packed, m.acc_bits)
+
+
+def _vectors(of: Layer | LayerShortcut) -> dict[str, NDArray[np.int64]]:
+    given = {"bias": of.bias, "shr_channel": of.shifts}
+    return {kind: each.astype(np.int64) for kind, each in given.items() if each is not None}
+
+
+def _weight_parts(layer: Layer, lowering: Lowering) -> Iterator[NDArray[np.uint8]]:
+    """The packed weights of some output blocks at a time, and behind them the identity."""
+    w, m, geo = layer.workload, lowering.machine, lowering.geometry
+    step = w.out_channels
+    if w.groups == 1 and layer.weight is not None:
+        step = max(1, CHUNK_BYTES * geo.co // max(1, geo.wgt_bytes)) * m.block_out
+    for first in range(0, w.out_channels, step):
+        last = min(first + step, w.out_channels)
+        few, own = w, geo
+        if (first, last) != (0, w.out_channels):
+            few = replace(w, out_channels=last - first)
+            own = geometry_of(few, m, column=geo.column)
+        tensors = {}
+        if layer.weight is not None:
+            tensors["weight"] = layer.weight[first:last].astype(np.int64)
+        packed = packed_weights(few, m, own, tensors)
+        if own.identity_at >= 0 and last < w.out_channels:
+            packed = packed[: own.identity_at]
+        yield _as_bytes(packed, m.wgt_bits)
+
+
+def _as_bytes(values: NDArray[np.int64], bits: int) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(values.astype(f"<i{bits // 8}")).view(np.uint8).reshape(-1)

@@ -1,0 +1,291 @@
+"""Plans the memory of a network: driver buffers, offsets in them, and which tensors share memory or
+take an input's place.
+
+Tensors that are not in use at the same time share memory. Offsets are multiples of an element's
+bytes, and buffers begin on pages, so that every tensor begins at a whole element.
+
+An output may lie where an input lay, proved on the layer's own program. The input must have no
+later reader, and no instruction may read what an earlier one of the same
+program has stored. Each store must wait, by tokens, for the loads of what it overwrites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.tensor_aliasing import lay_out, overlapping
+from tilewright.targets.vta.board.layer_program import regions
+from tilewright.targets.vta.board.program import MAX_BUFFER_BYTES, Buffer, BufferKind, MemoryPiece
+from tilewright.targets.vta.board.relocate import placed_transfers
+from tilewright.targets.vta.board.segments import BoardNetwork, BoardTensor, Placed
+from tilewright.targets.vta.functional.execution_order import QUEUES_OF_FLAGS, issue_order
+from tilewright.targets.vta.functional.kernel import outcome
+from tilewright.targets.vta.instruction_format import (
+    dram_bases,
+    element_bytes,
+    memories,
+    moves,
+    with_dram_bases,
+)
+from tilewright.targets.vta.lint.findings import empty_log
+from tilewright.targets.vta.lint.memory import EVERYWHERE, memory_races, rereads
+from tilewright.targets.vta.lint.token_order import CONSUMERS, clocks_of
+from tilewright.targets.vta.spec import Machine
+
+
+@dataclass(eq=False)
+class Filled:
+    """Constants, or micro-ops, packed into buffers of one kind."""
+
+    kind: BufferKind
+    parts: list[list[NDArray[np.uint8]]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    places: dict[bytes, list[MemoryPiece]] = field(default_factory=dict)
+
+    def put(self, data: NDArray[np.uint8], element: int) -> list[MemoryPiece]:
+        """Where `data` (bytes,) lies, in elements of so many bytes: in one buffer, unless it is
+        larger. What was put before, as some micro-ops are, is not put again. Buffers count from
+        the first of this kind."""
+        known = data.tobytes() if len(data) <= 1 << 16 else b""
+        if known and known in self.places:
+            return self.places[known]
+        pieces, done = [], 0
+        while done < len(data):
+            left = len(data) - done
+            where, at = self._room(min(left, MAX_BUFFER_BYTES), element)
+            size = min(left, (MAX_BUFFER_BYTES - at) // element * element)
+            self._append(where, at, data[done : done + size])
+            pieces.append(MemoryPiece(done, done + size, where, at))
+            done += size
+        if known:
+            self.places[known] = pieces
+        return pieces
+
+    def buffers(self) -> list[Buffer]:
+        """All of them, each filled from where the one before it ends in the file."""
+        begins = np.cumsum([0, *self.sizes]).tolist()
+        return [
+            Buffer(f"{self.kind}{k}", self.kind, size, begins[k])
+            for k, size in enumerate(self.sizes)
+        ]
+
+    def content(self) -> NDArray[np.uint8]:
+        """The file they are filled from, (bytes,)."""
+        nothing = np.zeros(0, np.uint8)
+        return np.concatenate([nothing, *(part for parts in self.parts for part in parts)])
+
+    def _room(self, size: int, element: int) -> tuple[int, int]:
+        """The first buffer that has room for so many bytes, and where."""
+        for k, used in enumerate(self.sizes):
+            at = -(-used // element) * element
+            if at + size <= MAX_BUFFER_BYTES:
+                return k, at
+        self.parts.append([])
+        self.sizes.append(0)
+        return len(self.sizes) - 1, 0
+
+    def _append(self, where: int, at: int, data: NDArray[np.uint8]) -> None:
+        gap = at - self.sizes[where]
+        self.parts[where] += [np.zeros(gap, np.uint8), data]
+        self.sizes[where] = at + len(data)
+
+
+@dataclass(eq=False)
+class Arenas:
+    """Memory that activations share."""
+
+    sizes: list[int]
+    places: dict[int, tuple[int, int]]
+    """Arena and byte offset of a tensor, by its `id`."""
+
+    def buffers(self) -> list[Buffer]:
+        """One an arena."""
+        return [Buffer(f"activations{k}", "activations", size) for k, size in enumerate(self.sizes)]
+
+
+def arenas_of(network: BoardNetwork, machine: Machine, shared: dict[int, BoardTensor]) -> Arenas:
+    """A place for every tensor, the largest first, in the smallest gap between those in use at the
+    same time. `shared` gives, by the `id` of a tensor, the one in whose place it may lie; those
+    that lie inside others have one place with them. Raises `WorkloadError` for a tensor beyond
+    what the driver allocates."""
+    arenas = Arenas([], {})
+    placed: list[tuple[Plot, int, int]] = []
+    for plot in sorted(plots_of(network, machine, shared), key=lambda plot: -plot.bytes):
+        if plot.bytes > MAX_BUFFER_BYTES:
+            raise WorkloadError(
+                f"tensor {plot.name} takes {plot.bytes:,} bytes; the driver allocates at most "
+                f"{MAX_BUFFER_BYTES:,} at once. Lower the batch or the size of the image"
+            )
+        rivals = [
+            (arena, at, at + other.bytes)
+            for other, arena, at in placed
+            if other.first <= plot.last and plot.first <= other.last
+        ]
+        arena, at = _gap(rivals, arenas.sizes, plot.bytes, plot.element)
+        if arena == len(arenas.sizes):
+            arenas.sizes.append(0)
+        arenas.sizes[arena] = max(arenas.sizes[arena], at + plot.bytes)
+        placed.append((plot, arena, at))
+        for tensor, offset in plot.members.items():
+            arenas.places[tensor] = arena, at + offset
+    return arenas
+
+
+def _gap(
+    rivals: Sequence[tuple[int, int, int]], sizes: Sequence[int], size: int, element: int
+) -> tuple[int, int]:
+    """Arena and offset: the smallest gap that holds `size` bytes, else behind the last rival of the
+    first arena that may grow so far."""
+    best: tuple[int, int, int] | None = None
+    behind: tuple[int, int] | None = None
+    for arena in range(len(sizes)):
+        end = 0
+        for _, first, last in sorted(rival for rival in rivals if rival[0] == arena):
+            at = -(-end // element) * element
+            if first - at >= size and (best is None or first - at < best[0]):
+                best = first - at, arena, at
+            end = max(end, last)
+        at = -(-end // element) * element
+        if sizes[arena] - at >= size and (best is None or sizes[arena] - at < best[0]):
+            best = sizes[arena] - at, arena, at
+        if behind is None and at + size <= MAX_BUFFER_BYTES:
+            behind = arena, at
+    if best is not None:
+        return best[1:]
+    return behind if behind is not None else (len(sizes), 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Plot:
+    """So many bytes of elements of `element` bytes, in use from step `first` to step `last`.
+    `members` gives the byte at which a tensor begins, by its `id`; `name` is the largest one's."""
+
+    name: str
+    bytes: int
+    element: int
+    first: int
+    last: int
+    members: Mapping[int, int]
+
+
+def plots_of(
+    network: BoardNetwork, machine: Machine, shared: Mapping[int, BoardTensor]
+) -> list[Plot]:
+    """The pieces of memory that a network's tensors need. `shared` is as in `memory.arenas_of`.
+    Raises `WorkloadError` where two layers would write one place."""
+    tensors = {id(tensor): tensor for tensor in network.tensors}
+    written = {
+        id(layer.tensors["output"]): layer.tensors["output"].packing.bytes(machine)
+        for run in network.runs for layer in run.layers
+        if id(layer.tensors["output"]) not in shared
+    }  # fmt: skip
+    pairs = [
+        (id(part), id(whole), blocks * _block_bytes(part, machine))
+        for part, whole, blocks in network.inside
+    ]
+    pairs += [(tensor, id(shared[tensor]), 0) for tensor in tensors if tensor in shared]
+    try:
+        groups = lay_out(pairs)
+    except ValueError as error:
+        raise WorkloadError(
+            f"{tensors[error.args[0]].value.name} would lie in two places; leave out what joins it"
+        ) from None
+    of = {tensor: group for group in groups for tensor in group}
+    for group in groups:
+        pair = overlapping(group, written)
+        if pair is not None:
+            one, other = (tensors[tensor].value.name for tensor in pair)
+            raise WorkloadError(
+                f"{one} and {other} would be written to one place; leave out what joins one of them"
+            )
+    unique = {id(of.get(key, tensor)): of.get(key, {key: 0}) for key, tensor in tensors.items()}
+    return [_plot([tensors[key] for key in group], group, machine) for group in unique.values()]
+
+
+def _plot(members: list[BoardTensor], begins: Mapping[int, int], machine: Machine) -> Plot:
+    return Plot(
+        max(members, key=lambda each: each.packing.elements).value.name,
+        max(begins[id(each)] + each.packing.bytes(machine) for each in members),
+        max(each.packing.element_bytes(machine) for each in members),
+        min(each.first for each in members),
+        max(each.last for each in members),
+        begins,
+    )
+
+
+def _block_bytes(tensor: BoardTensor, machine: Machine) -> int:
+    """Of a block of channels, in all pixels."""
+    p = tensor.packing
+    return p.height * p.width * p.element_bytes(machine)
+
+
+_APART = 1 << 27
+"""Bytes between the buffers of the trial, more than a tensor has."""
+
+
+Legal = Callable[[Placed, str], bool]
+
+
+def in_place(network: BoardNetwork, legal: Legal | None = None) -> dict[int, BoardTensor]:
+    """By the `id` of an output, the input in whose place it may lie; `legal` answers as `is_legal`,
+    if it is given."""
+    legal = legal or is_legal
+    shared: dict[int, BoardTensor] = {}
+    taken = {id(tensor) for part, whole, _ in network.inside for tensor in (part, whole)}
+    for run in network.runs:
+        for layer in run.layers:
+            output = layer.tensors["output"]
+            if id(output) in taken:
+                continue
+            for role in ("residual", "shortcut", "data"):
+                tensor = layer.tensors.get(role)
+                uses = sum(each is tensor for each in layer.tensors.values())
+                if (
+                    tensor is not None
+                    and uses == 1
+                    and id(tensor) not in taken
+                    and tensor.last == layer.at
+                    and tensor.stored < 0
+                    and tensor.packing.elements == output.packing.elements
+                    and tensor.packing.block == output.packing.block
+                    and tensor.packing.form != "weights"
+                    and legal(layer, role)
+                ):
+                    shared[id(output)] = tensor
+                    taken.add(id(tensor))
+                    break
+    return shared
+
+
+def is_legal(layer: Placed, role: str) -> bool:
+    """Whether a layer's output may lie where its `role` ("data", "residual", "shortcut") does."""
+    program, m = layer.program, layer.program.lowering.machine
+    element = element_bytes(m)
+    names = [region.name for region in regions(program.lowering.geometry, m)]
+    places: dict[str, list[MemoryPiece]] = {}
+    for region in regions(program.lowering.geometry, m):
+        at = names.index(role if region.name == "output" else region.name)
+        places[region.name] = [MemoryPiece(0, region.elements * int(element[region.memory]), at, 0)]
+    words, buffers = placed_transfers(program, places)
+    moving = moves(words)
+    kinds = memories(words)[moving]
+    bases = dram_bases(words)[moving] + buffers[moving] * (_APART // element[kinds])
+    words[moving] = with_dram_bases(words[moving], bases)
+    order, clocks = _clocks(words, m.token_limit)
+    return not rereads(words, order, m) and not memory_races(words, order, clocks, m, EVERYWHERE)
+
+
+def _clocks(
+    words: NDArray[np.uint64], token_limit: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """As `targets.vta.lint` finds them, (n,) and (n, 3), for a program by itself."""
+    result, none = outcome(), np.zeros(4, np.int64)
+    words = np.ascontiguousarray(words)
+    order = issue_order(words, QUEUES_OF_FLAGS, result.tokens, result.heads)
+    clocks = clocks_of(words, order, QUEUES_OF_FLAGS, CONSUMERS, none, token_limit, empty_log())
+    return order, clocks

@@ -1,0 +1,204 @@
+"""Builds a program that a board can load from layers and their schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.artifact_types import HostStep, LayerGraph
+from tilewright.targets.layer import Scale, Value
+from tilewright.targets.vta.board.layer_program import LayerProgram
+from tilewright.targets.vta.board.layouts import image_shape
+from tilewright.targets.vta.board.link import LinkedPart, link
+from tilewright.targets.vta.board.memory_plan import Arenas, Filled, Legal, arenas_of, in_place
+from tilewright.targets.vta.board.program import (
+    MAX_BUFFER_BYTES,
+    BoardProgram,
+    MemoryPiece,
+    Port,
+    ProgramStep,
+    Segment,
+    crossing,
+)
+from tilewright.targets.vta.board.relocate import placed_transfers, relocations
+from tilewright.targets.vta.board.segments import BoardNetwork, BoardTensor, Placed, network_of
+from tilewright.targets.vta.board.simulated_board import packing_of
+from tilewright.targets.vta.spec import Machine, VtaSpec
+
+INSTRUCTION_BYTES = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Linked:
+    """A network as a board runs it. `begins` (layers + 1,) says where each layer begins in
+    `board.insns`, `places` where its tensors, weights and bias lie, by the names of regions."""
+
+    board: BoardProgram
+    network: BoardNetwork
+    layers: Sequence[Placed]
+    places: Sequence[Mapping[str, Sequence[MemoryPiece]]]
+    begins: NDArray[np.int64]
+
+
+def linked(
+    steps: Sequence[LayerProgram | HostStep],
+    graph: LayerGraph,
+    spec: VtaSpec,
+    legal: Legal | None = None,
+) -> Linked:
+    """Link a network's layers, lowered in the order of the graph, and lay out its memory; `legal`
+    answers as `memory_plan.is_legal`, if it is given. Raises `WorkloadError` for what no board
+    could load."""
+    m = spec.machine
+    network = network_of(steps, graph.values, graph.outputs, graph.slices)
+    placed = [layer for run in network.runs for layer in run.layers]
+    uops, constants = Filled("uops"), Filled("constants")
+    filled = [_fill(layer.program, uops, constants, m) for layer in placed]
+    arenas = arenas_of(network, m, in_place(network, legal))
+    buffers = [*uops.buffers(), *constants.buffers(), *arenas.buffers()]
+    first = {"uops": 0, "constants": len(uops.sizes)}
+    first["activations"] = len(uops.sizes) + len(constants.sizes)
+    places = [
+        _places(layer, own, arenas, first, m) for layer, own in zip(placed, filled, strict=True)
+    ]
+    fixed = np.array([buffer.kind != "activations" for buffer in buffers])
+    parts = [_part(layer, own, fixed) for layer, own in zip(placed, places, strict=True)]
+    streams, begins, done = [], [0], 0
+    for number, run in enumerate(network.runs):
+        stream, inside = link(parts[done : done + len(run.layers)])
+        if len(stream) * INSTRUCTION_BYTES > MAX_BUFFER_BYTES:
+            raise WorkloadError(
+                f"segment {number} has {len(stream):,} instructions, more than the driver's "
+                f"largest buffer of {MAX_BUFFER_BYTES:,} bytes holds; choose larger tiles"
+            )
+        begins += (begins[-1] + inside[1:]).tolist()
+        streams.append(stream)
+        done += len(run.layers)
+    words = np.concatenate([stream.words for stream in streams])
+    where = np.concatenate([stream.buffers for stream in streams])
+    ends = np.cumsum([0, *map(len, streams)]).tolist()
+    crossed = _steps(network, graph, arenas, first["activations"])
+    board = BoardProgram(
+        spec, words, relocations(words, where), uops.content(), constants.content(), buffers,
+        [Segment(at, end - at) for at, end in pairwise(ends)],
+        crossed, *_border(graph, crossed),
+    )  # fmt: skip
+    _check_packings(network, board)
+    return Linked(board, network, placed, places, np.array(begins, np.int64))
+
+
+def _fill(
+    program: LayerProgram, uops: Filled, constants: Filled, m: Machine
+) -> dict[str, list[MemoryPiece]]:
+    """Where a layer's micro-ops, weights, bias and addend lie, buffers counted by kind."""
+    return {
+        "uops": uops.put(program.uops, m.uop_bytes),
+        "weights": constants.put(program.weights, m.wgt_bytes),
+        "bias": constants.put(program.bias, m.acc_bytes),
+        "add": constants.put(program.add, m.acc_bytes),
+    }
+
+
+def _places(
+    layer: Placed,
+    filled: Mapping[str, Sequence[MemoryPiece]],
+    arenas: Arenas,
+    first: Mapping[str, int],
+    m: Machine,
+) -> dict[str, Sequence[MemoryPiece]]:
+    """Where a layer's tensors lie; `first` gives the first buffer of each kind."""
+    places: dict[str, Sequence[MemoryPiece]] = {}
+    for name, pieces in filled.items():
+        shift = first["uops" if name == "uops" else "constants"]
+        places[name] = [replace(piece, buffer=piece.buffer + shift) for piece in pieces]
+    for name, tensor in layer.tensors.items():
+        arena, offset = arenas.places[id(tensor)]
+        size = tensor.packing.bytes(m)
+        places[name] = [MemoryPiece(0, size, arena + first["activations"], offset)]
+    return places
+
+
+def _part(
+    layer: Placed, places: Mapping[str, Sequence[MemoryPiece]], fixed: NDArray[np.bool_]
+) -> LinkedPart:
+    """A layer's instructions with offsets in buffers; `fixed` (buffers,): which never change."""
+    words, where = placed_transfers(layer.program, places)
+    return LinkedPart(words, where, (where >= 0) & fixed[where])
+
+
+def _border(
+    graph: LayerGraph, steps: Sequence[ProgramStep]
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """The tensors that the network takes from the host and gives to it, in the graph's order."""
+    by_host = [name for s in graph.steps if isinstance(s, HostStep) for name in s.writes]
+    inputs, outputs = crossing(steps, by_host)
+    if graph.inputs is not None:
+        inputs = tuple(Value(v.name, v.shape, v.dtype) for v in graph.inputs)
+    if graph.results is not None:
+        outputs = tuple(Value(v.name, v.shape, v.dtype) for v in graph.results)
+    return inputs, outputs
+
+
+def _check_packings(network: BoardNetwork, board: BoardProgram) -> None:
+    """Raises `WorkloadError` where the host would pack or unpack a tensor to another place in
+    memory than layers read it from or write it to."""
+    for run, step in zip(network.runs, board.steps, strict=True):
+        for load, tensors, ports in (
+            (True, run.loads, step.loads),
+            (False, run.stores, step.stores),
+        ):
+            for tensor, port in zip(tensors, ports, strict=True):
+                by_host = packing_of(port, board.spec, load=load)
+                if by_host.place != tensor.packing.place:
+                    raise WorkloadError(
+                        f"tensor {tensor.value.name} lies in memory as {tensor.packing}, and the "
+                        f"host packs it as {by_host}; keep the operators around it in float"
+                    )
+
+
+def _steps(
+    network: BoardNetwork, graph: LayerGraph, arenas: Arenas, first: int
+) -> list[ProgramStep]:
+    """The segments with what the host packs and unpacks around each."""
+    repacked = {tensor.value.name for run in network.runs for tensor in run.loads}
+    given = {name: host for name, host in graph.stored_as.items() if name not in repacked}
+
+    def port(tensor: BoardTensor, outside: Value, scale: Scale | None) -> Port:
+        value, packing = tensor.value, tensor.packing
+        arena, offset = arenas.places[id(tensor)]
+        shape = value.shape
+        if packing.form == "image" and len(shape) != 4:
+            shape = image_shape(shape)
+        return Port(
+            outside.name, shape, outside.dtype, _as_float32(scale or Scale(1.0)), packing.form,
+            arena + first, offset, tensor.unfold,
+        )  # fmt: skip
+
+    def load(tensor: BoardTensor) -> Port:
+        return port(tensor, graph.loaded_as.get(tensor.value.name, tensor.value),
+                    tensor.value.scale)  # fmt: skip
+
+    def store(tensor: BoardTensor) -> Port:
+        # What the host makes of it may count in another scale than what layers read of it.
+        outside = given.get(tensor.value.name, tensor.value)
+        return port(tensor, outside, outside.scale or tensor.value.scale)
+
+    return [
+        ProgramStep(
+            number,
+            tuple(load(tensor) for tensor in run.loads),
+            tuple(store(tensor) for tensor in run.stores),
+        )
+        for number, run in enumerate(network.runs)
+    ]
+
+
+def _as_float32(scale: Scale) -> Scale:
+    """Hosts convert in float32: a step between two of its numbers is the nearest."""
+    with np.errstate(over="ignore"):
+        return Scale(float(np.float32(scale.step)), scale.zero_point)

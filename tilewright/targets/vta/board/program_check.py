@@ -1,0 +1,337 @@
+"""Checks a board's program before anything runs: it stays inside its own memory, and the C runtime
+has all that it needs.
+
+The C runtime proves of the files it loads that the program stays inside its memory: what passes
+here passes there. It packs, copies and (de)quantises tensors, no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import inf, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import TilewrightError
+from tilewright.targets.layer import Scale, Value
+from tilewright.targets.vta.board.program import (
+    MAX_BUFFER_BYTES,
+    BoardProgram,
+    Buffer,
+    Port,
+    ProgramStep,
+)
+from tilewright.targets.vta.instruction_format import FINISH, LOAD, OUT, STORE, UOP, element_bytes
+from tilewright.targets.vta.spec import VtaSpec
+
+MAX_RANK = 8
+"""Dimensions of a tensor that crosses the border."""
+MAX_DIMENSION = (1 << 24) - 1
+"""Of such a tensor and of how it is unfolded: no product of two of them leaves 64 bits."""
+MAX_TENSOR_BYTES = 1 << 28
+"""Of such a tensor on the host."""
+MAX_PORTS = 1024
+"""Tensors that cross the border, in all steps; inputs and outputs of a network together."""
+MAX_NAME_BYTES = 1024
+"""Of a tensor or buffer, in UTF-8."""
+MAX_BUFFERS, MAX_STREAMS = 1 << 12, 1 << 16
+"""Buffers; segments, and steps that run them."""
+MAX_MEMORY_BYTES = 1 << 30
+"""Of all buffers: no board has more."""
+KINDS = ("uops", "constants", "activations")
+DTYPES = ("int8", "float32", "int32", "uint8", "int64")
+"""Of tensors that cross the border."""
+HOST_DTYPES = (
+    *DTYPES, "bool", "float16", "float64", "int16", "uint16", "uint32", "uint64",
+)  # fmt: skip
+"""Of a network's inputs, which nothing need read."""
+FORMS = ("image", "column", "weights")
+
+
+class BoardError(TilewrightError):
+    """A program that no board can run, or files that hold none."""
+
+
+def tensor_bytes(tensor: Port | Value) -> int:
+    """Of the host's tensor, which is of one of `HOST_DTYPES`."""
+    return prod(tensor.shape) * np.dtype(tensor.dtype).itemsize
+
+
+def fits_table(tensor: Value) -> bool:
+    """Whether the file has room for what is said of an input or output."""
+    return (
+        tensor.dtype in HOST_DTYPES
+        and len(tensor.shape) <= MAX_RANK
+        and all(0 <= size <= MAX_DIMENSION for size in tensor.shape)
+        and tensor_bytes(tensor) <= MAX_TENSOR_BYTES
+    )
+
+
+def packed_shape(port: Port, spec: VtaSpec, *, load: bool) -> tuple[int, ...]:
+    """How a port's tensor lies in its buffer, in int8 values: (batches, blocks, h, w, batch, block)
+    or, of a column and of weights, four dimensions. Missing dimensions of an image are ones."""
+    block = spec.block_in if load else spec.block_out
+    if port.form == "image":
+        n, c, h, w = (*port.shape, 1, 1, 1, 1)[:4]
+        if port.unfold:
+            c, h, w = port.unfold.channels(c), port.unfold.height, port.unfold.width
+        return -(-n // spec.batch), -(-c // block), h, w, spec.batch, block
+    rows, channels = prod(port.shape[:-1]), port.shape[-1]
+    if port.form == "column":
+        return -(-channels // block), -(-rows // spec.batch), spec.batch, block
+    return (
+        -(-rows // spec.block_out), -(-channels // spec.block_in), spec.block_out, spec.block_in,
+    )  # fmt: skip
+
+
+def check_program(program: BoardProgram) -> None:
+    """Raises `BoardError` for a program that would leave its buffers, or whose tables contradict
+    each other: it names the first thing that is wrong."""
+    for what, count, most in (
+        ("buffers", len(program.buffers), MAX_BUFFERS),
+        ("segments", len(program.segments), MAX_STREAMS),
+        ("steps", len(program.steps), MAX_STREAMS),
+    ):
+        _require(count <= most, f"it has {count} {what}, {most} may be")
+    for at, buffer in enumerate(program.buffers):
+        _check_buffer(program, at, buffer)
+    memory = sum(buffer.bytes for buffer in program.buffers)
+    _require(
+        memory <= MAX_MEMORY_BYTES, f"its buffers have {memory} bytes, {MAX_MEMORY_BYTES} may be"
+    )
+    _check_streams(program)
+    _check_relocations(program)
+    ports = sum(len(step.loads) + len(step.stores) for step in program.steps)
+    _require(ports <= MAX_PORTS, f"{ports} tensors cross the border, {MAX_PORTS} may")
+    for step in program.steps:
+        _require(0 <= step.segment < len(program.segments), f"step of segment {step.segment}")
+        for port in step.loads:
+            _check_port(program, port, load=True)
+        for port in step.stores:
+            _check_port(program, port, load=False)
+        _check_names(step)
+        _check_apart(program, step.loads)
+    _check_border(program.inputs, [p for step in program.steps for p in step.loads])
+    _check_border(program.outputs, [p for step in program.steps for p in step.stores])
+    border = len(program.inputs) + len(program.outputs)
+    _require(border <= MAX_PORTS, f"it has {border} inputs and outputs, {MAX_PORTS} may be")
+
+
+def _require(holds: bool, wrong: str) -> None:
+    if not holds:
+        raise BoardError(
+            f"this is not a program for a board: {wrong}; build the artifact again from its model"
+        )
+
+
+def _check_buffer(program: BoardProgram, at: int, buffer: Buffer) -> None:
+    name = f"buffer {at} ('{buffer.name}')"
+    _require(buffer.kind in KINDS, f"{name} is of kind {buffer.kind!r}")
+    _require(
+        0 < buffer.bytes <= MAX_BUFFER_BYTES,
+        f"{name} has {buffer.bytes} bytes, where a driver gives 1 to {MAX_BUFFER_BYTES}",
+    )
+    held = {"uops": program.uops.size, "constants": program.constants.size, "activations": None}
+    size = held[buffer.kind]
+    if size is None:
+        _require(buffer.offset == 0, f"{name} has an offset into no file")
+    else:
+        _require(
+            0 <= buffer.offset <= size - buffer.bytes,
+            f"{name} is filled from bytes {buffer.offset} to {buffer.offset + buffer.bytes} of "
+            f"{size}",
+        )
+
+
+def _check_streams(program: BoardProgram) -> None:
+    """Each segment ends in its only FINISH, in the bounds of one buffer."""
+    count = len(program.insns)
+    finishes = np.flatnonzero(program.insns[:, 0] & np.uint64(7) == FINISH)
+    for at, segment in enumerate(program.segments):
+        _require(
+            segment.first >= 0 and 0 < segment.count <= count - segment.first,
+            f"segment {at} is instructions {segment.first} to {segment.first + segment.count} of "
+            f"{count}",
+        )
+        _require(
+            segment.count * 16 <= MAX_BUFFER_BYTES,
+            f"segment {at} has {segment.count} instructions, more than one buffer holds",
+        )
+        last = segment.first + segment.count - 1
+        begin, end = np.searchsorted(finishes, (segment.first, last + 1)).tolist()
+        inside = finishes[begin:end][:3].tolist()
+        _require(inside == [last], f"segment {at} has its FINISH at {inside}")
+
+
+def _check_relocations(program: BoardProgram) -> None:
+    """Every transfer has one, and reaches no further than its buffer."""
+    table, insns = program.relocations, program.insns
+    at = table["instruction"].astype(np.int64)
+    low = insns[:, 0]
+    moves = np.isin(low & np.uint64(7), (LOAD, STORE))
+    sizes = _field(insns[:, 1], 16, 16)
+    # The fields say that it reaches nowhere; hardware counts rows from 65,535 down, or never ends.
+    endless = np.flatnonzero(moves & (sizes > 0) & (_field(insns[:, 1], 0, 16) == 0))
+    _require(endless.size == 0, f"instruction {endless[:1]} moves columns of no rows")
+    _require(bool((np.diff(at) > 0).all()), "its relocations are not in the order of instructions")
+    _require(at.size == 0 or int(at[-1]) < len(insns), "a relocation names no instruction")
+    _require(bool(moves[at].all()), "a relocation names an instruction that moves no data")
+    named = np.zeros(len(insns), np.bool_)
+    named[at] = True
+    bare = np.flatnonzero(moves & (sizes > 0) & ~named)
+    _require(bare.size == 0, f"instruction {bare[:1]} moves data and has no relocation")
+
+    memory, buffer = table["memory"].astype(np.int64), table["buffer"].astype(np.int64)
+    stores = (low[at] & np.uint64(7)) == STORE
+    allowed = np.where(stores, memory == OUT, memory < OUT)
+    _require(
+        bool((allowed & (memory == _field(low[at], 7, 3))).all()),
+        "a relocation is of another type of memory than its instruction",
+    )
+    _require(bool((buffer < len(program.buffers)).all()), "a relocation names no buffer")
+    kinds = np.array([KINDS.index(b.kind) for b in program.buffers], np.int64)[buffer]
+    wanted = np.where(stores, kinds == 2, np.where(memory == UOP, kinds == 0, kinds > 0))
+    _require(bool(wanted.all()), "an instruction reads or writes a buffer of another kind")
+    offset = table["offset"].astype(np.int64)
+    _require(
+        bool((offset == _field(low[at], 26, 32)).all()),
+        "a relocation has another offset than its instruction",
+    )
+    high = insns[at, 1]
+    rows, columns, pitch = _field(high, 0, 16), sizes[at], _field(high, 32, 16)
+    reach = np.where(columns > 0, (rows - 1) * pitch + columns, 0)
+    ends = (offset + reach) * element_bytes(program.spec.machine)[memory]
+    room = np.array([b.bytes for b in program.buffers], np.int64)[buffer]
+    beyond = np.flatnonzero(ends > room)
+    _require(beyond.size == 0, f"instruction {at[beyond[:1]]} reaches beyond its buffer")
+
+
+def _field(words: NDArray[np.uint64], offset: int, width: int) -> NDArray[np.int64]:
+    return (words >> np.uint64(offset) & np.uint64((1 << width) - 1)).astype(np.int64)
+
+
+def _check_port(program: BoardProgram, port: Port, *, load: bool) -> None:
+    name = f"tensor '{port.name}'"
+    _require(port.dtype in DTYPES, f"{name} is of type {port.dtype}")
+    _require(port.form in FORMS, f"{name} is of form {port.form!r}")
+    _require(
+        1 <= len(port.shape) <= (4 if port.form == "image" else MAX_RANK)
+        and all(1 <= size <= MAX_DIMENSION for size in port.shape)
+        and tensor_bytes(port) <= MAX_TENSOR_BYTES,
+        f"{name} has shape {port.shape}",
+    )
+    _check_scale(name, port.scale)
+    if unfold := port.unfold:
+        sizes = (unfold.rows, unfold.cols, unfold.stride_h, unfold.stride_w, unfold.height,
+                 unfold.width)  # fmt: skip
+        pads = (unfold.pad_top, unfold.pad_left)
+        _require(
+            load and port.form == "image" and min(sizes) > 0 and min(pads) >= 0
+            and max(*sizes, *pads) <= MAX_DIMENSION,
+            f"{name} cannot be unfolded so",
+        )  # fmt: skip
+    _require(0 <= port.buffer < len(program.buffers), f"{name} lies in no buffer")
+    buffer = program.buffers[port.buffer]
+    _require(buffer.kind == "activations", f"{name} lies in a buffer of {buffer.kind}")
+    m = program.spec.machine
+    element = m.inp_bytes if load else m.out_bytes
+    if port.form == "weights":
+        _require(load, f"{name} cannot be stored as weights")
+        element = m.wgt_bytes
+    _require(
+        port.offset >= 0 and port.offset % element == 0
+        and port.offset + prod(packed_shape(port, program.spec, load=load)) <= buffer.bytes,
+        f"{name} does not fit its buffer",
+    )  # fmt: skip
+
+
+def _check_scale(name: str, scale: Scale) -> None:
+    """Steps are positive normal float32 numbers: no host divides by less."""
+    with np.errstate(over="ignore"):
+        step = float(np.float32(scale.step))
+    _require(
+        float(np.finfo(np.float32).tiny) <= step < inf and step == scale.step,
+        f"{name} has steps of {scale.step}",
+    )
+    _require(-128 <= scale.zero_point <= 127, f"{name} has zero point {scale.zero_point}")
+
+
+def _check_border(tensors: Sequence[Value], ports: Sequence[Port]) -> None:
+    """Each name once, and alike where it crosses the border."""
+    named: dict[str, Value] = {}
+    for tensor in tensors:
+        _require(fits_table(tensor), f"'{tensor.name}' is {tensor.dtype} of shape {tensor.shape}")
+        _require(tensor.name not in named, f"two tensors are named '{tensor.name}'")
+        named[tensor.name] = tensor
+    for port in ports:
+        _require(_same(named.get(port.name, port), port), f"'{port.name}' has two shapes")
+
+
+def _same(a: Port | Value, b: Port | Value) -> bool:
+    """Whether they are of one element type and number of elements."""
+    return a.dtype == b.dtype and prod(a.shape) == prod(b.shape)
+
+
+def _check_names(step: ProgramStep) -> None:
+    """Loads of one name are one tensor, packed in several ways; of a store there is one."""
+    known: dict[str, tuple[object, ...]] = {}
+    for port in step.loads:
+        tensor = prod(port.shape), port.dtype
+        _require(known.setdefault(port.name, tensor) == tensor, f"'{port.name}' has two shapes")
+    stored = [port.name for port in step.stores]
+    _require(len(set(stored)) == len(stored), f"a name is stored twice: {', '.join(stored)}")
+
+
+def _check_apart(program: BoardProgram, loads: tuple[Port, ...]) -> None:
+    """No two tensors that the host writes share memory. Those that it reads may: one is channels of
+    another."""
+    taken = sorted(
+        (p.buffer, p.offset, p.offset + prod(packed_shape(p, program.spec, load=True)), p.name)
+        for p in loads
+    )
+    for (buffer, _, end, name), (other, start, _, after) in pairwise(taken):
+        _require(buffer != other or end <= start, f"tensors '{name}' and '{after}' overlap")
+
+
+RUNTIME_DTYPES = ("int8", "uint8", "float32")
+"""Of the tensors that it converts."""
+
+
+def why_not_bare(program: BoardProgram, host_work: Sequence[str] = ()) -> str:
+    """Why the C runtime cannot run a program, empty if it can; `host_work` names what
+    the host must compute beside that."""
+    ports = [port for step in program.steps for port in (*step.loads, *step.stores)]
+    foreign = [f"{p.name} is {p.dtype}" for p in ports if p.dtype not in RUNTIME_DTYPES]
+    weights = [p.name for p in ports if p.form == "weights"]
+    bits = 1 << program.spec.log_inp_width
+    if host_work:
+        return f"the host must compute {', '.join(host_work)}"
+    if len(program.steps) != 1:
+        return f"it runs in {len(program.steps)} steps with work of the host between them"
+    if weights:
+        return f"the host must pack {', '.join(weights)} as weights"
+    if foreign:
+        return f"{', '.join(foreign)}, neither int8, uint8 nor float32"
+    if bits != 8:
+        return f"activations have {bits} bits instead of 8"
+    return _why_not_whole(program)
+
+
+def _why_not_whole(program: BoardProgram) -> str:
+    """Likewise, of its inputs and outputs."""
+    step = program.steps[0]
+    inputs = {value.name for value in program.inputs}
+    stored = {port.name for port in step.stores}
+    foreign = [port.name for port in step.loads if port.name not in inputs]
+    copied = [value.name for value in program.outputs if value.name not in stored]
+    strange = [f"{v.name} is {v.dtype} of shape {v.shape}"
+               for v in (*program.inputs, *program.outputs) if not fits_table(v)]  # fmt: skip
+    if foreign:
+        return f"the host must make {', '.join(foreign)}, which no input is"
+    if copied:
+        return f"the host must make {', '.join(copied)}, which no layer writes as such"
+    if strange:
+        return f"{', '.join(strange)}, which the runtime does not take"
+    return ""

@@ -1,0 +1,199 @@
+"""Simulates a board: memory as the driver hands it out, segments run bit for bit, several images at
+once.
+
+Constants and micro-ops are read only, and shared. Each image has activations of its own, and
+instructions that lead there: relocated, a LOAD or STORE holds an address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.layer import from_int8, to_int8
+from tilewright.targets.vta.board.layouts import Packing, pack, unpack
+from tilewright.targets.vta.board.program import BoardProgram, Buffer, Port, ProgramStep, Segment
+from tilewright.targets.vta.board.program_check import packed_shape
+from tilewright.targets.vta.board.relocate import relocated
+from tilewright.targets.vta.functional.session import SimulationSession
+from tilewright.targets.vta.instruction_format import Words, element_bytes
+from tilewright.targets.vta.program import FIRST_ADDRESS
+from tilewright.targets.vta.spec import VtaSpec
+
+PAGE_BYTES = 4096
+INSTRUCTION_BYTES = 16
+
+
+class DeviceAddresses:
+    """Where a program lies in memory: buffers one after the other on pages of their own from
+    `FIRST_ADDRESS` on, the instructions of each segment behind them. `addresses` (buffers,) and
+    `insn_addresses` (segments,) are in bytes, `insns` (n, 2) with their addresses filled in;
+    `data_bytes` are those of the buffers alone."""
+
+    def __init__(self, program: BoardProgram) -> None:
+        self.program = program
+        sizes = [buffer.bytes for buffer in program.buffers]
+        sizes += [segment.count * INSTRUCTION_BYTES for segment in program.segments]
+        pages = [-(-max(size, 1) // PAGE_BYTES) * PAGE_BYTES for size in sizes]
+        begins = [FIRST_ADDRESS, *(FIRST_ADDRESS + end for end in accumulate(pages))]
+        count = len(program.buffers)
+        self.addresses = np.array(begins[:count], np.int64)
+        self.insn_addresses = np.array(begins[count:-1], np.int64)
+        self.bytes = begins[-1] - FIRST_ADDRESS
+        self.data_bytes = begins[count] - FIRST_ADDRESS
+        element = element_bytes(program.spec.machine)
+        self.insns: Words = relocated(program.insns, program.relocations, self.addresses, element)
+
+
+class Device(DeviceAddresses):
+    """A program loaded into memory, to be run."""
+
+    def __init__(self, program: BoardProgram) -> None:
+        super().__init__(program)
+        # Instructions are no data: the simulator takes them from beside its memory.
+        self._dram = np.zeros(self.data_bytes, np.uint8)
+        for buffer, address in zip(program.buffers, self.addresses.tolist(), strict=True):
+            if buffer.kind != "activations":
+                content = program.uops if buffer.kind == "uops" else program.constants
+                part = content[buffer.offset : buffer.offset + buffer.bytes]
+                self._at(address, len(part))[:] = part
+        self._session = SimulationSession(program.spec)
+
+    def run(
+        self, step: int, tensors: Mapping[str, NDArray[np.generic]]
+    ) -> dict[str, NDArray[np.generic]]:
+        """Run a segment with what the host packs before it; returns what it unpacks after it. Both
+        by name, in the shape and type of their ports. Raises `FunctionalError`."""
+        todo = self.program.steps[step]
+        for port in todo.loads:
+            packed = pack_port(port, self.program.spec, tensors[port.name])
+            memory = self.memory(port.buffer, port.offset, packed.nbytes)
+            memory[:] = packed.view(np.uint8)
+        segment = self.program.segments[todo.segment]
+        insns = self.insns[segment.first : segment.first + segment.count]
+        self.execute(insns)
+        return {port.name: self._stored(port) for port in todo.stores}
+
+    def execute(
+        self, insns: Words, tokens: tuple[int, int, int, int] = (0, 0, 0, 0)
+    ) -> tuple[int, int, int, int]:
+        """Run instructions, (n, 2), with tokens in the queues (l2g, g2l, g2s, s2g); returns those
+        left in them. Raises `FunctionalError`."""
+        return self._session.run(insns, self._dram, FIRST_ADDRESS, tokens)
+
+    def memory(self, buffer: int, offset: int, size: int) -> NDArray[np.uint8]:
+        """So many bytes of a buffer, as they are, to read and write, (size,)."""
+        return self._at(int(self.addresses[buffer]) + offset, size)
+
+    def _stored(self, port: Port) -> NDArray[np.generic]:
+        spec = self.program.spec
+        size = packing_of(port, spec, load=False).bytes(spec.machine)
+        raw = self.memory(port.buffer, port.offset, size).view(np.int8)
+        return unpack_port(port, spec, raw)
+
+    def _at(self, address: int, size: int) -> NDArray[np.uint8]:
+        first = address - FIRST_ADDRESS
+        return self._dram[first : first + size]
+
+
+def packing_of(port: Port, spec: VtaSpec, *, load: bool) -> Packing:
+    """How the tensor of a port lies in memory: in blocks of input channels where it is loaded, of
+    output channels where it is stored."""
+    shape = packed_shape(port, spec, load=load)
+    if port.form == "image":
+        batches, blocks, height, width, _, block = shape
+        return Packing("image", batches, blocks, height, width, block)
+    if port.form == "column":
+        blocks, rows, _, block = shape
+        return Packing("column", 1, blocks, rows, 1, block)
+    row_blocks, blocks, _, block = shape
+    return Packing("weights", row_blocks, blocks, 1, 1, block)
+
+
+def pack_port(port: Port, spec: VtaSpec, tensor: NDArray[np.generic]) -> NDArray[np.int8]:
+    """The bytes of a tensor that is loaded, of the port's shape, as they lie in memory, (bytes,). A
+    float one is quantised by the port's scale."""
+    values = to_int8(tensor, port.scale).reshape(port.shape)
+    if port.unfold is not None:
+        values = port.unfold.data(values)
+    return pack(packing_of(port, spec, load=True), spec.machine, values)
+
+
+def unpack_port(port: Port, spec: VtaSpec, raw: NDArray[np.int8]) -> NDArray[np.generic]:
+    """The tensor of a port that is stored, in its shape, out of its values in memory, (bytes,); a
+    float one is step · (value − zero point) in float32, a uint8 one the value plus 128."""
+    # a copy: what is unpacked may be the memory itself, which the next run overwrites
+    values = unpack(packing_of(port, spec, load=False), spec.machine, raw, port.shape).copy()
+    return from_int8(values, port.scale, port.dtype)
+
+
+class VtaImages:
+    """Keeps `targets.artifact_types.ImagesInFlight` on a simulated board."""
+
+    def __init__(self, program: BoardProgram, images: int) -> None:
+        self._steps = len(program.steps)
+        self._device = Device(replicated(program, images))
+
+    @property
+    def dram_bytes(self) -> int:
+        """All pages that the driver hands out."""
+        return self._device.bytes
+
+    def run(
+        self, place: int, segment: int, tensors: Mapping[str, NDArray[np.generic]]
+    ) -> dict[str, NDArray[np.generic]]:
+        """As `Device.run`."""
+        return self._device.run(place * self._steps + segment, tensors)
+
+
+def replicated(program: BoardProgram, images: int) -> BoardProgram:
+    """The program for so many images: step k of image i is step i · steps + k, and so are segments
+    and instructions. Buffers of activations follow one another, image by image."""
+    shared = [buffer for buffer in program.buffers if buffer.kind != "activations"]
+    own = [at for at, buffer in enumerate(program.buffers) if buffer.kind == "activations"]
+    buffers: list[Buffer] = list(shared)
+    segments: list[Segment] = []
+    steps: list[ProgramStep] = []
+    relocations = []
+    kept = [at for at, buffer in enumerate(program.buffers) if buffer.kind != "activations"]
+    for image in range(images):
+        moved = np.zeros(len(program.buffers), np.uint32)
+        moved[kept] = np.arange(len(kept))
+        moved[own] = len(buffers) + np.arange(len(own))
+        buffers += [
+            replace(program.buffers[at], name=f"{program.buffers[at].name}.{image}") for at in own
+        ]
+        rows = program.relocations.copy()
+        rows["instruction"] += image * len(program.insns)
+        rows["buffer"] = moved[rows["buffer"]]
+        relocations.append(rows)
+        segments += [
+            Segment(image * len(program.insns) + each.first, each.count)
+            for each in program.segments
+        ]
+        for step in program.steps:
+            loads, stores = (
+                tuple(replace(port, buffer=int(moved[port.buffer])) for port in ports)
+                for ports in (step.loads, step.stores)
+            )
+            steps.append(ProgramStep(image * len(program.segments) + step.segment, loads, stores))
+    return replace(
+        program, insns=np.tile(program.insns, (images, 1)),
+        relocations=np.concatenate(relocations), buffers=buffers, segments=segments, steps=steps,
+    )  # fmt: skip
+
+
+def room_bytes(program: BoardProgram, images: int) -> int:
+    """The pages of `replicated`."""
+    shared = sum(_pages(each.bytes) for each in program.buffers if each.kind != "activations")
+    own = sum(_pages(each.bytes) for each in program.buffers if each.kind == "activations")
+    own += sum(_pages(each.count * INSTRUCTION_BYTES) for each in program.segments)
+    return shared + images * own
+
+
+def _pages(size: int) -> int:
+    return -(-max(size, 1) // PAGE_BYTES) * PAGE_BYTES

@@ -1,0 +1,384 @@
+"""Executes LOAD and STORE: moves values between the memory image, where they are narrow, and the
+scratchpads, where they are wide.
+
+Memory is little-endian; values narrower than a byte fill it from the low end. The common widths
+have a loop of their own that vectorises.
+
+Every access is kept inside the arrays here, whatever the instruction says. Scratchpad indices wrap,
+bytes outside the image read as zero and are not written. `checks` decides before whether that is an
+error.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.functional.decode import Transfer
+from tilewright.targets.vta.functional.scratchpads import Scratchpads
+from tilewright.targets.vta.functional.semantics import SemanticRules
+from tilewright.targets.vta.functional.vector import LANES, TILE, weight_tile
+from tilewright.targets.vta.instruction_format import ACC, ACC_8BIT, INP, OUT, UOP, WGT
+from tilewright.targets.vta.numba_decorators import helper
+from tilewright.targets.vta.spec import Machine
+
+
+@helper
+def unpack_rows(
+    dram: NDArray[np.uint8], at: int, bits: int,
+    target: NDArray[np.int32], first: int, pitch: int, width: int, rows: int,
+) -> None:  # fmt: skip
+    """Signed values from byte `at` of `dram` (n,): `rows` rows of `width`, placed from item `first`
+    of `target` on, `pitch` items apart."""
+    if bits == 8:
+        source = dram[at : at + rows * width].view(np.int8)
+        if width == pitch:
+            wide = target[first : first + rows * width]
+            for k in range(rows * width):
+                wide[k] = source[k]
+            return
+        for row in range(rows):
+            for k in range(width):
+                target[first + row * pitch + k] = source[row * width + k]
+    elif bits == 32 and width == pitch:
+        words = dram[at : at + 4 * rows * width].view(np.int32)
+        wide = target[first : first + rows * width]
+        for k in range(rows * width):
+            wide[k] = words[k]
+    else:
+        for row in range(rows):
+            for k in range(width):
+                target[first + row * pitch + k] = value_at(dram, at, row * width + k, bits)
+
+
+@helper
+def unpack_weights(
+    dram: NDArray[np.uint8], at: int, bits: int,
+    wgt: NDArray[np.int16], first: int, block_out: int, block_in: int, elements: int,
+) -> None:  # fmt: skip
+    """Weight elements of shape (block_out, block_in) in memory → tiles of [input pair][output][2]
+    from item `first` of `wgt` on."""
+    in_tiles, out_tiles = -(-block_in // LANES), -(-block_out // LANES)
+    for n in range(elements):
+        element = first + n * in_tiles * out_tiles * TILE
+        if bits == 8 and block_in % LANES == 0 and block_out % LANES == 0:
+            block = at + n * block_out * block_in
+            for tile in range(in_tiles * out_tiles):
+                corner = tile // in_tiles * LANES * block_in + tile % in_tiles * LANES
+                weight_tile(dram, block + corner, block_in, wgt, element + tile * TILE)
+            continue
+        for co in range(block_out):
+            for ci in range(block_in):
+                tile = co // LANES * in_tiles + ci // LANES
+                pair, lane = ci % LANES >> 1, co % LANES
+                number = (n * block_out + co) * block_in + ci
+                place = element + tile * TILE + (pair * LANES + lane) * 2 + (ci & 1)
+                wgt[place] = value_at(dram, at, number, bits)
+
+
+@helper
+def unpack_uops(
+    dram: NDArray[np.uint8], at: int, size: int, uop: NDArray[np.uint64], first: int, count: int
+) -> None:
+    """`count` micro-ops of `size` bytes from byte `at` → `uop` (depth,) from `first` on."""
+    for n in range(count):
+        word = np.uint64(0)
+        for k in range(size):
+            word |= np.uint64(dram[at + n * size + k]) << np.uint64(8 * k)
+        uop[first + n] = word
+
+
+@helper
+def pack_rows(
+    values: NDArray[np.int32], first: int, pitch: int, width: int, rows: int, bits: int,
+    dram: NDArray[np.uint8], at: int,
+) -> None:  # fmt: skip
+    """The low `bits` bits of `rows` rows of `width` values, densely from byte `at` of `dram` (n,);
+    rows begin at item `first`, `pitch` items apart."""
+    if bits == 8 and width == pitch:
+        narrow, source = dram[at : at + rows * width], values[first : first + rows * width]
+        for k in range(rows * width):
+            narrow[k] = np.uint8(source[k])
+        return
+    for row in range(rows):
+        for k in range(width):
+            value = nb.int64(values[first + row * pitch + k]) & ((1 << bits) - 1)
+            position = (row * width + k) * bits
+            if bits >= 8:
+                for byte in range(bits >> 3):
+                    dram[at + (position >> 3) + byte] = np.uint8(value >> (8 * byte))
+            else:
+                place, shift = at + (position >> 3), position & 7
+                kept = nb.int64(dram[place]) & ~(((1 << bits) - 1) << shift)
+                dram[place] = np.uint8(kept | value << shift)
+
+
+@helper
+def clear_items(target: NDArray[np.int32], first: int, count: int) -> None:
+    """Clear `count` items of a flat array (n,), from `first` on."""
+    cleared = target[first : first + count]
+    for k in range(count):
+        cleared[k] = 0
+
+
+@helper
+def value_at(dram: NDArray[np.uint8], at: int, number: int, bits: int) -> int:
+    """The signed value of `bits` bits (a power of two), number `number` after byte `at` of (n,)."""
+    position = number * bits
+    place = at + (position >> 3)
+    raw = nb.int64(dram[place]) >> (position & 7)
+    for byte in range(1, bits >> 3):
+        raw |= nb.int64(dram[place + byte]) << (8 * byte)
+    raw &= (1 << bits) - 1
+    return int(raw - ((raw >> (bits - 1)) << bits))
+
+
+ADDRESS_MASK = (1 << 32) - 1
+
+
+class Footprint(NamedTuple):
+    """Where a transfer lies in memory: byte address of the first element, bytes between rows and
+    between elements, and whether dram_base · element bytes left the 32 address bits."""
+
+    start: int
+    pitch: int
+    step: int
+    wrapped: int
+
+
+@helper
+def footprint_of(m: Machine, memory: int, t: Transfer) -> Footprint:
+    """The address in elements counts modulo 2³² bytes, as in the functional simulator and RTL."""
+    size = m.out_bytes
+    if memory == UOP:
+        size = m.uop_bytes
+    elif memory == WGT:
+        size = m.wgt_bytes
+    elif memory == INP:
+        size = m.inp_bytes
+    elif memory in (ACC, ACC_8BIT):
+        size = m.acc_bytes
+    address = t.dram_base * size
+    start, step = address & ADDRESS_MASK, size
+    if memory == ACC_8BIT:  # a quarter of the bytes of what it fills
+        start, step = start // 4, size // 4
+    return Footprint(start, t.x_stride * step, step, int(address > ADDRESS_MASK))
+
+
+@helper
+def depth_of(rules: SemanticRules, memory: int) -> int:
+    """Elements of the scratchpad a LOAD of this memory type fills."""
+    if memory == UOP:
+        return rules.uop_depth
+    if memory == WGT:
+        return rules.wgt_depth
+    if memory == INP:
+        return rules.inp_depth
+    return rules.acc_depth
+
+
+@helper
+def load(
+    m: Machine,
+    rules: SemanticRules,
+    pads: Scratchpads,
+    dram: NDArray[np.uint8],
+    base: int,
+    t: Transfer,
+) -> None:
+    """One LOAD with its zero padding, from `dram` (n,) at address `base`. Moves nothing if
+    x_size = 0."""
+    if t.x_size == 0:
+        return
+    foot, depth = footprint_of(m, t.memory, t), depth_of(rules, t.memory)
+    index, width = t.sram_base % depth, t.x_pad_0 + t.x_size + t.x_pad_1
+    first = foot.start - base
+    inside = first >= 0 and t.y_size > 0
+    inside &= first + (t.y_size - 1) * foot.pitch + t.x_size * foot.step <= dram.size
+    inside &= index + (t.y_pad_0 + t.y_size + t.y_pad_1) * width <= depth
+    if inside and t.memory == INP:
+        _input_window(
+            dram, first, foot.pitch, foot.step, t.y_size, t.x_size, m.inp_bits,
+            pads.inp, index, pads.inp_row, m.block_in, m.batch,
+            t.y_pad_0, t.y_pad_1, t.x_pad_0, t.x_pad_1,
+        )  # fmt: skip
+        return
+    if t.y_pad_0:
+        index = _pad(m, pads, t.memory, depth, index, t.y_pad_0 * width)
+    rows, columns = t.y_size, t.x_size
+    if t.x_stride == t.x_size == width:
+        rows, columns = min(rows, 1), rows * columns
+    for y in range(rows):
+        at = first + y * foot.pitch
+        if t.x_pad_0:
+            index = _pad(m, pads, t.memory, depth, index, t.x_pad_0)
+        index = _fill(m, pads, dram, t.memory, depth, index, at, foot.step, columns)
+        if t.x_pad_1:
+            index = _pad(m, pads, t.memory, depth, index, t.x_pad_1)
+    if t.y_pad_1:
+        _pad(m, pads, t.memory, depth, index, t.y_pad_1 * width)
+
+
+@helper
+def _input_window(
+    dram: NDArray[np.uint8], at: int, pitch: int, step: int, rows: int, columns: int, bits: int,
+    inp: NDArray[np.int16], index: int, row: int, width: int, batch: int,
+    top: int, bottom: int, left: int, right: int,
+) -> None:  # fmt: skip
+    """A LOAD of inputs that neither leaves the image nor wraps in the scratchpad.
+
+    Takes plain arrays and numbers, because its rows are many: tuples of many fields are costly.
+    """
+    size = batch * row
+    line = (left + columns + right) * size
+    place = index * size
+    if top:
+        clear_items(inp, place, top * line)
+        place += top * line
+    if bottom:
+        clear_items(inp, place + rows * line, bottom * line)
+    if left + right == 0 and pitch == columns * step:
+        rows, columns = 1, rows * columns
+    for _ in range(rows):
+        if left:
+            clear_items(inp, place, left * size)
+        unpack_rows(dram, at, bits, inp, place + left * size, row, width, columns * batch)
+        if right:
+            clear_items(inp, place + line - right * size, right * size)
+        place += line
+        at += pitch
+
+
+@helper
+def store(
+    m: Machine,
+    rules: SemanticRules,
+    pads: Scratchpads,
+    dram: NDArray[np.uint8],
+    base: int,
+    t: Transfer,
+) -> None:
+    """One STORE: the low bits of accumulators, dense in the scratchpad, strided in `dram` (n,),
+    which lies at address `base`."""
+    if t.x_size == 0:
+        return
+    foot, size = footprint_of(m, OUT, t), m.batch * pads.acc_row
+    index = t.sram_base % rules.acc_depth
+    for y in range(t.y_size):
+        at, left = foot.start - base + y * foot.pitch, t.x_size
+        while left > 0:
+            count = min(left, rules.acc_depth - index)
+            values = pads.acc
+            if rules.out_scratchpad:
+                count = _alike(pads.fresh, index, count)
+                if not pads.fresh[index]:
+                    values = pads.out
+            missing = _outside(at, foot.step, dram.size)
+            if missing:
+                count = min(count, missing)
+            else:
+                count = min(count, (dram.size - at) // foot.step)
+                pack_rows(
+                    values, index * size, pads.acc_row, m.block_out, count * m.batch, m.inp_bits,
+                    dram, at,
+                )  # fmt: skip
+            index = (index + count) % rules.acc_depth
+            at += count * foot.step
+            left -= count
+
+
+@helper
+def keep_stale_output(
+    acc: NDArray[np.int32], out: NDArray[np.int32], fresh: NDArray[np.uint8],
+    first: int, count: int, size: int,
+) -> None:  # fmt: skip
+    """Before `count` elements of `size` lanes change without their OUT copy: keep OUT's.
+
+    `acc` and `out` are (depth · size,), `fresh` (depth,).
+    """
+    for index in range(first, first + count):
+        if fresh[index]:
+            fresh[index] = 0
+            if out.size:
+                for lane in range(index * size, (index + 1) * size):
+                    out[lane] = acc[lane]
+
+
+@helper
+def _pad(m: Machine, pads: Scratchpads, memory: int, depth: int, index: int, count: int) -> int:
+    """Clear `count` neighbouring elements; returns the index behind them."""
+    while count > 0:
+        n = min(count, depth - index)
+        if memory == INP:
+            size = m.batch * pads.inp_row
+            clear_items(pads.inp, index * size, n * size)
+        elif memory == WGT:
+            size = pads.wgt.size // depth
+            clear_items(pads.wgt, index * size, n * size)
+        elif memory in (ACC, ACC_8BIT):
+            size = m.batch * pads.acc_row
+            keep_stale_output(pads.acc, pads.out, pads.fresh, index, n, size)
+            clear_items(pads.acc, index * size, n * size)
+        else:
+            clear_items(pads.uop, index, n)
+        index = (index + n) % depth
+        count -= n
+    return index
+
+
+@helper
+def _fill(
+    m: Machine, pads: Scratchpads, dram: NDArray[np.uint8],
+    memory: int, depth: int, index: int, at: int, step: int, count: int,
+) -> int:  # fmt: skip
+    """`count` neighbouring elements from byte `at` of the image on; returns the index behind."""
+    while count > 0:
+        missing = _outside(at, step, dram.size)
+        if missing:
+            n = min(count, missing)
+            index = _pad(m, pads, memory, depth, index, n)
+            at += n * step
+            count -= n
+            continue
+        n = min(count, depth - index, (dram.size - at) // step)
+        if memory == INP:
+            size = m.batch * pads.inp_row
+            unpack_rows(
+                dram, at, m.inp_bits, pads.inp, index * size, pads.inp_row, m.block_in, n * m.batch
+            )
+        elif memory == WGT:
+            size = pads.wgt.size // depth
+            unpack_weights(dram, at, m.wgt_bits, pads.wgt, index * size, m.block_out, m.block_in, n)
+        elif memory in (ACC, ACC_8BIT):
+            size = m.batch * pads.acc_row
+            keep_stale_output(pads.acc, pads.out, pads.fresh, index, n, size)
+            bits = m.acc_bits if memory == ACC else 8
+            unpack_rows(
+                dram, at, bits, pads.acc, index * size, pads.acc_row, m.block_out, n * m.batch
+            )
+        else:
+            unpack_uops(dram, at, m.uop_bytes, pads.uop, index, n)
+        index = (index + n) % depth
+        at += n * step
+        count -= n
+    return index
+
+
+@helper
+def _outside(at: int, step: int, image_bytes: int) -> int:
+    """How many elements from byte `at` on are not wholly inside the image; 0: the first is."""
+    if at + step > image_bytes:
+        return 1 << 40
+    return -(at // step) if at < 0 else 0
+
+
+@helper
+def _alike(fresh: NDArray[np.uint8], index: int, most: int) -> int:
+    """How many elements from `index` on agree in whether OUT equals the accumulator."""
+    count = 1
+    while count < most and fresh[index + count] == fresh[index]:
+        count += 1
+    return count

@@ -1,0 +1,376 @@
+"""Defines the bits of instructions and micro-ops: where each field lies in its word, and how fields
+are packed and read, in compiled code and in whole arrays.
+
+Two little-endian 64-bit words (`lo`, `hi`) hold one instruction. LOAD and STORE are the same for
+every configuration. The fields of GEMM and ALU have widths that follow the scratchpad depths and
+are placed upward, none straddling bit 64. The kernels here are the only place that knows this;
+everything else packs and unpacks through them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.numba_decorators import helper
+from tilewright.targets.vta.spec import INSTRUCTION_HEAD_BITS, LOOP_FIELD_BITS, Machine, VtaSpec
+
+# Opcodes
+LOAD, STORE, GEMM, FINISH, ALU = 0, 1, 2, 3, 4
+# Memory types
+UOP, WGT, INP, ACC, OUT, ACC_8BIT = 0, 1, 2, 3, 4, 5
+# ALU operations
+ALU_MIN, ALU_MAX, ALU_ADD, ALU_SHR, ALU_MUL = 0, 1, 2, 3, 4
+# Dependency flags, as they stand in bits 3..6
+POP_PREV, POP_NEXT, PUSH_PREV, PUSH_NEXT = 8, 16, 32, 64
+# Modules
+MODULE_LOAD, MODULE_COMPUTE, MODULE_STORE = 0, 1, 2
+
+
+class Layout(NamedTuple):
+    """Bit offset of each GEMM and ALU field, and the widths that depend on the configuration."""
+
+    uop_index_bits: int  # u; uop_end has one bit more
+    acc_bits: int  # width of accumulator factors
+    inp_bits: int  # width of input factors
+    wgt_bits: int  # width of weight factors
+    uop_bgn: int
+    uop_end: int
+    iter_out: int
+    iter_in: int
+    gemm_dst_out: int
+    gemm_dst_in: int
+    gemm_src_out: int
+    gemm_src_in: int
+    gemm_wgt_out: int
+    gemm_wgt_in: int
+    alu_dst_out: int
+    alu_dst_in: int
+    alu_src_out: int
+    alu_src_in: int
+    alu_opcode: int
+    alu_use_imm: int
+    alu_imm: int
+    # micro-op
+    uop_dst_bits: int
+    uop_src_bits: int
+    uop_wgt_bits: int
+
+
+def layout_of(spec: VtaSpec) -> Layout:
+    """The field positions of a configuration."""
+    m = spec.machine
+    loops = [m.log_uop_depth, m.log_uop_depth + 1, LOOP_FIELD_BITS, LOOP_FIELD_BITS]
+    acc, inp, wgt = m.acc_factor_bits, m.inp_factor_bits, m.wgt_factor_bits
+    gemm = _place([*loops, acc, acc, inp, inp, wgt, wgt])
+    alu = _place([*loops, acc, acc, acc, acc, 3, 1, 16])
+    uop = [m.log_acc_depth, max(m.log_acc_depth, m.log_inp_depth), m.log_wgt_depth]
+    return Layout._make([m.log_uop_depth, acc, inp, wgt, *gemm, *alu[4:], *uop])
+
+
+def _place(widths: list[int]) -> list[int]:
+    """Bit offsets of fields placed upward from the head; none straddles bit 64."""
+    offsets, position = [], INSTRUCTION_HEAD_BITS
+    for width in widths:
+        if position < 64 < position + width:
+            position = 64
+        offsets.append(position)
+        position += width
+    return offsets
+
+
+@helper
+def get(lo: int, hi: int, offset: int, width: int) -> int:
+    """The unsigned field of `width` bits at bit `offset` of an instruction."""
+    word = lo if offset < 64 else hi
+    return int(nb.int64((word >> nb.uint64(offset & 63)) & nb.uint64((1 << width) - 1)))
+
+
+@helper
+def put(value: int, offset: int, width: int) -> int:
+    """The word that holds `value` (truncated to `width` bits, as the hardware's fields do) at bit
+    `offset` of an instruction; belongs to `hi` if `offset` ≥ 64."""
+    word: int = (nb.uint64(value) & nb.uint64((1 << width) - 1)) << nb.uint64(offset & 63)
+    return word
+
+
+@helper
+def pack_memory(
+    opcode: int, flags: int, memory: int, sram_base: int, dram_base: int,
+    y_size: int, x_size: int, x_stride: int,
+    y_pad_0: int, y_pad_1: int, x_pad_0: int, x_pad_1: int,
+) -> tuple[int, int]:  # fmt: skip
+    """A LOAD or STORE; sizes and addresses in elements of `memory`."""
+    lo = (
+        nb.uint64(opcode) | nb.uint64(flags) | put(memory, 7, 3)
+        | put(sram_base, 10, 16) | put(dram_base, 26, 32)
+    )  # fmt: skip
+    hi = (
+        put(y_size, 64, 16) | put(x_size, 80, 16) | put(x_stride, 96, 16)
+        | put(y_pad_0, 112, 4) | put(y_pad_1, 116, 4) | put(x_pad_0, 120, 4) | put(x_pad_1, 124, 4)
+    )  # fmt: skip
+    return lo, hi
+
+
+@helper
+def _pack_loops(lay: Layout, bgn: int, end: int, iter_out: int, iter_in: int) -> tuple[int, int]:
+    lo = nb.uint64(0)
+    hi = nb.uint64(0)
+    u = lay.uop_index_bits
+    for value, offset, width in (
+        (bgn, lay.uop_bgn, u),
+        (end, lay.uop_end, u + 1),
+        (iter_out, lay.iter_out, LOOP_FIELD_BITS),
+        (iter_in, lay.iter_in, LOOP_FIELD_BITS),
+    ):
+        if offset < 64:
+            lo |= put(value, offset, width)
+        else:
+            hi |= put(value, offset, width)
+    return lo, hi
+
+
+@helper
+def pack_gemm(
+    lay: Layout, flags: int, reset: int, uop_bgn: int, uop_end: int, iter_out: int, iter_in: int,
+    dst_out: int, dst_in: int, src_out: int, src_in: int, wgt_out: int, wgt_in: int,
+) -> tuple[int, int]:  # fmt: skip
+    """A GEMM; factors in elements of their scratchpad."""
+    lo, hi = _pack_loops(lay, uop_bgn, uop_end, iter_out, iter_in)
+    lo |= nb.uint64(GEMM) | nb.uint64(flags) | put(reset, 7, 1)
+    for value, offset, width in (
+        (dst_out, lay.gemm_dst_out, lay.acc_bits),
+        (dst_in, lay.gemm_dst_in, lay.acc_bits),
+        (src_out, lay.gemm_src_out, lay.inp_bits),
+        (src_in, lay.gemm_src_in, lay.inp_bits),
+        (wgt_out, lay.gemm_wgt_out, lay.wgt_bits),
+        (wgt_in, lay.gemm_wgt_in, lay.wgt_bits),
+    ):
+        if offset < 64:
+            lo |= put(value, offset, width)
+        else:
+            hi |= put(value, offset, width)
+    return lo, hi
+
+
+@helper
+def pack_alu(
+    lay: Layout, flags: int, uop_bgn: int, uop_end: int, iter_out: int, iter_in: int,
+    dst_out: int, dst_in: int, src_out: int, src_in: int, opcode: int, use_imm: int, imm: int,
+) -> tuple[int, int]:  # fmt: skip
+    """An ALU operation; `imm` signed, 16 bits."""
+    lo, hi = _pack_loops(lay, uop_bgn, uop_end, iter_out, iter_in)
+    lo |= nb.uint64(ALU) | nb.uint64(flags)
+    for value, offset, width in (
+        (dst_out, lay.alu_dst_out, lay.acc_bits),
+        (dst_in, lay.alu_dst_in, lay.acc_bits),
+        (src_out, lay.alu_src_out, lay.acc_bits),
+        (src_in, lay.alu_src_in, lay.acc_bits),
+        (opcode, lay.alu_opcode, 3),
+        (use_imm, lay.alu_use_imm, 1),
+        (imm, lay.alu_imm, 16),
+    ):
+        if offset < 64:
+            lo |= put(value, offset, width)
+        else:
+            hi |= put(value, offset, width)
+    return lo, hi
+
+
+@helper
+def pack_uop(lay: Layout, dst: int, src: int, wgt: int) -> int:
+    """A micro-op as one unsigned integer of 32 or 64 bits."""
+    word: int = (
+        put(dst, 0, lay.uop_dst_bits)
+        | put(src, lay.uop_dst_bits, lay.uop_src_bits)
+        | put(wgt, lay.uop_dst_bits + lay.uop_src_bits, lay.uop_wgt_bits)
+    )
+    return word
+
+
+@helper
+def module_of(opcode: int, memory: int) -> int:
+    """The executing module: load for LOAD of inputs and weights, store for STORE, else compute."""
+    if opcode == STORE:
+        return MODULE_STORE
+    if opcode == LOAD and memory in (INP, WGT):
+        return MODULE_LOAD
+    return MODULE_COMPUTE
+
+
+OPCODE_NAMES = ("LOAD", "STORE", "GEMM", "FINISH", "ALU")
+MEMORY_NAMES = ("UOP", "WGT", "INP", "ACC", "OUT", "ACC_8BIT")
+ALU_NAMES = ("MIN", "MAX", "ADD", "SHR", "MUL")
+MODULE_NAMES = ("load", "compute", "store")
+QUEUE_NAMES = ("l2g", "g2l", "g2s", "s2g")
+FLAG_NAMES = ("pop_prev", "pop_next", "push_prev", "push_next")
+# The token queue that each flag names, by module; -1: the module has no such neighbour.
+FLAG_QUEUES = ((-1, 1, -1, 0), (0, 3, 1, 2), (2, -1, 3, -1))
+
+
+class Field(NamedTuple):
+    """A named run of bits in the 128-bit instruction."""
+
+    name: str
+    offset: int
+    width: int
+    signed: bool = False
+
+
+_MEMORY_FIELDS = (
+    Field("memory_type", 7, 3),
+    Field("sram_base", 10, 16),
+    Field("dram_base", 26, 32),
+    Field("y_size", 64, 16),
+    Field("x_size", 80, 16),
+    Field("x_stride", 96, 16),
+    Field("y_pad_0", 112, 4),
+    Field("y_pad_1", 116, 4),
+    Field("x_pad_0", 120, 4),
+    Field("x_pad_1", 124, 4),
+)
+
+
+def fields_of(opcode: int, lay: Layout) -> tuple[Field, ...]:
+    """The fields behind the common head (opcode, four flags) of an instruction, lowest bit first.
+
+    Empty for FINISH and for undefined opcodes.
+    """
+    if opcode in (LOAD, STORE):
+        return _MEMORY_FIELDS
+    if opcode not in (GEMM, ALU):
+        return ()
+    loops = (
+        Field("reset_reg", 7, 1),
+        Field("uop_bgn", lay.uop_bgn, lay.uop_index_bits),
+        Field("uop_end", lay.uop_end, lay.uop_index_bits + 1),
+        Field("iter_out", lay.iter_out, LOOP_FIELD_BITS),
+        Field("iter_in", lay.iter_in, LOOP_FIELD_BITS),
+    )
+    if opcode == GEMM:
+        return (
+            *loops,
+            Field("dst_factor_out", lay.gemm_dst_out, lay.acc_bits),
+            Field("dst_factor_in", lay.gemm_dst_in, lay.acc_bits),
+            Field("src_factor_out", lay.gemm_src_out, lay.inp_bits),
+            Field("src_factor_in", lay.gemm_src_in, lay.inp_bits),
+            Field("wgt_factor_out", lay.gemm_wgt_out, lay.wgt_bits),
+            Field("wgt_factor_in", lay.gemm_wgt_in, lay.wgt_bits),
+        )
+    return (
+        *loops,
+        Field("dst_factor_out", lay.alu_dst_out, lay.acc_bits),
+        Field("dst_factor_in", lay.alu_dst_in, lay.acc_bits),
+        Field("src_factor_out", lay.alu_src_out, lay.acc_bits),
+        Field("src_factor_in", lay.alu_src_in, lay.acc_bits),
+        Field("alu_opcode", lay.alu_opcode, 3),
+        Field("use_imm", lay.alu_use_imm, 1),
+        Field("imm", lay.alu_imm, 16, signed=True),
+    )
+
+
+def decode(word: int, lay: Layout) -> dict[str, int]:
+    """One 128-bit instruction (Python integer) as a mapping from field name to value.
+
+    Always holds `opcode` and the four flags; `unused` holds the bits no field covers, in place.
+    """
+    opcode = word & 7
+    values = {"opcode": opcode}
+    for bit, name in enumerate(FLAG_NAMES, start=3):
+        values[name] = word >> bit & 1
+    rest = word & ~0x7F
+    for field in fields_of(opcode, lay):
+        mask = (1 << field.width) - 1
+        value = word >> field.offset & mask
+        rest &= ~(mask << field.offset)
+        values[field.name] = value - (1 << field.width) * (field.signed and value > mask >> 1)
+    values["unused"] = rest
+    return values
+
+
+def encode(values: dict[str, int], lay: Layout) -> int:
+    """The inverse of `decode`; absent fields are zero, values are truncated to their field."""
+    word = values.get("unused", 0) | values["opcode"]
+    for bit, name in enumerate(FLAG_NAMES, start=3):
+        word |= (values.get(name, 0) & 1) << bit
+    for field in fields_of(values["opcode"], lay):
+        word |= (values.get(field.name, 0) & (1 << field.width) - 1) << field.offset
+    return word
+
+
+Words = NDArray[np.uint64]
+Rows = NDArray[np.int64]
+
+POPS, PUSHES = 8 | 16, 32 | 64
+"""The flags by which an instruction takes tokens, and those by which it gives some."""
+_DRAM_AT, _DRAM_BITS = 26, 32
+
+
+def field(words: Words, offset: int, width: int) -> Rows:
+    """The unsigned field of `width` bits at bit `offset` of instructions, words (n, 2); (n,)."""
+    word = words[:, offset >> 6] >> np.uint64(offset & 63)
+    return (word & np.uint64((1 << width) - 1)).astype(np.int64)
+
+
+def opcodes(words: Words) -> Rows:
+    """Of instructions, words (n, 2); (n,)."""
+    return field(words, 0, 3)
+
+
+def memories(words: Words) -> Rows:
+    """The memory types of LOADs and STOREs, words (n, 2); (n,). A STORE's is always OUT."""
+    return np.where(opcodes(words) == STORE, OUT, field(words, 7, 3))
+
+
+def modules(words: Words) -> Rows:
+    """The module that executes each instruction, words (n, 2); (n,)."""
+    memory, opcode = field(words, 7, 3), opcodes(words)
+    loads = (opcode == LOAD) & ((memory == INP) | (memory == WGT))
+    return np.where(opcode == STORE, MODULE_STORE, np.where(loads, MODULE_LOAD, MODULE_COMPUTE))
+
+
+def moves(words: Words) -> NDArray[np.bool_]:
+    """Which instructions, words (n, 2), move data between memory and a scratchpad; (n,)."""
+    opcode = opcodes(words)
+    return ((opcode == LOAD) | (opcode == STORE)) & (field(words, 80, 16) > 0)
+
+
+def multiplies(words: Words) -> NDArray[np.bool_]:
+    """Which instructions, words (n, 2), are GEMMs that read inputs and weights; (n,)."""
+    return (opcodes(words) == GEMM) & (field(words, 7, 1) == 0)
+
+
+def dram_bases(words: Words) -> Rows:
+    """Where in memory transfers begin, in elements of their memory type; words (n, 2); (n,)."""
+    return field(words, _DRAM_AT, _DRAM_BITS)
+
+
+def with_dram_bases(words: Words, bases: Rows) -> Words:
+    """The transfers, words (n, 2), with other begins, (n,), each at least 0 and below 2^32."""
+    mask = np.uint64(((1 << _DRAM_BITS) - 1) << _DRAM_AT)
+    changed = words.copy()
+    changed[:, 0] &= ~mask
+    changed[:, 0] |= bases.astype(np.uint64) << np.uint64(_DRAM_AT)
+    return changed
+
+
+def extents(words: Words) -> Rows:
+    """From a transfer's first to behind its last element in memory; words (n, 2); (n,)."""
+    rows, columns, pitch = (field(words, at, 16) for at in (64, 80, 96))
+    return np.where(rows > 0, (rows - 1) * pitch + columns, 0)
+
+
+def element_bytes(m: Machine) -> Rows:
+    """Bytes of an element by memory type, shape (5,)."""
+    return np.array([m.uop_bytes, m.wgt_bytes, m.inp_bytes, m.acc_bytes, m.out_bytes], np.int64)
+
+
+def no_op(module: int, flags: int) -> Words:
+    """One instruction, (1, 2), that only passes tokens."""
+    opcode, memory = (STORE, UOP) if module == MODULE_STORE else (LOAD, UOP)
+    if module == MODULE_LOAD:
+        memory = INP
+    return np.array([[opcode | flags | memory << 7, 0]], np.uint64)

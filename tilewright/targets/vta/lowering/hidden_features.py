@@ -1,0 +1,158 @@
+"""Computes the hidden features of a program: what it reveals once it is lowered, before anything
+runs. Counts of waiting are read off its tokens in program order, without any notion of time.
+
+A load may start when its scratchpad slot is given back, and is needed when compute takes its token.
+The iterations that compute executes in between are the cover under which the load can hide. Bytes
+beyond that cover are counted as exposed, a byte being worth as many iterations as the program has
+of them per byte. The same holds for stores between the token that starts them and the one compute
+takes before it overwrites their accumulators.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.features import Feature, Meaning, Unit
+from tilewright.targets.vta.instruction_format import (
+    ALU,
+    FLAG_QUEUES,
+    GEMM,
+    INP,
+    MODULE_COMPUTE,
+    MODULE_LOAD,
+    MODULE_STORE,
+    Layout,
+    get,
+    module_of,
+)
+from tilewright.targets.vta.lowering.instruction_writer import ProgramState
+from tilewright.targets.vta.numba_decorators import allocating_helper
+from tilewright.targets.vta.spec import LOOP_FIELD_BITS, Machine
+
+_HIDDEN: tuple[tuple[str, Meaning, Unit, str], ...] = (
+    ("instructions", "instructions", "", "instructions, FINISH included"),
+    ("uops", "", "compute", "micro-ops of all kernels"),
+    ("inp_loads", "", "load", "DMA instructions that load inputs"),
+    ("wgt_loads", "", "load", "DMA instructions that load weights"),
+    ("acc_loads", "", "compute", "DMA instructions that load bias or residual"),
+    ("uop_loads", "", "compute", "DMA instructions that load micro-ops"),
+    ("stores", "", "store", "DMA instructions that store outputs"),
+    ("gemms", "", "compute", "GEMM instructions, resets included"),
+    ("alus", "", "compute", "ALU instructions"),
+    ("nops", "", "compute", "instructions that only pass tokens"),
+    ("tokens", "", "", "dependency tokens pushed"),
+    ("inp_bytes", "bytes", "load", "input bytes read from DRAM, padding not counted"),
+    ("wgt_bytes", "bytes", "load", "weight bytes read from DRAM"),
+    ("acc_bytes", "bytes", "compute", "bias and residual bytes read from DRAM"),
+    ("out_bytes", "bytes", "store", "output bytes written to DRAM"),
+    ("gemm_iterations", "work", "compute", "micro-ops executed by GEMM, resets not counted"),
+    ("reset_iterations", "work", "compute", "accumulator elements reset"),
+    ("alu_iterations", "work", "compute", "micro-ops executed by the ALU"),
+    ("inp_rows", "", "load", "DMA rows of all input loads"),
+    ("out_rows", "", "store", "DMA rows of all stores (each starts a burst)"),
+    ("padded", "padding", "load", "zero elements written by input loads"),
+    ("tiles", "", "", "output tiles"),
+    ("steps", "", "", "reduction steps of all tiles"),
+    ("inp_used", "", "", "input scratchpad elements occupied"),
+    ("wgt_used", "", "", "weight scratchpad elements occupied"),
+    ("acc_used", "", "", "accumulator elements occupied"),
+    ("first_exposed", "waiting", "", "bytes loaded before the first GEMM can start"),
+    ("load_exposed", "waiting", "", "later bytes loaded that compute cannot hide"),
+    ("store_exposed", "waiting", "", "bytes stored that compute cannot hide"),
+    ("last_exposed", "waiting", "", "bytes stored after the last ALU instruction"),
+    ("last_work", "last work", "", "micro-ops executed after the last load"),
+)
+"""Name, meaning, unit kept busy, text with unit. All are counts."""
+_FIELD = {
+    "first_exposed": "first_loaded",
+    "load_exposed": "exposed_loads",
+    "store_exposed": "exposed_stores",
+    "last_exposed": "last_stored",
+    "last_work": "last_iterations",
+}
+"""The fields of `ProgramState` that have another name than the feature."""
+
+HIDDEN = tuple(Feature(*row) for row in _HIDDEN)
+HIDDEN_FIELDS = tuple(_FIELD.get(name, name) for name, *_ in _HIDDEN)
+
+
+_RING = 512  # tokens of one queue that are remembered; hardware holds 255
+_QUEUES = np.array(FLAG_QUEUES, np.int64)  # of pop_prev, pop_next, push_prev, push_next by module
+_TO_COMPUTE, _FROM_STORE = 0, 3
+
+
+@allocating_helper
+def count_waits(program: NDArray[np.uint64], lay: Layout, m: Machine, state: ProgramState) -> None:
+    """Fill the counts of waiting of a `program` (instructions, 2) in its `state`, whose other
+    counts are known."""
+    iterations = state.gemm_iterations + state.alu_iterations + state.reset_iterations
+    loaded = state.inp_bytes + state.wgt_bytes + state.acc_bytes
+    read_cover = loaded / max(1, iterations)  # bytes that an iteration hides
+    write_cover = state.out_bytes / max(1, iterations)
+
+    # Of every token under way: iterations done when its transfer could start, bytes transferred.
+    begun = np.zeros((4, _RING), np.int64)
+    moved = np.zeros((4, _RING), np.int64)
+    head = np.zeros(4, np.int64)
+    tail = np.zeros(4, np.int64)
+    clock = 0  # iterations of all GEMM and ALU instructions so far
+    may_start = np.zeros(3, np.int64)  # a module's next transfer, on that clock
+    bytes_since = np.zeros(3, np.int64)  # moved by a module since it last pushed
+    started = False
+    arrived = 0
+    exposed_loads = 0.0
+    exposed_stores = 0.0
+    for i in range(program.shape[0]):
+        lo, hi = program[i, 0], program[i, 1]
+        opcode = nb.int64(lo & nb.uint64(7))
+        kind = get(lo, hi, 7, 3)
+        module = module_of(opcode, kind)
+        for flag in range(2):
+            queue = _QUEUES[module, flag]
+            if queue < 0 or not get(lo, hi, 3 + flag, 1) or head[queue] == tail[queue]:
+                continue
+            at = head[queue] % _RING
+            head[queue] += 1
+            if module != MODULE_COMPUTE:
+                if begun[queue, at] > may_start[module]:
+                    may_start[module] = begun[queue, at]
+                    if module == MODULE_STORE:
+                        state.last_stored = 0
+                continue
+            size, cover = moved[queue, at], clock - begun[queue, at]
+            if queue == _TO_COMPUTE and size:
+                arrived = clock
+                if started:
+                    exposed_loads += max(0.0, size - cover * read_cover)
+                else:
+                    state.first_loaded += size
+            elif queue == _FROM_STORE:
+                exposed_stores += max(0.0, size - cover * write_cover)
+        if module != MODULE_COMPUTE:
+            size = get(lo, hi, 64, 16) * get(lo, hi, 80, 16)
+            if module == MODULE_LOAD:
+                size *= m.inp_bytes if kind == INP else m.wgt_bytes
+            else:
+                size *= m.out_bytes
+                state.last_stored += size
+            bytes_since[module] += size
+        elif opcode == GEMM or opcode == ALU:
+            started = started or (opcode == GEMM and not get(lo, hi, 7, 1))
+            width = lay.uop_index_bits
+            uops = get(lo, hi, lay.uop_end, width + 1) - get(lo, hi, lay.uop_bgn, width)
+            loops = get(lo, hi, lay.iter_out, LOOP_FIELD_BITS)
+            clock += uops * loops * get(lo, hi, lay.iter_in, LOOP_FIELD_BITS)
+        for flag in range(2, 4):
+            queue = _QUEUES[module, flag]
+            if queue < 0 or not get(lo, hi, 3 + flag, 1):
+                continue
+            at = tail[queue] % _RING
+            tail[queue] += 1
+            begun[queue, at] = clock if module == MODULE_COMPUTE else may_start[module]
+            moved[queue, at] = bytes_since[module]
+            bytes_since[module] = 0
+    state.exposed_loads = round(exposed_loads)
+    state.exposed_stores = round(exposed_stores)
+    state.last_iterations = clock - arrived

@@ -1,0 +1,225 @@
+"""Packs tensors in and out of VTA's DRAM blocks, and computes the integer reference to compare
+with.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.epilogue import RESIDUALS, EpilogueOp, weight_and_shift
+from tilewright.targets.integer_reference import reference as integers
+from tilewright.targets.patterns.shortcut import shortcut_tensors
+from tilewright.targets.vta.lowering.bias_lifting import SUMS
+from tilewright.targets.vta.lowering.geometry import (
+    IDENTITY_BITS,
+    PAGE_BYTES,
+    Geometry,
+    beside_geometry,
+    channel_vectors,
+    merged_groups,
+)
+from tilewright.targets.vta.spec import Machine
+from tilewright.targets.workload import Workload
+
+Tensors = dict[str, NDArray[np.int64]]
+"""`data` (n, c, h, w), `weight` (o, c/groups, kh, kw) but for pools; maybe `bias` and `shr_channel`
+(o,), `add` and `residual` (n, o, oh, ow), of results before an average; of a shortcut likewise,
+with `shortcut_` before it."""
+
+
+def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
+    """Integers in the shapes of `Tensors`: data and weights over the whole range of the machine's
+    types, bias and residual over that of 20 bits, shifts over those that there may be."""
+    w, rng = workload, np.random.default_rng(seed)
+
+    def draw(bits: int, *shape: int) -> NDArray[np.int64]:
+        return rng.integers(-(1 << bits - 1), 1 << bits - 1, size=shape, dtype=np.int64)
+
+    tensors = {"data": draw(machine.inp_bits, w.batch, w.in_channels, w.height, w.width)}
+    if w.operator != "max_pool":
+        tensors["weight"] = draw(
+            machine.wgt_bits, w.out_channels, w.in_channels // w.groups, w.kernel_h, w.kernel_w
+        )
+    kinds = {op.kind for op in w.epilogue}
+    if "bias" in kinds:
+        tensors["bias"] = draw(20, w.out_channels)
+    if "shr_channel" in kinds:
+        least, most = channel_shift(w).amounts
+        tensors["shr_channel"] = rng.integers(least, most + 1, w.out_channels, dtype=np.int64)
+    if "add" in kinds:
+        tensors["add"] = draw(20, w.batch, w.out_channels, w.results_height, w.results_width)
+    if kinds & set(RESIDUALS):
+        shape = (w.batch, w.out_channels, w.results_height, w.results_width)
+        tensors["residual"] = draw(machine.inp_bits, *shape)
+    if w.of_shortcut is not None:
+        own = random_tensors(w.of_shortcut, machine, seed + 1)
+        tensors |= {f"shortcut_{name}": values for name, values in own.items()}
+    return tensors
+
+
+def reference(workload: Workload, machine: Machine, tensors: Tensors) -> NDArray[np.int64]:
+    """What the accelerator must compute, by plain integer arithmetic; shape (n, o, oh, ow).
+
+    Sums wrap modulo 2^acc_bits, the result is truncated to the input's width, as STORE does.
+    """
+    return integers(workload, tensors, machine.acc_bits, machine.inp_bits)
+
+
+def pack_image(
+    workload: Workload, machine: Machine, geo: Geometry, tensors: Tensors, uops: NDArray[np.uint64]
+) -> NDArray[np.uint8]:
+    """The DRAM image from byte address `PAGE_BYTES` on, shape (bytes,): tensors, `uops`
+    (micro-ops,), room for the output."""
+    w, m = workload, machine
+    image = np.zeros(geo.insn_bytes_at - PAGE_BYTES, np.uint8)
+
+    def put(base: int, element_bytes: int, values: NDArray[np.int64], bits: int) -> None:
+        raw = np.ascontiguousarray(values.astype(f"<i{bits // 8}")).view(np.uint8).ravel()
+        at = base * element_bytes - PAGE_BYTES
+        image[at : at + raw.size] = raw
+
+    data = packed_image(tensors["data"], m, geo, geo.inp_blocks, m.block_in)
+    put(geo.inp_base, m.inp_bytes, data, m.inp_bits)
+    put(geo.wgt_base, m.wgt_bytes, packed_weights(w, m, geo, tensors), m.wgt_bits)
+    vectors = packed_vectors(w, m, geo, tensors)
+    put(geo.bias_base, m.acc_bytes, vectors, m.acc_bits)
+    if "add" in tensors:
+        add = packed_image(tensors["add"], m, geo, geo.out_blocks, m.block_out)
+        put(geo.add_base, m.acc_bytes, add, m.acc_bits)
+    if "residual" in tensors:
+        residual = packed_image(tensors["residual"], m, geo, geo.out_blocks, m.block_out)
+        put(geo.res_base, m.inp_bytes, residual, m.inp_bits)
+    beside = beside_geometry(w, m, geo)
+    if beside is not None and w.of_shortcut is not None:
+        own = shortcut_tensors(tensors)
+        data = packed_image(own["data"], m, beside, beside.inp_blocks, m.block_in)
+        put(beside.inp_base, m.inp_bytes, data, m.inp_bits)
+        weights = packed_weights(w.of_shortcut, m, beside, own)
+        put(beside.wgt_base, m.wgt_bytes, weights, m.wgt_bits)
+        vectors = packed_vectors(w.of_shortcut, m, beside, own)
+        put(beside.bias_base, m.acc_bytes, vectors, m.acc_bits)
+    words = uops.astype(f"<u{m.uop_bytes}").view(np.uint8)
+    at = geo.uop_base * m.uop_bytes - PAGE_BYTES
+    image[at : at + words.size] = words
+    return image
+
+
+def unpack_output(
+    workload: Workload, machine: Machine, geo: Geometry, image: NDArray[np.uint8]
+) -> NDArray[np.int64]:
+    """The output tensor (n, o, oh, ow) out of a DRAM image that starts at `PAGE_BYTES`."""
+    w, m = workload, machine
+    at = geo.out_base * m.out_bytes - PAGE_BYTES
+    raw = image[at : at + geo.out_bytes].view(f"<i{m.inp_bits // 8}")
+    blocks = raw.reshape(geo.batches, geo.out_blocks, *geo.output, m.batch, m.block_out)
+    # Of a column, pixels belong to the batch; nothing else has both.
+    order = (0, 2, 3, 4, 1, 5) if geo.column else (0, 4, 1, 5, 2, 3)
+    channels = geo.out_blocks * m.block_out
+    whole = blocks.transpose(order).reshape(-1, channels, w.out_height, w.out_width)
+    return whole[: w.batch, : w.out_channels].astype(np.int64)
+
+
+def packed_image(
+    tensor: NDArray[np.int64], m: Machine, geo: Geometry, blocks: int, block: int
+) -> NDArray[np.int64]:
+    """A tensor (n, c, h, w) in blocks of so many channels, `blocks` of them an image: (batches,
+    blocks, h, w, batch, block). The rows of a column are the pixels of one image."""
+    if geo.column:
+        rows = np.zeros((geo.h * m.batch, tensor.shape[1]), np.int64)
+        rows[: len(tensor)] = tensor[:, :, 0, 0]
+        tensor = rows.reshape(geo.h, m.batch, -1).transpose(1, 2, 0)[..., None]
+    n, c, h, w = tensor.shape
+    out = np.zeros((geo.batches * m.batch, blocks * block, h, w), np.int64)
+    out[:n, :c] = tensor
+    split = out.reshape(geo.batches, m.batch, blocks, block, h, w)
+    return split.transpose(0, 2, 4, 5, 1, 3)
+
+
+def packed_weights(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> NDArray[np.int64]:
+    """The weights in blocks, with zeros between the groups that are merged, and the identity behind
+    them: (elements, block_out, block_in)."""
+    parts = []
+    if "weight" in tensors:
+        merged = merged_groups(w, m)
+        per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
+        taps = (w.kernel_h, w.kernel_w)
+        weight = np.zeros((geo.groups, merged, per_out, merged, per_in, *taps), np.int64)
+        own = np.zeros((geo.groups * merged, per_out, per_in, *taps), np.int64)
+        own[: w.groups] = tensors["weight"].reshape(w.groups, per_out, per_in, *taps)
+        own = own.reshape(geo.groups, merged, per_out, per_in, *taps)
+        for g in range(merged):
+            weight[:, g, :, g] = own[:, g]
+        whole = np.zeros((geo.groups, geo.co * m.block_out, geo.ci * m.block_in, *taps), np.int64)
+        whole[:, : merged * per_out, : merged * per_in] = weight.reshape(
+            geo.groups, merged * per_out, merged * per_in, *taps
+        )
+        whole = whole.reshape(
+            geo.groups * geo.co, m.block_out, geo.ci, m.block_in, w.kernel_h, w.kernel_w
+        )
+        parts.append(whole.transpose(0, 2, 4, 5, 1, 3).reshape(-1, m.block_out, m.block_in))
+    if geo.identity_at >= 0:
+        parts.append(identity_of(w, m)[None])
+    return np.concatenate(parts)
+
+
+def identity_of(workload: Workload, m: Machine) -> NDArray[np.int64]:
+    """The weights (block_out, block_in) that bring a residual to the accumulators, times its own
+    weight or as much of its power of two as a weight can hold; a pool's pixels as they are."""
+    step = next((op for op in workload.epilogue if op.kind in RESIDUALS), EpilogueOp("residual"))
+    times = (
+        weight_and_shift(step.value)[0]
+        if step.kind == "weighted"
+        else 1 << min(step.value, IDENTITY_BITS)
+    )
+    return np.eye(m.block_out, dtype=np.int64) * times
+
+
+def packed_vectors(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> NDArray[np.int64]:
+    """`bias` and `shr_channel` (o,), as far as the epilogue has them, one behind the other in
+    blocks, the same for every row of the batch: (blocks, batch, block_out). Raises `WorkloadError`
+    for a bias too far from zero for its schedules (`lift`), and for shifts that the epilogue
+    excludes."""
+    kinds, bias = channel_vectors(w), tensors.get("bias")
+    shifts = np.zeros(w.out_channels, np.int64)
+    whole = np.zeros((len(kinds), geo.groups * geo.co * m.block_out), np.int64)
+    if "shr_channel" in kinds:
+        (least, most), shifts = channel_shift(w).amounts, tensors["shr_channel"]
+        if not least <= shifts.min() <= shifts.max() <= most:
+            raise WorkloadError(
+                f"channels are shifted by {shifts.min()} to {shifts.max()} bits, and the epilogue "
+                f"of {w} promises {least} to {most}; say '>> channel' in it for any"
+            )
+        whole[-1] = least
+        whole[-1, : w.out_channels] = shifts
+        shifts = whole[-1] - least
+    if bias is not None:
+        if geo.bias_lift and not geo.bias_lowest <= bias.min() <= bias.max() < SUMS:
+            raise WorkloadError(
+                f"a bias from {bias.min()} to {bias.max()}: its schedules are exact from "
+                f"{geo.bias_lowest} to {SUMS - 1}; say 'bias 32' in the epilogue for any"
+            )
+        whole[0, : w.out_channels] = bias
+        whole[0] += geo.bias_lift << shifts if len(kinds) > 1 else geo.bias_lift
+        whole[0] -= geo.beside_left
+    return np.repeat(whole.reshape(-1, 1, m.block_out), m.batch, axis=1)
+
+
+def unpacked_vectors(w: Workload, m: Machine, geo: Geometry, packed: NDArray[np.int64]) -> Tensors:
+    """What `packed_vectors` packed: `bias` and `shr_channel` (o,) out of their blocks (blocks,
+    batch, block_out), as far as there are any."""
+    kinds = channel_vectors(w)
+    channels = geo.groups * geo.co * m.block_out
+    rows = packed.reshape(-1, m.batch, m.block_out)[:, 0].reshape(len(kinds), channels)
+    found = {kind: rows[i, : w.out_channels] for i, kind in enumerate(kinds)}
+    if "bias" in found:
+        shifts = found.get("shr_channel")
+        above = 0 if shifts is None else shifts - channel_shift(w).amounts[0]
+        found["bias"] = found["bias"] - (geo.bias_lift << above) + geo.beside_left
+    return found
+
+
+def channel_shift(workload: Workload) -> EpilogueOp:
+    """The epilogue's step that shifts every channel by an amount of its own."""
+    return next(op for op in workload.epilogue if op.kind == "shr_channel")

@@ -1,0 +1,322 @@
+"""Plans what an extended schedule fixes before its first instruction: tiles, slots, hardware
+loops."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.instruction_format import ALU_ADD, Layout
+from tilewright.targets.vta.lowering.geometry import (
+    EPILOGUE_BIAS,
+    EPILOGUE_RESIDUAL,
+    EPILOGUE_TAKE,
+    EPILOGUE_TENSOR,
+    IDENTITY_BITS,
+    Geometry,
+    window,
+)
+from tilewright.targets.vta.lowering.invalid_configs import ALLOC_ACC, ALLOC_INP, ALLOC_WGT, OK
+from tilewright.targets.vta.lowering.tile_instructions import (
+    MAX_SLOTS,
+    load_bound,
+    weights_stream,
+    wgt_places,
+)
+from tilewright.targets.vta.numba_decorators import helper, stage, view_stage
+from tilewright.targets.vta.spec import Machine
+
+CHANNELS_OUTER, PIXELS_OUTER = 0, 1
+RESIDENT = 0  # value of inp_slots / wgt_slots: as many as the reuse needs
+
+# The loops of a step, as `hardware_loops` and `tile_instructions.coefficients` number them
+ROWS, COLUMNS, OUTPUT_BLOCKS, INPUT_BLOCKS, KERNEL_ROWS, KERNEL_COLUMNS = range(6)
+
+
+class GemmTiling(NamedTuple):
+    """How the output is cut, in rows, columns and output blocks; the reduction in input blocks."""
+
+    th: int
+    tw: int
+    tco: int
+    tci: int
+    order: int
+    first_rows: int  # of the first tile of an image; the others have `th`
+    row_tiles: int
+    col_tiles: int
+    co_tiles: int
+    places: int  # tiles of pixels
+    nk: int  # reduction steps a tile
+    first_step: int  # of these, the first that is of this convolution
+    gather: bool  # a LOAD's row stride skips rows that no output reads
+    ih: int  # input rows of a tile
+    iw: int
+
+
+class Operations(NamedTuple):
+    """What the epilogue asks for."""
+
+    vectors: int  # of a value a channel: bias, shifts
+    starts_with_tensor: bool  # a residual that can be the accumulators' first value
+    tensors: int  # others, and the copy that steps work on, which is the last of them
+    in_place: int  # ALU operations a tile
+    residual: int  # GEMMs by the identity that bring it, 0: none
+    shift: int  # left shift of the residual behind them, before anything is added to it
+    lifted: bool  # the bias is the accumulators' first value
+
+
+class BufferSlots(NamedTuple):
+    """How the scratchpads are divided, in elements."""
+
+    inp: int  # slots
+    inp_size: int
+    wgt: int
+    wgt_size: int
+    acc: int
+    acc_size: int
+    bias_at: int
+    bias_resident: bool
+    streamed: bool  # weights pass through the scratchpad as a stream
+    compute_bound: bool  # else loads are slower than GEMMs
+    wgt_places: int  # of the weight scratchpad, beside the identity
+    res: int  # slots of the residual, at the end of the input scratchpad
+    res_size: int
+    res_blocks: int  # output blocks of a piece, and rows of them
+    res_rows: int
+
+
+class LoopPlan(NamedTuple):
+    """The two loops that run in hardware, -1: none."""
+
+    hw0: int
+    hw1: int
+    co_unrolled: bool
+    unrolled: bool  # only pixels in hardware: a run of micro-ops is a run of weights
+
+
+class LoweringPlan(NamedTuple):
+    """An extended schedule of one workload on one machine."""
+
+    geo: Geometry
+    m: Machine
+    lay: Layout
+    epilogue: NDArray[np.int64]
+    tiling: GemmTiling
+    operations: Operations
+    slots: BufferSlots
+    loops: LoopPlan
+    ramp: int
+    tail: int
+    behind: NDArray[np.int64]  # steps of an average's epilogue
+
+
+@helper
+def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
+    """The tiles of a config's knob values, (knobs,)."""
+    th, tw, tco, tci, head = knobs[0], knobs[1], knobs[2], knobs[3], knobs[8]
+    first_rows = -(-th // head)
+    row_tiles = 1 if first_rows >= geo.oh else 1 + -(-(geo.oh - first_rows) // th)
+    col_tiles = -(-geo.ow // tw)
+    # A 1×1 kernel with a stride needs every sh-th row only: the DMA's row stride skips the rest.
+    gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
+    return GemmTiling(
+        th, tw, tco, tci, knobs[4], first_rows, row_tiles, col_tiles, -(-geo.co // tco),
+        geo.batches * row_tiles * col_tiles, -(-geo.ci // tci), 0, gather,
+        th if gather else window(th, geo.sh, geo.kh, geo.dh), window(tw, geo.sw, geo.kw, geo.dw),
+    )  # fmt: skip
+
+
+@view_stage
+def own_steps(geo: Geometry, epilogue: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of the steps of `geometry.epilogue_steps`, (steps, 3), those of neither shortcut nor
+    average."""
+    return epilogue[geo.beside_steps : epilogue.shape[0] - geo.average_steps]
+
+
+@view_stage
+def average_steps(geo: Geometry, epilogue: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of the steps of `geometry.epilogue_steps`, (steps, 3), those of an average."""
+    return epilogue[epilogue.shape[0] - geo.average_steps :]
+
+
+@helper
+def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
+    """The steps of `geometry.epilogue_steps`, (steps, 3), counted."""
+    vectors = 0
+    starts_with_tensor = False
+    tensors = 0
+    in_place = 0
+    residual, shift, copies = 0, 0, 0
+    for e in range(epilogue.shape[0]):
+        if epilogue[e, 0] == EPILOGUE_RESIDUAL:
+            residual, shift = gemms_of_residual(epilogue[e, 2])
+    lifted = geo.bias_lift > 0
+    first = True  # only what commutes with an addition came before
+    for e in range(epilogue.shape[0]):
+        in_place += 1
+        if epilogue[e, 0] == EPILOGUE_BIAS:
+            vectors += 1
+            if epilogue[e, 1] == ALU_ADD:
+                in_place -= lifted
+            else:
+                first = False
+        elif epilogue[e, 0] == EPILOGUE_RESIDUAL:
+            in_place -= 1
+        else:
+            if epilogue[e, 0] == EPILOGUE_TAKE:
+                in_place += 1
+                copies = 1
+            if epilogue[e, 0] == EPILOGUE_TENSOR:
+                # A shift of the residual would shift what the accumulators begin with.
+                starts_with_tensor = first and shift == 0
+                if starts_with_tensor:
+                    in_place -= 1
+                else:
+                    tensors += 1
+            first = False
+    return Operations(
+        vectors, starts_with_tensor, tensors + copies, in_place, residual, shift, lifted
+    )
+
+
+@helper
+def gemms_of_residual(scale: int) -> tuple[int, int]:
+    """How a residual times 2^scale gets there: GEMMs by the identity, left shift behind them. Two
+    GEMMs take as long as one and a shift, and need not come first."""
+    if scale <= IDENTITY_BITS:
+        return 1, 0
+    if scale == IDENTITY_BITS + 1:
+        return 2, 0
+    return 1, scale - IDENTITY_BITS
+
+
+@stage
+def extra_iterations(operations: Operations) -> int:
+    """Iterations of compute an accumulator needs besides its reset and the reduction's."""
+    first = 1 if operations.lifted else 0  # takes as long as a reset once more
+    return operations.in_place + operations.residual + (operations.shift > 0) + first
+
+
+@helper
+def slots_of(
+    geo: Geometry, m: Machine, t: GemmTiling, operations: Operations, inp_slots: int,
+    wgt_slots: int, acc_slots: int,
+) -> BufferSlots:  # fmt: skip
+    """The division of the scratchpads, whether or not it fits (`slots_failure`)."""
+    kk = geo.kh * geo.kw
+    inp_size, wgt_size = t.tci * t.ih * t.iw, t.tco * t.tci * kk
+    acc_size = t.tco * (t.th * t.tw + (2 if geo.average_taps else 0))
+    resident = wgt_slots == RESIDENT
+    if inp_slots == RESIDENT:
+        inp_slots = t.nk if t.order == PIXELS_OUTER else t.places * t.nk
+    if resident:
+        wgt_slots = t.nk if t.order == CHANNELS_OUTER else t.co_tiles * t.nk
+    places = wgt_places(geo, m)
+    compute_bound = not load_bound(geo, m, extra_iterations(operations), t.th * t.tw)
+    streamed = not compute_bound and weights_stream(
+        geo, m, resident, wgt_slots * wgt_size, t.th, t.tw, t.nk, t.places
+    )
+    if streamed:
+        wgt_slots, wgt_size = 1, places
+    bias_at = acc_slots * acc_size * (1 + operations.tensors)
+    bias_resident = (
+        operations.vectors > 0 and bias_at + operations.vectors * geo.groups * geo.co <= m.acc_built
+    )
+    room = m.inp_built - inp_slots * inp_size
+    res, res_blocks, res_rows = residual_slots(t, room if operations.residual else 0)
+    return BufferSlots(
+        inp_slots, inp_size, wgt_slots, wgt_size, acc_slots, acc_size, bias_at, bias_resident,
+        streamed, compute_bound, places, res, res_blocks * res_rows * t.tw, res_blocks, res_rows,
+    )  # fmt: skip
+
+
+@helper
+def residual_slots(t: GemmTiling, room: int) -> tuple[int, int, int]:
+    """Slots of the residual in `room`, output blocks and rows of a piece. Whole tiles, where
+    they fit: loads of the next tile's inputs queue up behind a piece that waits for its slot."""
+    whole = t.tco * t.th * t.tw
+    if room >= whole:
+        return min(2, room // whole), t.tco, t.th
+    block = t.th * t.tw
+    if room >= 2 * block:
+        return room // block, 1, t.th
+    if room >= 2 * t.tw:
+        return 2, 1, room // (2 * t.tw)
+    return 0, 1, 1
+
+
+@helper
+def slots_failure(m: Machine, t: GemmTiling, operations: Operations, slots: BufferSlots) -> int:
+    """OK, or the scratchpad that is too small."""
+    if slots.inp > MAX_SLOTS or slots.inp * slots.inp_size > m.inp_built:
+        return ALLOC_INP
+    if operations.residual and slots.res == 0:
+        return ALLOC_INP
+    if slots.wgt > MAX_SLOTS or slots.wgt * slots.wgt_size > slots.wgt_places:
+        return ALLOC_WGT
+    if slots.bias_at + operations.vectors * t.tco > m.acc_built:
+        return ALLOC_ACC
+    return OK
+
+
+@helper
+def hardware_loops(geo: Geometry, t: GemmTiling, only_pixels: bool) -> LoopPlan:
+    """Which two loops run in hardware: pixels first, then, unless pixels alone are wanted, the
+    longest of the rest."""
+    extents = (t.th, t.tw, t.tco, t.tci, geo.kh, geo.kw)
+    hw0, hw1 = -1, -1
+    if t.th > 1:
+        hw0 = ROWS
+    if t.tw > 1:
+        if hw0 < 0:
+            hw0 = COLUMNS
+        else:
+            hw1 = COLUMNS
+    while hw1 < 0 and not only_pixels:
+        longest = -1
+        for loop in range(OUTPUT_BLOCKS, 6):
+            if loop != hw0 and extents[loop] > 1:  # noqa: SIM102
+                if longest < 0 or extents[loop] > extents[longest]:
+                    longest = loop
+        if longest < 0:
+            break
+        if hw0 < 0:
+            hw0 = longest
+        else:
+            hw1 = longest
+    co_unrolled = hw0 != OUTPUT_BLOCKS and hw1 != OUTPUT_BLOCKS
+    return LoopPlan(hw0, hw1, co_unrolled, hw0 < OUTPUT_BLOCKS and hw1 < OUTPUT_BLOCKS)
+
+
+@view_stage
+def plan_of(
+    geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
+) -> LoweringPlan:
+    """The schedule of a config's knob values, (knobs,), with the epilogue's steps, (steps, 3)."""
+    t = tiling_of(geo, knobs)
+    own = own_steps(geo, epilogue)
+    operations = operations_of(geo, own)
+    slots = slots_of(geo, m, t, operations, knobs[5], knobs[6], knobs[7])
+    ramp = knobs[9]
+    # A column has one loop over pixels: what comes in parts needs the other one unused.
+    loops = hardware_loops(geo, t, geo.column != 0 and (ramp > 0 or slots.streamed))
+    return LoweringPlan(
+        geo, m, lay, own, t, operations, slots, loops, ramp, knobs[10],
+        average_steps(geo, epilogue),
+    )  # fmt: skip
+
+
+@stage
+def micro_ops_of_block(plan: LoweringPlan, cis: int) -> int:
+    """Micro-ops of one output block in a step of `cis` input blocks."""
+    hw0, hw1 = plan.loops.hw0, plan.loops.hw1
+    count = 1
+    if hw0 != INPUT_BLOCKS and hw1 != INPUT_BLOCKS:
+        count *= cis
+    if hw0 != KERNEL_ROWS and hw1 != KERNEL_ROWS:
+        count *= plan.geo.kh
+    if hw0 != KERNEL_COLUMNS and hw1 != KERNEL_COLUMNS:
+        count *= plan.geo.kw
+    return count

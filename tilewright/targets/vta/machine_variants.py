@@ -1,0 +1,128 @@
+"""Lists accelerators other than the presets: the designs that a co-design search may build, and
+specifications drawn at random.
+
+A design's value of a knob is what `vta_config.json` calls it: log2 of rows, channels or bytes, the
+port in bits. What is no knob (widths of numbers, bursts, latency, tags) is that of the
+specification one starts from.
+
+Each choice of a random specification is drawn by itself and evenly: block shape, what the
+scratchpads hold, the memory port. Everything drawn is one of `VtaTarget.hardware_features`, so that
+a model can tell them apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tilewright.core.errors import SpecError
+from tilewright.targets.base import Knob, Space
+from tilewright.targets.vta.spec import VtaSpec, preset_files
+
+KNOBS = (
+    Knob("log_batch", (0, 1, 2)),
+    Knob("log_block_in", (3, 4, 5, 6)),
+    Knob("log_block_out", (3, 4, 5, 6)),
+    Knob("log_inp_buff_size", (13, 14, 15, 16, 17)),
+    Knob("log_wgt_buff_size", (15, 16, 17, 18, 19)),
+    Knob("log_acc_buff_size", (15, 16, 17, 18, 19)),
+    Knob("log_uop_buff_size", (12, 13)),  # beyond 2^13 bytes more is not built
+    Knob("bus_bits", (64, 128, 256, 512)),
+)
+DESIGNS = Space("vta-designs", KNOBS)
+"""72,000 points, of which those are machines that `VtaSpec` does not refuse."""
+
+MULTIPLIER_LEVELS = 3
+"""What an 8-bit multiplication delays, in levels of an adder tree."""
+
+
+def redesigned(spec: VtaSpec, values: Mapping[str, int], clock: str) -> VtaSpec:
+    """The specification with other values of some knobs. `clock` is "fixed", or "tree": the RTL
+    multiplies and adds in two stages however large the block, so that the longest path grows with
+    the adder tree's levels, log2 of the input channels of a block. Raises `SpecError`."""
+    unknown = sorted(set(values) - {knob.name for knob in KNOBS})
+    if unknown:
+        raise SpecError(
+            f"no hardware knob is called {', '.join(unknown)}; there are "
+            f"{', '.join(knob.name for knob in KNOBS)}"
+        )
+    keys = spec.model_dump(by_alias=False) | dict(values)
+    made = VtaSpec.from_mapping(keys | {"name": _design_name(keys)})
+    if clock == "fixed":
+        return made
+    levels = [MULTIPLIER_LEVELS + side for side in (spec.log_block_in, made.log_block_in)]
+    mhz = spec.clock_mhz * levels[0] / levels[1]
+    return made.model_copy(update={"clock_mhz": float(math.floor(mhz * 1000) / 1000)})
+
+
+def _design_name(keys: Mapping[str, object]) -> str:
+    """Rows x channels in x channels out, kilobytes of the scratchpads, the port."""
+    sides = [1 << int(str(keys[f"log_{side}"])) for side in ("batch", "block_in", "block_out")]
+    sizes = [
+        _size(int(str(keys[f"log_{memory}_buff_size"]))) for memory in ("inp", "wgt", "acc", "uop")
+    ]
+    return f"vta-{'x'.join(map(str, sides))}-{'-'.join(sizes)}-{keys['bus_bits']}"
+
+
+def _size(log_bytes: int) -> str:
+    return f"{1 << (log_bytes - 10)}k" if log_bytes >= 10 else f"{1 << log_bytes}b"
+
+
+_BATCH = (0, 0, 0, 1, 2)
+"""log2 of rows multiplied at once; one row is usual."""
+_SQUARE = (3, 4, 5, 6)
+"""log2 of the channels of a block, in and out."""
+_OBLONG = ((3, 4), (4, 3), (4, 5), (5, 4), (5, 6), (6, 5))
+"""The same where the two differ."""
+_SQUARE_SHARE = 0.75
+_DEPTHS = {"inp": range(8, 14), "wgt": range(6, 12), "acc": range(8, 13), "uop": range(10, 14)}
+"""log2 of the elements that a scratchpad holds."""
+_PORTS: Mapping[str, Sequence[int]] = {
+    "bus_bits": (64, 128, 256, 512),
+    "max_burst_beats": (16, 64, 256),
+    "memory_latency_cycles": (8, 16, 32, 64, 128, 256),
+}
+
+
+def variants(count: int, seed: int) -> list[VtaSpec]:
+    """`count` specifications that differ in more than their names, none of them a preset. The first
+    of a larger count are those of a smaller one."""
+    rng = np.random.default_rng(seed)
+    taken = {VtaSpec.load(name).fingerprint for name in preset_files()}
+    found: list[VtaSpec] = []
+    while len(found) < count:
+        try:
+            spec = VtaSpec.from_mapping(_drawn(rng))
+        except SpecError:  # its instructions do not fit their words
+            continue
+        if spec.fingerprint not in taken:
+            taken.add(spec.fingerprint)
+            found.append(spec.model_copy(update={"name": _random_name(spec)}))
+    return found
+
+
+def _drawn(rng: np.random.Generator) -> dict[str, object]:
+    batch = int(rng.choice(_BATCH))
+    if rng.random() < _SQUARE_SHARE:
+        block_in = block_out = int(rng.choice(_SQUARE))
+    else:
+        block_in, block_out = (int(side) for side in _OBLONG[int(rng.integers(len(_OBLONG)))])
+    depth = {name: int(rng.choice(list(choices))) for name, choices in _DEPTHS.items()}
+    port = {name: int(rng.choice(list(choices))) for name, choices in _PORTS.items()}
+    return {
+        "log_batch": batch,
+        "log_block_in": block_in,
+        "log_block_out": block_out,
+        "log_uop_buff_size": depth["uop"] + 2,  # micro-ops of 4 bytes
+        "log_inp_buff_size": depth["inp"] + batch + block_in,
+        "log_wgt_buff_size": depth["wgt"] + block_in + block_out,
+        "log_acc_buff_size": depth["acc"] + batch + block_out + 2,  # sums of 4 bytes
+        **port,
+    }
+
+
+def _random_name(spec: VtaSpec) -> str:
+    shape = f"{spec.batch}x{spec.block_in}x{spec.block_out}"
+    return f"vta-{shape}-{spec.fingerprint[:8]}"

@@ -1,0 +1,118 @@
+"""Compiles functions with numba: kernels that Python calls, helpers and stages that kernels call.
+
+Arguments pass between compiled code without cost: arrays uncounted, named numbers by their address,
+and anything to a stage of a kernel.
+
+Numba counts references, atomically, whenever one compiled function hands an array to another, and
+copies a tuple item by item. Where a helper does no more than one instruction, either takes most of
+the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numba as nb
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils, types
+from numba.core.types.containers import BaseTuple
+from numba.extending import intrinsic, register_jitable
+from numba.np.arrayobj import make_array
+
+from tilewright.targets.kernel_compilation import KernelSet
+from tilewright.targets.kernel_listener import announce
+
+Numbers = TypeVar("Numbers", bound=NamedTuple)
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+KERNELS = 18
+"""Functions under `kernel` in this package; `row_lowering` makes one for each of six lowerings."""
+
+# What only kernels call needs no wrappers for other callers. A helper allocates nothing, so nothing
+# is counted in it; one that allocates or returns views of arrays is marked. A function that is
+# registered is compiled for the types of its arguments. Under `njit` it would be compiled anew for
+# each constant among them, which took most of the time.
+_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+helper = register_jitable(_nrt=False, **_INNER)
+allocating_helper = register_jitable(**_INNER)
+# A part of a kernel that LLVM inlines, so that the records it takes and returns stay in registers.
+stage = register_jitable(_nrt=False, forceinline=True, **_INNER)
+# A part of a kernel that returns records or views of arrays, which compiled functions cannot.
+view_stage = nb.njit(inline="always")
+
+
+def kernel(function: Function) -> Function:
+    """Compile a function that Python calls: it releases the GIL, and its code is kept on disk."""
+    dispatcher = nb.njit(cache=True, nogil=True, no_cfunc_wrapper=True)(function)
+    announce(dispatcher, KernelSet("simulator kernels", KERNELS, nb.core.config.CACHE_DIR))
+    return cast(Function, dispatcher)
+
+
+@lru_cache(maxsize=64)
+def as_record(numbers: Numbers) -> Numbers:
+    """The same named integers as a NumPy record, shape (), of which compiled code takes the
+    address."""
+    kind = np.dtype([(name, np.int64) for name in numbers._fields])
+    return cast(Numbers, np.array([tuple(numbers)], kind)[0])
+
+
+@intrinsic
+def unowned(_: Any, lent: types.Type) -> Any:
+    """The same array, or tuple with arrays in it, without an owner: for the arguments of a call,
+    while the caller keeps the owner.
+
+    An argument of the caller has one, and so has what the caller uses after the call. Any other
+    array numba frees once it was handed to `unowned`, before the call: lend it as it is, to a
+    function compiled with `_nrt=False`, which counts nothing either.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _without_owner(context, builder, signature.return_type, arguments[0])
+
+    return lent(lent), generate
+
+
+@intrinsic
+def set_zero(_: Any, record: Any) -> Any:
+    """Set every byte of a NumPy record to zero."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        size = ir.Constant(ir.IntType(64), record.size)
+        cgutils.memset(builder, arguments[0], size, 0)
+        return context.get_dummy_value()
+
+    return types.void(record), generate
+
+
+@intrinsic
+def rarely(_: Any, condition: types.Type) -> Any:
+    """The same truth value; what is done if it holds is kept out of the way of the rest."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bit = ir.IntType(1)
+        expect = builder.module.declare_intrinsic(
+            "llvm.expect", [bit], ir.FunctionType(bit, [bit, bit])
+        )
+        return builder.call(expect, [arguments[0], bit(0)])
+
+    return types.boolean(types.boolean), generate
+
+
+def _without_owner(context: Any, builder: Any, kind: types.Type, value: Any) -> Any:
+    if isinstance(kind, types.Array):
+        view = make_array(kind)(context, builder, value=value)
+        view.meminfo = view.meminfo.type(None)
+        view.parent = view.parent.type(None)
+        return view._getvalue()
+    if isinstance(kind, BaseTuple):
+        items = cgutils.unpack_tuple(builder, value)
+        kinds = kind.types
+        return context.make_tuple(
+            builder, kind,
+            [_without_owner(context, builder, k, v) for k, v in zip(kinds, items, strict=True)],
+        )  # fmt: skip
+    return value

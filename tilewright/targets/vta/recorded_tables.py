@@ -1,0 +1,212 @@
+"""Reads tables that the real TVM + VTA stack recorded of its template space, and makes a target of
+them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from tilewright.targets.base import STATUSES, Configs, Knob, Space
+from tilewright.targets.features import Features
+from tilewright.targets.replay import MeasurementTable, ReplayTarget, Spent, TableError
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.workload import Workload
+
+SECONDS = ("build_seconds", "run_seconds")
+"""What a table may say a config took."""
+MOST_TEXT = 64 << 20
+"""Bytes of a table's text; pandas needs some ten times as much to read it."""
+MOST_VALUE, MOST_CYCLES = 1 << 31, 1 << 53
+KNOB_COLUMNS = ("tile_b", "tile_h", "tile_w", "tile_ci", "tile_co", "oc_nthread", "h_nthread")
+
+
+def read_stack_table(
+    path: Path,
+    *,
+    reference: Path | None = None,
+    cycles: str = "cycles_pynq",
+    clock_mhz: float = 100,
+) -> MeasurementTable:
+    """A table of the stock TVM+VTA stack (`C4.csv.gz`), the layer's shape from `reference.json`
+    beside it. Rows may be missing: the space is then what the table lists. No hidden features.
+    Raises `TableError`."""
+    name = path.name.split(".")[0]
+    workload = _reference_workload(reference or path.with_name("reference.json"), path, name)
+    columns = _read_columns(path, cycles)
+    knobs = tuple(Knob(k, tuple(sorted(map(int, columns[k].unique())))) for k in KNOB_COLUMNS)
+    if math.prod(len(knob.values) for knob in knobs) > MOST_CYCLES:
+        raise TableError(f"{path} lists too many values a knob; is it a table of one layer?")
+    product = Space("template", knobs)
+    indices = [np.searchsorted(knob.values, columns[knob.name]) for knob in knobs]
+    flat = product.ravel(np.stack(indices, axis=1).astype(np.int32))
+    order = np.argsort(flat, kind="stable")
+    flat, columns = flat[order], columns.iloc[order]
+    if len(np.unique(flat)) < len(flat):
+        raise TableError(f"{path} lists a config twice; remove one of the rows")
+    complete = len(flat) == product.size
+    status = columns["status"].to_numpy(dtype=object)
+    count = columns[cycles].to_numpy(dtype=np.int64)
+    compiled = status != "compile_error"
+    return MeasurementTable(
+        name=name,
+        workload=workload,
+        space=product if complete else Space("template", knobs, tuple(map(int, flat))),
+        flat=flat,
+        status=status,
+        failures=np.where(compiled, "", columns["failure"].to_numpy(dtype=object)),
+        reasons=np.where(
+            status == "valid", "", (columns["failure"] + ": " + columns["reason"]).to_numpy(object)
+        ),
+        cycles=count,
+        seconds=np.where(count >= 0, count / (clock_mhz * 1e6), np.nan),
+        hidden=Features.none(len(flat)),
+        spent=_spent(columns),
+    )
+
+
+def _spent(columns: pd.DataFrame) -> Spent | None:
+    """None if the table does not say."""
+    if not set(SECONDS) <= set(columns.columns):
+        return None
+    build, run = (columns[name].to_numpy(dtype=np.float64) for name in SECONDS)
+    return Spent(np.nan_to_num(build), np.nan_to_num(run))
+
+
+def _read_columns(path: Path, cycles: str) -> pd.DataFrame:
+    """The columns that matter, checked; -1 cycles where a config is not valid."""
+    try:
+        wanted = (*KNOB_COLUMNS, "status", "failure", "reason", cycles)
+        empty = {name: [""] for name in (cycles, *SECONDS)}
+        frame = pd.read_csv(
+            io.BytesIO(_text(path)), keep_default_na=False, na_values=empty,
+            usecols=lambda name: name in (*wanted, *SECONDS), low_memory=False,
+        )  # fmt: skip
+        spent = [name for name in SECONDS if name in frame.columns]
+        columns = frame[[*wanted, *spent]].copy()
+        columns[spent] = columns[spent].astype("float64").clip(lower=0.0)
+        columns[list(KNOB_COLUMNS)] = _whole(columns[list(KNOB_COLUMNS)], -MOST_VALUE, MOST_VALUE)
+        columns[[cycles]] = _whole(columns[[cycles]].fillna(-1), -MOST_CYCLES, MOST_CYCLES)
+        words = ["status", "failure", "reason"]
+        columns[words] = columns[words].astype(str)
+        if not np.isfinite(columns[spent].fillna(0.0).to_numpy()).all():
+            raise ValueError("seconds without end")
+    except (OSError, ValueError, KeyError, EOFError, zlib.error) as error:
+        raise TableError(
+            f"{path} is not a table of a VTA stack ({error}); expected a CSV with the columns "
+            f"{', '.join(KNOB_COLUMNS)}, status, failure, reason, {cycles}"
+        ) from None
+    if columns.empty:
+        raise TableError(f"{path} lists no config; give a table with at least one row")
+    if unknown := set(columns["status"]) - set(STATUSES):
+        raise TableError(
+            f"{path}: unknown status '{sorted(map(str, unknown))[0]}'; known: {', '.join(STATUSES)}"
+        )
+    valid = columns["status"] == "valid"
+    if (columns.loc[valid, cycles] <= 0).any():
+        raise TableError(f"{path}: a valid config has no {cycles}; give every valid row its cycles")
+    columns.loc[~valid, cycles] = -1
+    return columns
+
+
+def _text(path: Path) -> bytes:
+    """The file, unpacked if its name asks for that. Raises `TableError` for one that is too large,
+    `OSError`, `EOFError` or `zlib.error`."""
+    with path.open("rb") as packed:
+        handle = gzip.GzipFile(fileobj=packed) if path.name.endswith(".gz") else packed
+        text = handle.read(MOST_TEXT + 1)
+    if len(text) > MOST_TEXT:
+        raise TableError(
+            f"{path} holds more than {MOST_TEXT >> 20} MiB of text; give tables of one layer each"
+        )
+    return text
+
+
+def _whole(numbers: pd.DataFrame, least: int, most: int) -> pd.DataFrame:
+    """Whole numbers within bounds. Raises `ValueError`."""
+    floats = numbers.astype("float64")
+    if not ((floats >= least) & (floats <= most)).to_numpy().all():
+        raise ValueError(f"a number is not between {least} and {most}")
+    return floats.astype("int64")
+
+
+def _reference_workload(path: Path, table: Path, name: str) -> Workload:
+    if not table.is_file():
+        raise TableError(f"there is no file {table}; give the path of a table")
+    try:
+        layers = {entry["layer"]: entry for entry in json.loads(path.read_text())}
+        layer = layers[name]
+        return Workload(
+            operator="conv2d", batch=1, in_channels=layer["in_channels"], height=layer["height"],
+            width=layer["width"], out_channels=layer["out_channels"], kernel_h=layer["kernel"],
+            kernel_w=layer["kernel"], stride_h=layer["stride"], stride_w=layer["stride"],
+            pad_top=layer["pad"], pad_left=layer["pad"], pad_bottom=layer["pad"],
+            pad_right=layer["pad"],
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise TableError(
+            f"{path} does not describe layer '{name}'; a table needs a reference.json beside it "
+            "with the layer's height, width, in_channels, out_channels, kernel, stride and pad"
+        ) from None
+
+
+HARDWARE = "vta-pynq"
+"""What the tables were made on: their cycles are those of the column `cycles_pynq`."""
+
+
+def recorded_target(files: Sequence[Path], name: str = "replay") -> ReplayTarget:
+    """Replays these tables, with the closed-form estimates of the hardware they were made on.
+    Raises `TableError`."""
+    spec = VtaSpec.load(HARDWARE)
+    tables = [read_stack_table(path, clock_mhz=spec.clock_mhz) for path in files]
+    seen: dict[str, Path] = {}
+    for path, table in zip(files, tables, strict=True):
+        if table.workload.id in seen:
+            other = seen[table.workload.id]
+            raise TableError(f"{path} and {other} are tables of the same layer; give one of them")
+        seen[table.workload.id] = path
+    template = VtaTarget(spec, "template")
+    spaces = {table.workload.id: table.space for table in tables}
+    return ReplayTarget(
+        tables, name=name, hardware=template.hardware_features(),
+        estimates=_CarriedEstimates(template, spaces),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _CarriedEstimates:
+    """The template's estimates, of configs in the spaces of tables, by the workload's id."""
+
+    template: VtaTarget
+    spaces: Mapping[str, Space]
+
+    def estimate(self, workload: Workload, configs: Configs) -> Features:
+        here, there = self.spaces[workload.id], self.template.space(workload)
+        return self.template.estimate(workload, _carried(configs, here, there))
+
+
+def _carried(configs: Configs, here: Space, there: Space) -> Configs:
+    """The same schedules as configs of another space with these knobs. A table that lists a part of
+    a space need not know every value of a knob. Raises `TableError`."""
+    values = here.values(configs)
+    columns = []
+    for k, knob in enumerate(there.knobs):
+        known = np.asarray(knob.values)
+        index = np.minimum(np.searchsorted(known, values[:, k]), len(known) - 1)
+        if not np.array_equal(known[index], values[:, k]):
+            raise TableError(
+                f"a table lists values of {knob.name} that the template does not have "
+                f"({', '.join(map(str, knob.values))}); is reference.json that of another layer?"
+            )
+        columns.append(index)
+    return np.stack(columns, axis=1).astype(np.int32)

@@ -1,0 +1,146 @@
+"""Models the fetch unit: batches of instructions from memory into the queues of the three modules.
+
+It asks for a batch, waits for all of it, and hands it out in order, one instruction a cycle. An
+instruction whose queue was full at the start of the cycle holds up those behind it. The next batch
+is asked for when the local memory is empty. On buses of 128 bits and more two registers lie between
+that memory and the queues (Chisel RTL, FetchVME64 and FetchWideVME).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.instruction_format import (
+    ACC,
+    ALU,
+    INP,
+    LOAD,
+    MODULE_COMPUTE,
+    MODULE_LOAD,
+    MODULE_STORE,
+    STORE,
+    UOP,
+    WGT,
+    Layout,
+    get,
+)
+from tilewright.targets.vta.numba_decorators import stage
+from tilewright.targets.vta.timing.load_cycles import NEVER
+
+# State
+DISPATCHED = 0  # instructions in the queues
+ARRIVED = 1  # instructions that have left main memory
+BATCH_FIRST, BATCH_READY = 2, 3  # of the last batch: first instruction, cycle it can leave
+LEFT_MEMORY = 4  # cycle in which the last dispatched instruction left the local memory
+LEFT, LEFT_BEFORE = 5, 6  # cycles in which the last two entered their queues
+UNDECODABLE, UNDECODABLE_AT = 7, 8  # the instruction it stops at, and when
+FETCH_FIELDS = 9
+
+QUEUE_FIELDS = 2  # an instruction, the cycle from which its module sees it
+
+
+class Fetching(NamedTuple):
+    """The next event of the fetch unit."""
+
+    asks: bool  # it is to ask for a batch; else one arrives
+    event: int  # its cycle, NEVER if not known
+
+
+@stage
+def batch_size(max_burst_beats: int, pipelined: bool) -> int:
+    """Instructions the fetch unit asks for at once."""
+    return max_burst_beats if pipelined else max(1, max_burst_beats // 2)
+
+
+@stage
+def first_batch(fetch: NDArray[np.int64], n: int) -> Fetching:
+    """Forget an earlier program; a batch of this one of `n` instructions is asked for at once;
+    `fetch` (FETCH_FIELDS,)."""
+    fetch[:] = 0
+    fetch[LEFT_MEMORY] = -NEVER
+    fetch[LEFT] = -NEVER
+    fetch[LEFT_BEFORE] = -NEVER
+    fetch[UNDECODABLE] = -1
+    fetch[UNDECODABLE_AT] = NEVER
+    return Fetching(n > 0, 0 if n > 0 else NEVER)
+
+
+@stage
+def arrive(fetch: NDArray[np.int64], n: int, batch: int, now: int) -> Fetching:
+    """A batch is there; when the next can be asked for is up to `dispatch`; `fetch`
+    (FETCH_FIELDS,)."""
+    fetch[BATCH_FIRST] = fetch[ARRIVED]
+    fetch[BATCH_READY] = now
+    fetch[ARRIVED] += min(batch, n - fetch[ARRIVED])
+    return Fetching(fetch[ARRIVED] < n, NEVER)
+
+
+@stage
+def destination(lo: int, hi: int, lay: Layout) -> int:
+    """The module an instruction goes to, -1 if the fetch unit cannot decode it."""
+    opcode = nb.int64(lo & nb.uint64(7))
+    if opcode == LOAD:
+        memory = nb.int64((lo >> nb.uint64(7)) & nb.uint64(7))
+        if memory == INP or memory == WGT:
+            return MODULE_LOAD
+        return MODULE_COMPUTE if memory == UOP or memory == ACC else -1
+    if opcode == STORE:
+        return MODULE_STORE
+    if opcode == ALU:
+        return MODULE_COMPUTE if get(lo, hi, lay.alu_opcode, 3) < 4 else -1
+    return MODULE_COMPUTE if opcode < ALU else -1
+
+
+@stage
+def dispatch(
+    insns: NDArray[np.uint64], lay: Layout, pipelined: bool, entries: int, now: int,
+    fetch: NDArray[np.int64], queues: NDArray[np.int64], heads: tuple[int, int, int],
+    tails: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """Move arrived instructions into queues as long as there is known to be room.
+
+    Called when a batch has arrived and, if that did not empty the unit, whenever an instruction
+    has ended. `insns` (n, 2), `fetch` (FETCH_FIELDS,), `queues` (3, power of two ≥ entries, 2),
+    `tails` (3,). Returns the cycle after which the next batch can be asked for, NEVER if it is not
+    known yet.
+    """
+    mask = queues.shape[1] - 1
+    arrived = fetch[ARRIVED]
+    memory, left, before = fetch[LEFT_MEMORY], fetch[LEFT], fetch[LEFT_BEFORE]
+    held, leaves_memory = False, 0
+    insn = fetch[DISPATCHED]
+    while insn < arrived:
+        module = destination(insns[nb.uint64(insn), 0], insns[nb.uint64(insn), 1], lay)
+        enters = max(left + 1, now)
+        if pipelined:
+            leaves_memory = max(memory, before) + 1
+            if insn >= fetch[BATCH_FIRST]:
+                leaves_memory = max(leaves_memory, fetch[BATCH_READY])
+            enters = max(enters, leaves_memory + 1)
+        if module < 0 and fetch[UNDECODABLE] < 0:
+            fetch[UNDECODABLE], fetch[UNDECODABLE_AT] = insn, enters
+        held = module < 0 or tails[module] - heads[module] >= entries
+        if held:
+            break
+        place = nb.uint64(tails[module] & mask)
+        queues[module, place, 0] = insn
+        queues[module, place, 1] = enters + 1
+        tails[module] += 1
+        memory, before, left = leaves_memory, left, enters
+        insn += 1
+    fetch[DISPATCHED] = insn
+    fetch[LEFT_MEMORY], fetch[LEFT], fetch[LEFT_BEFORE] = memory, left, before
+    if not pipelined:
+        return NEVER if held else left + 1
+    # The two registers take what is left of the batch even if its queue is full.
+    if not held:
+        return memory + 2
+    if insn == arrived - 1:
+        return leaves_memory + 2
+    if insn == arrived - 2:
+        return max(max(leaves_memory, left) + 1, fetch[BATCH_READY]) + 2
+    return NEVER

@@ -1,0 +1,341 @@
+"""Computes the cycles of LOADs and instruction fetches on the read port that they share.
+
+The port has five clients, an arbiter with tags, and one memory that serves bursts in order.
+
+Everything is counted in bursts. In the Chisel RTL (VME, VTAMemDPI, GenVMECmd) a command enters its
+client's one-entry queue and is granted at the earliest one cycle later. It is not granted in a
+cycle that carries the last beat of a burst, nor without a free tag; the highest priority goes
+first. It enters the memory's queue one cycle after the grant. The memory takes the next burst in
+the cycle of the previous one's last beat; a command that meets an empty queue pays the latency. So
+the moment a burst is granted fixes when its beats arrive, and a client's end follows from its last
+grant.
+
+A grant at cycle g is final once no other command can be ready at g. `advance` takes that horizon as
+an argument.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.numba_decorators import helper, stage
+
+NEVER = 1 << 60
+
+# Clients in order of priority
+FETCH_CLIENT, UOP_CLIENT, INP_CLIENT, WGT_CLIENT, ACC_CLIENT = 0, 1, 2, 3, 4
+CLIENTS = 5
+
+# One row of `clients` per client
+READY = 0  # cycle from which its waiting command can be granted, NEVER if none waits
+BEATS = 1  # of the waiting command
+ADDRESS = 2  # of the command after it
+ROW_BEATS = 3  # of the current row, after the waiting command
+ROWS = 4  # after the current one
+ROW_ADDRESS, ROW_PITCH, ROW_BYTES = 5, 6, 7
+TAIL = 8  # cycles from the last beat on the bus until the client's end
+PAD_CYCLE = 9  # next cycle in which zero padding can proceed
+PAD_FIRST, PAD_WALK, PAD_LAST = 10, 11, 12  # writes, cycles over data rows, writes still to do
+END = 13
+MOVED = 14  # beats
+LAST = 15  # bus cycle of its last granted beat
+FLIGHT_LIMIT = 16  # outstanding beats its counter cannot hold, 0: out of reach for this load
+AHEAD = 17  # 1: took itself for done before its data had arrived; UNCLEAR
+AHEAD_AT = 18  # beats of its last burst after which it will, 0: it will not
+CLIENT_FIELDS = 20
+
+UNCLEAR = 2
+
+# What `add_load` returns
+OPEN, ENDED, STALE = 0, 1, 2
+
+# `port`: the episode since the port was last quiet
+GRANTS, PASSED, LAST_GRANT, LAST_ACCEPT, LAST_BEAT, READ_BEATS, READ_BURSTS = range(7)
+PORT_FIELDS = 8
+
+BURST_FIELDS = 3  # of the ring of bursts: last beat, client, beats
+
+
+# Compiled without reference counts: the kernels of this package allocate nothing, and counting the
+# arrays of a `Simulator` would take more time than the simulation.
+
+
+class Bus(NamedTuple):
+    """The memory port: all powers of two but the latency and the tags."""
+
+    bytes: int
+    log_bytes: int
+    window: int  # bytes; a burst never crosses a multiple of it
+    latency: int  # cycles
+    tags: int  # read bursts granted and not yet complete
+
+
+@helper
+def reset_port(clients: NDArray[np.int64], port: NDArray[np.int64]) -> None:
+    """Begin an episode: nothing in flight, the memory's latency counter cleared.
+
+    `clients` (CLIENTS, CLIENT_FIELDS), `port` (PORT_FIELDS,).
+    """
+    for c in range(CLIENTS):
+        clients[c, READY] = NEVER
+        clients[c, AHEAD] = 0
+    port[GRANTS] = 0
+    port[PASSED] = 0
+    port[LAST_GRANT] = -NEVER
+    port[LAST_ACCEPT] = -NEVER
+    port[LAST_BEAT] = -NEVER
+    port[READ_BEATS] = 0
+    port[READ_BURSTS] = 0
+
+
+@stage
+def _next_command(client: NDArray[np.int64], ready: int, bus: Bus) -> None:
+    """Move the next burst of the current row into the waiting place: up to the next window."""
+    address = client[ADDRESS]
+    room = (bus.window - (address & (bus.window - 1))) >> bus.log_bytes
+    beats = min(client[ROW_BEATS], room)
+    client[BEATS] = beats
+    client[ROW_BEATS] -= beats
+    client[ADDRESS] = address + (beats << bus.log_bytes)
+    client[READY] = ready
+
+
+@stage
+def _begin_row(client: NDArray[np.int64], bus: Bus) -> None:
+    """Beats of a row, from the bus-aligned address below its first element."""
+    offset = client[ROW_ADDRESS] & (bus.bytes - 1)
+    client[ADDRESS] = client[ROW_ADDRESS] - offset
+    client[ROW_BEATS] = (offset + client[ROW_BYTES] + bus.bytes - 1) >> bus.log_bytes
+
+
+@helper
+def _look_ahead(
+    clients: NDArray[np.int64],
+    client: int,
+    bursts: NDArray[np.int64],
+    first: int,
+    grants: int,
+    queued: int,
+) -> bool:
+    """Whether a load is now known to end before its data has arrived.
+
+    A load is done when its counter of outstanding beats reads zero and its last command has entered
+    its queue, here in cycle `queued`. The counter is as wide as the scratchpad is deep: with a
+    whole scratchpad outstanding it reads zero too soon. Looks at grants `first` … `grants` - 1.
+    """
+    c = clients[client]
+    mask = bursts.shape[0] - 1
+    delay = c[TAIL] - 2
+    counted = queued - delay  # beats on the bus until then are off the counter
+    outstanding = c[BEATS]
+    for g in range(first, grants):
+        if bursts[g & mask, 1] == client:
+            outstanding += max(0, min(bursts[g & mask, 2], bursts[g & mask, 0] - counted))
+    if outstanding < c[FLIGHT_LIMIT]:
+        return False
+    missing = outstanding % c[FLIGHT_LIMIT]
+    done = queued + 1
+    for g in range(first, grants):
+        if missing > 0 and bursts[g & mask, 1] == client:
+            arriving = max(0, min(bursts[g & mask, 2], bursts[g & mask, 0] - counted))
+            if missing <= arriving:
+                done = bursts[g & mask, 0] - arriving + missing + delay + 1
+            missing = max(0, missing - arriving)
+    c[END] = done + 1
+    if c[PAD_FIRST] + c[PAD_LAST] > 0 or c[PAD_CYCLE] > done:
+        c[AHEAD] = UNCLEAR  # zero padding may outlast the cycles in which the counter reads zero
+        return True
+    c[AHEAD_AT] = missing
+    c[AHEAD] = 1 if missing == 0 else 0
+    return missing == 0
+
+
+@helper
+def add_load(
+    clients: NDArray[np.int64], client: int, decided: int, lo: int, hi: int, element_bytes: int,
+    flight_limit: int, bus: Bus,
+) -> int:  # fmt: skip
+    """A LOAD with rows and elements whose module decided to start it in cycle `decided`.
+
+    `clients` (CLIENTS, CLIENT_FIELDS); `lo` and `hi` are the instruction's words.
+    Returns OPEN, or ENDED if its end is known already, or STALE, and adds nothing, if data of its
+    predecessor are still to come: the RTL would take them for its own.
+    """
+    c = clients[client]
+    if c[AHEAD] > 0 and (c[READY] != NEVER or c[LAST] + c[TAIL] - 2 > decided):
+        return STALE
+    y_size = nb.int64(hi & nb.uint64(0xFFFF))
+    x_size = nb.int64((hi >> nb.uint64(16)) & nb.uint64(0xFFFF))
+    x_stride = nb.int64((hi >> nb.uint64(32)) & nb.uint64(0xFFFF))
+    y_pad_0 = nb.int64((hi >> nb.uint64(48)) & nb.uint64(15))
+    y_pad_1 = nb.int64((hi >> nb.uint64(52)) & nb.uint64(15))
+    x_pads = nb.int64((hi >> nb.uint64(56)) & nb.uint64(15)) + nb.int64(hi >> nb.uint64(60))
+    c[ROW_ADDRESS] = nb.int64((lo >> nb.uint64(26)) & nb.uint64(0xFFFFFFFF)) * element_bytes
+    c[ROW_PITCH] = x_stride * element_bytes
+    c[ROW_BYTES] = x_size * element_bytes
+    c[ROWS] = y_size - 1
+    narrow = 1 if bus.bytes < element_bytes else 0
+    c[TAIL] = 3 + narrow
+    # Zero padding: top rows, left and right of the data rows (or a walk past them), bottom rows.
+    c[PAD_CYCLE] = decided + 1 + narrow
+    width = x_pads + x_size
+    if x_pads > 0:
+        c[PAD_FIRST] = (y_pad_0 + y_pad_1) * width + x_pads * y_size
+        c[PAD_WALK] = 0
+        c[PAD_LAST] = 0
+    else:
+        c[PAD_FIRST] = y_pad_0 * width
+        c[PAD_WALK] = y_size if y_pad_1 > 0 else 0
+        c[PAD_LAST] = y_pad_1 * width
+    most = y_size * ((c[ROW_BYTES] >> bus.log_bytes) + 2)
+    c[FLIGHT_LIMIT] = flight_limit if most >= flight_limit else 0
+    c[MOVED] = 0
+    c[AHEAD] = 0
+    c[AHEAD_AT] = 0
+    _begin_row(c, bus)
+    _next_command(c, decided + 2 + y_pad_0, bus)
+    only = c[FLIGHT_LIMIT] > 0 and c[ROW_BEATS] + c[ROWS] == 0
+    # No grants to look at yet, so any array will do for the ring.
+    if only and _look_ahead(clients, client, clients, 0, 0, decided + 1 + y_pad_0):
+        return ENDED
+    return OPEN
+
+
+@helper
+def add_fetch(clients: NDArray[np.int64], origin: int, address: int, count: int, bus: Bus) -> None:
+    """A batch of `count` instructions whose read command is valid in cycle `origin` + 1.
+
+    `clients` (CLIENTS, CLIENT_FIELDS); `address` is in bytes.
+    """
+    c = clients[FETCH_CLIENT]
+    c[ROWS] = 0
+    c[PAD_FIRST] = 0
+    c[PAD_WALK] = 0
+    c[PAD_LAST] = 0
+    c[PAD_CYCLE] = 0
+    c[FLIGHT_LIMIT] = 0
+    c[AHEAD_AT] = 0
+    if bus.bytes < 16:  # one burst, wherever it lies
+        c[TAIL] = 2
+        c[ROW_BEATS] = 0
+        c[BEATS] = 2 * count
+        c[READY] = origin + 2
+    else:
+        c[TAIL] = 4
+        c[ROW_ADDRESS] = address
+        c[ROW_BYTES] = 16 * count
+        _begin_row(c, bus)
+        _next_command(c, origin + 2, bus)
+
+
+@stage
+def _pad_until(client: NDArray[np.int64], first: int, last: int) -> None:
+    """Let zero padding use the cycles before the beats written in cycles `first`..`last`."""
+    cycle = client[PAD_CYCLE]
+    if client[PAD_FIRST] > 0:
+        free = min(client[PAD_FIRST], max(first - cycle, 0))
+        client[PAD_FIRST] -= free
+        cycle += free
+        if client[PAD_FIRST] > 0:
+            client[PAD_CYCLE] = max(cycle, last + 1)
+            return
+    cycle += client[PAD_WALK]
+    client[PAD_WALK] = 0
+    if client[PAD_LAST] > 0:
+        free = min(client[PAD_LAST], max(first - cycle, 0))
+        client[PAD_LAST] -= free
+        cycle += free
+        if client[PAD_LAST] > 0:
+            cycle = max(cycle, last + 1)
+    client[PAD_CYCLE] = cycle
+
+
+@helper
+def advance(
+    clients: NDArray[np.int64],
+    port: NDArray[np.int64],
+    bursts: NDArray[np.int64],
+    horizon: int,
+    bus: Bus,
+) -> int:
+    """Grant bursts up to cycle `horizon`, or until a client's last one: its number, else -1.
+
+    The client's end (first cycle after its execute state; for the fetch unit, the first cycle in
+    which instructions can leave its memory) stands in `clients[client, END]`. `clients` (CLIENTS,
+    CLIENT_FIELDS), `port` (PORT_FIELDS,); `bursts` (n, 3) is a ring of the last bursts' (last beat,
+    client, beats), n a power of two and more than the tags.
+    """
+    if clients.shape[1] != CLIENT_FIELDS or bursts.shape[1] != BURST_FIELDS:
+        raise ValueError("rows of clients or bursts")  # as constants they cost nothing
+    mask = bursts.shape[0] - 1
+    grants, passed, last_grant = port[GRANTS], port[PASSED], port[LAST_GRANT]
+    last_accept, last_beat = port[LAST_ACCEPT], port[LAST_BEAT]
+    finished = -1
+    while finished == -1:
+        cycle = NEVER
+        for c in range(CLIENTS):
+            cycle = min(cycle, clients[c, READY])
+        cycle = max(cycle, last_grant + 1)
+        if cycle > horizon or cycle >= NEVER:
+            break
+        if grants >= bus.tags:
+            cycle = max(cycle, bursts[nb.uint64((grants - bus.tags) & mask), 0] + 1)
+        seen = passed
+        while seen < grants and bursts[nb.uint64(seen & mask), 0] <= cycle:
+            if bursts[nb.uint64(seen & mask), 0] == cycle:
+                cycle += 1
+            seen += 1
+        if cycle > horizon:
+            break
+        passed, last_grant = seen, cycle
+        chosen = 0
+        while clients[nb.uint64(chosen), READY] > cycle:
+            chosen += 1
+        client = clients[nb.uint64(chosen)]
+        beats = client[BEATS]
+        # The memory: no gap if the command is there when the previous one was taken.
+        last_accept = max(last_beat, 0 if cycle <= last_accept else cycle + 1 + bus.latency)
+        last_beat = last_accept + beats
+        place = nb.uint64(grants & mask)
+        bursts[place, 0] = last_beat
+        bursts[place, 1] = chosen
+        bursts[place, 2] = beats
+        grants += 1
+        port[READ_BEATS] += beats
+        client[MOVED] += beats
+        client[LAST] = last_beat
+        if client[PAD_FIRST] + client[PAD_LAST] > 0:
+            delay = client[TAIL] - 2
+            _pad_until(client, last_accept + 1 + delay, last_beat + delay)
+        if client[ROW_BEATS] > 0:
+            _next_command(client, cycle + 2, bus)
+        elif client[ROWS] > 0:
+            client[ROWS] -= 1
+            client[ROW_ADDRESS] += client[ROW_PITCH]
+            _begin_row(client, bus)
+            _next_command(client, cycle + 2, bus)
+        else:
+            client[READY] = NEVER
+            if client[AHEAD] > 0:
+                continue
+            padded = client[PAD_CYCLE] + client[PAD_FIRST] + client[PAD_WALK] + client[PAD_LAST]
+            client[END] = max(last_beat + client[TAIL], padded + 1)
+            if client[AHEAD_AT] > 0:
+                client[END] = last_accept + client[AHEAD_AT] + client[TAIL]
+                client[AHEAD] = 1
+            finished = chosen
+            continue
+        if (
+            client[FLIGHT_LIMIT] > 0
+            and client[ROW_BEATS] + client[ROWS] == 0
+            and _look_ahead(clients, chosen, bursts, max(0, grants - bus.tags), grants, cycle + 1)
+        ):
+            finished = chosen
+    port[READ_BURSTS] += grants - port[GRANTS]
+    port[GRANTS], port[PASSED], port[LAST_GRANT] = grants, passed, last_grant
+    port[LAST_ACCEPT], port[LAST_BEAT] = last_accept, last_beat
+    return finished

@@ -1,0 +1,242 @@
+"""Times programs: one with a report on every instruction, or many at once on all cores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.instruction_format import MODULE_NAMES, QUEUE_NAMES, module_of
+from tilewright.targets.vta.numba_decorators import kernel, unowned
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.timing.errors import WORK_LIMIT, CycleError, check_work, error_of
+from tilewright.targets.vta.timing.kernel import simulate
+from tilewright.targets.vta.timing.simulator import (
+    ACTIVITIES,
+    AHEAD_LOADS,
+    BREAKDOWN_COLUMNS,
+    OUTCOME_FIELDS,
+    RD_BEATS,
+    RD_BURSTS,
+    START,
+    STOP,
+    TIMES_COLUMNS,
+    VISIBLE,
+    WR_BEATS,
+    WR_BURSTS,
+    Simulator,
+    simulator_of,
+)
+
+_CHUNK_INSNS = 1 << 17  # instructions a thread takes at a time
+_NO_TOKENS = np.zeros(4, np.int64)
+_NOTHING = np.zeros((0, 0), np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchCycles:
+    """One row a program. `cycles` is negative where a program never finishes: one of the codes in
+    `simulator`; `simulate_program` says more about one."""
+
+    cycles: NDArray[np.int64]  # (programs,)
+    read_beats: NDArray[np.int64]
+    read_bursts: NDArray[np.int64]
+    write_beats: NDArray[np.int64]
+    write_bursts: NDArray[np.int64]
+    breakdown: NDArray[np.int64] | None  # (programs, units, len(ACTIVITIES)) cycles
+
+
+def simulate_batch(
+    insns: NDArray[np.uint64],
+    offsets: NDArray[np.int64],
+    spec: VtaSpec | Mapping[str, object],
+    insn_addresses: NDArray[np.int64] | int = 0,
+    explain: bool = False,
+    threads: int | None = None,
+) -> BatchCycles:
+    """Time concatenated programs: program p is `insns[offsets[p]:offsets[p + 1]]`, words (n, 2).
+
+    `explain` adds the breakdown of each unit's cycles. Threads default to the number of cores.
+    """
+    programs = len(offsets) - 1
+    insns = np.ascontiguousarray(insns, dtype=np.uint64)
+    offsets = np.asarray(offsets, np.int64)
+    # A copy: numba would compile the kernel once more for an array that cannot be written.
+    addresses = np.array(np.broadcast_to(np.asarray(insn_addresses, np.int64), programs))
+    cycles = np.empty(programs, np.int64)
+    outcomes = np.empty((programs, OUTCOME_FIELDS), np.int64)
+    breakdown = np.empty((programs if explain else 0, 3, BREAKDOWN_COLUMNS), np.int64)
+
+    def run(rows: tuple[int, int]) -> None:
+        _simulate_rows(
+            insns, offsets, addresses, _NO_TOKENS, rows[0], rows[1], cycles, outcomes, _NOTHING,
+            breakdown, simulator_of(spec),
+        )  # fmt: skip
+
+    chunks = _chunks(offsets)
+    workers = min(threads or os.cpu_count() or 1, len(chunks))
+    if workers > 1:
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(run, chunks))
+    else:
+        for rows in chunks:
+            run(rows)
+    return BatchCycles(
+        cycles,
+        outcomes[:, RD_BEATS],
+        outcomes[:, RD_BURSTS],
+        outcomes[:, WR_BEATS],
+        outcomes[:, WR_BURSTS],
+        breakdown if explain else None,
+    )
+
+
+def simulate_chunk(
+    insns: NDArray[np.uint64], offsets: NDArray[np.int64], insn_address: int, spec: VtaSpec
+) -> NDArray[np.int64]:
+    """Return the cycles of concatenated programs, (programs,), in the calling thread only.
+
+    `insns` (n, 2) and `offsets` (programs + 1,) are as in `simulate_batch`. Negative numbers are
+    codes of `simulator`.
+    """
+    programs = len(offsets) - 1
+    cycles, outcomes = np.empty(programs, np.int64), np.empty((programs, OUTCOME_FIELDS), np.int64)
+    _simulate_rows(
+        insns, offsets, np.full(programs, insn_address), _NO_TOKENS, 0, programs, cycles, outcomes,
+        _NOTHING, np.zeros((0, 0, 0), np.int64), simulator_of(spec),
+    )  # fmt: skip
+    return cycles
+
+
+def simulate_one(
+    insns: NDArray[np.uint64],
+    insn_address: int,
+    tokens: NDArray[np.int64],
+    times: NDArray[np.int64],
+    breakdown: NDArray[np.int64],
+    simulator: Simulator,
+) -> int:
+    """Return the cycles of one program, or a negative code; `simulator.outcome` says more.
+
+    Args:
+        insns: low and high words, shape (n, 2), C-contiguous.
+        insn_address: byte address of the first instruction.
+        tokens: initial tokens in l2g, g2l, g2s, s2g, shape (4,).
+        times: shape (n, TIMES_COLUMNS); takes cycles, -1 for what did not happen.
+        breakdown: shape (3, BREAKDOWN_COLUMNS); takes the cycles of each module.
+        simulator: the machine, with its scratch arrays.
+    """
+    cycles, outcomes = np.empty(1, np.int64), np.empty((1, OUTCOME_FIELDS), np.int64)
+    _simulate_rows(
+        insns, np.array([0, len(insns)]), np.array([insn_address]), tokens, 0, 1, cycles, outcomes,
+        times, breakdown[None], simulator,
+    )  # fmt: skip
+    return int(cycles[0])
+
+
+def _chunks(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Ranges of programs with about as many instructions each."""
+    marks = np.arange(offsets[0], offsets[-1], _CHUNK_INSNS)[1:]
+    cuts = np.unique([0, *np.searchsorted(offsets, marks), len(offsets) - 1]).tolist()
+    return list(pairwise(cuts))
+
+
+@kernel
+def _simulate_rows(
+    insns: NDArray[np.uint64], offsets: NDArray[np.int64], addresses: NDArray[np.int64],
+    tokens: NDArray[np.int64], first: int, last: int, cycles: NDArray[np.int64],
+    outcomes: NDArray[np.int64], times: NDArray[np.int64], breakdown: NDArray[np.int64],
+    sim: Simulator,
+) -> None:  # fmt: skip
+    nothing = np.zeros((0, 0), np.int64)
+    for p in range(first, last):
+        program = insns[offsets[p] : offsets[p + 1]]
+        spent = breakdown[p] if len(breakdown) > 0 else nothing
+        ends = times[offsets[p] : offsets[p + 1]] if len(times) > 0 else nothing
+        cycles[p] = simulate(
+            unowned(program), addresses[p], unowned(tokens), unowned(ends), unowned(spent),
+            unowned(sim),
+        )  # fmt: skip
+        outcomes[p] = sim.outcome
+
+
+@dataclass(frozen=True, eq=False)
+class CycleReport:
+    """Cycles are counted from launch. An instruction executes in cycles start … end − 1; what never
+    happened is -1 (possible behind FINISH only)."""
+
+    total: int  # the cycle in which FINISH executes
+    insns: NDArray[np.uint64]  # (n, 2)
+    modules: NDArray[np.int8]  # (n,), index into MODULE_NAMES
+    visible: NDArray[np.int64]  # (n,), first cycle in which its module sees it in its queue
+    starts: NDArray[np.int64]  # (n,)
+    ends: NDArray[np.int64]  # (n,)
+    breakdown: NDArray[np.int64]  # (units, len(ACTIVITIES)) cycles; each row sums to `total`
+    read_beats: int  # with instruction fetch
+    read_bursts: int
+    write_beats: int
+    write_bursts: int
+    early_loads: int  # ended before their data arrived: the hardware's counter wrapped
+
+    def spent(self, unit: str) -> dict[str, int]:
+        """Cycles a unit spent in each of its `ACTIVITIES`, those that occur; their sum is total."""
+        row = self.breakdown[MODULE_NAMES.index(unit)].tolist()
+        return {name: cycles for name, cycles in zip(ACTIVITIES, row, strict=True) if cycles}
+
+    def busy(self, unit: str) -> int:
+        """Cycles in which a unit executes an instruction (transfers and their waits included)."""
+        return int(self.breakdown[MODULE_NAMES.index(unit), :3].sum())
+
+
+def simulate_program(
+    insns: NDArray[np.uint64],
+    spec: VtaSpec | Mapping[str, object],
+    insn_address: int = 0,
+    tokens: Sequence[int] = (0, 0, 0, 0),
+    work_limit: int = WORK_LIMIT,
+) -> CycleReport:
+    """Time one program: `insns` (n, 2) low and high words, the first at byte `insn_address`.
+
+    `tokens` are the tokens in the queues l2g, g2l, g2s, s2g before launch (a single-threaded
+    program of the stock compiler leaves one s2g token to the next). Raises `CycleError`; a program
+    of more than `work_limit` steps is not begun (`work_limit.check_work`).
+    """
+    simulator = simulator_of(spec)
+    if insn_address % 8 or not 0 <= insn_address < 1 << 32:
+        raise CycleError(
+            f"the instructions lie at {insn_address:#x}; choose a multiple of 8 below 2^32"
+        )
+    limit = simulator.machine.token_limit
+    if len(tokens) != len(QUEUE_NAMES) or not all(0 <= count <= limit for count in tokens):
+        raise CycleError(
+            f"initial tokens {tuple(tokens)}: give {', '.join(QUEUE_NAMES)}, each 0 to {limit}"
+        )
+    n = len(insns)
+    times = np.empty((n, TIMES_COLUMNS), np.int64)
+    breakdown = np.empty((len(MODULE_NAMES), BREAKDOWN_COLUMNS), np.int64)
+    insns = np.ascontiguousarray(insns, dtype=np.uint64)
+    check_work(insns, simulator.machine, simulator.layout, work_limit)
+    held = np.array(tokens, np.int64)
+    total = simulate_one(insns, insn_address, held, times, breakdown, simulator)
+    if total < 0:
+        raise error_of(simulator.outcome.tolist())
+    modules = [module_of(lo & 7, lo >> 7 & 7) for lo in insns[:, 0].tolist()]
+    return CycleReport(
+        total=total,
+        insns=insns,
+        modules=np.array(modules, np.int8),
+        visible=times[:, VISIBLE],
+        starts=times[:, START],
+        ends=times[:, STOP],
+        breakdown=breakdown,
+        read_beats=int(simulator.outcome[RD_BEATS]),
+        read_bursts=int(simulator.outcome[RD_BURSTS]),
+        write_beats=int(simulator.outcome[WR_BEATS]),
+        write_bursts=int(simulator.outcome[WR_BURSTS]),
+        early_loads=int(simulator.outcome[AHEAD_LOADS]),
+    )

@@ -1,0 +1,141 @@
+"""Bounds what no schedule of a layer can beat."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.targets.epilogue import RESIDUALS, usual
+from tilewright.targets.vta.bound_terms import (
+    BoundTerms,
+    fewest_maxima_of,
+    needed_pixels,
+    needed_sides,
+)
+from tilewright.targets.vta.fused_patterns import patterns_of
+from tilewright.targets.vta.lowering.geometry import (
+    ADDITIONS,
+    IDENTITY_BITS,
+    Geometry,
+    channel_vectors,
+    composed_cycles,
+    composed_rows,
+    geometry_of,
+)
+from tilewright.targets.vta.spec import Machine, VtaSpec
+from tilewright.targets.workload import Workload
+
+
+def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
+    """Cycles that each resource needs at least: the compute module, the read channel, the write
+    channel. Raises `WorkloadError` for a layer that the machine cannot run.
+
+    One module executes GEMM, accumulator reset and epilogue, an iteration a cycle, on whole blocks,
+    and loads accumulators, a beat a cycle. Maxima of pooled sums and additions of averaged results
+    take two cycles each. Read are the pixels that some output needs, weights, bias and residual
+    once, a shortcut's too; written the output once; both in packed blocks.
+    """
+    if workload.operator == "max_pool":
+        return _pool_bounds(workload, spec)
+    m, g = spec.machine, geometry_of(workload, spec.machine)
+    pixels = g.batches * g.inp_blocks * _needed_pixels(workload) * m.inp_bytes
+    terms = BoundTerms(g, m, 0, 0, pixels, _parameter_bytes(workload, g, m))
+    other = _other_cycles(workload, terms.results, m)
+    terms = terms._replace(sums=terms.results, other=other)
+    for pattern in patterns_of(workload):
+        terms = pattern.bound(workload, terms)
+    return {
+        "compute": terms.sums * g.ci * g.kh * g.kw + terms.other,
+        "read": (terms.pixels + terms.parameters) // m.bus_bytes,
+        "write": terms.planes * math.prod(g.output) * m.out_bytes // m.bus_bytes,
+    }
+
+
+def _pool_bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
+    """Those of a max-pool. Every pixel that an output reads is reset and brought by the GEMM core;
+    maxima, of rows and of columns apart, take two cycles each."""
+    w, m, g = workload, spec.machine, geometry_of(workload, spec.machine)
+    rows, cols = needed_sides(w)
+    maxima = fewest_maxima_of(w, g.oh, g.ow, rows, cols)
+    images, outputs = g.batches * g.groups, g.oh * g.ow
+    pixels = rows * cols
+    return {
+        "compute": images * (2 * pixels + 2 * maxima + outputs * len(w.epilogue)),
+        "read": (images * pixels * m.inp_bytes + g.wgt_bytes) // m.bus_bytes,
+        "write": images * outputs * m.out_bytes // m.bus_bytes,
+    }
+
+
+def bound_cycles(workload: Workload, spec: VtaSpec) -> int:
+    """The largest of `bounds`. Raises as it does."""
+    return max(bounds(workload, spec).values())
+
+
+def _other_cycles(workload: Workload, outputs: int, m: Machine) -> int:
+    """Cycles of compute besides the reduction, for so many accumulators.
+
+    Each begins with a reset, or with an int32 tensor that is loaded anyway and, behind a reset,
+    takes two cycles to add. A bias takes one at least (as weights of a constant), unless it is
+    loaded as such a tensor; a residual one by the identity, and a shift beyond what a weight holds.
+    A shift by an amount a channel takes two: only the ALU shifts, and there the amounts are a
+    second operand.
+    """
+    kinds = [op.kind for op in workload.epilogue]
+    plain = sum(kind not in ("bias", "add") for kind in kinds) + shifted_residuals(workload)
+    plain += kinds.count("shr_channel")
+    plain += sum(composed_cycles(op) - 1 for op in workload.epilogue if composed_rows(op))
+    tensor = outputs * m.acc_bytes // m.bus_bytes
+    if "add" not in kinds:
+        begin = min(2 * outputs, tensor) if "bias" in kinds else outputs
+        return begin + outputs * plain
+    first = all(kind in ADDITIONS for kind in kinds[: kinds.index("add")])
+    return tensor + outputs * (plain + ("bias" in kinds) + (0 if first else 3))
+
+
+def shifted_residuals(workload: Workload) -> int:
+    """Residuals that take a second iteration: the identity cannot hold their power of two."""
+    return sum(op.kind in RESIDUALS and usual(op).value > IDENTITY_BITS for op in workload.epilogue)
+
+
+def _parameter_bytes(workload: Workload, g: Geometry, m: Machine) -> int:
+    """Without those of output blocks that no image has, see `Geometry`."""
+    surplus = g.groups * g.co - g.out_blocks
+    block = g.ci * g.kh * g.kw * m.wgt_bytes + len(channel_vectors(workload)) * m.acc_bytes
+    return g.wgt_bytes + g.bias_bytes + g.add_bytes + g.res_bytes - surplus * block
+
+
+def roofline_cycles(workload: Workload, spec: VtaSpec) -> int:
+    """max(MACs / (BATCH·BLOCK_IN·BLOCK_OUT), compulsory DRAM bytes / bus bytes), rounded up.
+
+    Compulsory are the input pixels some output needs, the weights, bias and residual once, those of
+    a shortcut too, and the output once. The element widths are the machine's; blocks that are only
+    padding do not count.
+    """
+    w, m = workload, spec.machine
+    bits = _operand_bits(w, m) + w.batch * w.out_channels * w.out_height * w.out_width * m.inp_bits
+    if w.of_shortcut is not None:
+        bits += _operand_bits(w.of_shortcut, m)
+    return max(-(-w.macs // spec.macs_per_cycle), -(-bits // (8 * m.bus_bytes)))
+
+
+def _operand_bits(w: Workload, m: Machine) -> int:
+    """What is read at least, a shortcut's operands excepted."""
+    weights = w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
+    if w.operator == "max_pool":
+        weights = 0  # the identity is the machine's need, not the layer's
+    outputs = w.batch * w.out_channels * w.results_height * w.results_width
+    kinds = [op.kind for op in w.epilogue]
+    return (
+        w.batch * w.in_channels * _needed_pixels(w) * m.inp_bits
+        + weights * m.wgt_bits
+        + len(channel_vectors(w)) * w.out_channels * m.acc_bits
+        + ("add" in kinds) * outputs * m.acc_bits
+        + any(kind in RESIDUALS for kind in kinds) * outputs * m.inp_bits
+    )
+
+
+def _needed_pixels(workload: Workload) -> int:
+    """Pixels of the input image that at least one output reads."""
+    if workload.operator == "max_pool":
+        return needed_pixels(workload)
+    sides = (each.sums_sides for each in patterns_of(workload) if each.sums_sides is not None)
+    return needed_pixels(workload, next((of(workload) for of in sides), None))
