@@ -25,7 +25,7 @@ from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
 from tilewright.targets.gemmini.lowering.batch import program_of, stream_from
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, aligned_row, whole
-from tilewright.targets.gemmini.lowering.schedule import LOOP
+from tilewright.targets.gemmini.lowering.schedule_space import LOOP
 from tilewright.targets.gemmini.spec import GemminiSpec
 from tilewright.targets.gemmini.target import GemminiTarget
 from tilewright.targets.gemmini.timing import time_stream

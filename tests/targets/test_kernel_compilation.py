@@ -8,7 +8,7 @@ import numba as nb
 import pytest
 from numba.extending import overload
 
-from tilewright.targets.gemmini import compiled
+from tilewright.targets.gemmini import numba_decorators
 from tilewright.targets.kernel_compilation import KernelSet, describe_compilation
 from tilewright.targets.kernel_listener import announce
 from tilewright.targets.vta import njit_args
@@ -27,7 +27,7 @@ def count_decorated(folder: Path, decorator: str) -> int:
 def test_totals_are_the_kernels_in_the_sources() -> None:
     vta = count_decorated(TARGETS / "vta", "kernel") + len(_LOWERINGS)
     assert vta == njit_args.KERNELS
-    assert count_decorated(TARGETS / "gemmini", "compiled") == compiled.KERNELS
+    assert count_decorated(TARGETS / "gemmini", "compiled") == numba_decorators.KERNELS
 
 
 def test_a_kernel_is_named_while_it_is_compiled(tmp_path: Path) -> None:

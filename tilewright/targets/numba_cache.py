@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _KEPT = 3  # folders of earlier states
-_KERNEL_WORDS = (b"numba", b"NamedTuple", b"np.record", b".compiled import", b"njit_args import")
+_KERNEL_WORDS = (b"numba", b"NamedTuple", b"np.record", b"njit_args import")
 
 
 def use_cache_of_these_sources() -> None:

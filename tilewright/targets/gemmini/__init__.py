@@ -1,6 +1,7 @@
-"""Implements Gemmini, a systolic array with a scratchpad: its two simulators.
+"""Gemmini: a systolic array with a scratchpad, simulated exactly.
 
-The functions here are the short way in; they import their machinery when first called.
+`timing` counts cycles without data, `functional` computes data without cycles. The functions here
+are the short way in; they import their machinery when first called.
 """
 
 from __future__ import annotations

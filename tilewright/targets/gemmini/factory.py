@@ -1,4 +1,4 @@
-"""Makes Gemmini targets from their names: `gemmini`, a preset, or `gemmini:FILE.json`.
+"""The target kind `gemmini`: makes targets from a preset's name or from `gemmini:FILE.json`.
 
 Nothing heavy is imported before a target is made.
 """
@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.core.files import Json
 from tilewright.targets.base import Target
+from tilewright.targets.gemmini.design_space import variants
 from tilewright.targets.gemmini.spec import DEFAULT_PRESET, GemminiSpec, preset_files
-from tilewright.targets.gemmini.variants import variants
 from tilewright.targets.registry import Property, TargetKind
 
 

@@ -1,4 +1,4 @@
-"""Describes a Gemmini: array, scratchpad, accumulator, reservation station, queues, memory port."""
+"""A Gemmini's specification: sizes of array, scratchpad and accumulator, queues, memory port."""
 
 from __future__ import annotations
 

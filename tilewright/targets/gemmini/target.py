@@ -1,10 +1,14 @@
-"""Implements Gemmini as a target: schedules become command streams, which both simulators run."""
+"""Gemmini as a target: schedules become command streams, which both simulators run.
+
+A program is valid if its output equals plain integer arithmetic (`Checker`).
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
 from math import log2
 from pathlib import Path
@@ -38,19 +42,24 @@ from tilewright.targets.capabilities import (
     offers,
 )
 from tilewright.targets.features import Features
-from tilewright.targets.gemmini.area import area_of
-from tilewright.targets.gemmini.board.build import build
-from tilewright.targets.gemmini.board.program import GemminiProgram
-from tilewright.targets.gemmini.bounds import bound_cycles, roofline_cycles
-from tilewright.targets.gemmini.c_identifiers import CIdentifiers
-from tilewright.targets.gemmini.c_source import c_file, c_function
-from tilewright.targets.gemmini.design_space import DESIGNS, redesigned
-from tilewright.targets.gemmini.estimates import estimate
+from tilewright.targets.gemmini.c_export import CIdentifiers, c_file, c_function
+from tilewright.targets.gemmini.design_space import DESIGNS, area_of, redesigned
+from tilewright.targets.gemmini.estimates import bound_cycles, estimate, roofline_cycles
 from tilewright.targets.gemmini.faults import AcceleratorHang, StreamError
+from tilewright.targets.gemmini.functional import execute_stream
+from tilewright.targets.gemmini.isa import CommandStream
 from tilewright.targets.gemmini.lowering.batch import COMMANDS, WorkloadLowering, stream_from
+from tilewright.targets.gemmini.lowering.geometry import MEMORY_BASE
+from tilewright.targets.gemmini.lowering.memory_layout import (
+    memory_image,
+    output_of,
+    random_tensors,
+)
+from tilewright.targets.gemmini.network_build import build
+from tilewright.targets.gemmini.network_program import GemminiProgram
 from tilewright.targets.gemmini.spec import DIM, GemminiSpec
 from tilewright.targets.gemmini.timing import time_stream
-from tilewright.targets.gemmini.verify import Checker
+from tilewright.targets.reference import reference
 from tilewright.targets.source_digest import source_digest
 from tilewright.targets.workload import Workload
 
@@ -137,12 +146,12 @@ class GemminiTarget:
     # -- capabilities ------------------------------------------------------------------------
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
-        """See `targets.gemmini.estimates`."""
+        """See `estimates`."""
         lowering = self.lowering(workload)
         return estimate(lowering.geometry, self.spec, lowering.space.values(configs))
 
     def baseline(self, workload: Workload) -> BaselineSchedule:
-        """What the vendor's library would run, see `targets.gemmini.lowering.vendor_rule`. Raises
+        """What the vendor's library would run, see `lowering.vendor_rule`. Raises
         `WorkloadError`."""
         lowering = self.lowering(workload)
         rule, schedule = lowering.vendor
@@ -150,11 +159,11 @@ class GemminiTarget:
         return BaselineSchedule(rule, lowering.space, lowered, self.measure(lowered))
 
     def roofline(self, workload: Workload) -> Latency:
-        """See `targets.gemmini.bounds.roofline_cycles`."""
+        """See `estimates.roofline_cycles`."""
         return self._latency(roofline_cycles(workload, self.spec))
 
     def bound(self, workload: Workload) -> Latency:
-        """See `targets.gemmini.bounds.bound_cycles`."""
+        """See `estimates.bound_cycles`."""
         return self._latency(bound_cycles(workload, self.spec))
 
     def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
@@ -178,7 +187,7 @@ class GemminiTarget:
         return wrong
 
     def c_source(self, schedules: Sequence[NamedSchedule]) -> str:
-        """See `targets.gemmini.c_source`. Raises `WorkloadError`."""
+        """See `c_export`. Raises `WorkloadError`."""
         functions, names = [], CIdentifiers("layer")
         for schedule in schedules:
             lowering = self.lowering(schedule.workload)
@@ -188,7 +197,7 @@ class GemminiTarget:
         return c_file(self.spec, functions)
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
-        """See `targets.gemmini.board`."""
+        """See `network_build`."""
         return build(graph, schedules, self.spec)
 
     def open(
@@ -198,15 +207,15 @@ class GemminiTarget:
         return GemminiProgram.open(files, layers, self.spec)
 
     def area(self) -> dict[str, float]:
-        """See `targets.gemmini.area`."""
+        """See `design_space.area_of`."""
         return area_of(self.spec)
 
     def designs(self) -> Space:
-        """See `targets.gemmini.design_space`."""
+        """See `design_space`."""
         return DESIGNS
 
     def redesigned(self, values: Mapping[str, int], clock: str = "fixed") -> GemminiTarget:
-        """See `targets.gemmini.design_space`; the clock is that of this machine, whose array's
+        """See `design_space`; the clock is that of this machine, whose array's
         paths no knob makes longer. Raises `SpecError`."""
         return GemminiTarget(redesigned(self.spec, values))
 
@@ -225,3 +234,25 @@ class GemminiTarget:
 
     def _latency(self, cycles: int) -> Latency:
         return Latency(cycles / (self.spec.clock_mhz * 1e6), cycles)
+
+
+@dataclass(frozen=True, eq=False)
+class Checker:
+    """A workload's tensors in memory, and the output they must give."""
+
+    lowering: WorkloadLowering
+    image: NDArray[np.uint8]
+    expected: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, lowering: WorkloadLowering, seed: int = 0) -> Checker:
+        """On random tensors over their whole range."""
+        tensors = random_tensors(lowering.workload, seed)
+        image = memory_image(lowering.geometry, tensors)
+        return cls(lowering, image, reference(lowering.workload, tensors))
+
+    def wrong_values(self, stream: CommandStream) -> int:
+        """Values of the output that differ. Raises `StreamError` where it does not run."""
+        after = execute_stream(stream, self.image, MEMORY_BASE, self.lowering.spec)
+        got = output_of(self.lowering.geometry, self.lowering.workload, after)
+        return int((got != self.expected).sum())

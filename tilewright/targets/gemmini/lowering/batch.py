@@ -1,4 +1,4 @@
-"""Lowers batches of schedules of one workload."""
+"""Lowers batches of schedules of one workload to programs and hidden features."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ import numpy as np
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.base import Configs, Lowered, Ragged, Space
 from tilewright.targets.features import Features
-from tilewright.targets.gemmini.lowering.failures import LoweringFailure
+from tilewright.targets.gemmini.isa import CommandStream
+from tilewright.targets.gemmini.loop_unrolling import unrolled
+from tilewright.targets.gemmini.lowering.command_encoding import CommandTable
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry
-from tilewright.targets.gemmini.lowering.hidden import HIDDEN, hidden_row
-from tilewright.targets.gemmini.lowering.loop_form import check_loops, loop_program
-from tilewright.targets.gemmini.lowering.nest_form import nest_program
-from tilewright.targets.gemmini.lowering.rooms import check_rooms
-from tilewright.targets.gemmini.lowering.schedule import LOOP, TileSchedule
-from tilewright.targets.gemmini.lowering.space import space_of
+from tilewright.targets.gemmini.lowering.loop_program import check_loops, loop_program
+from tilewright.targets.gemmini.lowering.nest_program import nest_program
+from tilewright.targets.gemmini.lowering.program_features import HIDDEN, hidden_row
+from tilewright.targets.gemmini.lowering.schedule_space import LOOP, TileSchedule, space_of
+from tilewright.targets.gemmini.lowering.tile_fit import LoweringFailure, check_rooms
 from tilewright.targets.gemmini.lowering.vendor_rule import vendor_schedule
-from tilewright.targets.gemmini.lowering.words import CommandTable
 from tilewright.targets.gemmini.spec import GemminiMachine, GemminiSpec
-from tilewright.targets.gemmini.stream import CommandStream
-from tilewright.targets.gemmini.unroll import unrolled
 from tilewright.targets.workload import Workload
 
 COMMANDS = "commands"

@@ -1,18 +1,27 @@
-"""Describes a workload as products of blocks: sizes, groups of channels, addresses of its tensors.
+"""A workload as products of blocks: sizes, groups of channels, addresses, chains of products.
 
 Activations lie in memory pixel by pixel (NHWC), weights as (group, kernel row, kernel column, input
 channel, output channel). A pixel and a row of weights begin where a request for memory can. Such
 rows are 16 or 32 bytes apart, or a multiple of 64.
+
+In its output-stationary data flow, the array keeps the sums of a chain of products. How long a
+chain may be says `epilogue.StoreEpilogue.most_chained`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.core.errors import WorkloadError
-from tilewright.targets.gemmini.lowering.epilogue import StoreEpilogue, store_epilogue
-from tilewright.targets.gemmini.lowering.pool import check_pool, covered
+from tilewright.targets.gemmini.lowering.epilogue import (
+    ALL_CHAINED,
+    MOST_CHAINED,
+    StoreEpilogue,
+    check_pool,
+    covered,
+    store_epilogue,
+)
 from tilewright.targets.gemmini.spec import DIM, MAX_REQUEST_BYTES
 from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.workload import Workload
@@ -220,3 +229,41 @@ def _groups_together(w: Workload) -> int:
     while count < w.groups and (count * per_in % DIM or count * per_out % DIM):
         count *= 2
     return min(count, w.groups)
+
+
+def summed_inputs(g: BlockGeometry, columns: int) -> int:
+    """Of a block of so many input channels, those that one output sums: of groups that share
+    blocks, the others' weights are zeros."""
+    return min(columns, g.in_channels // g.merged)
+
+
+def chain_ends(inputs: Sequence[int], most: int) -> list[bool]:
+    """Whether a chain ends with each block, by the inputs that it sums: as late as
+    `most` allows."""
+    ends, total = [False] * len(inputs), 0
+    for place, count in enumerate(inputs):
+        if place and total + count > most:
+            ends[place - 1], total = True, 0
+        total += count
+    return [*ends[:-1], True]
+
+
+def has_chains(g: BlockGeometry) -> bool:
+    """Return True if there may be chains of several blocks, which save writing sums to the
+    accumulator.
+
+    The scale of the epilogue is left out: workloads that differ in it alone share their schedules
+    (`targets.workload.canonical`), so they need one space. Where a small scale allows no chains,
+    each block of an output-stationary program is a chain of its own.
+    """
+    inputs = list(_inputs(g))
+    adds = g.epilogue.loads_sums or g.epilogue.residual
+    most = MOST_CHAINED if adds else ALL_CHAINED
+    return sum(chain_ends(inputs, most)) < len(inputs)
+
+
+def _inputs(g: BlockGeometry) -> Iterator[int]:
+    """Of all products that make an output, in their order."""
+    for _ in range(g.kernel_h * g.kernel_w):
+        for block in range(blocks(g.in_channels)):
+            yield summed_inputs(g, min(DIM, g.in_channels - block * DIM))

@@ -18,10 +18,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tilewright.targets.gemmini.lowering.failures import LoweringFailure
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
-from tilewright.targets.gemmini.lowering.rooms import check_rooms
-from tilewright.targets.gemmini.lowering.schedule import LOOP, PIXELS_OUTSIDE, SPREAD, TileSchedule
+from tilewright.targets.gemmini.lowering.schedule_space import (
+    LOOP,
+    PIXELS_OUTSIDE,
+    SPREAD,
+    TileSchedule,
+)
+from tilewright.targets.gemmini.lowering.tile_fit import LoweringFailure, check_rooms
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 
 MATMUL_RULE, CONVOLUTION_RULE = "tiled_matmul_auto", "tiled_conv_auto"

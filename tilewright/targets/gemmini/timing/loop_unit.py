@@ -1,11 +1,11 @@
-"""Simulates the state machine behind LOOP_WS: five generators of commands, two loops at a time.
+"""Timing of LOOP_WS: five generators of commands, for two loops at a time.
 
-LoopMatmul.scala and WeightedArbiter.scala. Stores come first, then products, then biases, then A
-or B, whichever is behind. A generator waits while its part of the reservation station is full of
+LoopMatmul.scala and WeightedArbiter.scala. Stores come first, then products, then biases, then A or
+B, whichever is behind. A generator waits while its part of the reservation station is full of
 generated commands.
 
-The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (COMMAND_ROWS, n).
-A loop's settings are `loop` (LOOP_SETTINGS,).
+The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (COMMAND_ROWS, n). A
+loop's settings are `loop` (LOOP_SETTINGS,).
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.gemmini.compiled import stage
 from tilewright.targets.gemmini.isa import LOOP_STRIDES_DC, LOOP_WS
-from tilewright.targets.gemmini.loop_commands import (
+from tilewright.targets.gemmini.loop_unrolling import (
     A_ADDRESS,
     A_IS_TRANSPOSED,
     B_ADDRESS,
@@ -42,13 +41,14 @@ from tilewright.targets.gemmini.loop_commands import (
     set_loop,
     store_c,
 )
+from tilewright.targets.gemmini.numba_decorators import stage
 from tilewright.targets.gemmini.spec import MOST_ENTRIES, GemminiMachine
-from tilewright.targets.gemmini.timing.commands import FUNCT, RS1, RS2, Commands
 from tilewright.targets.gemmini.timing.state import (
     COMPLETED,
     COUNT,
     EXECUTE_PART,
     FRONT_ENTRIES,
+    FUNCT,
     GEN_A,
     GEN_B,
     GEN_C,
@@ -75,10 +75,13 @@ from tilewright.targets.gemmini.timing.state import (
     LW_STARTED,
     NOW,
     PROGRESS_AT,
+    RS1,
+    RS2,
     RS_COMMAND,
     RS_FIELDS,
     STATION,
     STORE_PART,
+    Commands,
     UnitState,
     entry_at,
     has_room,
