@@ -11,11 +11,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
-from tilewright.services.local_services import API_URL, drain, login_for
 from tilewright.services.mlflow_server import mlflow_login
+from tilewright.services.page_addresses import name_prefect_pages
 from tilewright.services.prefect_server import announcing, start_prefect_pages
 from tilewright.services.server_process import LOOPBACK
-from tilewright.services.urls import name_prefect_pages
+from tilewright.services.start_servers import API_URL, drain, login_for
 from tilewright.services.workspace import use_workspace
 from tilewright.tuning.options import TrackingOptions, TuningOptions
 from tilewright.tuning.output_dir import OUTPUT_ROOT

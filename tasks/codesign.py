@@ -24,7 +24,7 @@ from tilewright.reports.markdown import plain
 from tilewright.reports.number_format import counted
 from tilewright.search import TrialStore
 from tilewright.search.events import Event, Listener, Note
-from tilewright.services.urls import flow_run_url
+from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking
 from tilewright.tasks.cached_task import step, unsearched
 from tilewright.tasks.progress import Progress

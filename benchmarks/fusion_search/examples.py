@@ -13,8 +13,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.core.files import write_atomically
-from tilewright.core.safe_files import read_plain
+from tilewright.core.files import read_plain, write_atomically
 from tilewright.fusion.graph_tensors import GraphTable
 from tilewright.fusion.learned.contract import ModelError
 from tilewright.targets.features import Features

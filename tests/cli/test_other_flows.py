@@ -45,7 +45,7 @@ flows = [
 for flow, options in flows:
     state = flow(**options, return_state=True)
     print(json.dumps([flow.name, state.type.value, state.message]), file=sys.stderr)
-from tilewright.services.local_services import drain
+from tilewright.services.start_servers import drain
 drain()
 """
 

@@ -41,7 +41,7 @@ for name, (options, when) in nights.items():
         summary = json.load(file)
     ids = [summary["prefect_flow_run_id"], summary["mlflow_run_id"]]
     print(json.dumps([name, state.name, state.message, *ids]), file=sys.stderr)
-from tilewright.services.local_services import drain
+from tilewright.services.start_servers import drain
 drain()
 """
 

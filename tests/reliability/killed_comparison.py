@@ -17,7 +17,7 @@ import numpy as np
 
 from tests.reliability.boundaries import NEVER, Boundaries, report_unwatched_writers
 from tests.reliability.killed_everywhere import forked
-from tilewright.core import blas_threads
+from tilewright.core import thread_pools as blas_threads
 from tilewright.evaluation.compare.benchmark_suite import recorded_test_bed
 from tilewright.evaluation.compare.comparison import COMPARISON
 from tilewright.evaluation.compare.plan import ComparisonPlan, parse_tuner_configs, plan

@@ -28,7 +28,7 @@ import tilewright.models.gaussian
 import tilewright.models.validity  # noqa: F401
 from tests.reliability.stored_runs import WORK
 from tests.trial_tables import tables
-from tilewright.core import blas_threads
+from tilewright.core import thread_pools as blas_threads
 from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
 from tilewright.search import open_store, read_store

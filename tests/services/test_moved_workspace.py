@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.services.mlflow_database import provide_mlflow_database
-from tilewright.services.relocate_artifacts import relocate
+from tilewright.services.mlflow_database import provide_mlflow_database, relocate
 from tilewright.services.workspace import Workspace
 
 

@@ -1,9 +1,12 @@
-"""Records where a command was started, which its user's relative paths count from.
+"""Folders of a command: where it was started, and its workspace.
 
 Numba, Prefect and matplotlib read settings files from the working folder, which can name code to
 import or call. A folder may come from a stranger. So a command leaves it for `/` before it loads
 any of them; only the administrator can write there. Paths it was given become absolute, and are
 shown as they were typed. A library call stays where it is. See `docs/decisions/settings-files.md`.
+
+The workspace is `./.tilewright`, or `TILEWRIGHT_HOME` if that is set and not empty. The folder need
+not exist.
 """
 
 from __future__ import annotations
@@ -76,3 +79,15 @@ def _absolute_address(address: str) -> str:
         "://" not in address and not re.match(r"[\w+-]+:", address) and address != "databricks"
     )
     return os.path.abspath(address) if is_path else address
+
+
+DEFAULT = ".tilewright"
+VARIABLE = "TILEWRIGHT_HOME"
+
+
+def workspace_root() -> Path:
+    """Return the absolute path of the workspace in force, so that a later change of the working
+    folder does not move it. Raises `OSError` and `RuntimeError` where there is no working folder
+    any more, or links lead in a circle."""
+    named = os.environ.get(VARIABLE) or DEFAULT
+    return (started_in() / DEFAULT if named == DEFAULT else Path(named)).resolve()

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tilewright.services.addresses import reachable
-from tilewright.services.credentials import Credentials
+from tilewright.services.page_addresses import reachable
+from tilewright.services.server_credentials import Credentials
 from tilewright.services.server_process import ServerProcess, listening_socket, start
 from tilewright.services.workspace import Workspace
 

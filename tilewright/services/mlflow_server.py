@@ -1,7 +1,7 @@
-"""Runs the MLflow server behind `tilewright ui`.
+"""The MLflow server of `tilewright ui`.
 
 Run as `python -m tilewright.services.mlflow_server DESCRIPTOR DATABASE ARTIFACTS`, this module is
-that server: MLflow's own application behind `guard.Guard`.
+that server: MLflow's own application behind `login_middleware.Guard`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,22 @@ from collections.abc import Mapping
 from typing import NotRequired, TypedDict, cast
 from urllib.parse import quote
 
-from tilewright.services.addresses import (
+from tilewright.services.page_addresses import (
     ANY_INTERFACE,
     DEFAULT_PORTS,
     LOCAL,
     MLFLOW,
     is_local,
     reachable,
+    runs_url,
 )
-from tilewright.services.credentials import USER, Credentials, opens_local_server
-from tilewright.services.secret_file import workspace_secret
+from tilewright.services.server_credentials import (
+    USER,
+    Credentials,
+    opens_local_server,
+    workspace_secret,
+)
 from tilewright.services.server_process import ServerProcess, listening_socket, start
-from tilewright.services.urls import runs_url
 from tilewright.services.workspace import Workspace
 
 EXPERIMENT = "tilewright"
@@ -146,7 +150,7 @@ def _serve(descriptor: int, database: str, artifacts: str) -> None:
     from mlflow.server.fastapi_app import app
     from mlflow.server.handlers import initialize_backend_stores
 
-    from tilewright.services.guard import Guard
+    from tilewright.services.login_middleware import Guard
 
     initialize_backend_stores(database, database, artifacts)
     config = uvicorn.Config(

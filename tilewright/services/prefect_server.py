@@ -1,4 +1,4 @@
-"""Runs the embedded Prefect server, and its database.
+"""The Prefect server of a command or of `tilewright ui`, and its database.
 
 Prefect's own ephemeral server takes seconds to answer and is started only when the first flow asks
 for it. Here it starts at once, while the command reads its input, with a database that set-up has
@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilewright.core.files import as_object, as_text, providing, read_json_file, write_atomically
-from tilewright.core.gc_tuning import collect_beside
-from tilewright.services.addresses import DEFAULT_PORTS, PREFECT, reachable, remember
-from tilewright.services.credentials import Credentials, opens_local_server
-from tilewright.services.secret_file import workspace_secret
+from tilewright.core.garbage_collection import collect_beside
+from tilewright.services.page_addresses import DEFAULT_PORTS, PREFECT, reachable, remember
+from tilewright.services.server_credentials import Credentials, opens_local_server, workspace_secret
 from tilewright.services.server_process import (
     LOOPBACK,
     ServerProcess,
@@ -216,7 +215,7 @@ def _serve(descriptor: int, *, interface: bool) -> None:
     import uvicorn
     from prefect.server.api.server import create_app
 
-    from tilewright.services.guard import OwnServerOnly
+    from tilewright.services.login_middleware import OwnServerOnly
 
     app = create_app(ephemeral=not interface, final=True)
     app.add_middleware(RetrySoon)

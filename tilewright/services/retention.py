@@ -1,7 +1,8 @@
-"""Removes what a workspace keeps and nobody asked for in a long time: cached stages, free pages.
+"""How long a workspace keeps what: removes stages of the cache that were not used for 30 days.
 
 A cached stage counts as used when it is found again (`tasks.artifact_store`): its manifest's date
-says when. Records of runs in MLflow are never removed here.
+says when. Runs in MLflow are kept until the user deletes them. Prefect's server forgets flow runs
+after 90 days and events after a week (`prefect_mlflow_settings`).
 """
 
 from __future__ import annotations

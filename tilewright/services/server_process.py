@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.python_path import module_path
+from tilewright.core.process_info import module_path
 
 psutil = lazy_module("psutil")
 

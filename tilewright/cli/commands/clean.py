@@ -24,8 +24,8 @@ def clean(
     and artifacts stay."""
     from tilewright.cli.views.cleaning import show_removable
     from tilewright.cli.views.terminal import Terminal
-    from tilewright.services.local_services import embedded
     from tilewright.services.retention import DAY, compact, unused_cache
+    from tilewright.services.start_servers import embedded
     from tilewright.tasks.old_runs import delete_runs, ended_before
 
     before = time.time() - older_than * DAY

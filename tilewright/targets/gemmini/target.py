@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.core.cores import usable_cores
 from tilewright.core.files import Json
+from tilewright.core.process_info import usable_cores
 from tilewright.targets.artifact_types import Built, BuiltProgram, LayerGraph, Pick
 from tilewright.targets.base import Configs, Lowered, Measurements, Space, Status
 from tilewright.targets.capabilities import (

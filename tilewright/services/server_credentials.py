@@ -1,27 +1,56 @@
-"""Credentials of a workspace's servers: a secret for programs, and a key for one browser session.
+"""Passwords of a workspace's Prefect and MLflow servers: a secret for programs, a key for browsers.
 
-The secret belongs to the workspace and stays the same. The key is made at each start of the pages,
-is part of the printed links, and becomes a cookie. Servers receive both through their environment,
-so that neither is in a command line, a log, a database or a record.
+The first command that starts a server in a workspace makes the secret, in a file that only its user
+can read; the secret stays the same. The key is made at each start of the pages, is part of the
+printed links, and becomes a cookie. Servers receive both through their environment, so that neither
+is in a command line, a log, a database or a record.
 """
 
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import hmac
 import os
 import secrets
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from tilewright.core.private_files import SECRET_BYTES
-from tilewright.services.addresses import is_local
-from tilewright.services.ports import is_own_listener
-from tilewright.services.secret_file import workspace_secret
+from tilewright.core.private_files import SECRET_BYTES, provide_secret
+from tilewright.services.page_addresses import is_local, is_own_listener
 from tilewright.services.server_process import answers
-from tilewright.services.workspace import Workspace
+from tilewright.services.workspace import Workspace, WorkspaceError
+
+_REMEDY = (
+    "remove it and repeat the command, which makes a new one (a 'tilewright ui' that is running "
+    "then has to be started anew, too)"
+)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def secret_path(workspace: Workspace) -> Path:
+    """Return where the secret is kept."""
+    return workspace.root / "secret"
+
+
+def workspace_secret(workspace: Workspace) -> str:
+    """Return the secret of this workspace, made now if there is none: 64 hex digits. Raises
+    `SecretError` for a file that others made or can read, or that is no plain file, and
+    `WorkspaceError`; `OSError` where the disk is full."""
+    path = secret_path(workspace)
+    try:
+        return provide_secret(path, _REMEDY)
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        raise WorkspaceError(
+            f"cannot keep a secret in {path}: {error.strerror or error}; remove what is there, "
+            "or set TILEWRIGHT_HOME to a folder you can write"
+        ) from None
+
 
 USER = "tilewright"
 """User name that is sent with the secret."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.services.no_proxy import keep_loopback_direct
+from tilewright.services.prefect_mlflow_settings import keep_loopback_direct
 
 ROOT = Path(__file__).parents[2]
 SHOW = """

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.services import urls
-from tilewright.services.addresses import MLFLOW, PREFECT, page_address, port_or_last, remember
+from tilewright.services import page_addresses as urls
+from tilewright.services.page_addresses import MLFLOW, PREFECT, page_address, port_or_last, remember
 from tilewright.services.server_process import LOOPBACK
 from tilewright.services.workspace import Workspace
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.core.private_files import SecretError
-from tilewright.services.secret_file import secret_path, workspace_secret
+from tilewright.services.server_credentials import secret_path, workspace_secret
 from tilewright.services.workspace import Workspace, WorkspaceError
 
 pytestmark = pytest.mark.attack
@@ -47,7 +47,7 @@ def test_commands_that_start_at_once_know_the_same(workspace: Workspace) -> None
     program = (
         "import sys; from pathlib import Path\n"
         "from tilewright.services.workspace import Workspace\n"
-        "from tilewright.services.secret_file import workspace_secret\n"
+        "from tilewright.services.server_credentials import workspace_secret\n"
         "sys.stdin.read(); print(workspace_secret(Workspace(Path(sys.argv[1]))))"
     )
     commands = [

@@ -1,4 +1,7 @@
-"""Lets a process that was forked go on with libraries that keep pools of threads.
+"""Thread pools of native libraries: BLAS on one thread, and TVM and onnxruntime after a fork.
+
+The matrices of explorers are small. Several threads would sum in another order on another machine,
+and would wait for each other wherever a core is busy. So their linear algebra has one thread.
 
 A fork copies the calling thread alone. TVM and onnxruntime then wait for ever for the answer of
 threads that are not there. TVM has a pool per calling thread, so in the child the calls of the
@@ -18,8 +21,66 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import wraps
+from functools import cache, partial, wraps
 from typing import Any, Generic, ParamSpec, TypeVar
+
+from threadpoolctl import ThreadpoolController
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _OneThread:
+    """BLAS has one limit for the process: in force from the first user to the last one's end."""
+
+    def __init__(self) -> None:
+        self._counting = threading.Lock()
+        self._users = 0
+
+    def __enter__(self) -> None:
+        with self._counting:
+            if self._users == 0:
+                limit = partial(_controller("blas").limit, limits=1)
+                self._limiter = _keeper(os.getpid()).submit(limit).result()
+            self._users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._counting:
+            self._users -= 1
+            if self._users == 0:
+                _keeper(os.getpid()).submit(self._limiter.restore_original_limits).result()
+
+
+BLAS_ON_ONE_THREAD = _OneThread()
+"""A context. Within it `one_thread` costs little: the limit is set and lifted once."""
+
+
+def one_thread(function: Callable[P, R]) -> Callable[P, R]:
+    """Let BLAS and OpenMP use one thread within `function`, whatever else calls it meanwhile."""
+
+    @wraps(function)
+    def limited(*args: P.args, **kwargs: P.kwargs) -> R:
+        # OpenMP has a limit for every thread that calls it.
+        with BLAS_ON_ONE_THREAD, _controller("openmp").limit(limits=1):
+            return function(*args, **kwargs)
+
+    return limited
+
+
+@cache
+def _controller(interface: str) -> ThreadpoolController:
+    """Kept, since looking for the libraries that are loaded takes milliseconds."""
+    import scipy.linalg  # noqa: F401  loads its BLAS, which the controller has to find
+
+    return ThreadpoolController().select(user_api=interface)
+
+
+@cache
+def _keeper(process: int) -> ThreadPoolExecutor:
+    """The thread that sets the limit of BLAS: threadpoolctl listens to the first that ever did,
+    as long as it lives. A process that was forked off has a keeper of its own."""
+    return ThreadPoolExecutor(1, "blas-limit")
+
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

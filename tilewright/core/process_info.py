@@ -1,9 +1,14 @@
-"""Identifies a process so that other processes, containers and machines can tell if it is alive."""
+"""Facts about processes: identity, usable cores, and where a child process finds modules.
+
+A stamp identifies a process so that other processes, containers and machines can tell if it is
+alive.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,3 +73,14 @@ def _space() -> str:
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return ""
+
+
+def usable_cores() -> int:
+    """Those of its affinity, which `taskset` and containers narrow; all where none is kept."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def module_path() -> str:
+    """Where this process finds modules: never the folder it happens to run in (`-P`), in which a
+    stranger's files may lie, nor any that is named relative to it."""
+    return os.pathsep.join(filter(os.path.isabs, sys.path))

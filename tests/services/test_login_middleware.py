@@ -24,10 +24,9 @@ import websockets
 from websockets.typing import Origin, Subprotocol
 
 from tests.sharing import ANSWER_SECONDS, free_port
-from tilewright.services.credentials import Credentials, opens_local_server
 from tilewright.services.mlflow_database import provide_mlflow_database
 from tilewright.services.mlflow_server import start_mlflow_server
-from tilewright.services.ports import is_own_listener
+from tilewright.services.page_addresses import is_own_listener
 from tilewright.services.prefect_server import (
     Login,
     announced,
@@ -35,6 +34,7 @@ from tilewright.services.prefect_server import (
     login_at,
     start_prefect_pages,
 )
+from tilewright.services.server_credentials import Credentials, opens_local_server
 from tilewright.services.server_process import LOOPBACK
 from tilewright.services.workspace import Workspace
 

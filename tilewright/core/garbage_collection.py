@@ -1,7 +1,7 @@
 """Sets when Python collects garbage.
 
-In the Prefect server, a process of ours alone, it does beside the server's loop. Elsewhere it does
-not at all while many objects are made that stay.
+In the Prefect server, a process of ours alone, garbage is collected beside the server's loop.
+Elsewhere it is not collected while many objects are made that stay.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""ASGI middleware for the pages of one user: the start page and MLflow.
+"""ASGI middleware that asks for the workspace's login, for the start page and MLflow.
 
 MLflow has no login that needs only one secret, and the start page is an application of our own. The
-guard asks both for the workspace's secret, so that other users of the machine are refused, and
-refuses requests that a page of another origin makes. Prefect needs no guard: it has a setting for
-such a secret. `docs/decisions/servers.md` gives the reasons.
+middleware asks both for the workspace's secret, so that other users of the machine are refused, and
+refuses requests that a page of another origin makes. Prefect needs none: it has a setting for such
+a secret. `docs/decisions/servers.md` gives the reasons.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tilewright.services.credentials import KEY, Credentials
+from tilewright.services.server_credentials import KEY, Credentials
 
 POLICY_VIOLATION = 1008
 """Close code of WebSocket."""

@@ -1,0 +1,217 @@
+"""Starts Prefect and MLflow: around the flows of one command, or with pages for `tilewright ui`.
+
+`embedded` surrounds the flows of a command: it uses the server that the user names or the one of
+`tilewright ui`, and otherwise starts a Prefect server for as long as the flows run. `show_pages`
+serves the start page and the pages of Prefect and MLflow until it is interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+from tilewright.services.mlflow_server import (
+    TRACKING_URI,
+    mlflow_login,
+    mlflow_pages,
+    mlflow_runs_page,
+    start_mlflow_server,
+)
+from tilewright.services.page_addresses import (
+    MLFLOW,
+    MLFLOW_PAGES,
+    PREFECT,
+    PREFECT_PAGES,
+    RUNS,
+    name_prefect_pages,
+)
+from tilewright.services.prefect_server import (
+    Login,
+    announced,
+    announcing,
+    login_at,
+    start_prefect_pages,
+    start_prefect_server,
+)
+from tilewright.services.retention import prune_daily
+from tilewright.services.server_credentials import Credentials
+from tilewright.services.server_process import ServerError, ServerProcess
+from tilewright.services.workspace import Workspace, use_workspace
+
+API_URL, AUTH_STRING = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
+
+
+@contextmanager
+def embedded(
+    prepare: Callable[[], None] = lambda: None, *, prune: bool = True
+) -> Iterator[Workspace]:
+    """Run flows inside. Uses the server the user names in `PREFECT_API_URL` or the one of
+    `tilewright ui`, else starts one for the while. `prepare` runs while it starts. With `prune`,
+    cached stages that were long unused go first.
+
+    Raises `ServerError`, `SecretError` or `WorkspaceError`.
+    """
+    workspace = use_workspace()
+    if prune:
+        prune_daily(workspace)
+    mlflow = mlflow_login(workspace)
+    changed = (API_URL, AUTH_STRING, PREFECT_PAGES, *mlflow)
+    before = {name: os.environ.get(name) for name in changed}
+    named = before[API_URL]
+    if named:
+        name_prefect_pages(named)
+    login = login_for(named, workspace)
+    own = None
+    if login is None and not named:
+        own = start_prefect_server(workspace)
+        login = own.login
+    try:
+        if login is not None:
+            os.environ |= login.settings
+        os.environ |= mlflow
+        prepare()
+        if own is not None:
+            own.process.wait()
+        with _settings():
+            _log_to_file(workspace)
+            try:
+                yield workspace
+            finally:
+                drain()
+    finally:
+        _restore(before)
+        if own is not None:
+            own.process.stop()
+
+
+def login_for(named: str | None, workspace: Workspace) -> Login | None:
+    """What opens the server that the user names, or that of `tilewright ui`, if it is up and one of
+    this workspace's. A login that the user gives is theirs. Raises `SecretError` or
+    `WorkspaceError`."""
+    if not named:
+        return announced(workspace)
+    return None if os.environ.get(AUTH_STRING) else login_at(named, workspace)
+
+
+def _restore(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    from prefect.settings import (
+        PREFECT_API_AUTH_STRING,
+        PREFECT_API_URL,
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+        temporary_settings,
+    )
+
+    # A heartbeat thread would be joined at the end of every flow, for a second each.
+    changed = {PREFECT_API_URL: os.environ[API_URL], PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+    if login := os.environ.get(AUTH_STRING):
+        changed[PREFECT_API_AUTH_STRING] = login
+    with temporary_settings(changed):
+        yield
+
+
+def _log_to_file(workspace: Workspace) -> None:
+    """The terminal belongs to the command; what the libraries have to say goes to a file."""
+    handler = logging.FileHandler(workspace.log)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for name in ("", "prefect", "mlflow", "alembic", "uvicorn", "fastapi"):
+        logger = logging.getLogger(name)
+        for old in list(logger.handlers):
+            if isinstance(old, logging.StreamHandler) and not isinstance(old, logging.FileHandler):
+                logger.removeHandler(old)
+        if not name or not logger.propagate:
+            logger.addHandler(handler)
+
+
+def drain() -> None:
+    """Send what the clients still hold, before the server goes."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    APILogWorker.drain_all(timeout=5)
+    EventsWorker.drain_all(timeout=5)
+
+
+POLL_SECONDS = 0.2
+
+
+class ServiceUrls(dict[str, str]):
+    """Addresses of the pages by name.
+
+    The links to the start page and to MLflow log a browser in. Prefect's pages ask each browser
+    once for `prefect_password`.
+    """
+
+    def __init__(
+        self, values: dict[str, str], servers: list[ServerProcess], prefect_password: str
+    ) -> None:
+        super().__init__(values)
+        self.prefect_password = prefect_password
+        self._servers = servers
+
+    def wait(self) -> None:
+        """Until a `KeyboardInterrupt`. Raises `ServerError` if a server ends by itself."""
+        while True:
+            for process in self._servers:
+                if process.process.poll() is not None:
+                    raise ServerError(f"the {process.name} server ended; see {process.log}")
+            time.sleep(POLL_SECONDS)
+
+
+StartPage = Callable[[Workspace, str, int, Credentials, Mapping[str, str]], ServerProcess]
+"""Starts the start page: of this workspace, on a host and port. The last are variables that name
+the other servers' pages, where its links are to lead there."""
+
+
+@contextmanager
+def show_pages(
+    host: str, ports: Mapping[str, int], start_page: StartPage, tell: Callable[[str], None]
+) -> Iterator[ServiceUrls]:
+    """All three servers, up; `tell` hears how long that takes. A `KeyboardInterrupt` ends the block
+    quietly, and the servers with it."""
+    workspace = use_workspace()
+    credentials = Credentials.of(workspace)
+    with ExitStack() as stack:
+        prefect = start_prefect_pages(workspace, host, ports[PREFECT], credentials)
+        stack.callback(prefect.process.stop)
+        mlflow = start_mlflow_server(workspace, host, ports[MLFLOW], credentials)
+        stack.callback(mlflow.stop)
+        named = _names_of(workspace, prefect.pages, mlflow_pages(mlflow))
+        runs = start_page(workspace, host, ports[RUNS], credentials, named)
+        stack.callback(runs.stop)
+        servers = [runs, prefect.process, mlflow]
+        try:
+            for process in servers:
+                process.wait(tell)
+            start = runs.health.removesuffix("/health")
+            others = {MLFLOW: mlflow_pages(mlflow), RUNS: start}
+            stack.enter_context(announcing(workspace, prefect, **others))
+            links = {
+                "Runs": credentials.link(start), "Prefect": prefect.pages,
+                "MLflow": credentials.link(mlflow_runs_page(mlflow)),
+            }  # fmt: skip
+            yield ServiceUrls(links, servers, credentials.login)
+        except KeyboardInterrupt:
+            return
+
+
+def _names_of(workspace: Workspace, prefect: str, mlflow: str) -> dict[str, str]:
+    """Variables that lead the start page's links to these pages; not where the user has servers,
+    whose runs it then shows."""
+    named = {}
+    if not os.environ.get("PREFECT_API_URL"):
+        named[PREFECT_PAGES] = prefect
+    if os.environ.get(TRACKING_URI) == workspace.mlflow_address:
+        named[MLFLOW_PAGES] = mlflow
+    return {name: address for name, address in named.items() if not os.environ.get(name)}
