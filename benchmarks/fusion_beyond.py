@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from benchmarks.stream_bound import Needs, stream_bound
+from tilewright.fusion.decision import rows_read
 from tilewright.fusion.problem import FusionProblem
-from tilewright.fusion.report_rows import rows_read
 from tilewright.networks import load
 from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.fusion.tensor_graph import read_by

@@ -15,13 +15,9 @@ import numpy as np
 from benchmarks.fusion_search.examples import Examples
 from tilewright.core.files import write_atomically
 from tilewright.flows.build import tuned_picks
-from tilewright.fusion.decision_groups import unit_features, units_of, with_unit
-from tilewright.fusion.evaluator import Evaluation, Evaluator
-from tilewright.fusion.graph_tensors import Tables
-from tilewright.fusion.independent_groups import groups_of, segments_of
-from tilewright.fusion.layer_features import Figures
-from tilewright.fusion.problem import FusionProblem, Labelling
-from tilewright.fusion.schedules import FusionSchedules
+from tilewright.fusion.evaluator import Evaluation, Evaluator, FusionSchedules
+from tilewright.fusion.model_features import Figures, Tables, unit_features, units_of, with_unit
+from tilewright.fusion.problem import FusionProblem, Labelling, groups_of, segments_of
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target

@@ -25,7 +25,7 @@ import numpy as np
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.thread_pools import BLAS_ON_ONE_THREAD
-from tilewright.fusion.step import decide_fusion
+from tilewright.fusion import decide_fusion
 from tilewright.search import (
     Explorer,
     ExplorerState,

@@ -238,9 +238,9 @@ def _fuse(
     """Build the network with what `tune --fusion` none, all and learned would fuse, and with every
     other choice of it, by the schedules that are estimated best; each is to give the same
     numbers."""
-    from tilewright.fusion.estimate_evaluator import estimating
+    from tilewright.fusion.decision import fitting, searched
+    from tilewright.fusion.evaluator import estimating
     from tilewright.fusion.problem import FusionProblem
-    from tilewright.fusion.run import fitting, searched
     from tilewright.tuning.build_artifact import integer_network
 
     target = make_target(options.target)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.fusion.objective import Objective, moved
+from tilewright.fusion.label_search import Objective, moved
 from tilewright.fusion.problem import Labelling
 
 WIDTH = 8

@@ -17,8 +17,8 @@ import optax
 from numpy.typing import NDArray
 
 from tilewright.core.files import write_atomically
-from tilewright.fusion.graph_tensors import EDGE, GraphTable
-from tilewright.fusion.learned.contract import ModelError, labels_of
+from tilewright.fusion.learned.graph_model import ModelError, labels_of
+from tilewright.fusion.model_features import EDGE, GraphTable
 from tilewright.models.transfer.weights import NamedWeights, Shapes, pack_weights, unpack_weights
 from tilewright.search.actor_critic import on_cpu
 
@@ -32,7 +32,7 @@ _Batch = tuple[jax.Array, ...]
 
 
 class GraphNetwork:
-    """Keeps `fusion.learned.contract.GraphModel`."""
+    """Keeps `fusion.learned.graph_model.GraphModel`."""
 
     kind = "graph-network"
 

@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from tilewright.fusion.objective import Objective, moved
+from tilewright.fusion.label_search import Objective, moved
 from tilewright.fusion.problem import Labelling
 
 MOST = 6

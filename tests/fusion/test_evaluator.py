@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from tests.fusion.nets import NETS, evaluator, problem
-from tilewright.fusion.decision_groups import KINDS, unit_features, units_of
-from tilewright.fusion.evaluator import Evaluator, FusionError
-from tilewright.fusion.layer_features import LAYER, Figures
+from tilewright.fusion.decision import fitting
+from tilewright.fusion.evaluator import Evaluator, FusionError, FusionSchedules, NoSchedule
+from tilewright.fusion.model_features import KINDS, LAYER, Figures, unit_features, units_of
 from tilewright.fusion.problem import FusionProblem
-from tilewright.fusion.run import fitting
-from tilewright.fusion.schedules import FusionSchedules, NoSchedule
 from tilewright.networks.artifact.build import layer_graph
 from tilewright.targets.capabilities import Blocks, Builds, capability
 from tilewright.targets.patterns.shortcut import Shortcut

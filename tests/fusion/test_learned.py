@@ -14,17 +14,14 @@ from benchmarks.fusion_search import search
 from benchmarks.fusion_search.examples import Examples, read_examples, units_of_all, write_examples
 from benchmarks.fusion_search.graph_network import GraphNetwork
 from tests.fusion.nets import NETS, evaluator
-from tilewright.fusion.decision_groups import KINDS as COLUMNS
-from tilewright.fusion.decision_groups import units_of, with_unit
 from tilewright.fusion.evaluator import Evaluator
-from tilewright.fusion.graph_tensors import GraphTable, Tables
-from tilewright.fusion.layer_features import Figures
-from tilewright.fusion.learned.contract import GraphModel, ModelError
+from tilewright.fusion.label_search import Objective
+from tilewright.fusion.learned.graph_model import GraphModel, ModelError, Trees
 from tilewright.fusion.learned.policy import Policy, corrected
 from tilewright.fusion.learned.pretrained import shipped_models
 from tilewright.fusion.learned.search import FusionSurrogate, SearchPlan, learned_search, seen_units
-from tilewright.fusion.learned.trees import Trees
-from tilewright.fusion.objective import Objective
+from tilewright.fusion.model_features import KINDS as COLUMNS
+from tilewright.fusion.model_features import Figures, GraphTable, Tables, units_of, with_unit
 from tilewright.fusion.problem import Labelling
 from tilewright.targets.features import Features
 

@@ -11,7 +11,7 @@ from benchmarks.fusion_search import METHODS, TooMany, search
 from benchmarks.fusion_search.segment_dp import Programming
 from tests.fusion.nets import evaluator
 from tilewright.fusion.evaluator import Evaluator
-from tilewright.fusion.objective import FusionBudgetSpent, Objective, moved
+from tilewright.fusion.label_search import FusionBudgetSpent, Objective, moved
 from tilewright.fusion.problem import Labelling
 
 SEARCHING = [name for name in METHODS if name not in ("random", "exhaustive")]

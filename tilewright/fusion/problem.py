@@ -1,4 +1,8 @@
-"""Lists what may be fused in a network on a target, and applies labels to it."""
+"""Which operators may be fused in a network on a target, and the network that labels make of it.
+
+Decisions with a common layer or group form a segment. What a label saves hardly depends on labels
+of other segments, because layers meet at barriers.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from tilewright.core.errors import WorkloadError
-from tilewright.fusion.independent_groups import groups_of, segments_of
 from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.artifact.build import canonical_workloads
 from tilewright.networks.fusion import FusionChoice, Refused, choices, fused, in_parts
@@ -17,6 +20,7 @@ from tilewright.targets.workload import Workload, canonical
 
 if TYPE_CHECKING:
     from tilewright.networks.integer.graph import IntegerGraph
+
 
 Labelling = tuple[bool, ...]
 """Of each thing that may be fused, in the order of `FusionProblem.offered`, whether it is."""
@@ -131,3 +135,39 @@ class FusionProblem:
     def named(self, labels: Labelling) -> dict[str, bool]:
         """The labels by what they are of."""
         return {str(choice): label for choice, label in zip(self.offered, labels, strict=True)}
+
+
+Segments = tuple[tuple[int, ...], ...]
+"""Places of decisions, each in one segment, in order of their first."""
+
+
+def segments_of(offered: tuple[FusionChoice, ...]) -> Segments:
+    """The segments of what may be fused."""
+    owner = list(range(len(offered)))
+
+    def root(place: int) -> int:
+        while owner[place] != place:
+            place = owner[place]
+        return place
+
+    first: dict[str, int] = {}
+    for place, choice in enumerate(offered):
+        for name in (*choice.layers, *filter(None, [f"group {choice.group}" * bool(choice.group)])):
+            if name in first:
+                one, other = sorted((root(first[name]), root(place)))
+                owner[other] = one
+            else:
+                first[name] = place
+    found: dict[int, list[int]] = {}
+    for place in range(len(offered)):
+        found.setdefault(root(place), []).append(place)
+    return tuple(tuple(places) for places in found.values())
+
+
+def groups_of(offered: tuple[FusionChoice, ...]) -> Segments:
+    """The decisions of each group of siblings: one alone changes nothing."""
+    found: dict[str, list[int]] = {}
+    for place, choice in enumerate(offered):
+        if choice.group:
+            found.setdefault(choice.group, []).append(place)
+    return tuple(tuple(places) for places in found.values())

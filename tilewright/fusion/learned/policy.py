@@ -1,6 +1,4 @@
-"""Predicts how likely a decision is better fused, from features of the layers around it: the
-policy.
-"""
+"""Policy: how likely a decision is better fused, from features of the layers around it."""
 
 from __future__ import annotations
 
@@ -9,15 +7,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.fusion.decision_groups import (
+from tilewright.fusion.learned.graph_model import ModelError
+from tilewright.fusion.model_features import (
     KINDS,
     DecisionGroup,
+    Figures,
     unit_features,
     units_of,
     with_unit,
 )
-from tilewright.fusion.layer_features import Figures
-from tilewright.fusion.learned.contract import ModelError
 from tilewright.fusion.problem import FusionProblem, Labelling
 from tilewright.models.base_model import WrongFeatures
 from tilewright.models.trees import XGBoost

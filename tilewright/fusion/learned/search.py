@@ -13,14 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
-from tilewright.fusion.decision_groups import DecisionGroup, units_of, with_unit
 from tilewright.fusion.evaluator import Evaluation, Evaluator
-from tilewright.fusion.graph_tensors import Tables
-from tilewright.fusion.layer_features import Figures
-from tilewright.fusion.learned.contract import GraphModel
-from tilewright.fusion.learned.descent import descend
+from tilewright.fusion.label_search import Objective, Search, descend, search_all
+from tilewright.fusion.learned.graph_model import GraphModel
 from tilewright.fusion.learned.policy import Policy, labelled
-from tilewright.fusion.objective import Objective, Search, search_all
+from tilewright.fusion.model_features import DecisionGroup, Figures, Tables, units_of, with_unit
 from tilewright.fusion.problem import FusionProblem, Labelling
 
 

@@ -1,30 +1,46 @@
-"""Decides what is fused for a run whose workloads are tuned: the order of the steps."""
+"""Decides which operators are fused in a network, with the reasons, and previews the decision.
+
+`decide` serves a run whose workloads are tuned; `preview` asks before anything is tuned, with the
+schedules that are estimated best. Both return the summary and the rows that reports show.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tilewright.core.files import Json
-from tilewright.fusion.estimate_evaluator import estimating
-from tilewright.fusion.evaluator import Evaluation, Evaluator, Heard
+from tilewright.fusion.evaluator import (
+    Evaluation,
+    Evaluator,
+    FusionSchedules,
+    Heard,
+    NoSchedule,
+    estimating,
+)
 from tilewright.fusion.learned.pretrained import shipped_models
 from tilewright.fusion.learned.search import learned_search
 from tilewright.fusion.problem import FusionProblem, Labelling
-from tilewright.fusion.report_rows import rows_of
-from tilewright.fusion.schedules import FusionSchedules, NoSchedule
 from tilewright.targets.artifact_types import Pick
+from tilewright.targets.base import Target
 from tilewright.targets.capabilities import blocks_of
+from tilewright.targets.display_names import shape
 from tilewright.targets.workload import Workload
 from tilewright.tuning.build_artifact import integer_network
 from tilewright.tuning.build_options import BuildOptions
 from tilewright.tuning.events import Note
 from tilewright.tuning.fusion_interface import Decided, FusionDecision, FusionSummary, ToDecide
 from tilewright.tuning.network import Subgraph
-from tilewright.tuning.options import PER_CHANNEL
+from tilewright.tuning.options import PER_CHANNEL, TuningOptions
 from tilewright.tuning.results import TunedWorkload
+
+if TYPE_CHECKING:
+    from tilewright.fusion.evaluator import Evaluation
+    from tilewright.networks.integer.graph import IntegerGraph
+    from tilewright.targets.layer import Layer
 
 
 def decide(asked: ToDecide, heard: Heard | None = None) -> Decided:
@@ -221,3 +237,69 @@ def file_of(asked: ToDecide, problem: FusionProblem, chosen: Evaluation) -> dict
         "schedules": list(rows.values()),
         "layers": list[Json](rows_of(problem, chosen)),
     }
+
+
+def preview(options: TuningOptions, target: Target, network: str) -> Decided:
+    """What the estimates would fuse in the network of that name, beside nothing and everything;
+    each decision with what it saves. No trial is made, but whole networks are simulated. Raises
+    `FusionError` for a target that runs no programs of ours, and what quantising raises."""
+    options = options.model_copy(update={"fusion": "greedy"})
+    asked = ToDecide(options, target, network, (), lambda _: [], lambda _: None)
+    problem = problem_of(asked)
+    evaluator = estimating(problem, options.seed)
+    every = {"none": problem.none, "all": problem.all, "greedy": problem.greedy}
+    named = {name: fitting(evaluator, labels) for name, labels in every.items()}
+    return decided(asked, problem, evaluator, named, evaluator.count, by_estimates=True)
+
+
+def rows_of(problem: FusionProblem, chosen: Evaluation) -> list[dict[str, Json]]:
+    """A row a layer, in the order they run: its name, its workload's title, its cycles by itself,
+    the rows of the layers whose results it reads (`reads`), and the places of the labels that made
+    it what it is (`labels`)."""
+    graph = problem.labelled(chosen.labels)
+    layers = graph.layers
+    labels, reads = _labels(problem, layers), rows_read(graph)
+    return [
+        {
+            "name": layer.name,
+            "title": shape(layer.workload),
+            "cycles": cost.cycles,
+            "reads": list[Json](reads[row]),
+            "labels": list[Json](labels[row]),
+        }
+        for row, (layer, cost) in enumerate(zip(layers, chosen.layers, strict=True))
+    ]
+
+
+def _labels(problem: FusionProblem, layers: Sequence[Layer]) -> list[list[int]]:
+    """By row the labels that are shown there: with the layer that has the operators in question."""
+    base = {layer.output: layer for layer in problem.graph.layers}
+    found: list[list[int]] = [[] for _ in layers]
+    for place, choice in enumerate(problem.offered):
+        last = base[choice.layers[-1]]
+        for row, layer in enumerate(layers):
+            # one operator is the average of each part of what lies side by side
+            own = layer.output == last.output or choice.kind != "average"
+            if own and set(last.names) <= set(layer.names):
+                found[row].append(place)
+                break
+    return found
+
+
+def rows_read(graph: IntegerGraph) -> list[list[int]]:
+    """Of each layer, the rows of the layers that write what it reads."""
+    writers = {each.output: row for row, each in enumerate(graph.layers)}
+    return [
+        sorted({row for name in layer.reads for row in _writers(graph, name, writers, set())})
+        for layer in graph.layers
+    ]
+
+
+def _writers(graph: IntegerGraph, name: str, writers: dict[str, int], seen: set[str]) -> set[int]:
+    """The layers that write a tensor, or the parts of it, or what it is a part of."""
+    if name in writers or name in seen:
+        return {writers[name]} if name in writers else set()
+    seen.add(name)
+    parts = [each.part for each in graph.slices if each.whole == name]
+    wholes = [each.whole for each in graph.slices if each.part == name]
+    return {row for each in parts or wholes for row in _writers(graph, each, writers, seen)}

@@ -1,27 +1,62 @@
-"""Implements boosted trees over layers: pretrained on other networks, corrected by those of this
-run.
+"""Models of the cycles of labelled networks: their contract, and boosted trees over layers.
+
+The trees are pretrained on other networks and corrected by the networks of this run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.fusion.graph_tensors import GraphTable
-from tilewright.fusion.learned.contract import ModelError, labels_of
+from tilewright.core.errors import TilewrightError
+from tilewright.fusion.model_features import GraphTable
 from tilewright.models.base_model import WrongFeatures
 from tilewright.models.trees import XGBoost
 from tilewright.targets.features import Features
+
+
+class ModelError(TilewrightError):
+    """A model that cannot be read, or learned from other numbers."""
+
+
+class GraphModel(Protocol):
+    """Says what labelled graphs take, layer by layer."""
+
+    kind: str
+
+    def fit(self, graphs: Sequence[GraphTable]) -> None:
+        """Learn from graphs whose `stream` is known, anew unless the model is frozen."""
+
+    def predict(self, graphs: Sequence[GraphTable]) -> NDArray[np.float64]:
+        """Cycles of each graph, shape (graphs,). Raises `ModelError` for other columns than it was
+        fitted on."""
+
+    def freeze(self) -> None:
+        """From now on what was learned is kept, and `fit` corrects it only."""
+
+    def save(self, path: Path) -> None:
+        """Write one file. Raises `OSError`."""
+
+    def load(self, path: Path) -> None:
+        """Read it again. Raises `ModelError` for a file that holds no such model, and `OSError`."""
+
+
+def labels_of(graph: GraphTable) -> NDArray[np.float64]:
+    """What a model learns of each layer, shape (n,): by which factor it takes more cycles in its
+    stream than by itself or by estimate, log2."""
+    return np.log2(np.maximum(graph.stream, 1.0) / np.maximum(graph.prior, 1.0))
+
 
 _LEARN = {"rounds": 100.0, "max_depth": 5.0, "eta": 0.12, "min_child_weight": 2.0}
 _CORRECT = {"rounds": 60.0, "max_depth": 6.0, "eta": 0.3, "min_child_weight": 1.0}
 
 
 class Trees:
-    """Keeps `fusion.learned.contract.GraphModel`. The first fit is what is saved; one that was read
+    """Implements `GraphModel`. The first fit is what is saved; one that was read
     is corrected only."""
 
     kind = "trees"

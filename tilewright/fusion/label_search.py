@@ -1,6 +1,8 @@
-"""Answers a search for labels, by exact simulation or by a model, as long as its budget lasts.
+"""Searches of labellings: a budgeted objective, and descent by single moves.
 
-A search draws all from the generator that it is given, and lets `FusionBudgetSpent` pass."""
+An objective answers by exact simulation or by a model, as long as its budget lasts. A search draws
+all from the generator that it is given, and lets `FusionBudgetSpent` pass.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,7 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.fusion.independent_groups import Segments
-from tilewright.fusion.problem import Labelling
+from tilewright.fusion.problem import Labelling, Segments
 
 CostsOf = Callable[[Sequence[Labelling]], Sequence[float]]
 """What labelled networks take, in any unit; infinite where one cannot run."""
@@ -79,3 +80,22 @@ def search_all(
     """Let a search run until it ends or all may be asked was."""
     with suppress(FusionBudgetSpent):
         search(objective, starts, rng)
+
+
+def descend(objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator) -> None:
+    """Descend from each start, the best first. Raises `FusionBudgetSpent`."""
+    costs = objective(starts)
+    for row in np.argsort(costs, kind="stable").tolist():
+        _descend_from(objective, starts[row], float(costs[row]))
+
+
+def _descend_from(objective: Objective, labels: Labelling, cost: float) -> None:
+    while True:
+        around = [moved(labels, places) for places in objective.moves]
+        if not around:
+            return
+        costs = objective(around)
+        best = int(np.argmin(costs))
+        if costs[best] >= cost:
+            return
+        labels, cost = around[best], float(costs[best])
