@@ -112,8 +112,8 @@ def _identities(folder: Path) -> tuple[Draw, Read]:
 
 
 def _codesigns(folder: Path) -> tuple[Draw, Read]:
-    from tilewright.hardware_search.folder import begin, check_own_run, forget_specs
     from tilewright.hardware_search.options import parse_codesign
+    from tilewright.hardware_search.output_folder import begin, check_own_run, forget_specs
 
     options = parse_codesign(networks=("digits_cnn",), budget=1.0, trials=4, out=str(folder / "o"))
     begin(options)
@@ -180,7 +180,7 @@ def _datasets(folder: Path) -> tuple[Draw, Read]:
 
 
 _DATA = "tilewright.evaluation.datasets"
-_HARDWARE = "tilewright.hardware_search.folder"
+_HARDWARE = "tilewright.hardware_search.output_folder"
 FORMATS = {
     "schedules.json": Format(_schedules("schedules.json"), (f"{TUNING}.schedule_lookup:_read",)),  # type: ignore[arg-type]
     "fusion.json": Format(

@@ -1,5 +1,4 @@
-"""Answers measurements: counts them, stores them, and ends a search when they are
-spent.
+"""The budget of measurements: measures configs, counts and stores trials, and ends a search.
 
 A measurement is one config of one layer on one machine that compiled. One that does not compile is
 known without a measurement. Every method pays a compile for it, and nothing else. It tries
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.hardware_search.costs import METRICS, Objective
+from tilewright.hardware_search.objectives import METRICS, Objective
 from tilewright.hardware_search.problem import Design
 from tilewright.search.round_steps import Batch, Known, Trial, measurements_of, trial_at
 from tilewright.search.run_record import StoredRun

@@ -1,4 +1,4 @@
-"""Judges designs by what was measured: latency of the networks, area, and dominance."""
+"""Judges designs by what was measured: Pareto front and hypervolume of area and objective."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.hardware_search.costs import METRICS, Objective, least_joules, totals
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
+from tilewright.hardware_search.objectives import METRICS, Objective, least_joules, totals
 from tilewright.hardware_search.problem import CodesignProblem, Design, least_seconds
 from tilewright.targets.workload import Workload
 

@@ -1,5 +1,4 @@
-"""States the problem: which of some machines serves some networks best, all of them on one
-machine."""
+"""States the problem: which machine serves some networks best, all of them on one machine."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from tilewright import networks
 from tilewright.core.errors import TilewrightError, WorkloadError
-from tilewright.hardware_search.hardware import HardwareSpace
+from tilewright.hardware_search.hardware_space import HardwareSpace
 from tilewright.networks.accelerator import MAX_WASTE, Accelerator, EpilogueMode
 from tilewright.networks.errors import NothingToOffload
 from tilewright.networks.network import Network

@@ -1,5 +1,4 @@
-"""Counts how far a search is, measurement by measurement: what is shown, drawn and written of
-it."""
+"""Progress of a search, measurement by measurement: what is shown, drawn and written of it."""
 
 from __future__ import annotations
 
@@ -7,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.hardware_search.costs import Objective, totals
 from tilewright.hardware_search.evaluator import EvaluatedPoint
+from tilewright.hardware_search.objectives import Objective, totals
 from tilewright.hardware_search.pareto import hypervolume, reference_of, undominated
 from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.search.events import Event

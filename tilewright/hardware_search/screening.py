@@ -1,4 +1,4 @@
-"""Screens machines by closed-form estimates, without compiling anything: the cheapest fidelity."""
+"""Screens machines by closed-form estimates, without compiling: the cheapest fidelity."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.core.files import Json
-from tilewright.hardware_search.costs import (
+from tilewright.hardware_search.methods import generator
+from tilewright.hardware_search.objectives import (
     METRICS,
     Objective,
     estimated_metrics,
     least_joules,
     totals,
 )
-from tilewright.hardware_search.method import generator
 from tilewright.hardware_search.pareto import undominated
 from tilewright.hardware_search.problem import CodesignProblem, Design
 from tilewright.targets.base import Target

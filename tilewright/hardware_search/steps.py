@@ -1,4 +1,4 @@
-"""Implements the steps of a co-design run, which `flows.codesign` calls in order."""
+"""Steps of a co-design run, which `flows.codesign` calls in order."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ from contextlib import suppress
 from functools import lru_cache, partial
 
 from tilewright.core.errors import TilewrightError
-from tilewright.hardware_search import folder
-from tilewright.hardware_search.costs import Objective
+from tilewright.hardware_search import output_folder
 from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent
-from tilewright.hardware_search.hardware import HardwareSpace
-from tilewright.hardware_search.method import make_method
+from tilewright.hardware_search.hardware_space import HardwareSpace
+from tilewright.hardware_search.methods import make_method
 from tilewright.hardware_search.options import CodesignOptions
-from tilewright.hardware_search.outputs import CodesignOutcome, write_outputs
-from tilewright.hardware_search.pareto import front_of
 from tilewright.hardware_search.problem import CodesignProblem, read_networks
 from tilewright.hardware_search.progress import Prepared, ProgressCount
-from tilewright.hardware_search.results import ProvenDesign
-from tilewright.hardware_search.verification import proven
+from tilewright.hardware_search.results import CodesignOutcome, write_outputs
 from tilewright.search.events import Listener
 from tilewright.search.trial_store import TrialStore
 from tilewright.targets.capabilities import EstimatesEnergy, HasEnergy, capability
@@ -37,7 +33,7 @@ def check(options: CodesignOptions) -> None:
     for source in options.networks:
         check_source(source)
     make_method(options.method, options.method_options)
-    folder.check_vacant(options)
+    output_folder.check_vacant(options)
     hardware = hardware_of(options)
     knows = [capability(hardware.base, kind) for kind in (HasEnergy, EstimatesEnergy)]
     if options.objective != "latency" and None in knows:
@@ -77,12 +73,6 @@ def pose_problem(options: CodesignOptions) -> CodesignProblem:
     return problem
 
 
-def prove_front(evaluator: BudgetedEvaluator, objective: Objective) -> list[ProvenDesign] | int:
-    """Lower and measure every schedule of the front anew, and run it on data: its designs, or how
-    many measurements were recorded wrongly. Raises `WrongSchedule`."""
-    return proven(evaluator, front_of(evaluator, objective))
-
-
 def search_designs(
     options: CodesignOptions, problem: CodesignProblem, store: TrialStore, listen: Listener
 ) -> BudgetedEvaluator:
@@ -90,7 +80,7 @@ def search_designs(
     `UnknownName`."""
     count = ProgressCount(problem, options.objective)
     evaluator = BudgetedEvaluator(
-        options.trials, store, folder.identity(options),
+        options.trials, store, output_folder.identity(options),
         lambda measured: listen(count.add(measured)), options.objective,
     )  # fmt: skip
     with suppress(BudgetSpent):
@@ -116,7 +106,7 @@ def nothing_whole(evaluator: BudgetedEvaluator) -> str:
 
 def log_parameters(options: CodesignOptions, problem: CodesignProblem, emit: Listener) -> None:
     """Begin the folder, and say what will be searched. Raises `OSError`."""
-    folder.begin(options)
+    output_folder.begin(options)
     machines = len(problem.hardware.points)
     emit(Prepared(tuple(problem.networks), machines, options.trials))
 

@@ -18,7 +18,7 @@ from tilewright.core.working_folder import from_start
 
 if TYPE_CHECKING:
     from tilewright.hardware_search.options import CodesignOptions
-    from tilewright.hardware_search.outputs import CodesignOutcome
+    from tilewright.hardware_search.results import CodesignOutcome
     from tilewright.search.events import Listener
     from tilewright.tuning.options import TrackingOptions
 

@@ -1,6 +1,4 @@
-"""Lists the machines that may be built: points of a space of hardware knobs, within bounds and
-area.
-"""
+"""The machines that may be built: points of a space of hardware knobs, within bounds and area."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Implements DCOC (Fayyazi et al., ASP-DAC 2025; its first version is called ARCO).
+"""DCOC as a co-design method (Fayyazi et al., ASP-DAC 2025; its first version is called ARCO).
 
 Three kinds of agents move the machine, the tiles and the rest of the schedules, by multi-agent PPO
 with one critic. Confidence sampling picks what is measured. What the paper leaves open is an option
@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
-from tilewright.hardware_search.methods.baseline_loop import PublishedMethod
-from tilewright.hardware_search.methods.chameleon import fresh
-from tilewright.hardware_search.methods.joint_cost_model import Rating, Seen
+from tilewright.hardware_search.methods.chameleon_codesign import best_untried_points
 from tilewright.hardware_search.methods.joint_space import SHAPE, Floats, Places, Points
-from tilewright.hardware_search.methods.ppo_options import WalkingOptions
+from tilewright.hardware_search.methods.published_method import CodesignPpoOptions, PublishedMethod
+from tilewright.hardware_search.methods.reward import LayerMeasurements, RewardModel
 from tilewright.search.ppo import Agent
 
 
@@ -26,7 +25,7 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
-class DcocOptions(WalkingOptions):
+class DcocOptions(CodesignPpoOptions):
     """DCOC's; all numbers are ours, CHAMELEON's where it has them."""
 
     entropy: float = Field(0.01, ge=0, description="weight of the policies' entropy (MAPPO's)")
@@ -64,10 +63,10 @@ class Dcoc(PublishedMethod):
         self.options = options
 
     def begin(self, points: Points, seed: int) -> None:
-        from tilewright.hardware_search.methods.multi_agent_ppo import Team
+        from tilewright.hardware_search.methods.dcoc_agents import Team
 
         options = self.options
-        mapping, scheduling = kinds(points)
+        mapping, scheduling = knobs_by_agent(points)
         networks = Team(
             len(points.cardinalities), options.temperature, options.clip, options.entropy,
             options.value, options.learning_rate, len(points.machine), mapping, scheduling,
@@ -76,38 +75,47 @@ class Dcoc(PublishedMethod):
         self.agent = Agent(options, points.cardinalities, seed, {}, networks)
 
     def promising(
-        self, points: Points, rating: Rating, seen: Seen, tried: NDArray[np.int64], count: int,
+        self,
+        points: Points,
+        rewards: RewardModel,
+        seen: LayerMeasurements,
+        tried: NDArray[np.int64],
+        count: int,
         rng: np.random.Generator,
-    ) -> Places:  # fmt: skip
+    ) -> Places:
         met = []
         for _ in range(self.options.episodes):
-            met.append(self.agent.explore(self._start(points, rating, seen, rng), rating))
+            met.append(self.agent.explore(self._start(points, rewards, seen, rng), rewards))
         most = max(self.options.explored, count)
-        places, _, scores = fresh(points, rating, np.concatenate(met), tried, most)
+        places, _, scores = best_untried_points(points, rewards, np.concatenate(met), tried, most)
         if not self.options.confidence or not len(places):
             return places[:count]
         if self.options.critic:
             scores = self.agent.expects(places)
-        drawn = confident(
+        drawn = sample_by_confidence(
             places, scores, count, self.options.sharpness, self.options.threshold, rng
         )
         found = np.concatenate([drawn, places])
         # What would overflow is measured last: a mixture of good points need not fit.
-        found = found[np.argsort(rating.overflowing(found) > 0, kind="stable")]
+        found = found[np.argsort(rewards.overflowing(found) > 0, kind="stable")]
         return _first(points, found, tried, count)
 
     def _start(
-        self, points: Points, rating: Rating, seen: Seen, rng: np.random.Generator
+        self,
+        points: Points,
+        rewards: RewardModel,
+        seen: LayerMeasurements,
+        rng: np.random.Generator,
     ) -> Places:
         start = points.random(self.options.starts, rng)
         known = np.unique(np.array(seen.places), axis=0)
-        best = known[np.argsort(-rating(known), kind="stable")]
+        best = known[np.argsort(-rewards(known), kind="stable")]
         best = best[: int(self.options.elite * len(start))]
         start[: len(best)] = best
         return start
 
 
-def confident(
+def sample_by_confidence(
     places: Places, scores: Floats, count: int, sharpness: float, threshold: float,
     rng: np.random.Generator,
 ) -> Places:  # fmt: skip
@@ -124,18 +132,20 @@ def confident(
     found = places[drawn].copy()
     for row in np.flatnonzero(scores[drawn] < limit).tolist():
         half = good[rng.choice(len(good), -(-len(good) // 2), False)]
-        found[row] = modes(half)
+        found[row] = most_frequent_values(half)
     return found
 
 
-def modes(places: Places) -> NDArray[np.int64]:
+def most_frequent_values(places: Places) -> NDArray[np.int64]:
     """The most frequent value of each knob of points, shape (knobs,); of equals the lowest."""
     counts = np.zeros((places.shape[1], int(places.max()) + 1), np.int64)
     np.add.at(counts, (np.arange(places.shape[1]), places), 1)
     return np.asarray(counts.argmax(axis=1))
 
 
-def kinds(points: Points) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+def knobs_by_agent(
+    points: Points,
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
     """Columns of the knobs that map a layer and of those that schedule it, by slot, shape (slots,
     knobs) each; -1 for one it lacks."""
     tile = np.array([name.startswith("tile_") for name in points.slots.knobs])

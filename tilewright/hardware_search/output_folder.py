@@ -1,9 +1,9 @@
-"""Names the files of a co-design run's folder, and checks which run it belongs to.
+"""Output directory of a co-design run: its files, and a check of which run it belongs to.
 
 run.json          what decides which search this is (`identity`), written when it begins
 front.json        the front, a machine each, by ascending area
 specs/NAME.json   each machine of it, as `--target` takes it
-trials.parquet    one row a measurement
+trials.parquet    one row per measurement
 summary.json      what was asked, what it took, what came of it; written last
 front.html        the front to look at, where somebody draws it
 trials.sqlite     the trials, from which the run resumes (`search.trial_store`)

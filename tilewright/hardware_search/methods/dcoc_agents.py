@@ -1,4 +1,4 @@
-"""Implements the networks of DCOC's agents, and their one critic.
+"""The neural networks of DCOC's agents, and of their one critic.
 
 One agent moves the machine's knobs. Two for every layer map it (tiles) and schedule it. Each sees
 its own part, the critic all. The agents of all layers share their parameters, by kind. Imported

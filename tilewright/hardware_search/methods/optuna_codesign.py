@@ -1,4 +1,4 @@
-"""Implements rivals from Optuna over machines, with a tuner of single layers inside.
+"""Optuna's samplers as co-design methods: NSGA-II and TPE over machines, with tuned layers.
 
 These are NSGA-II (Deb et al., 2002) and multi-objective TPE (Ozaki et al., 2020). They minimise a
 machine's area and the objective. A point that cannot be built, is too large, or leaves a layer
@@ -14,10 +14,10 @@ import numpy as np
 from pydantic import Field
 
 from tilewright.core.lazy_module import lazy_module
-from tilewright.hardware_search.costs import totals
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
-from tilewright.hardware_search.mapping_search import LayerTuning
-from tilewright.hardware_search.method import MethodOptions
+from tilewright.hardware_search.layer_tuning import LayerTuning
+from tilewright.hardware_search.methods import MethodOptions
+from tilewright.hardware_search.objectives import totals
 from tilewright.hardware_search.problem import CodesignProblem
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ IDLE = 2000
 
 
 class LibraryOptions(MethodOptions):
-    """What both have in common; ours, since nothing is published of such a rival."""
+    """Options that both methods have. Their defaults are ours: no such method is published."""
 
     tuner: str = Field("default", description="tunes the layers of a machine")
     trials: int = Field(2, ge=1, description="measurements of each layer of a machine")
 
 
-class _Over:
+class _OptunaSearch:
     """Asks a sampler for machines, and tells it what they are worth."""
 
     def __init__(self, options: LibraryOptions) -> None:
@@ -100,7 +100,7 @@ class Nsga2Options(LibraryOptions):
     )
 
 
-class Nsga2(_Over):
+class Nsga2(_OptunaSearch):
     """NSGA-II over machines."""
 
     Options = Nsga2Options
@@ -119,7 +119,7 @@ class TpeOptions(LibraryOptions):
     startup: int = Field(10, ge=1, description="random draws before the densities are asked")
 
 
-class Tpe(_Over):
+class Tpe(_OptunaSearch):
     """Multi-objective TPE over machines."""
 
     Options = TpeOptions

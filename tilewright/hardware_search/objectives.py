@@ -1,4 +1,4 @@
-"""Defines what a search minimises beside the area: seconds, joules, or the product of both totals.
+"""Objectives of a co-design search beside the area: latency, energy, or their product.
 
 A metric adds up over the layers of a machine: seconds, or joules of the accelerator. An objective
 is the product of the totals of its metrics.

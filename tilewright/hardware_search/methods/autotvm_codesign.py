@@ -1,6 +1,7 @@
-"""Applies AutoTVM's XGBTuner (TVM 0.14) to machines and schedules.
+"""AutoTVM as a co-design method: its XGBTuner (TVM 0.14), over machines and schedules.
 
-Simulated annealing on the cost model redraws one knob a move, the machine's among them.
+Simulated annealing on the cost model redraws one knob per move, the machine's among them. The tuner
+of single layers is `search.tuners.autotvm`.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tilewright.hardware_search.methods.baseline_loop import PublishedMethod, PublishedOptions
-from tilewright.hardware_search.methods.joint_cost_model import Rating, Seen
 from tilewright.hardware_search.methods.joint_space import Floats, Places, Points
+from tilewright.hardware_search.methods.published_method import PublishedMethod, PublishedOptions
+from tilewright.hardware_search.methods.reward import LayerMeasurements, RewardModel
 from tilewright.search.tuners.autotvm import cooled, keep_best
 
 
@@ -40,16 +41,26 @@ class AutoTvmCodesign(PublishedMethod):
         self.chains: Places | None = None
 
     def promising(
-        self, points: Points, rating: Rating, seen: Seen, tried: NDArray[np.int64], count: int,
+        self,
+        points: Points,
+        rewards: RewardModel,
+        seen: LayerMeasurements,
+        tried: NDArray[np.int64],
+        count: int,
         rng: np.random.Generator,
-    ) -> Places:  # fmt: skip
+    ) -> Places:
         if self.chains is None:
             self.chains = points.random(self.options.chains, rng)
         kept = _Kept(points, tried, max(self.options.plan, count))
         self.chains = cooled(
-            self.chains, rating, lambda places: redrawn(points, places, self.options.hardware, rng),
-            kept.look, self.options.steps, self.options.patience, rng,
-        )  # fmt: skip
+            self.chains,
+            rewards,
+            lambda places: redraw_knobs(points, places, self.options.hardware, rng),
+            kept.look,
+            self.options.steps,
+            self.options.patience,
+            rng,
+        )
         return kept.best()[:count]
 
 
@@ -78,7 +89,9 @@ class _Kept:
         return np.array(found, np.int64).reshape(-1, len(self.points.cardinalities))
 
 
-def redrawn(points: Points, places: Places, hardware: float, rng: np.random.Generator) -> Places:
+def redraw_knobs(
+    points: Points, places: Places, hardware: float, rng: np.random.Generator
+) -> Places:
     """Each point, shape (points, knobs), with one knob redrawn to another value: a knob of the
     machine in a share of `hardware`, else one of a layer."""
     count = points.cardinalities

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.flows.tuning import measure_batch, propose_batch
-from tilewright.hardware_search.costs import METRICS, as_latency, priced
 from tilewright.hardware_search.evaluator import RETRIES, BudgetedEvaluator
+from tilewright.hardware_search.objectives import METRICS, as_latency, priced
 from tilewright.hardware_search.problem import Design
 from tilewright.models import make_explorer
 from tilewright.search import Session, round_steps

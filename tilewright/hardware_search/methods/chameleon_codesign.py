@@ -1,7 +1,8 @@
-"""Applies CHAMELEON (Ahn et al., ICLR 2020) to machines and schedules.
+"""CHAMELEON as a co-design method (Ahn et al., ICLR 2020), over machines and schedules.
 
 One agent moves all knobs, those of the machine and of every layer, by PPO. The points it visited
-are clustered, and one point a cluster is measured.
+are clustered, and one point per cluster is measured. The tuner of single layers is
+`search.tuners.chameleon`.
 """
 
 from __future__ import annotations
@@ -12,15 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tilewright.hardware_search.methods.baseline_loop import PublishedMethod
-from tilewright.hardware_search.methods.joint_cost_model import Rating, Seen
 from tilewright.hardware_search.methods.joint_space import Places, Points
-from tilewright.hardware_search.methods.ppo_options import WalkingOptions
+from tilewright.hardware_search.methods.published_method import CodesignPpoOptions, PublishedMethod
+from tilewright.hardware_search.methods.reward import LayerMeasurements, RewardModel
 from tilewright.search.ppo import Agent
 from tilewright.search.tuners.chameleon import clusters, representatives
 
 
-class ChameleonCodesignOptions(WalkingOptions):
+class ChameleonCodesignOptions(CodesignPpoOptions):
     """CHAMELEON's."""
 
     temperature: float = Field(
@@ -54,18 +54,25 @@ class ChameleonCodesign(PublishedMethod):
         self.agent = Agent(self.options, points.cardinalities, seed, {})
 
     def promising(
-        self, points: Points, rating: Rating, seen: Seen, tried: NDArray[np.int64], count: int,
+        self,
+        points: Points,
+        rewards: RewardModel,
+        seen: LayerMeasurements,
+        tried: NDArray[np.int64],
+        count: int,
         rng: np.random.Generator,
-    ) -> Places:  # fmt: skip
+    ) -> Places:
         met = [
-            self.agent.explore(points.random(self.options.starts, rng), rating)
+            self.agent.explore(points.random(self.options.starts, rng), rewards)
             for _ in range(self.options.episodes)
         ]
-        places, times, _ = fresh(points, rating, np.concatenate(met), tried, self.options.kept)
-        return self._sample(points, rating, places, times, tried, count, rng)
+        places, times, _ = best_untried_points(
+            points, rewards, np.concatenate(met), tried, self.options.kept
+        )
+        return self._sample(points, rewards, places, times, tried, count, rng)
 
     def _sample(
-        self, points: Points, rating: Rating, places: Places, times: NDArray[np.int64],
+        self, points: Points, rewards: RewardModel, places: Places, times: NDArray[np.int64],
         tried: NDArray[np.int64], count: int, rng: np.random.Generator,
     ) -> Places:  # fmt: skip
         """At most `count` points, one a cluster."""
@@ -92,18 +99,18 @@ class ChameleonCodesign(PublishedMethod):
             known = np.union1d(tried, points.keys(np.array(plan))) if plan else tried
             new = made[(points.rows(made) >= 0) & ~np.isin(points.keys(made), known)]
             # What would overflow only if nothing else is left: modes of a cluster need not fit.
-            plan += list(new[np.argsort(rating.overflowing(new) > 0, kind="stable")][:1])
+            plan += list(new[np.argsort(rewards.overflowing(new) > 0, kind="stable")][:1])
         return np.array(plan, np.int64).reshape(-1, places.shape[1])
 
 
-def fresh(
-    points: Points, rating: Rating, met: Places, tried: NDArray[np.int64], most: int
+def best_untried_points(
+    points: Points, rewards: RewardModel, met: Places, tried: NDArray[np.int64], most: int
 ) -> tuple[Places, NDArray[np.int64], NDArray[np.float64]]:
     """The best of the points met that have a machine and were not tried, at most so many: each
     once, best first, with how often it was met and its score, both (points,)."""
     keys, first, times = np.unique(points.keys(met), return_index=True, return_counts=True)
     new = ~np.isin(keys, tried) & (points.rows(met[first]) >= 0)
     places, times = met[first[new]], times[new]
-    scores = rating(places) if len(places) else np.empty(0)
+    scores = rewards(places) if len(places) else np.empty(0)
     best = np.argsort(-scores, kind="stable")[:most]
     return places[best], times[best], scores[best]

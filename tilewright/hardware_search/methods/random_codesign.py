@@ -1,4 +1,4 @@
-"""Draws machines and schedules evenly: the baseline of every other method."""
+"""Random search as a co-design method: draws machines and schedules evenly, as a baseline."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.hardware_search.evaluator import RETRIES, BudgetedEvaluator
-from tilewright.hardware_search.method import MethodOptions, generator
+from tilewright.hardware_search.methods import MethodOptions, generator
 from tilewright.hardware_search.problem import CodesignProblem, Design
 
 
 class RandomCodesignOptions(MethodOptions):
-    """Ours: nothing is published of a random rival."""
+    """Options of the random method. Their defaults are ours: no such method is published."""
 
     trials: int = 4
     """Schedules of a layer in a turn."""

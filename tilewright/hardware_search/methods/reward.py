@@ -1,22 +1,26 @@
-"""Predicts what a point is worth to the published rivals: AutoTVM's cost model, asked about layers.
+"""Reward of a point for the published methods: the predicted latency, less penalties.
 
-The trees learn a layer's throughput relative to the best seen of it on any machine, 0 where it
-failed, as AutoTVM does. Their features are the machine's knobs, the layer's sizes and the
-schedule's. A point's latency is the sum over its layers and of what is left to the CPU. Its score
-is a ratio less the penalties: the latency if every layer took the best seen of it, over the point's
-latency.
+AutoTVM's cost model predicts layers. Its trees learn a layer's throughput relative to the best seen
+of it on any machine, 0 where it failed. Their features are the machine's knobs, the layer's sizes
+and the schedule's. A point's latency is the sum over its layers and of what is left to the CPU. Its
+reward is a ratio less the penalties: the latency if every layer took the best seen of it, over the
+point's latency.
+
+A layer that overflows a scratchpad costs a penalty. As the published methods hold memory limits,
+the sizes of tiles alone decide that; what is not built all the same is found out by measuring it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from tilewright.hardware_search.methods import MethodOptions
 from tilewright.hardware_search.methods.joint_space import SHAPE, Floats, Places, Points
-from tilewright.hardware_search.methods.memory_check import overflow
 from tilewright.models.autotvm_ranker import AutoTVMRanker
 from tilewright.search.cost_model_protocols import CostModel
 from tilewright.targets.features import Features
@@ -25,24 +29,23 @@ SLOWEST = 0.02
 """A layer is never believed to be slower than by this share of the best throughput."""
 
 
-class Weights(Protocol):
-    """What a score is made of."""
+class RewardOptions(MethodOptions):
+    """Options of the reward of a point."""
 
-    @property
-    def penalty(self) -> float:
-        """Taken off for a machine that there is not, and for the share of layers that overflow."""
-
-    @property
-    def reward(self) -> str:
-        """ "throughput" or "log"."""
-
-    @property
-    def area_weight(self) -> float:
-        """Power of the area by which scores are divided."""
+    penalty: float = Field(
+        1.0, ge=0, description="taken off the score of a machine beyond the budget, and for the "
+        "share of layers whose tiles overflow (open in the paper)",
+    )  # fmt: skip
+    reward: Literal["throughput", "log"] = Field(
+        "log", description="score of a latency: one over it, as AutoTVM's, or its logarithm"
+    )
+    area_weight: float = Field(
+        0.0, ge=0, description="power of the area by which scores are divided; the papers: none"
+    )
 
 
 @dataclass
-class Seen:
+class LayerMeasurements:
     """Measurements of layers: points as they were asked, the slot, and seconds, NaN where one
     failed."""
 
@@ -50,7 +53,7 @@ class Seen:
     slots: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     estimates: list[Floats] = field(default_factory=list)
-    """Of the target, as `informed.estimated`, each (2,); none unless they are asked for."""
+    """By the target, as `estimate_layer` returns them, each (2,); empty unless asked for."""
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -60,11 +63,13 @@ class Seen:
         return np.array(self.places), np.array(self.slots), np.array(self.seconds)
 
 
-class Rating:
-    """Scores of points by what was seen."""
+class RewardModel:
+    """Rewards of points, by what was measured of their layers."""
 
-    def __init__(self, points: Points, weights: Weights, seen: Seen, plan: int, seed: int) -> None:
-        self.points, self.weights = points, weights
+    def __init__(
+        self, points: Points, options: RewardOptions, seen: LayerMeasurements, plan: int, seed: int
+    ) -> None:
+        self.points, self.options = points, options
         places, slots, seconds = seen.table()
         self.best = _best_of(points, slots, seconds)
         """Seconds of each slot by its fastest trial, on any machine, shape (slots,)."""
@@ -78,7 +83,7 @@ class Rating:
         self._last: tuple[Places, Floats] | None = None
 
     def __call__(self, places: Places) -> Floats:
-        """Scores, shape (points,)."""
+        """Return the rewards of points, shape (points,)."""
         if self._last is None or not np.array_equal(self._last[0], places):
             self._last = places, self._scores(places)
         return self._last[1].copy()
@@ -87,11 +92,11 @@ class Rating:
         rows = self.points.rows(places)
         areas = self.points.hardware.areas
         worth = self.reference / self.latencies(places)
-        if self.weights.reward == "log":
+        if self.options.reward == "log":
             worth = 1.0 - np.log(worth) / np.log(SLOWEST)
-        worth *= np.where(rows < 0, 1.0, areas[0] / areas[rows]) ** self.weights.area_weight
+        worth *= np.where(rows < 0, 1.0, areas[0] / areas[rows]) ** self.options.area_weight
         barred = (rows < 0) + self.overflowing(places)
-        return np.asarray(worth - self.weights.penalty * barred)
+        return np.asarray(worth - self.options.penalty * barred)
 
     def overflowing(self, places: Places) -> Floats:
         """The share of the layers that overflow a scratchpad, shape (points,)."""
@@ -148,3 +153,70 @@ def _best_of(points: Points, slots: NDArray[np.int64], seconds: Floats) -> Float
     macs = np.nanmax(points.slots.shapes[:, :, SHAPE.index("macs")], axis=0) + 1.0
     pace = np.median(best[known] / macs[known]) if known.any() else 1.0 / macs.max()
     return np.where(known, best, pace * macs)
+
+
+ACCUMULATOR_BYTES = 4
+BUFFERS = ("log_inp_buff_size", "log_wgt_buff_size", "log_acc_buff_size")
+
+
+def overflow(points: Points, places: Places) -> Floats:
+    """The largest share of a scratchpad that a tile's data take, shape (points, slots); above 1 it
+    cannot be built. 0 for a layer that the core does not run, and on machines without scratchpads.
+    """
+    size = _hardware(points, places)
+    if any(name not in size for name in BUFFERS):
+        return np.zeros((len(places), len(points.slots.names)))
+    knob = _Knobs(points, places)
+    shape = points.slots.shapes[points.cores(places)]
+    of = {name: shape[:, :, k] for k, name in enumerate(SHAPE)}
+    side = {name: _power(size, f"log_{name}") for name in ("batch", "block_in", "block_out")}
+    rows, columns = knob("tile_h", "tile_b"), knob("tile_w")
+    outputs, inputs = knob("tile_co", "tile_c"), knob("tile_ci")
+    pixels = _window(rows, of["stride_h"], of["kernel_h"]) * _window(
+        columns, of["stride_w"], of["kernel_w"]
+    )
+    # A ring of slots; what is to stay resident is taken for the whole reduction.
+    reduction = np.ceil(of["in_channels"] / of["groups"] / (inputs * side["block_in"]))
+    tiles = [
+        np.where(knob(name) == 0, reduction, knob(name)) for name in ("inp_slots", "wgt_slots")
+    ]
+    taps = of["kernel_h"] * of["kernel_w"]
+    needed = (
+        tiles[0] * inputs * side["block_in"] * side["batch"] * pixels,
+        tiles[1] * inputs * side["block_in"] * outputs * side["block_out"] * taps,
+        knob("acc_slots") * outputs * side["block_out"] * side["batch"] * rows * columns
+        * ACCUMULATOR_BYTES,
+    )  # fmt: skip
+    shares = [each / _power(size, name) for each, name in zip(needed, BUFFERS, strict=True)]
+    return np.asarray(np.nan_to_num(np.max(shares, axis=0), nan=0.0))
+
+
+class _Knobs:
+    """Values of a knob by the first of its names that a layer has, 1 without one."""
+
+    def __init__(self, points: Points, places: Places) -> None:
+        self.names, self.values = points.slots.knobs, points.values(places)
+
+    def __call__(self, *names: str) -> Floats:
+        found = np.full(self.values.shape[:2], np.nan)
+        for name in names:
+            if name in self.names:
+                found = np.where(np.isnan(found), self.values[:, :, self.names.index(name)], found)
+        return np.where(np.isnan(found), 1.0, found)
+
+
+def _hardware(points: Points, places: Places) -> dict[str, Floats]:
+    values = points.machines(places)
+    return {knob.name: values[:, k] for k, knob in enumerate(points.hardware.space.knobs)}
+
+
+def _power(sizes: dict[str, Floats], name: str) -> Floats:
+    """2 to the knob's value, 1 without one, shape (points, 1)."""
+    if name not in sizes:
+        return np.ones((len(next(iter(sizes.values()))), 1))
+    return np.asarray(2.0 ** sizes[name][:, None])
+
+
+def _window(outputs: Floats, stride: Floats, kernel: Floats) -> Floats:
+    """Input pixels under so many outputs."""
+    return (outputs - 1) * stride + kernel
