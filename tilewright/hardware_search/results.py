@@ -11,7 +11,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import NamedTuple, NotRequired, TypedDict
+from typing import NamedTuple, NotRequired, TypedDict, cast
 
 import numpy as np
 import pandas as pd
@@ -325,12 +325,12 @@ def write_outputs(options: CodesignOptions, outcome: CodesignOutcome) -> None:
     place = options.folder
     output_folder.forget_specs(place, {row["name"] for row in outcome.front})
     # The front first: the next run removes no specification that no front names.
-    files = {place / output_folder.FRONT: _pretty(outcome.front)}
+    files = {place / output_folder.FRONT: output_folder.pretty(cast(Json, outcome.front))}
     files |= {
         output_folder.specification(place, row["name"]): spec_file(row) for row in outcome.front
     }
     files[place / output_folder.TRIALS] = parquet(outcome.trials)
-    files[place / output_folder.SUMMARY] = _pretty(outcome.summary)
+    files[place / output_folder.SUMMARY] = output_folder.pretty(cast(Json, outcome.summary))
     for path, data in files.items():
         write_atomically(path, data)
 
@@ -389,7 +389,3 @@ def _versions(fingerprint: str) -> dict[str, str]:
         "numpy": np.__version__,
         "base_machine": fingerprint,
     }
-
-
-def _pretty(document: CodesignSummary | list[FrontRow]) -> bytes:
-    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
