@@ -9,6 +9,9 @@ import os
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
+_LONGEST = 500
+"""Bytes; SQLite takes 512, with what it adds for its journal."""
+
 
 def without_password(url: str) -> str:
     """Return the URL without its password, which goes to `PGPASSWORD` in the environment of this
@@ -19,10 +22,6 @@ def without_password(url: str) -> str:
     os.environ.setdefault("PGPASSWORD", unquote(parts.password))
     login, _, host = parts.netloc.rpartition("@")
     return parts._replace(netloc=f"{login.partition(':')[0]}@{host}").geturl()
-
-
-_LONGEST = 500
-"""Bytes; SQLite takes 512, with what it adds for its journal."""
 
 
 def sqlite_address(path: Path, driver: str = "") -> str:

@@ -43,6 +43,16 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+JsonScalar: TypeAlias = bool | int | float | str | None
+Json: TypeAlias = "JsonScalar | Sequence[Json] | Mapping[str, Json]"
+"""A value of JSON. Written from lists, tuples and dicts; read as what `read_json` returns, through
+`as_object`, `as_list` and their like."""
+Arrays: TypeAlias = "Mapping[str, NDArray[np.generic]]"
+MAX_UNPACKED_BYTES = 1 << 30
+MAX_JSON_BYTES = 1 << 25
+_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
+"""A surrogate, which may lack its other half."""
+_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 class UnsafeFile(TilewrightError):
@@ -104,19 +114,6 @@ def _refuse_special(found: os.stat_result, path: Path) -> None:
         raise UnsafeFile(
             f"{path} is {kind}, where a file is expected; remove it, or choose another folder"
         )
-
-
-JsonScalar: TypeAlias = bool | int | float | str | None
-Json: TypeAlias = "JsonScalar | Sequence[Json] | Mapping[str, Json]"
-"""A value of JSON. Written from lists, tuples and dicts; read as what `read_json` returns, through
-`as_object`, `as_list` and their like."""
-
-Arrays: TypeAlias = "Mapping[str, NDArray[np.generic]]"
-MAX_UNPACKED_BYTES = 1 << 30
-MAX_JSON_BYTES = 1 << 25
-_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
-"""A surrogate, which may lack its other half."""
-_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 class FileChanged(TilewrightError):

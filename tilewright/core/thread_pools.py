@@ -28,6 +28,9 @@ from threadpoolctl import ThreadpoolController
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_stand_in_lock = threading.Lock()
+_stand_in: ThreadPoolExecutor | None = None
+_per_process_values: weakref.WeakSet[PerProcess[Any]] = weakref.WeakSet()
 
 
 class _OneThread:
@@ -82,10 +85,6 @@ def _keeper(process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "blas-limit")
 
 
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
-
-
 class _Thread(threading.local):
     """Whether the thread has a pool of TVM, and whether the pool's threads are in the parent."""
 
@@ -94,16 +93,14 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-_making = threading.Lock()
-_stand_in: ThreadPoolExecutor | None = None
 
 
-def with_living_pool(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+def with_living_pool(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function that calls compiled code: the thread whose pool was lost in a fork has
     another thread run it, and waits."""
 
     @wraps(function)
-    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if _thread.is_orphan:
             return _stand_in_thread().submit(function, *args, **kwargs).result()
         _thread.has_pool = True
@@ -114,23 +111,23 @@ def with_living_pool(function: Callable[Arguments, Result]) -> Callable[Argument
 
 def _stand_in_thread() -> ThreadPoolExecutor:
     global _stand_in
-    with _making:
+    with _stand_in_lock:
         if _stand_in is None:
             _stand_in = ThreadPoolExecutor(1, "tilewright-after-fork")
         return _stand_in
 
 
-class PerProcess(Generic[Result]):
+class PerProcess(Generic[R]):
     """A value that is made at its first use in a process, and again in a process that was forked.
     Threads may ask for it at the same time."""
 
-    def __init__(self, make: Callable[[], Result]) -> None:
+    def __init__(self, make: Callable[[], R]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._value: Result | None = None
-        _values.add(self)
+        self._value: R | None = None
+        _per_process_values.add(self)
 
-    def get(self) -> Result:
+    def get(self) -> R:
         """Return the value of this process. Raises what making it raises."""
         if self._value is None:
             with self._lock:
@@ -146,14 +143,11 @@ class PerProcess(Generic[Result]):
         self._lock = threading.Lock()  # a thread of the parent may hold the other one
 
 
-_values: weakref.WeakSet[PerProcess[Any]] = weakref.WeakSet()
-
-
 def _begin_in_child() -> None:
-    global _making, _stand_in
-    _making, _stand_in = threading.Lock(), None
+    global _stand_in_lock, _stand_in
+    _stand_in_lock, _stand_in = threading.Lock(), None
     _thread.is_orphan = _thread.is_orphan or _thread.has_pool
-    for value in list(_values):
+    for value in list(_per_process_values):
         value.forget()
 
 

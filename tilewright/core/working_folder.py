@@ -23,6 +23,8 @@ _NAMES_A_PATH = (
     "PREFECT_LOGGING_CONFIG_PATH",
 )  # fmt: skip
 _SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|file:|:memory:)(.+)")
+DEFAULT = ".tilewright"
+VARIABLE = "TILEWRIGHT_HOME"
 
 
 class _Started:
@@ -79,10 +81,6 @@ def _absolute_address(address: str) -> str:
         "://" not in address and not re.match(r"[\w+-]+:", address) and address != "databricks"
     )
     return os.path.abspath(address) if is_path else address
-
-
-DEFAULT = ".tilewright"
-VARIABLE = "TILEWRIGHT_HOME"
 
 
 def workspace_root() -> Path:

@@ -32,6 +32,18 @@ LAYER = (
 """Columns of a layer. The last four are 0 unless it is tuned: its own cycles over the estimate,
 bytes that it moves over those of its tensors, and how full its tiles make the fullest
 scratchpad."""
+KINDS = ("activation", "pool", "siblings", "shortcut", "average")
+"""In the order of a policy's columns."""
+_UNIT_COLUMNS = (
+    *KINDS, "members", "log2 layers apart", "log2 layers together", "log2 cycles apart",
+    "log2 cycles together", "log2 ratio", "log2 bytes ratio", "share of network", "known apart",
+    "known together",
+)  # fmt: skip
+_TENSOR_BYTES = [LAYER.index(f"log2 {name} bytes") for name in ("data", "weight", "output")]
+NEIGHBOUR = ("log2 cycles", "log2 data bytes", "log2 weight bytes", "log2 output bytes")
+"""What a layer is told of the one before it and the one behind it in its stream; 0 without one."""
+EDGE = ("is read", "is next", "log2 bytes")
+_NEIGHBOUR_BYTES = [LAYER.index(name) for name in NEIGHBOUR[1:]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,16 +128,6 @@ def _bytes(w: Workload) -> tuple[int, int, int]:
     )
 
 
-KINDS = ("activation", "pool", "siblings", "shortcut", "average")
-"""In the order of a policy's columns."""
-_UNIT_COLUMNS = (
-    *KINDS, "members", "log2 layers apart", "log2 layers together", "log2 cycles apart",
-    "log2 cycles together", "log2 ratio", "log2 bytes ratio", "share of network", "known apart",
-    "known together",
-)  # fmt: skip
-_TENSOR_BYTES = [LAYER.index(f"log2 {name} bytes") for name in ("data", "weight", "output")]
-
-
 @dataclass(frozen=True)
 class DecisionGroup:
     """Decisions that are labelled alike, by their places."""
@@ -183,12 +185,6 @@ def _row(
         cycles[0] / max(total, 1.0), *known,
     ]  # fmt: skip
     return np.concatenate([row, own[:-4], figures.machine])
-
-
-NEIGHBOUR = ("log2 cycles", "log2 data bytes", "log2 weight bytes", "log2 output bytes")
-"""What a layer is told of the one before it and the one behind it in its stream; 0 without one."""
-EDGE = ("is read", "is next", "log2 bytes")
-_NEIGHBOUR_BYTES = [LAYER.index(name) for name in NEIGHBOUR[1:]]
 
 
 @dataclass(frozen=True, eq=False)

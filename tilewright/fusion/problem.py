@@ -28,6 +28,8 @@ Labelling = tuple[bool, ...]
 TVM_FUSES = ("activation",)
 """What TVM's FuseOps puts into the kernel before it: what is elementwise. It pools in a kernel of
 its own, and neither joins convolutions nor lays tensors side by side."""
+Segments = tuple[tuple[int, ...], ...]
+"""Places of decisions, each in one segment, in order of their first."""
 
 
 class FusionProblem:
@@ -135,10 +137,6 @@ class FusionProblem:
     def named(self, labels: Labelling) -> dict[str, bool]:
         """The labels by what they are of."""
         return {str(choice): label for choice, label in zip(self.offered, labels, strict=True)}
-
-
-Segments = tuple[tuple[int, ...], ...]
-"""Places of decisions, each in one segment, in order of their first."""
 
 
 def segments_of(offered: tuple[FusionChoice, ...]) -> Segments:

@@ -16,6 +16,8 @@ from tilewright.tuning.cli_command import words_of
 from tilewright.tuning.options import OptionsError, OptionValue
 
 _LONGEST_NAME = 60  # characters of a default folder
+_FLAGS = {"method_options": "--option", "bounds": "--bound"}
+"""Fields whose option has another name than they; they are given once an entry."""
 
 
 def _with_methods(schema: dict[str, Any]) -> None:
@@ -115,10 +117,6 @@ def parse_codesign(**values: object) -> CodesignOptions:
         raise OptionsError(
             f"--{flag} {printable(str(given))}: {said[:1].lower()}{said[1:]} ({hint})"
         ) from None
-
-
-_FLAGS = {"method_options": "--option", "bounds": "--bound"}
-"""Fields whose option has another name than they; they are given once an entry."""
 
 
 def command_of(options: CodesignOptions) -> str:

@@ -32,6 +32,15 @@ from tilewright.tuning.outputs import parquet
 
 UNKNOWN = "unknown"
 """The bottleneck of a machine that does not see where the time of its programs goes."""
+AREA_MODEL = (
+    "relative to the stock 16x16 VTA, by a model of the RTL's structure with textbook gate "
+    "weights, not fitted to a synthesis (docs/guides/codesign.md)"
+)
+_UNITS = {"seconds": 1e3, "joules": 1e6}
+CLOCKS = {
+    "fixed": "all machines run at the base machine's clock",
+    "tree": "the clock falls with the levels of the adder tree",
+}
 
 
 @dataclass(frozen=True)
@@ -178,17 +187,6 @@ def _layer_row(networks: list[str], each: ProvenLayer, whole: float) -> LayerRow
 
 def _milliseconds(names: list[str], seconds: list[float]) -> dict[str, float]:
     return {name: 1e3 * each for name, each in zip(names, seconds, strict=True)}
-
-
-AREA_MODEL = (
-    "relative to the stock 16x16 VTA, by a model of the RTL's structure with textbook gate "
-    "weights, not fitted to a synthesis (docs/guides/codesign.md)"
-)
-_UNITS = {"seconds": 1e3, "joules": 1e6}
-CLOCKS = {
-    "fixed": "all machines run at the base machine's clock",
-    "tree": "the clock falls with the levels of the adder tree",
-}
 
 
 class Best(TypedDict):

@@ -23,6 +23,15 @@ from pathlib import Path
 from tilewright.core.database_url import sqlite_address
 from tilewright.core.files import providing
 
+_KEPT_IN = "/mlflow/artifacts"  # of a workspace, as an address
+_PLACES = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "storage_location"),
+    ("model_versions", "source"),
+)
+
 
 def provide_mlflow_database(path: Path) -> None:
     """Put an empty database there unless one is there already. Raises `OSError`."""
@@ -65,16 +74,6 @@ def _build(path: Path) -> None:
         raise OSError(f"MLflow's database cannot be built: {error.orig}") from error
     finally:
         engine.dispose()
-
-
-_KEPT_IN = "/mlflow/artifacts"  # of a workspace, as an address
-_PLACES = (
-    ("experiments", "artifact_location"),
-    ("runs", "artifact_uri"),
-    ("logged_models", "artifact_location"),
-    ("model_versions", "storage_location"),
-    ("model_versions", "source"),
-)
 
 
 def relocate(database: Path, artifacts: Path) -> None:

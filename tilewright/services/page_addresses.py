@@ -22,6 +22,16 @@ from tilewright.services.workspace import Workspace, current_workspace
 HIGHEST = 65535
 _LISTENING = "0A"
 """State of a socket in `/proc/net/tcp`."""
+RUNS, PREFECT, MLFLOW = "runs", "prefect", "mlflow"
+"""The start page, and the pages it leads to."""
+DEFAULT_PORTS = {RUNS: 4100, PREFECT: 4200, MLFLOW: 5000}
+ANY_INTERFACE = "0.0.0.0"
+LOCAL = (*LOOPBACK_NAMES, ANY_INTERFACE)
+TRAINING_PAGES = "?workflowType=machine_learning"
+"""MLflow opens on pages for language models unless told otherwise."""
+PREFECT_PAGES, MLFLOW_PAGES = "PREFECT_UI_URL", "MLFLOW_UI_URL"
+"""Variables that name the pages, where a browser gets to them by another address than programs. The
+second is ours."""
 
 
 class PortError(TilewrightError):
@@ -60,13 +70,6 @@ def is_own_listener(port: int) -> bool:
             if state == _LISTENING and int(local.rpartition(":")[2], 16) == port:
                 owners.add(int(user))
     return owners == {os.getuid()}
-
-
-RUNS, PREFECT, MLFLOW = "runs", "prefect", "mlflow"
-"""The start page, and the pages it leads to."""
-DEFAULT_PORTS = {RUNS: 4100, PREFECT: 4200, MLFLOW: 5000}
-ANY_INTERFACE = "0.0.0.0"
-LOCAL = (*LOOPBACK_NAMES, ANY_INTERFACE)
 
 
 def page_address(server: str) -> str:
@@ -117,13 +120,6 @@ def _read(workspace: Workspace) -> dict[str, str]:
 
 def _file(workspace: Workspace) -> Path:
     return workspace.root / "pages.json"
-
-
-TRAINING_PAGES = "?workflowType=machine_learning"
-"""MLflow opens on pages for language models unless told otherwise."""
-PREFECT_PAGES, MLFLOW_PAGES = "PREFECT_UI_URL", "MLFLOW_UI_URL"
-"""Variables that name the pages, where a browser gets to them by another address than programs. The
-second is ours."""
 
 
 def flow_run_url(flow_run_id: str) -> str:

@@ -29,6 +29,11 @@ _REMEDY = (
     "then has to be started anew, too)"
 )
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+USER = "tilewright"
+"""User name that is sent with the secret."""
+KEY = "key"
+"""Query parameter of a link that logs a browser in."""
+_SECRET, _KEY = "TILEWRIGHT_SERVER_SECRET", "TILEWRIGHT_SERVER_KEY"
 
 
 def secret_path(workspace: Workspace) -> Path:
@@ -50,13 +55,6 @@ def workspace_secret(workspace: Workspace) -> str:
             f"cannot keep a secret in {path}: {error.strerror or error}; remove what is there, "
             "or set TILEWRIGHT_HOME to a folder you can write"
         ) from None
-
-
-USER = "tilewright"
-"""User name that is sent with the secret."""
-KEY = "key"
-"""Query parameter of a link that logs a browser in."""
-_SECRET, _KEY = "TILEWRIGHT_SERVER_SECRET", "TILEWRIGHT_SERVER_KEY"
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,10 @@ from tilewright.services.server_process import ServerError, ServerProcess
 from tilewright.services.workspace import Workspace, use_workspace
 
 API_URL, AUTH_STRING = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
+POLL_SECONDS = 0.2
+StartPage = Callable[[Workspace, str, int, Credentials, Mapping[str, str]], ServerProcess]
+"""Starts the start page: of this workspace, on a host and port. The last are variables that name
+the other servers' pages, where its links are to lead there."""
 
 
 @contextmanager
@@ -143,9 +147,6 @@ def drain() -> None:
     EventsWorker.drain_all(timeout=5)
 
 
-POLL_SECONDS = 0.2
-
-
 class ServiceUrls(dict[str, str]):
     """Addresses of the pages by name.
 
@@ -167,11 +168,6 @@ class ServiceUrls(dict[str, str]):
                 if process.process.poll() is not None:
                     raise ServerError(f"the {process.name} server ended; see {process.log}")
             time.sleep(POLL_SECONDS)
-
-
-StartPage = Callable[[Workspace, str, int, Credentials, Mapping[str, str]], ServerProcess]
-"""Starts the start page: of this workspace, on a host and port. The last are variables that name
-the other servers' pages, where its links are to lead there."""
 
 
 @contextmanager

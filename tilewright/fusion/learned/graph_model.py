@@ -18,6 +18,9 @@ from tilewright.models.base_model import WrongFeatures
 from tilewright.models.trees import XGBoost
 from tilewright.targets.features import Features
 
+_LEARN = {"rounds": 100.0, "max_depth": 5.0, "eta": 0.12, "min_child_weight": 2.0}
+_CORRECT = {"rounds": 60.0, "max_depth": 6.0, "eta": 0.3, "min_child_weight": 1.0}
+
 
 class ModelError(TilewrightError):
     """A model that cannot be read, or learned from other numbers."""
@@ -49,10 +52,6 @@ def labels_of(graph: GraphTable) -> NDArray[np.float64]:
     """What a model learns of each layer, shape (n,): by which factor it takes more cycles in its
     stream than by itself or by estimate, log2."""
     return np.log2(np.maximum(graph.stream, 1.0) / np.maximum(graph.prior, 1.0))
-
-
-_LEARN = {"rounds": 100.0, "max_depth": 5.0, "eta": 0.12, "min_child_weight": 2.0}
-_CORRECT = {"rounds": 60.0, "max_depth": 6.0, "eta": 0.3, "min_child_weight": 1.0}
 
 
 class Trees:

@@ -27,6 +27,8 @@ from tilewright.targets.features import Features
 
 SLOWEST = 0.02
 """A layer is never believed to be slower than by this share of the best throughput."""
+ACCUMULATOR_BYTES = 4
+BUFFERS = ("log_inp_buff_size", "log_wgt_buff_size", "log_acc_buff_size")
 
 
 class RewardOptions(MethodOptions):
@@ -153,10 +155,6 @@ def _best_of(points: Points, slots: NDArray[np.int64], seconds: Floats) -> Float
     macs = np.nanmax(points.slots.shapes[:, :, SHAPE.index("macs")], axis=0) + 1.0
     pace = np.median(best[known] / macs[known]) if known.any() else 1.0 / macs.max()
     return np.where(known, best, pace * macs)
-
-
-ACCUMULATOR_BYTES = 4
-BUFFERS = ("log_inp_buff_size", "log_wgt_buff_size", "log_acc_buff_size")
 
 
 def overflow(points: Points, places: Places) -> Floats:

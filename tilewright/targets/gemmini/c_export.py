@@ -57,6 +57,51 @@ _RESERVED = re.compile(
 )
 _OWN = re.compile(r"_|[0-9]|gemmini|GEMMINI|.*_t$")
 """Names that C or the file itself may define: the caller's get a prefix."""
+_MOVES = (MVIN, MVIN2, MVIN3, MVOUT)
+_PAIRS = (LOOP_ADDRESSES_AB, LOOP_ADDRESSES_DC)
+_TYPES = {"bias": "int32_t"}
+_LAYERS = """\
+/* Written by Tilewright for {name}: one function a layer. Compile it with gemmini-rocc-tests.
+
+   Activations are rows of int8 channels, a row a pixel (NHWC). Weights are [group][kernel row]
+   [kernel column][input channel][output channel], input channels in whole blocks of 16. See the
+   comment at each function for the bytes from a row to the next. Pointers are multiples of 64. */
+"""
+_HEAD = """\
+#include <stddef.h>
+#include <stdint.h>
+
+#ifndef GEMMINI_COMMAND
+#include "include/gemmini.h"
+#define GEMMINI_COMMAND(funct, rs1, rs2) ROCC_INSTRUCTION_RS1_RS2(XCUSTOM_ACC, rs1, rs2, funct)
+#define GEMMINI_FENCE() gemmini_fence()
+#endif
+
+/* rs1 and rs2 are offsets from the pointers that base1 and base2 number; 0: numbers as they are. */
+struct gemmini_word { uint64_t rs1, rs2; uint8_t funct, base1, base2; };
+
+static void gemmini_run(const struct gemmini_word *words, size_t count, const uint64_t *base)
+{
+  for (size_t n = 0; n < count; n++) {
+    uint64_t rs1 = words[n].rs1 + base[words[n].base1], rs2 = words[n].rs2 + base[words[n].base2];
+    switch (words[n].funct) {
+CASES
+    }
+  }
+}
+"""
+_FUNCTS = range(15)
+NUMBERS_A_LINE = 24
+_NETWORK_HEAD = """\
+/* Written by Tilewright for NAME: one function a segment, to be called in order. Compile it with
+   gemmini-rocc-tests.
+
+   `memory` has GEMMINI_NETWORK_BYTES bytes and begins at a multiple of PAGE. Call
+   gemmini_network_load once: it writes all constants. Tensors are rows of int8 in memory. Of the
+   form "image" a row is a pixel (NHWC), of "rows" the last dimension. A float tensor is its int8
+   values times a step. */
+#include <string.h>
+"""
 
 
 class CIdentifiers:
@@ -102,43 +147,6 @@ def comment(text: str) -> str:
 def is_header_name(name: str) -> bool:
     """Whether `#include "name"` names this file, with every compiler."""
     return re.fullmatch(r"[A-Za-z0-9_.+=, -]{1,200}", name) is not None
-
-
-_MOVES = (MVIN, MVIN2, MVIN3, MVOUT)
-_PAIRS = (LOOP_ADDRESSES_AB, LOOP_ADDRESSES_DC)
-_TYPES = {"bias": "int32_t"}
-
-_LAYERS = """\
-/* Written by Tilewright for {name}: one function a layer. Compile it with gemmini-rocc-tests.
-
-   Activations are rows of int8 channels, a row a pixel (NHWC). Weights are [group][kernel row]
-   [kernel column][input channel][output channel], input channels in whole blocks of 16. See the
-   comment at each function for the bytes from a row to the next. Pointers are multiples of 64. */
-"""
-_HEAD = """\
-#include <stddef.h>
-#include <stdint.h>
-
-#ifndef GEMMINI_COMMAND
-#include "include/gemmini.h"
-#define GEMMINI_COMMAND(funct, rs1, rs2) ROCC_INSTRUCTION_RS1_RS2(XCUSTOM_ACC, rs1, rs2, funct)
-#define GEMMINI_FENCE() gemmini_fence()
-#endif
-
-/* rs1 and rs2 are offsets from the pointers that base1 and base2 number; 0: numbers as they are. */
-struct gemmini_word { uint64_t rs1, rs2; uint8_t funct, base1, base2; };
-
-static void gemmini_run(const struct gemmini_word *words, size_t count, const uint64_t *base)
-{
-  for (size_t n = 0; n < count; n++) {
-    uint64_t rs1 = words[n].rs1 + base[words[n].base1], rs2 = words[n].rs2 + base[words[n].base2];
-    switch (words[n].funct) {
-CASES
-    }
-  }
-}
-"""
-_FUNCTS = range(15)
 
 
 def c_file(spec: GemminiSpec, functions: Sequence[str]) -> str:
@@ -208,19 +216,6 @@ def _split(address: int, bases: NDArray[np.int64], ends: NDArray[np.int64]) -> t
         return 0, 0
     inside = np.flatnonzero((bases <= address) & (address < ends))
     return address - int(bases[inside[0]]), int(inside[0]) + 1
-
-
-NUMBERS_A_LINE = 24
-_NETWORK_HEAD = """\
-/* Written by Tilewright for NAME: one function a segment, to be called in order. Compile it with
-   gemmini-rocc-tests.
-
-   `memory` has GEMMINI_NETWORK_BYTES bytes and begins at a multiple of PAGE. Call
-   gemmini_network_load once: it writes all constants. Tensors are rows of int8 in memory. Of the
-   form "image" a row is a pixel (NHWC), of "rows" the last dimension. A float tensor is its int8
-   values times a step. */
-#include <string.h>
-"""
 
 
 @dataclass(frozen=True)

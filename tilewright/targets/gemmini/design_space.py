@@ -31,6 +31,18 @@ KNOBS = (
     Knob("accumulator_rows", (128, 256, 512, 1024, 2048, 4096)),
 )
 DESIGNS = Space("gemmini-designs", KNOBS)
+_CHOICES: Mapping[str, Sequence[int]] = {
+    "scratchpad_rows": (2048, 4096, 8192, 16384, 32768),
+    "accumulator_rows": (256, 512, 1024, 2048),
+    "memory_latency_cycles": (10, 20, 40, 60, 100, 200),
+    "cycles_per_beat": (1, 2, 4),
+}
+DIFFERENT = int(np.prod([len(values) for values in _CHOICES.values()]))
+SRAM_BIT_GATES, FLIP_FLOP_GATES, FULL_ADDER_GATES = 0.5, 6.0, 6.0
+_CELL_ADDERS = 8 * 8 + 32
+_CELL_FLIP_FLOPS = 2 * 32 + 8 + 20
+_FLOAT_ADDERS = 24 * 24
+"""Of the product of two float32."""
 
 
 def redesigned(spec: GemminiSpec, values: Mapping[str, int]) -> GemminiSpec:
@@ -44,15 +56,6 @@ def redesigned(spec: GemminiSpec, values: Mapping[str, int]) -> GemminiSpec:
     keys = spec.model_dump() | dict(values)
     kib, sums = keys["scratchpad_rows"] >> 6, keys["accumulator_rows"] >> 4
     return GemminiSpec.from_mapping(keys | {"name": f"gemmini-{kib}k-{sums}k"})
-
-
-_CHOICES: Mapping[str, Sequence[int]] = {
-    "scratchpad_rows": (2048, 4096, 8192, 16384, 32768),
-    "accumulator_rows": (256, 512, 1024, 2048),
-    "memory_latency_cycles": (10, 20, 40, 60, 100, 200),
-    "cycles_per_beat": (1, 2, 4),
-}
-DIFFERENT = int(np.prod([len(values) for values in _CHOICES.values()]))
 
 
 def variants(count: int, seed: int) -> list[GemminiSpec]:
@@ -70,13 +73,6 @@ def variants(count: int, seed: int) -> list[GemminiSpec]:
             taken.add(spec.fingerprint)
             found.append(spec)
     return found
-
-
-SRAM_BIT_GATES, FLIP_FLOP_GATES, FULL_ADDER_GATES = 0.5, 6.0, 6.0
-_CELL_ADDERS = 8 * 8 + 32
-_CELL_FLIP_FLOPS = 2 * 32 + 8 + 20
-_FLOAT_ADDERS = 24 * 24
-"""Of the product of two float32."""
 
 
 def area_of(spec: GemminiSpec) -> dict[str, float]:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tilewright.targets.gemmini import registers as reg
 from tilewright.targets.gemmini.isa import (
+    ADDRESS_BITS,
     COMPUTE_PRELOADED,
     MVOUT,
     PRELOAD,
@@ -42,8 +43,10 @@ from tilewright.targets.gemmini.isa import (
 from tilewright.targets.gemmini.loop_unrolling import unrolled
 from tilewright.targets.gemmini.numba_decorators import compiled, stage
 from tilewright.targets.gemmini.registers import Registers, blank_registers
-from tilewright.targets.gemmini.spec import DIM, GemminiMachine, GemminiSpec
-from tilewright.targets.gemmini.stream_checks import ADDRESS_BITS, check_command, raise_fault
+from tilewright.targets.gemmini.spec import ARRAY_OUTPUT_BITS, DIM, GemminiMachine, GemminiSpec
+from tilewright.targets.gemmini.stream_checks import check_command, raise_fault
+
+A, B, D = 0, 1, 2
 
 
 class Memories(NamedTuple):
@@ -257,10 +260,6 @@ def mvout_pooled(
                 memory[first + line * stride + c] = np.uint8(best & 255)
 
 
-ARRAY_OUTPUT_BITS = 20
-A, B, D = 0, 1, 2
-
-
 @stage
 def preload(m: GemminiMachine, regs: Registers, mems: Memories, rs1: int, rs2: int) -> None:
     """Name the weights or the initial sums, and the destination of the COMPUTE that follows."""
@@ -421,9 +420,6 @@ def execute_command(
         preload(m, regs, mems, a, b)
     elif is_compute(funct):
         compute(m, regs, mems, funct, a, b)
-
-
-__all__ = ["Memories", "execute", "execute_stream"]
 
 
 def execute_stream(

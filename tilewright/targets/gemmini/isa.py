@@ -29,6 +29,8 @@ RELU = 1
 SCALE_ONE = 0x3F800000
 """1.0 as float32: an MVIN with this scale bypasses the multipliers."""
 KEEP_SCALE = 0xFFFFFFFF
+ADDRESS_BITS = 40
+"""Bits of an address in main memory."""
 GARBAGE = 0xFFFFFFFF
 """The local address of an operand that is absent."""
 

@@ -47,6 +47,8 @@ LOOP_SETTINGS = 25
 
 MOST_BLOCKS = MAX_REQUEST_BYTES // DIM
 LOOPS = 2
+MOST_LOOP_COMMANDS = 1 << 22
+"""Commands of one loop that are unrolled; longer ones are refused."""
 
 
 @compiled
@@ -283,10 +285,6 @@ def commands_of(loop: NDArray[np.int64]) -> int:
     """Commands that a loop stands for, at most."""
     i, j, k = (int(loop[at]) for at in (MAX_I, MAX_J, MAX_K))
     return 2 * i * j * k + i * max(k, j) + max(k, i) * j + 2 * i * j
-
-
-MOST_LOOP_COMMANDS = 1 << 22
-"""Commands of one loop that are unrolled; longer ones are refused."""
 
 
 def unrolled(

@@ -37,6 +37,9 @@ from tilewright.targets.im2col import Unfold
 from tilewright.targets.layer import Layer
 from tilewright.targets.workload import Workload
 
+WHY_NOT_BARE = "a Gemmini is run by a processor; 'tilewright export --format gemmini-c' writes C"
+Reading = tuple[str, Form, Unfold | None]
+
 
 @dataclass(frozen=True, eq=False)
 class LoweredLayer:
@@ -124,10 +127,6 @@ def _of_pixels(weight: NDArray[np.int8], w: Workload, shape: tuple[int, ...]) ->
         return weight
     packed = weight.reshape(len(weight), -1, shape[2] * shape[3], DIM)
     return np.ascontiguousarray(packed.transpose(0, 2, 1, 3)).reshape(weight.shape)
-
-
-WHY_NOT_BARE = "a Gemmini is run by a processor; 'tilewright export --format gemmini-c' writes C"
-Reading = tuple[str, Form, Unfold | None]
 
 
 @dataclass

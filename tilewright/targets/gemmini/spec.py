@@ -18,6 +18,8 @@ from tilewright.core.files import as_object, read_json
 
 DIM = 16
 """Rows and columns of the array: the only size whose simulators were compared with RTL."""
+ARRAY_OUTPUT_BITS = 20
+"""Bits to which the array saturates the sums of 32 bits that it puts out."""
 BUS_BYTES = 16
 MAX_REQUEST_BYTES = 64
 MOST_ENTRIES = 32

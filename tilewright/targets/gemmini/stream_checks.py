@@ -13,6 +13,7 @@ from tilewright.targets.gemmini import faults as f
 from tilewright.targets.gemmini import registers as reg
 from tilewright.targets.gemmini.faults import StreamFault, stream_error
 from tilewright.targets.gemmini.isa import (
+    ADDRESS_BITS,
     CONFIG,
     FENCE,
     FLUSH,
@@ -36,7 +37,6 @@ from tilewright.targets.gemmini.registers import Registers, blank_registers, con
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 
 MOST_COLUMNS = 64
-ADDRESS_BITS = 40
 
 
 @stage

@@ -14,6 +14,7 @@ import numpy as np
 
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.epilogue import EpilogueOp
+from tilewright.targets.gemmini.spec import ARRAY_OUTPUT_BITS
 from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.workload import Workload
 
@@ -21,12 +22,14 @@ MOST_FLOOR_SHIFT = 15
 """Bits up to which a scale a little above a power of two rounds every sum as a shift does."""
 MOST_FACTOR = 127 * 64
 """Of a residual: each 127 take another product."""
-ARRAY_OUTPUT_BITS = 20
-"""What the array puts out of its sums of 32 bits, saturated."""
 MOST_CHAINED = ((1 << (ARRAY_OUTPUT_BITS - 1)) - 1) // (1 << 14)
 """Products of two int8, each at most 2^14, whose sum has so few bits whatever the data."""
 ALL_CHAINED = 1 << 30
 _REST = "the accumulator is scaled, rounded and saturated to int8 as it is stored"
+MOST_SIDE = 3
+"""Pixels of a window, of a stride and of a pad: fields of two bits."""
+MOST_PIXELS = 255
+"""Rows and columns of a store's sums and of its results, and columns of the output."""
 
 
 @dataclass(frozen=True)
@@ -118,12 +121,6 @@ def _refused(workload: Workload, why: str) -> WorkloadError:
         f"{workload}: the epilogue '{workload.epilogue_text}' has no such store, where {_REST}: "
         f"{why}; leave the operator to the CPU, or change the epilogue"
     )
-
-
-MOST_SIDE = 3
-"""Pixels of a window, of a stride and of a pad: fields of two bits."""
-MOST_PIXELS = 255
-"""Rows and columns of a store's sums and of its results, and columns of the output."""
 
 
 def check_pool(w: Workload, pool: Pool, epilogue: StoreEpilogue) -> None:

@@ -14,6 +14,9 @@ LOOP, SPREAD, FIRST = 0, 1, 2
 loads of the next tile spread among them, or before them."""
 PIXELS_OUTSIDE, CHANNELS_OUTSIDE = 0, 1
 WEIGHTS_OF_A_CHANNEL_FIRST, ALL_CHANNELS_FIRST = 0, 1
+MOST_VALUES = 8
+MOST_BLOCKS = 64
+"""No side of a tile is longer: half an accumulator holds 32 blocks."""
 
 
 class TileSchedule(NamedTuple):
@@ -38,11 +41,6 @@ class TileSchedule(NamedTuple):
     store_blocks: int
     walk: int
     dataflow: int = WEIGHT_STATIONARY
-
-
-MOST_VALUES = 8
-MOST_BLOCKS = 64
-"""No side of a tile is longer: half an accumulator holds 32 blocks."""
 
 
 def space_of(g: BlockGeometry, rule: TileSchedule) -> Space:

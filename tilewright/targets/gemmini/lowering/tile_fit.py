@@ -8,6 +8,10 @@ from tilewright.targets.gemmini.lowering.operand_loads import Patch
 from tilewright.targets.gemmini.lowering.schedule_space import TileSchedule
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 
+MOST_PRODUCTS = 1 << 19
+MOST_BLOCK_STRIDE = (1 << 14) - 1
+"""Rows between blocks of channels: a field of 14 bits."""
+
 
 class LoweringFailure(Exception):
     """A schedule without a program: the class of the failure, and why."""
@@ -21,11 +25,6 @@ def needs(name: str, what: str, rows: int, room: int) -> None:
     """Raises `LoweringFailure` where something takes more rows than there are."""
     if rows > room:
         raise LoweringFailure(name, f"{what} takes {rows} rows, and there are {room}")
-
-
-MOST_PRODUCTS = 1 << 19
-MOST_BLOCK_STRIDE = (1 << 14) - 1
-"""Rows between blocks of channels: a field of 14 bits."""
 
 
 def buffer_rows(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> int:

@@ -111,6 +111,11 @@ from tilewright.targets.gemmini.timing.state import (
 
 SMALLEST_LOG, LARGEST_LOG = 4, 6
 ROW_MASK = 0x3FFF
+IDLE, NEW_REQUEST, MORE_BEATS = 0, 1, 2
+ALL_XACTS = (1 << XACTS) - 1
+PAGE_BITS = 12
+READER, WRITER = 0, 1
+NOBODY = -1
 
 
 @stage
@@ -187,10 +192,6 @@ def request(s: UnitState) -> bool:
         s[RD_BUSY] = 0
         return True
     return False
-
-
-IDLE, NEW_REQUEST, MORE_BEATS = 0, 1, 2
-ALL_XACTS = (1 << XACTS) - 1
 
 
 @stage
@@ -295,9 +296,6 @@ def take_row(s: UnitState) -> None:
     remove(s, ISSUE_Q, ISSUE_ENTRIES)
 
 
-PAGE_BITS = 12
-
-
 @stage
 def answer_translation(s: UnitState) -> None:
     """Say which unit's request of the cycle before is not translated."""
@@ -332,10 +330,6 @@ def forget_pages(s: UnitState) -> None:
     """FLUSH: both units ask again."""
     s[TLB_KNOWN + TLB_WRITER] = 0
     s[TLB_KNOWN + TLB_READER] = 0
-
-
-READER, WRITER = 0, 1
-NOBODY = -1
 
 
 @stage

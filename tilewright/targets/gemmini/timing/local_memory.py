@@ -72,6 +72,7 @@ FROM_STORE = 1
 FROM_ARRAY = 2
 STAGES = 4
 LAST_STAGE = 1 << (STAGES - 1)
+NO_WRITE, TO_SCRATCHPAD, TO_ACCUMULATOR = 0, 1, 2
 
 
 @stage
@@ -168,9 +169,6 @@ def move_writes(s: UnitState) -> None:
     for bank in range(MOST_ACC_BANKS):
         s[ACC_PIPE_1 + bank] = s[ACC_PIPE_0 + bank]
         s[ACC_PIPE_0 + bank] = s[ACC_WRITTEN + bank]
-
-
-NO_WRITE, TO_SCRATCHPAD, TO_ACCUMULATOR = 0, 1, 2
 
 
 @stage

@@ -10,6 +10,7 @@ The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (CO
 from __future__ import annotations
 
 from tilewright.targets.gemmini.isa import (
+    ADDRESS_BITS,
     CONFIG,
     SCALE_ONE,
     accumulates,
@@ -133,7 +134,11 @@ from tilewright.targets.gemmini.timing.state import (
     remove,
 )
 
-ADDRESS_BITS = 40
+ALL_ELEMENTS = 15
+"""The four elements of a row that go through one multiplier, as a bit set."""
+LANE_ELEMENTS = 4
+LANE_INPUTS = SCALER_ENTRIES * LANE_ELEMENTS
+MULTIPLIER_CYCLES = 5
 
 
 @stage
@@ -224,13 +229,6 @@ def send_row(s: UnitState, m: GemminiMachine, c: Commands, n: int, zero_ready: b
     last = 1 if stride == 0 and memory_address != 0 else rows(rs2)
     s[LD_ROW] = 0 if row + 1 >= last else row + 1
     return True
-
-
-ALL_ELEMENTS = 15
-"""The four elements of a row that go through one multiplier, as a bit set."""
-LANE_ELEMENTS = 4
-LANE_INPUTS = SCALER_ENTRIES * LANE_ELEMENTS
-MULTIPLIER_CYCLES = 5
 
 
 @stage

@@ -9,6 +9,7 @@ The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (CO
 from __future__ import annotations
 
 from tilewright.targets.gemmini.isa import (
+    ADDRESS_BITS,
     CONFIG,
     CONFIG_ST,
     bits,
@@ -103,8 +104,8 @@ from tilewright.targets.gemmini.timing.state import (
     remove,
 )
 
-ADDRESS_BITS = 40
 SLOTS = 2
+LAST_STAGE = 1 << 3
 
 
 @stage
@@ -264,9 +265,6 @@ def advance(s: UnitState, n_rows: int, blocks: int) -> None:
         s[ST_ROW] = 0 if s[ST_ROW] + 1 >= total else s[ST_ROW] + 1
     elif s[ST_BLOCK] == 0:
         s[ST_ROW] = 0 if s[ST_ROW] + 1 >= n_rows else s[ST_ROW] + 1
-
-
-LAST_STAGE = 1 << 3
 
 
 @stage

@@ -24,6 +24,13 @@ from tilewright.targets.gemmini.spec import MOST_ENTRIES
 UnitState = NDArray[np.int64]  # (STATE_WORDS,)
 HEAD, COUNT, REMOVED_AT, ENTRIES = 0, 1, 2, 3
 QUEUE_HEADER = 3
+Commands = NDArray[np.int64]
+"""(7, n + made): a stream with room for what loops make. Three rows say what a command is, four in
+which cycle it moved on, -1 for what does not happen."""
+FUNCT, RS1, RS2 = 0, 1, 2
+ACCEPT, ALLOC, ISSUE, COMPLETE = 3, 4, 5, 6
+COMMAND_ROWS = 7
+EVENT_NAMES = ("accept", "alloc", "issue", "complete")
 
 
 class _Places:
@@ -290,12 +297,3 @@ def blank_state() -> UnitState:
         first = TAG_Q + ENTRIES + TAG_FIELDS * n
         s[first : first + 2] = -1
     return s
-
-
-Commands = NDArray[np.int64]
-"""(7, n + made): a stream with room for what loops make. Three rows say what a command is, four in
-which cycle it moved on, -1 for what does not happen."""
-FUNCT, RS1, RS2 = 0, 1, 2
-ACCEPT, ALLOC, ISSUE, COMPLETE = 3, 4, 5, 6
-COMMAND_ROWS = 7
-EVENT_NAMES = ("accept", "alloc", "issue", "complete")
