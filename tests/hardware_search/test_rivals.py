@@ -20,7 +20,7 @@ from tilewright.hardware_search.methods.dcoc_codesign import (
     most_frequent_values,
     sample_by_confidence,
 )
-from tilewright.hardware_search.methods.joint_space import Points
+from tilewright.hardware_search.methods.joint_space import JointSpace
 from tilewright.hardware_search.methods.published_method import measure_point
 from tilewright.hardware_search.methods.reward import LayerMeasurements, RewardModel, overflow
 from tilewright.hardware_search.pareto import judged
@@ -38,21 +38,21 @@ BRIEF = {
 
 
 @cache
-def _points() -> Points:
-    return Points(small_problem())
+def _points() -> JointSpace:
+    return JointSpace(small_problem())
 
 
 @cache
-def _tight() -> Points:
+def _tight() -> JointSpace:
     """Of a budget that the larger half of the machines exceeds."""
     problem = small_problem()
     most = float(np.median(problem.hardware.areas))
     hardware = HardwareSpace(problem.hardware.base, most, BOUNDS)
-    return Points(CodesignProblem(problem.networks, hardware))
+    return JointSpace(CodesignProblem(problem.networks, hardware))
 
 
 @cache
-def _seen() -> tuple[Points, BudgetedEvaluator, LayerMeasurements]:
+def _seen() -> tuple[JointSpace, BudgetedEvaluator, LayerMeasurements]:
     """What some points at random measured."""
     points, evaluator, seen = _points(), BudgetedEvaluator(10_000), LayerMeasurements()
     rng = np.random.default_rng(0)
@@ -204,7 +204,7 @@ def test_a_move_redraws_one_knob_and_the_machine_s_as_often_as_asked():
 @pytest.mark.slow(seconds=0.5)
 def test_what_overflows_by_its_tiles_is_never_built():
     large = CodesignProblem(read_networks(["alexnet"]), small_problem().hardware)
-    points, evaluator, seen = Points(large), BudgetedEvaluator(10_000), LayerMeasurements()
+    points, evaluator, seen = JointSpace(large), BudgetedEvaluator(10_000), LayerMeasurements()
     rng = np.random.default_rng(0)
     for point in points.random(12, rng):
         measure_point(points, evaluator, seen, point, False, rng)

@@ -13,8 +13,6 @@ from tilewright.core.errors import SpecError, TilewrightError
 from tilewright.targets.base import Configs, Knob, Space, Target
 from tilewright.targets.capabilities import HasArea, HasDesigns, capability
 
-CLOCKS = ("fixed", "tree")
-
 
 class ImpossibleHardware(TilewrightError):
     """Bounds or a budget that no machine keeps."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tilewright.hardware_search.methods.joint_space import Floats, Places, Points
+from tilewright.hardware_search.methods.joint_space import Floats, JointSpace, Places
 from tilewright.hardware_search.methods.published_method import PublishedMethod, PublishedOptions
 from tilewright.hardware_search.methods.reward import LayerMeasurements, RewardModel
 from tilewright.search.tuners.autotvm import cooled, keep_best
@@ -37,12 +37,12 @@ class AutoTvmCodesign(PublishedMethod):
         super().__init__(options)
         self.options = options
 
-    def begin(self, points: Points, seed: int) -> None:
+    def begin(self, points: JointSpace, seed: int) -> None:
         self.chains: Places | None = None
 
     def promising(
         self,
-        points: Points,
+        points: JointSpace,
         rewards: RewardModel,
         seen: LayerMeasurements,
         tried: NDArray[np.int64],
@@ -67,7 +67,7 @@ class AutoTvmCodesign(PublishedMethod):
 class _Kept:
     """The best untried points that chains met, each with a machine."""
 
-    def __init__(self, points: Points, tried: NDArray[np.int64], size: int) -> None:
+    def __init__(self, points: JointSpace, tried: NDArray[np.int64], size: int) -> None:
         self.points, self.tried = points, tried
         self.top = np.full(size, -1, dtype=np.int64)
         self.scores = np.full(size, -np.inf)
@@ -90,7 +90,7 @@ class _Kept:
 
 
 def redraw_knobs(
-    points: Points, places: Places, hardware: float, rng: np.random.Generator
+    points: JointSpace, places: Places, hardware: float, rng: np.random.Generator
 ) -> Places:
     """Each point, shape (points, knobs), with one knob redrawn to another value: a knob of the
     machine in a share of `hardware`, else one of a layer."""

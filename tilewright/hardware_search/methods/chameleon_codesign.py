@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tilewright.hardware_search.methods.joint_space import Places, Points
+from tilewright.hardware_search.methods.joint_space import JointSpace, Places
 from tilewright.hardware_search.methods.published_method import CodesignPpoOptions, PublishedMethod
 from tilewright.hardware_search.methods.reward import LayerMeasurements, RewardModel
 from tilewright.search.ppo import Agent
@@ -50,12 +50,12 @@ class ChameleonCodesign(PublishedMethod):
         super().__init__(options)
         self.options = options
 
-    def begin(self, points: Points, seed: int) -> None:
+    def begin(self, points: JointSpace, seed: int) -> None:
         self.agent = Agent(self.options, points.cardinalities, seed, {})
 
     def promising(
         self,
-        points: Points,
+        points: JointSpace,
         rewards: RewardModel,
         seen: LayerMeasurements,
         tried: NDArray[np.int64],
@@ -72,7 +72,7 @@ class ChameleonCodesign(PublishedMethod):
         return self._sample(points, rewards, places, times, tried, count, rng)
 
     def _sample(
-        self, points: Points, rewards: RewardModel, places: Places, times: NDArray[np.int64],
+        self, points: JointSpace, rewards: RewardModel, places: Places, times: NDArray[np.int64],
         tried: NDArray[np.int64], count: int, rng: np.random.Generator,
     ) -> Places:  # fmt: skip
         """At most `count` points, one a cluster."""
@@ -104,7 +104,7 @@ class ChameleonCodesign(PublishedMethod):
 
 
 def best_untried_points(
-    points: Points, rewards: RewardModel, met: Places, tried: NDArray[np.int64], most: int
+    points: JointSpace, rewards: RewardModel, met: Places, tried: NDArray[np.int64], most: int
 ) -> tuple[Places, NDArray[np.int64], NDArray[np.float64]]:
     """The best of the points met that have a machine and were not tried, at most so many: each
     once, best first, with how often it was met and its score, both (points,)."""

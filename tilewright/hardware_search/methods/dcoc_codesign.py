@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
 from tilewright.hardware_search.methods.chameleon_codesign import best_untried_points
-from tilewright.hardware_search.methods.joint_space import SHAPE, Floats, Places, Points
+from tilewright.hardware_search.methods.joint_space import SHAPE, Floats, JointSpace, Places
 from tilewright.hardware_search.methods.published_method import CodesignPpoOptions, PublishedMethod
 from tilewright.hardware_search.methods.reward import LayerMeasurements, RewardModel
 from tilewright.search.ppo import Agent
@@ -62,7 +62,7 @@ class Dcoc(PublishedMethod):
         super().__init__(options)
         self.options = options
 
-    def begin(self, points: Points, seed: int) -> None:
+    def begin(self, points: JointSpace, seed: int) -> None:
         from tilewright.hardware_search.methods.dcoc_agents import Team
 
         options = self.options
@@ -76,7 +76,7 @@ class Dcoc(PublishedMethod):
 
     def promising(
         self,
-        points: Points,
+        points: JointSpace,
         rewards: RewardModel,
         seen: LayerMeasurements,
         tried: NDArray[np.int64],
@@ -102,7 +102,7 @@ class Dcoc(PublishedMethod):
 
     def _start(
         self,
-        points: Points,
+        points: JointSpace,
         rewards: RewardModel,
         seen: LayerMeasurements,
         rng: np.random.Generator,
@@ -144,7 +144,7 @@ def most_frequent_values(places: Places) -> NDArray[np.int64]:
 
 
 def knobs_by_agent(
-    points: Points,
+    points: JointSpace,
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
     """Columns of the knobs that map a layer and of those that schedule it, by slot, shape (slots,
     knobs) each; -1 for one it lacks."""
@@ -153,7 +153,7 @@ def knobs_by_agent(
     return tuple(map(tuple, mapping.tolist())), tuple(map(tuple, scheduling.tolist()))
 
 
-def _sizes(points: Points) -> tuple[tuple[float, ...], ...]:
+def _sizes(points: JointSpace) -> tuple[tuple[float, ...], ...]:
     """What agents are told of each slot's layer: sizes by their logarithm, from 0 to 1."""
     shapes = np.log2(np.nanmax(points.slots.shapes, axis=0) + 1)
     scaled = shapes / np.maximum(shapes.max(axis=0), 1)
@@ -161,7 +161,7 @@ def _sizes(points: Points) -> tuple[tuple[float, ...], ...]:
     return tuple(map(tuple, np.round(scaled, 6).tolist()))
 
 
-def _first(points: Points, places: Places, tried: NDArray[np.int64], count: int) -> Places:
+def _first(points: JointSpace, places: Places, tried: NDArray[np.int64], count: int) -> Places:
     """The first so many that have a machine, were not tried, and are no others' equals."""
     keys = points.keys(places)
     _, first = np.unique(keys, return_index=True)

@@ -50,7 +50,7 @@ SHAPE = (
 """What is told of a layer."""
 
 
-class Points:
+class JointSpace:
     """All points of a problem."""
 
     def __init__(self, problem: CodesignProblem) -> None:

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from tilewright.hardware_search.evaluator import RETRIES, BudgetedEvaluator
 from tilewright.hardware_search.methods import generator
-from tilewright.hardware_search.methods.joint_space import Floats, Places, Points
+from tilewright.hardware_search.methods.joint_space import Floats, JointSpace, Places
 from tilewright.hardware_search.methods.reward import (
     LayerMeasurements,
     RewardModel,
@@ -51,13 +51,13 @@ class PublishedMethod:
     def __init__(self, options: PublishedOptions) -> None:
         self.table = options
 
-    def begin(self, points: Points, seed: int) -> None:
+    def begin(self, points: JointSpace, seed: int) -> None:
         """What a new search starts with."""
         raise NotImplementedError
 
     def promising(
         self,
-        points: Points,
+        points: JointSpace,
         rewards: RewardModel,
         seen: LayerMeasurements,
         tried: NDArray[np.int64],
@@ -70,7 +70,7 @@ class PublishedMethod:
 
     def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
         """Raises `BudgetSpent`; ends, too, when nothing new is found any more."""
-        points, seen, tried = Points(problem), LayerMeasurements(), np.empty(0, np.int64)
+        points, seen, tried = JointSpace(problem), LayerMeasurements(), np.empty(0, np.int64)
         self.begin(points, seed)
         idle = batch = 0
         while idle < IDLE:
@@ -83,7 +83,7 @@ class PublishedMethod:
 
     def _batch(
         self,
-        points: Points,
+        points: JointSpace,
         seen: LayerMeasurements,
         tried: NDArray[np.int64],
         rng: np.random.Generator,
@@ -109,7 +109,7 @@ class PublishedMethod:
 
 
 def measure_point(
-    points: Points,
+    points: JointSpace,
     evaluator: BudgetedEvaluator,
     seen: LayerMeasurements,
     point: NDArray[np.int64],
@@ -166,7 +166,12 @@ class EstimateRanking:
     """Ranks points by a cost model that also sees the target's closed-form estimates."""
 
     def __init__(
-        self, points: Points, rewards: RewardModel, seen: LayerMeasurements, plan: int, seed: int
+        self,
+        points: JointSpace,
+        rewards: RewardModel,
+        seen: LayerMeasurements,
+        plan: int,
+        seed: int,
     ) -> None:
         self.points, self.rewards = points, rewards
         places, slots, seconds = seen.table()

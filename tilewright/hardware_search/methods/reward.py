@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tilewright.hardware_search.methods import MethodOptions
-from tilewright.hardware_search.methods.joint_space import SHAPE, Floats, Places, Points
+from tilewright.hardware_search.methods.joint_space import SHAPE, Floats, JointSpace, Places
 from tilewright.models.autotvm_ranker import AutoTVMRanker
 from tilewright.search.cost_model_protocols import CostModel
 from tilewright.targets.features import Features
@@ -69,7 +69,12 @@ class RewardModel:
     """Rewards of points, by what was measured of their layers."""
 
     def __init__(
-        self, points: Points, options: RewardOptions, seen: LayerMeasurements, plan: int, seed: int
+        self,
+        points: JointSpace,
+        options: RewardOptions,
+        seen: LayerMeasurements,
+        plan: int,
+        seed: int,
     ) -> None:
         self.points, self.options = points, options
         places, slots, seconds = seen.table()
@@ -122,7 +127,7 @@ class RewardModel:
         return np.asarray(layers.sum(axis=1) + slots.cpu[cores])
 
 
-def layer_features(points: Points, places: Places) -> Floats:
+def layer_features(points: JointSpace, places: Places) -> Floats:
     """What the cost model sees of every layer of points, shape (points, slots, columns): AutoTVM's
     'knob' features, inner and outer extents, with the machine's knobs and the layer's sizes."""
     machine, slots = points.machines(places), points.slots
@@ -135,7 +140,7 @@ def layer_features(points: Points, places: Places) -> Floats:
     )  # fmt: skip
 
 
-def layer_names(points: Points) -> list[str]:
+def layer_names(points: JointSpace) -> list[str]:
     """Of the columns of `layer_features`, the last of its shape (points, slots, columns)."""
     knobs = points.slots.knobs
     return [
@@ -146,7 +151,7 @@ def layer_names(points: Points) -> list[str]:
     ]
 
 
-def _best_of(points: Points, slots: NDArray[np.int64], seconds: Floats) -> Floats:
+def _best_of(points: JointSpace, slots: NDArray[np.int64], seconds: Floats) -> Floats:
     """Of a slot without a valid trial by its multiplications; a second of a network that has not
     one."""
     best = np.full(len(points.slots.names), np.inf)
@@ -157,7 +162,7 @@ def _best_of(points: Points, slots: NDArray[np.int64], seconds: Floats) -> Float
     return np.where(known, best, pace * macs)
 
 
-def overflow(points: Points, places: Places) -> Floats:
+def overflow(points: JointSpace, places: Places) -> Floats:
     """The largest share of a scratchpad that a tile's data take, shape (points, slots); above 1 it
     cannot be built. 0 for a layer that the core does not run, and on machines without scratchpads.
     """
@@ -192,7 +197,7 @@ def overflow(points: Points, places: Places) -> Floats:
 class _Knobs:
     """Values of a knob by the first of its names that a layer has, 1 without one."""
 
-    def __init__(self, points: Points, places: Places) -> None:
+    def __init__(self, points: JointSpace, places: Places) -> None:
         self.names, self.values = points.slots.knobs, points.values(places)
 
     def __call__(self, *names: str) -> Floats:
@@ -203,7 +208,7 @@ class _Knobs:
         return np.where(np.isnan(found), 1.0, found)
 
 
-def _hardware(points: Points, places: Places) -> dict[str, Floats]:
+def _hardware(points: JointSpace, places: Places) -> dict[str, Floats]:
     values = points.machines(places)
     return {knob.name: values[:, k] for k, knob in enumerate(points.hardware.space.knobs)}
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright.targets.features import Feature, Features
 from tilewright.targets.gemmini.isa import OUTPUT_STATIONARY
-from tilewright.targets.gemmini.loop_unrolling import LOOPS, MOST_BLOCKS
+from tilewright.targets.gemmini.loop_unrolling import BLOCKS_PER_REQUEST, LOOPS
 from tilewright.targets.gemmini.lowering.epilogue import covered
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
 from tilewright.targets.gemmini.lowering.program_features import LEAST_ROWS
@@ -67,18 +67,20 @@ def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
     again = (k_tiles > 1) | (s.order != PIXELS_OUTSIDE)
     data_loads = pixel_tiles * np.where(again & (n_tiles > 1), n_tiles, 1) * g.groups
     patch = _patch_pixels(g, s)
-    data_rows = data_loads * patch * _up(k_all, MOST_BLOCKS)
+    data_rows = data_loads * patch * _up(k_all, BLOCKS_PER_REQUEST)
     data_bytes = data_loads * patch * min(k_all * DIM, g.in_channels)
     residual = g.pixels * g.all_out_channels if g.epilogue.residual else 0
     reload = (k_tiles * n_tiles > 1) & ((k_tiles > 1) | (s.order == PIXELS_OUTSIDE))
     weight_loads = np.where(reload, pixel_tiles, 1) * g.groups * taps * k_all
-    weight_rows = weight_loads * DIM * n_tiles * _up(np.minimum(s.tile_n, n_all), MOST_BLOCKS)
+    weight_rows = (
+        weight_loads * DIM * n_tiles * _up(np.minimum(s.tile_n, n_all), BLOCKS_PER_REQUEST)
+    )
     weight_bytes = weight_loads * DIM * n_all * DIM
     bias = pixel_tiles * sums_h * chunks * n_all * DIM * int(g.epilogue.loads_sums)
     busy = (spec.memory_latency_cycles + REQUEST_CYCLES) / spec.requests_in_flight
     beats = spec.cycles_per_beat * (data_bytes + weight_bytes + residual) / DIM
     loading = np.maximum(beats, busy * (data_rows + weight_rows)) + bias
-    store_blocks = np.minimum(np.where(loop, MOST_BLOCKS, s.store_blocks), s.tile_n)
+    store_blocks = np.minimum(np.where(loop, BLOCKS_PER_REQUEST, s.store_blocks), s.tile_n)
     commands_a_row = _up(n_all, store_blocks) * g.groups
     storing = g.pixels * commands_a_row * np.maximum(STORE_CYCLES[store_blocks], busy)
     if g.pool is not None:  # a sum a cycle

@@ -45,7 +45,7 @@ LOW_D, FULL_C, EX_ACCUMULATE, A_SPAD_ID, B_SPAD_ID = 17, 18, 19, 20, 21
 IS_RESADD, LOOP_ID, C_BASE = 22, 23, 24
 LOOP_SETTINGS = 25
 
-MOST_BLOCKS = MAX_REQUEST_BYTES // DIM
+BLOCKS_PER_REQUEST = MAX_REQUEST_BYTES // DIM
 LOOPS = 2
 MOST_LOOP_COMMANDS = 1 << 22
 """Commands of one loop that are unrolled; longer ones are refused."""
@@ -106,7 +106,7 @@ def load_a(m: GemminiMachine, loop: NDArray[np.int64], i: int, k: int) -> tuple[
     line, at = i, k
     if loop[A_IS_TRANSPOSED]:
         lines, across, line_pad, across_pad, line, at = across, lines, across_pad, line_pad, k, i
-    blocks = blocks_at(at, across, MOST_BLOCKS)
+    blocks = blocks_at(at, across, BLOCKS_PER_REQUEST)
     n_columns = blocks * DIM - (across_pad if at + blocks >= across else 0)
     n_rows = DIM - (line_pad if line == lines - 1 else 0)
     row = a_start(m, loop) + (line * across + at) * DIM
@@ -126,7 +126,7 @@ def load_b(m: GemminiMachine, loop: NDArray[np.int64], k: int, j: int) -> tuple[
     if loop[B_IS_TRANSPOSED]:
         across_pad = loop[PAD_I] if loop[IS_RESADD] else loop[PAD_K]
         lines, across, line, at = across, lines, j, k
-    blocks = blocks_at(at, across, MOST_BLOCKS)
+    blocks = blocks_at(at, across, BLOCKS_PER_REQUEST)
     n_columns = blocks * DIM - (across_pad if at + blocks >= across else 0)
     row = b_start(m, loop) + (line * across + at) * DIM
     address = row & m.address_mask
@@ -194,13 +194,13 @@ def store_c(m: GemminiMachine, loop: NDArray[np.int64], i: int, j: int) -> tuple
 @stage
 def d_blocks(loop: NDArray[np.int64]) -> int:
     """Blocks of the bias that one command moves at most: int32 rows hold one."""
-    return MOST_BLOCKS if loop[LOW_D] else 1
+    return BLOCKS_PER_REQUEST if loop[LOW_D] else 1
 
 
 @stage
 def c_blocks(loop: NDArray[np.int64]) -> int:
     """Blocks of the result that one command moves at most."""
-    return 1 if loop[FULL_C] else MOST_BLOCKS
+    return 1 if loop[FULL_C] else BLOCKS_PER_REQUEST
 
 
 @stage
@@ -261,12 +261,12 @@ def unroll_loop(
             for i in range(max_i):
                 count = put(out_funct, out_rs1, out_rs2, count, load_d(m, loop, i, j))
     if loop[A_ADDRESS] != 0:
-        for k in range(0, a_k, 1 if loop[A_IS_TRANSPOSED] else MOST_BLOCKS):
-            for i in range(0, max_i, MOST_BLOCKS if loop[A_IS_TRANSPOSED] else 1):
+        for k in range(0, a_k, 1 if loop[A_IS_TRANSPOSED] else BLOCKS_PER_REQUEST):
+            for i in range(0, max_i, BLOCKS_PER_REQUEST if loop[A_IS_TRANSPOSED] else 1):
                 count = put(out_funct, out_rs1, out_rs2, count, load_a(m, loop, i, k))
     if loop[B_ADDRESS] != 0:
-        for k in range(0, b_k, MOST_BLOCKS if loop[B_IS_TRANSPOSED] else 1):
-            for j in range(0, max_j, 1 if loop[B_IS_TRANSPOSED] else MOST_BLOCKS):
+        for k in range(0, b_k, BLOCKS_PER_REQUEST if loop[B_IS_TRANSPOSED] else 1):
+            for j in range(0, max_j, 1 if loop[B_IS_TRANSPOSED] else BLOCKS_PER_REQUEST):
                 count = put(out_funct, out_rs1, out_rs2, count, load_b(m, loop, k, j))
     if not loop[IS_RESADD]:
         for k in range(loop[MAX_K]):

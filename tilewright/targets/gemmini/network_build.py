@@ -20,10 +20,10 @@ from tilewright.targets.gemmini.estimates import roofline_cycles
 from tilewright.targets.gemmini.lowering.batch import WorkloadLowering, program_of, stream_from
 from tilewright.targets.gemmini.lowering.command_encoding import CommandTable
 from tilewright.targets.gemmini.lowering.geometry import MEMORY_BASE, BlockGeometry, whole
-from tilewright.targets.gemmini.lowering.memory_layout import constants
+from tilewright.targets.gemmini.lowering.memory_layout import Array, constants
 from tilewright.targets.gemmini.lowering.schedule_space import TileSchedule
 from tilewright.targets.gemmini.lowering.tile_fit import LoweringFailure
-from tilewright.targets.gemmini.network_memory import Array, Form, HostTensor, MemoryPlan
+from tilewright.targets.gemmini.network_memory import Form, HostTensor, MemoryPlan
 from tilewright.targets.gemmini.network_program import (
     COMMANDS,
     CONSTANTS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +24,12 @@ from tilewright.targets.gemmini.lowering.geometry import (
     aligned_row,
     whole,
 )
+from tilewright.targets.gemmini.lowering.memory_layout import Array
 from tilewright.targets.host_numbers import from_int8, to_int8
 from tilewright.targets.im2col import Unfold
 from tilewright.targets.layer import Scale, Value
 from tilewright.targets.tensor_aliasing import lay_out
 
-Array = NDArray[Any]
 Form = Literal["image", "rows", "weights"]
 """Rows of the pixels of (n, c, h, w); of all that precedes the last dimension; of the last
 dimension of a matrix, which is read as weights."""

@@ -19,6 +19,8 @@ from tilewright.targets.gemmini.isa import (
 )
 from tilewright.targets.gemmini.lowering.epilogue import StoreEpilogue
 
+Command = tuple[int, int, int]
+"""Function code and the two operands."""
 CommandTable = NDArray[np.uint64]
 """CommandTable (n, 3): funct, rs1, rs2."""
 ACCUMULATOR, ACCUMULATES = 1 << 31, 1 << 30
@@ -29,17 +31,17 @@ def operand(address: Any, columns: Any, rows: Any) -> Any:
     return address | columns << 32 | rows << 48
 
 
-def commands(rows: Sequence[tuple[int, int, int]]) -> CommandTable:
+def commands(rows: Sequence[Command]) -> CommandTable:
     """From tuples of integers, (n, 3)."""
     return np.array(rows, np.uint64).reshape(-1, 3)
 
 
-def configure_array(dataflow: int = WEIGHT_STATIONARY) -> tuple[int, int, int]:
+def encode_array_config(dataflow: int = WEIGHT_STATIONARY) -> Command:
     """Strides of one row, no scale, no shift."""
     return CONFIG, CONFIG_EX | dataflow << 2 | 1 << 16 | SCALE_ONE << 32, 1 << 48
 
 
-def configure_load(state: int, stride: int, block_stride: int) -> tuple[int, int, int]:
+def encode_load_config(state: int, stride: int, block_stride: int) -> Command:
     """Rows so many bytes apart in memory, blocks of columns so many rows apart."""
     return CONFIG, CONFIG_LD | state << 3 | block_stride << 16 | SCALE_ONE << 32, stride
 
@@ -59,9 +61,9 @@ class StoredPool(NamedTuple):
     sum_columns: int
 
 
-def configure_store(
+def encode_store_config(
     stride: int, epilogue: StoreEpilogue, pool: StoredPool | None = None
-) -> tuple[int, int, int]:
+) -> Command:
     """Rows so many bytes apart in memory, scaled, cut at zero behind a relu; perhaps pooled."""
     bits = int(np.float32(epilogue.scale).view(np.uint32))
     word = CONFIG_ST | (RELU if epilogue.relu else 0) << 2

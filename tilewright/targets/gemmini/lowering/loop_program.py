@@ -15,18 +15,18 @@ from tilewright.targets.gemmini.isa import (
 )
 from tilewright.targets.gemmini.loop_unrolling import LOOPS
 from tilewright.targets.gemmini.lowering.command_encoding import (
+    Command,
     CommandTable,
     commands,
-    configure_array,
-    configure_load,
-    configure_store,
+    encode_array_config,
+    encode_load_config,
+    encode_store_config,
 )
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
 from tilewright.targets.gemmini.lowering.schedule_space import PIXELS_OUTSIDE, TileSchedule
 from tilewright.targets.gemmini.lowering.tile_fit import LoweringFailure, needs
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 
-Command = tuple[int, int, int]
 MOST_LOOPS = 1 << 14
 
 
@@ -39,11 +39,11 @@ def loop_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> Comman
     check_loops(g, m, s)
     counts = _counts(g, s)
     found = [
-        configure_array(),
-        configure_store(g.output_stride, g.epilogue),
-        configure_load(0, g.data_stride, DIM),
-        configure_load(1, g.weight_stride, DIM),
-        configure_load(2, 0, DIM),
+        encode_array_config(),
+        encode_store_config(g.output_stride, g.epilogue),
+        encode_load_config(0, g.data_stride, DIM),
+        encode_load_config(1, g.weight_stride, DIM),
+        encode_load_config(2, 0, DIM),
     ]
     for group in range(g.groups):
         for i, j, k in _tiles(counts, s.order):

@@ -28,18 +28,18 @@ from tilewright.targets.gemmini.isa import (
 from tilewright.targets.gemmini.lowering.command_encoding import (
     ACCUMULATES,
     ACCUMULATOR,
+    Command,
     CommandTable,
     StoredPool,
     commands,
-    configure_array,
-    configure_load,
-    configure_store,
+    encode_array_config,
+    encode_load_config,
+    encode_store_config,
     operand,
 )
 from tilewright.targets.gemmini.lowering.epilogue import MOST_CHAINED
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, chain_ends, summed_inputs
 from tilewright.targets.gemmini.lowering.operand_loads import (
-    Command,
     Patch,
     load_identities,
     load_patch,
@@ -254,9 +254,9 @@ class _Nest:
         """All stages. What has a second buffer is loaded a stage ahead, or stored one later."""
         g, s = self.g, self.s
         self._put(
-            configure_array(s.dataflow), configure_store(g.output_stride, g.epilogue),
+            encode_array_config(s.dataflow), encode_store_config(g.output_stride, g.epilogue),
             self._data_stride(),
-            configure_load(1, g.weight_stride, DIM), configure_load(2, 0, DIM),
+            encode_load_config(1, g.weight_stride, DIM), encode_load_config(2, 0, DIM),
         )  # fmt: skip
         every = stages(g, s)
         self._put(*self._begun(every[0].tile))
@@ -311,7 +311,7 @@ class _Nest:
         if self.data.take((where, part)):
             if stage.is_residual:
                 plane = self.s.tile_h * self.s.tile_w
-                found.append(configure_load(0, g.residual_stride, plane))
+                found.append(encode_load_config(0, g.residual_stride, plane))
                 found += load_residual(g, self.s, tile, self.data.row)
                 found.append(self._data_stride())
             else:
@@ -368,7 +368,7 @@ class _Nest:
         )  # fmt: skip
         if how != self.stored:
             self.stored = how
-            found.append(configure_store(g.output_stride, g.epilogue, how))
+            found.append(encode_store_config(g.output_stride, g.epilogue, how))
         pixel = (tile.image * g.out_height + tile.out_y) * g.out_width + tile.out_x
         address = g.addresses["output"] + pixel * g.output_stride + tile.group * g.out_channels
         for block, row in enumerate(sum_rows(g, tile)[0].tolist()):
@@ -394,4 +394,4 @@ class _Nest:
 
     def _data_stride(self) -> Command:
         g = self.g
-        return configure_load(0, g.stride_w * g.data_stride, self.patch.plane_rows)
+        return encode_load_config(0, g.stride_w * g.data_stride, self.patch.plane_rows)

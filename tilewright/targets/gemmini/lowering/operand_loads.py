@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.targets.gemmini.isa import MVIN, MVIN2
-from tilewright.targets.gemmini.loop_unrolling import MOST_BLOCKS
-from tilewright.targets.gemmini.lowering.command_encoding import operand
+from tilewright.targets.gemmini.loop_unrolling import BLOCKS_PER_REQUEST
+from tilewright.targets.gemmini.lowering.command_encoding import Command, operand
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry
 from tilewright.targets.gemmini.lowering.schedule_space import TileSchedule
 from tilewright.targets.gemmini.lowering.tiles import Tile, TileStage, channels_in
 from tilewright.targets.gemmini.spec import DIM
 
-Command = tuple[int, int, int]
 ZEROS = 0
 """The memory address whose MVIN writes zeros."""
 
@@ -99,8 +98,8 @@ def load_patch(g: BlockGeometry, patch: Patch, stage: TileStage, base: int) -> l
                 first, last = patch.columns.read(g.kernel_w, phase, tile.width)
                 x = left + phase
                 inside = _inside(x, g.stride_w, g.width, first, last) if 0 <= y < g.height else None
-                for block in range(0, stage.k_blocks, MOST_BLOCKS):
-                    count = min(MOST_BLOCKS, stage.k_blocks - block)
+                for block in range(0, stage.k_blocks, BLOCKS_PER_REQUEST):
+                    count = min(BLOCKS_PER_REQUEST, stage.k_blocks - block)
                     columns = channels_in(total, stage.k + block, count)
                     at = base + block * patch.plane_rows + patch.at(p, row, q, 0)
                     channel = tile.group * g.in_channels + (stage.k + block) * DIM
@@ -139,8 +138,8 @@ def load_residual(g: BlockGeometry, s: TileSchedule, tile: Tile, base: int) -> l
     """MVINs of the residual of a tile: a plane of the tile's pixels for each block."""
     found = []
     total, plane = g.out_channels_of(tile.group), s.tile_h * s.tile_w
-    for block in range(0, tile.n_blocks, MOST_BLOCKS):
-        count = min(MOST_BLOCKS, tile.n_blocks - block)
+    for block in range(0, tile.n_blocks, BLOCKS_PER_REQUEST):
+        count = min(BLOCKS_PER_REQUEST, tile.n_blocks - block)
         columns = channels_in(total, tile.n + block, count)
         channel = tile.group * g.out_channels + (tile.n + block) * DIM
         for y in range(tile.height):
@@ -161,8 +160,8 @@ def load_weights(g: BlockGeometry, stage: TileStage, base: int) -> list[Command]
     for tap in range(g.kernel_h * g.kernel_w):
         for k in range(stage.k, stage.k + stage.k_blocks):
             line = group + tap * g.tap_bytes + k * DIM * g.weight_stride
-            for block in range(0, tile.n_blocks, MOST_BLOCKS):
-                count = min(MOST_BLOCKS, tile.n_blocks - block)
+            for block in range(0, tile.n_blocks, BLOCKS_PER_REQUEST):
+                count = min(BLOCKS_PER_REQUEST, tile.n_blocks - block)
                 columns = channels_in(n_total, tile.n + block, count)
                 rows = channels_in(k_total, k)
                 address = line + (tile.n + block) * DIM

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from tilewright.targets.base import Knob, Space
 from tilewright.targets.gemmini.isa import OUTPUT_STATIONARY, WEIGHT_STATIONARY
+from tilewright.targets.gemmini.loop_unrolling import BLOCKS_PER_REQUEST
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks, has_chains
-from tilewright.targets.gemmini.spec import DIM, MAX_REQUEST_BYTES
+from tilewright.targets.gemmini.spec import DIM
 
 LOOP, SPREAD, FIRST = 0, 1, 2
 """Forms of a program: the accelerator's own loop over a tile; commands for each product, with the
@@ -15,7 +16,7 @@ loads of the next tile spread among them, or before them."""
 PIXELS_OUTSIDE, CHANNELS_OUTSIDE = 0, 1
 WEIGHTS_OF_A_CHANNEL_FIRST, ALL_CHANNELS_FIRST = 0, 1
 MOST_VALUES = 8
-MOST_BLOCKS = 64
+MOST_TILE_BLOCKS = 64
 """No side of a tile is longer: half an accumulator holds 32 blocks."""
 
 
@@ -79,23 +80,22 @@ def _steps(count: int, most: int = MOST_VALUES) -> tuple[int, ...]:
     """Equal parts of a number of blocks, and powers of two."""
     found = {-(-count // parts) for parts in range(1, count + 1)}
     found |= {1 << k for k in range(count.bit_length())}
-    return _thinned({step for step in found if step <= min(count, MOST_BLOCKS)}, most)
+    return _thinned({step for step in found if step <= min(count, MOST_TILE_BLOCKS)}, most)
 
 
 def _request_steps(count: int) -> tuple[int, ...]:
     """Of a number of blocks of channels; of many, those that are read by whole requests."""
-    values = _steps(count, most=MOST_BLOCKS)
+    values = _steps(count, most=MOST_TILE_BLOCKS)
     if len(values) <= MOST_VALUES:
         return values
-    blocks_a_request = MAX_REQUEST_BYTES // DIM
     ends = {values[0], values[-1]}
     return _thinned(
         {
             step
             for step in values
             if step in ends
-            or (step < blocks_a_request and blocks_a_request % step == 0)
-            or step % blocks_a_request == 0
+            or (step < BLOCKS_PER_REQUEST and BLOCKS_PER_REQUEST % step == 0)
+            or step % BLOCKS_PER_REQUEST == 0
         }
     )
 

@@ -19,6 +19,7 @@ from tilewright.targets.gemmini.loop_unrolling import (
     A_IS_TRANSPOSED,
     B_ADDRESS,
     B_IS_TRANSPOSED,
+    BLOCKS_PER_REQUEST,
     C_ADDRESS,
     C_BASE,
     D_ADDRESS,
@@ -29,7 +30,6 @@ from tilewright.targets.gemmini.loop_unrolling import (
     MAX_I,
     MAX_J,
     MAX_K,
-    MOST_BLOCKS,
     blocks_at,
     c_blocks,
     d_blocks,
@@ -391,17 +391,17 @@ def advance(s: UnitState, loop: NDArray[np.int64], generator: int) -> bool:
         outer, outer_end = LG_K, max_j if loop[IS_RESADD] else max_k
         last = LG_J
         if loop[A_IS_TRANSPOSED]:
-            inner_step = step_of(MOST_BLOCKS, max_i)
+            inner_step = step_of(BLOCKS_PER_REQUEST, max_i)
         else:
-            outer_step = step_of(MOST_BLOCKS, outer_end)
+            outer_step = step_of(BLOCKS_PER_REQUEST, outer_end)
     elif generator == GEN_B:
         inner, inner_end = LG_J, max_j
         outer, outer_end = LG_K, max_i if loop[IS_RESADD] else max_k
         last = LG_I
         if loop[B_IS_TRANSPOSED]:
-            outer_step = step_of(MOST_BLOCKS, outer_end)
+            outer_step = step_of(BLOCKS_PER_REQUEST, outer_end)
         else:
-            inner_step = step_of(MOST_BLOCKS, max_j)
+            inner_step = step_of(BLOCKS_PER_REQUEST, max_j)
     elif generator == GEN_D:
         outer_step = step_of(d_blocks(loop), max_j)
     elif generator == GEN_C:

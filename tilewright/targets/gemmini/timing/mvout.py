@@ -25,6 +25,7 @@ from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 from tilewright.targets.gemmini.timing.dma import take_row
 from tilewright.targets.gemmini.timing.local_memory import (
     FROM_STORE,
+    LAST_STAGE,
     accumulator_output,
     accumulator_ready,
     bank_ready,
@@ -105,7 +106,6 @@ from tilewright.targets.gemmini.timing.state import (
 )
 
 SLOTS = 2
-LAST_STAGE = 1 << 3
 
 
 @stage
