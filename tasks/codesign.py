@@ -152,7 +152,11 @@ def curves(event: SearchProgress) -> dict[str, float]:
 
 def _open_run(options: CodesignOptions, problem: CodesignProblem) -> str:
     params: dict[str, Json] = {
-        **{name: value for name, value in folder.about(options).items() if name != "networks"},
+        **{
+            name: value
+            for name, value in folder.describe_search(options).items()
+            if name != "networks"
+        },
         "networks": ",".join(problem.networks),
         "target": problem.hardware.base.name,
         "trials": options.trials,

@@ -23,7 +23,7 @@ from tilewright.hardware_search.methods.dcoc_codesign import (
 from tilewright.hardware_search.methods.joint_space import JointSpace
 from tilewright.hardware_search.methods.published_method import measure_point
 from tilewright.hardware_search.methods.reward import LayerMeasurements, RewardModel, overflow
-from tilewright.hardware_search.pareto import judged
+from tilewright.hardware_search.pareto import judge_designs
 from tilewright.hardware_search.problem import CodesignProblem, read_networks
 from tilewright.search import TrialStore
 from tilewright.search.ppo import Agent
@@ -219,7 +219,7 @@ def test_scores_order_what_was_measured():
     points, evaluator, seen = _seen()
     rewards = RewardModel(points, AutoTvmCodesign.Options(), seen, 64, 0)
     places, _, _ = seen.table()
-    whole = {each.design.row: each.latency for each in judged(evaluator)}
+    whole = {each.design.row: each.latency for each in judge_designs(evaluator)}
     best = min(whole, key=lambda row: whole[row])
     scores = rewards(np.unique(places, axis=0))
     rows = points.rows(np.unique(places, axis=0))

@@ -113,10 +113,10 @@ def _identities(folder: Path) -> tuple[Draw, Read]:
 
 def _codesigns(folder: Path) -> tuple[Draw, Read]:
     from tilewright.hardware_search.options import parse_codesign
-    from tilewright.hardware_search.output_folder import begin, check_own_run, forget_specs
+    from tilewright.hardware_search.output_folder import begin_folder, check_own_run, forget_specs
 
     options = parse_codesign(networks=("digits_cnn",), budget=1.0, trials=4, out=str(folder / "o"))
-    begin(options)
+    begin_folder(options)
     run = json.loads((folder / "o" / "run.json").read_bytes())
     front = [{"name": "machine-1", "area": 1.0}, {"name": "../../x", "area": 2.0}]
 
@@ -131,7 +131,7 @@ def _codesigns(folder: Path) -> tuple[Draw, Read]:
         (folder / "o" / name).write_bytes(text)
         forget_specs(folder / "o")
         check_own_run(options)
-        return begin(options)
+        return begin_folder(options)
 
     return draw, read_it
 

@@ -29,8 +29,8 @@ from tilewright.services.mlflow_server import start_mlflow_server
 from tilewright.services.page_addresses import is_own_listener
 from tilewright.services.prefect_server import (
     Login,
-    announced,
-    announcing,
+    announce_server,
+    find_announced_server,
     login_at,
     start_prefect_pages,
 )
@@ -95,7 +95,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     try:
         for process in (prefect.process, mlflow):
             process.wait()
-        with announcing(workspace, prefect):
+        with announce_server(workspace, prefect):
             yield Pages(
                 workspace, credentials, prefect.pages, mlflow.health.removesuffix("/health")
             )
@@ -335,8 +335,8 @@ def test_mlflows_client_logs_runs_and_artifacts_through_it(pages: Pages, tmp_pat
 
 def test_a_command_finds_the_servers_of_its_workspace(pages: Pages) -> None:
     api, workspace = f"{pages.prefect}/api", pages.workspace
-    assert announced(workspace) == Login(api, Credentials(pages.credentials.secret))
-    assert login_at(api, workspace) == announced(workspace)
+    assert find_announced_server(workspace) == Login(api, Credentials(pages.credentials.secret))
+    assert login_at(api, workspace) == find_announced_server(workspace)
     assert login_at("http://192.0.2.1:4200/api", workspace) is None
     assert opens_local_server(f"{pages.mlflow}/health", pages.credentials)
     other = Credentials("0" * 64)

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from tilewright.services import page_addresses as urls
-from tilewright.services.page_addresses import MLFLOW, PREFECT, page_address, port_or_last, remember
+from tilewright.services.page_addresses import (
+    MLFLOW,
+    PREFECT,
+    page_address,
+    port_or_last,
+    remember_addresses,
+)
 from tilewright.services.server_process import LOOPBACK
 from tilewright.services.workspace import Workspace
 
@@ -25,8 +31,12 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 def test_links_name_the_default_ports_at_first_then_those_used_last(workspace: Workspace) -> None:
     assert {server: page_address(server) for server in DEFAULTS} == DEFAULTS
     assert urls.flow_run_url("f") == f"{DEFAULTS[PREFECT]}/runs/flow-run/f"
-    remember(workspace, prefect=f"http://{LOOPBACK}:4301", mlflow=f"http://{LOOPBACK}:5302")
-    remember(workspace, prefect=f"http://{LOOPBACK}:4303")  # of `serve`, which shows no MLflow
+    remember_addresses(
+        workspace, prefect=f"http://{LOOPBACK}:4301", mlflow=f"http://{LOOPBACK}:5302"
+    )
+    remember_addresses(
+        workspace, prefect=f"http://{LOOPBACK}:4303"
+    )  # of `serve`, which shows no MLflow
     assert urls.flow_run_url("f") == f"http://{LOOPBACK}:4303/runs/flow-run/f"
     assert urls.mlflow_run_url("1", "r").startswith(f"http://{LOOPBACK}:5302/#/experiments/1/runs/")
     assert (port_or_last(None, PREFECT), port_or_last(None, MLFLOW)) == (4303, 5302)
@@ -34,7 +44,7 @@ def test_links_name_the_default_ports_at_first_then_those_used_last(workspace: W
 
 
 def test_pages_on_every_interface_are_opened_on_loopback(workspace: Workspace) -> None:
-    remember(workspace, prefect="http://0.0.0.0:4301")
+    remember_addresses(workspace, prefect="http://0.0.0.0:4301")
     assert page_address(PREFECT) == f"http://{LOOPBACK}:4301"
 
 
@@ -42,12 +52,12 @@ def test_pages_on_every_interface_are_opened_on_loopback(workspace: Workspace) -
 def test_a_damaged_file_is_as_good_as_none(workspace: Workspace, text: str) -> None:
     (workspace.root / "pages.json").write_text(text)
     assert page_address(PREFECT) == DEFAULTS[PREFECT]
-    remember(workspace, mlflow=f"http://{LOOPBACK}:5302")
+    remember_addresses(workspace, mlflow=f"http://{LOOPBACK}:5302")
     assert page_address(MLFLOW) == f"http://{LOOPBACK}:5302"
 
 
 def test_pages_elsewhere_are_not_remembered(workspace: Workspace) -> None:
-    remember(workspace, prefect="http://192.0.2.7:4301")
+    remember_addresses(workspace, prefect="http://192.0.2.7:4301")
     assert page_address(PREFECT) == DEFAULTS[PREFECT]
 
 

@@ -19,7 +19,7 @@ from tilewright.fusion.evaluator import (
     FusionSchedules,
     Heard,
     NoSchedule,
-    estimating,
+    make_estimate_evaluator,
 )
 from tilewright.fusion.learned.pretrained import shipped_models
 from tilewright.fusion.learned.search import learned_search
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 def decide(asked: ToDecide, heard: Heard | None = None) -> Decided:
     """What is fused, by the mode that was asked for. Raises `FusionError` for a target that runs no
     programs of ours, and what quantising and tuning raise."""
-    problem = problem_of(asked)
+    problem = read_problem(asked)
     schedules = FusionSchedules(blocks_of(asked.target), lambda some: _tuned(asked, some))
     for each in asked.tuned:
         if (pick := _pick(each)) is not None:
@@ -54,11 +54,11 @@ def decide(asked: ToDecide, heard: Heard | None = None) -> Decided:
     evaluator = Evaluator(problem, schedules, heard)
     if not len(problem):
         asked.emit(Note(f"{asked.network}: nothing in it may be fused or not; all modes are equal"))
-    named = labellings(problem, evaluator, asked)
-    return decided(asked, problem, evaluator, named, evaluator.count)
+    named = name_labellings(problem, evaluator, asked)
+    return build_decision(asked, problem, evaluator, named, evaluator.count)
 
 
-def decided(
+def build_decision(
     asked: ToDecide,
     problem: FusionProblem,
     evaluator: Evaluator,
@@ -71,21 +71,21 @@ def decided(
     for among them; it took `spent` labelled graphs. `by_estimates`: all by schedules that are
     estimated best."""
     chosen = evaluator(named[asked.options.fusion])
-    guessing = evaluator if by_estimates else estimating(problem, asked.options.seed)
+    guessing = evaluator if by_estimates else make_estimate_evaluator(problem, asked.options.seed)
     each = {name: evaluator(labels) for name, labels in named.items()}
     tuned = evaluator.schedules.tuned
     summary: FusionSummary = {
         "mode": asked.options.fusion,
-        "decisions": decisions_of(evaluator, chosen.labels, guessing),
+        "decisions": list_decisions(evaluator, chosen.labels, guessing),
         "cycles": {name: found.cycles for name, found in each.items()},
         "dram_bytes": {name: found.dram_bytes for name, found in each.items()},
         "evaluations": spent,
         "tuned": tuned,
     }
-    return Decided(summary, file_of(asked, problem, chosen))
+    return Decided(summary, build_fusion_file(asked, problem, chosen))
 
 
-def problem_of(asked: ToDecide) -> FusionProblem:
+def read_problem(asked: ToDecide) -> FusionProblem:
     """The network of a run in integers, with nothing fused. Raises what quantising raises."""
     options = asked.options
     build = BuildOptions(
@@ -98,7 +98,7 @@ def problem_of(asked: ToDecide) -> FusionProblem:
     return FusionProblem(graph, asked.target)
 
 
-def labellings(
+def name_labellings(
     problem: FusionProblem, evaluator: Evaluator, asked: ToDecide
 ) -> dict[str, Labelling]:
     """The labellings that have a name, all evaluated: the one that was asked for, those that cost
@@ -108,24 +108,26 @@ def labellings(
     mode = asked.options.fusion
     named = {"none": problem.none, "all": problem.all, "greedy": problem.greedy}
     if mode == "learned":
-        return searched(problem, evaluator, asked.options.seed)
-    named[mode] = fitting(evaluator, named[mode])
+        return search_labellings(problem, evaluator, asked.options.seed)
+    named[mode] = drop_unscheduled_labels(evaluator, named[mode])
     free = [name for name, labels in named.items() if not evaluator.missing(labels)]
     return {name: named[name] for name in free if _runs(evaluator, named[name])}
 
 
-def searched(problem: FusionProblem, evaluator: Evaluator, seed: int) -> dict[str, Labelling]:
+def search_labellings(
+    problem: FusionProblem, evaluator: Evaluator, seed: int
+) -> dict[str, Labelling]:
     """What the learned mode decides, and the labellings that it has to beat, by the names of the
-    modes. Raises as `labellings`."""
+    modes. Raises as `name_labellings`."""
     known = {"none": problem.none, "all": problem.all, "greedy": problem.greedy}
-    named = {name: fitting(evaluator, labels) for name, labels in known.items()}
+    named = {name: drop_unscheduled_labels(evaluator, labels) for name, labels in known.items()}
     model, policy = shipped_models(seed)
     rng = np.random.default_rng([seed, 0])
     found = learned_search(problem, evaluator, model, policy, list(named.values()), rng)
     return named | {"learned": found}
 
 
-def fitting(evaluator: Evaluator, labels: Labelling) -> Labelling:
+def drop_unscheduled_labels(evaluator: Evaluator, labels: Labelling) -> Labelling:
     """A labelling without what makes layers that no schedule runs. Raises `NoSchedule` where a
     layer has none that nothing was fused into, and what tuning raises."""
     problem = evaluator.problem
@@ -169,7 +171,7 @@ def _pick(tuned: TunedWorkload) -> Pick | None:
     return None if chosen is None else Pick(chosen.space, chosen.config)
 
 
-def decisions_of(
+def list_decisions(
     evaluator: Evaluator, labels: Labelling, guessing: Evaluator
 ) -> list[FusionDecision]:
     """Each label with what it saves, all others as they are: where the other way is not tuned, or
@@ -202,7 +204,9 @@ def _saved(timing: Evaluator, labels: Labelling, other: Labelling) -> tuple[int,
     return there.cycles - here.cycles, there.dram_bytes - here.dram_bytes
 
 
-def file_of(asked: ToDecide, problem: FusionProblem, chosen: Evaluation) -> dict[str, Json]:
+def build_fusion_file(
+    asked: ToDecide, problem: FusionProblem, chosen: Evaluation
+) -> dict[str, Json]:
     """What `tilewright build` reads: the labels, and a schedule of each workload they make."""
     layers = problem.labelled(chosen.labels).layers
     rows: dict[Workload, dict[str, Json]] = {}
@@ -235,7 +239,7 @@ def file_of(asked: ToDecide, problem: FusionProblem, chosen: Evaluation) -> dict
             for each in problem.refused
         ],
         "schedules": list(rows.values()),
-        "layers": list[Json](rows_of(problem, chosen)),
+        "layers": list[Json](list_layers(problem, chosen)),
     }
 
 
@@ -245,20 +249,20 @@ def preview(options: TuningOptions, target: Target, network: str) -> Decided:
     `FusionError` for a target that runs no programs of ours, and what quantising raises."""
     options = options.model_copy(update={"fusion": "greedy"})
     asked = ToDecide(options, target, network, (), lambda _: [], lambda _: None)
-    problem = problem_of(asked)
-    evaluator = estimating(problem, options.seed)
+    problem = read_problem(asked)
+    evaluator = make_estimate_evaluator(problem, options.seed)
     every = {"none": problem.none, "all": problem.all, "greedy": problem.greedy}
-    named = {name: fitting(evaluator, labels) for name, labels in every.items()}
-    return decided(asked, problem, evaluator, named, evaluator.count, by_estimates=True)
+    named = {name: drop_unscheduled_labels(evaluator, labels) for name, labels in every.items()}
+    return build_decision(asked, problem, evaluator, named, evaluator.count, by_estimates=True)
 
 
-def rows_of(problem: FusionProblem, chosen: Evaluation) -> list[dict[str, Json]]:
+def list_layers(problem: FusionProblem, chosen: Evaluation) -> list[dict[str, Json]]:
     """A row a layer, in the order they run: its name, its workload's title, its cycles by itself,
     the rows of the layers whose results it reads (`reads`), and the places of the labels that made
     it what it is (`labels`)."""
     graph = problem.labelled(chosen.labels)
     layers = graph.layers
-    labels, reads = _labels(problem, layers), rows_read(graph)
+    labels, reads = _labels(problem, layers), list_read_rows(graph)
     return [
         {
             "name": layer.name,
@@ -286,7 +290,7 @@ def _labels(problem: FusionProblem, layers: Sequence[Layer]) -> list[list[int]]:
     return found
 
 
-def rows_read(graph: IntegerGraph) -> list[list[int]]:
+def list_read_rows(graph: IntegerGraph) -> list[list[int]]:
     """Of each layer, the rows of the layers that write what it reads."""
     writers = {each.output: row for row, each in enumerate(graph.layers)}
     return [

@@ -1,7 +1,7 @@
 """Times labelled networks exactly: all their streams in the cycle simulator, with tuned schedules.
 
-Each workload of a labelled network is tuned once, when its schedule is needed. `estimating` takes
-the schedules that are estimated best instead.
+Each workload of a labelled network is tuned once, when its schedule is needed.
+`make_estimate_evaluator` takes the schedules that are estimated best instead.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Evaluator:
         return list(self._known.values())
 
 
-def estimating(problem: FusionProblem, seed: int) -> Evaluator:
+def make_estimate_evaluator(problem: FusionProblem, seed: int) -> Evaluator:
     """Who times them. No trial is made, but whole networks are simulated. Raises `FusionError` for
     a target that runs no programs of ours."""
 

@@ -63,7 +63,7 @@ class Objective:
         return self.asked[self.best]
 
 
-def moved(labels: Labelling, places: Sequence[int]) -> Labelling:
+def flip_labels(labels: Labelling, places: Sequence[int]) -> Labelling:
     """The labels at these places fused, or none of them if all are: one label flipped."""
     new = not all(labels[place] for place in places)
     return tuple(new if k in places else label for k, label in enumerate(labels))
@@ -91,7 +91,7 @@ def descend(objective: Objective, starts: Sequence[Labelling], rng: np.random.Ge
 
 def _descend_from(objective: Objective, labels: Labelling, cost: float) -> None:
     while True:
-        around = [moved(labels, places) for places in objective.moves]
+        around = [flip_labels(labels, places) for places in objective.moves]
         if not around:
             return
         costs = objective(around)

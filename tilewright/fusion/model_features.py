@@ -136,7 +136,7 @@ class DecisionGroup:
     kind: str
 
 
-def units_of(problem: FusionProblem) -> tuple[DecisionGroup, ...]:
+def list_units(problem: FusionProblem) -> tuple[DecisionGroup, ...]:
     """Each decision in one unit, in the order of their first."""
     group = {place: places for places in problem.groups for place in places}
     found: dict[tuple[int, ...], DecisionGroup] = {}
@@ -146,7 +146,7 @@ def units_of(problem: FusionProblem) -> tuple[DecisionGroup, ...]:
     return tuple(found.values())
 
 
-def with_unit(labels: Labelling, unit: DecisionGroup, fused: bool) -> Labelling:
+def label_unit(labels: Labelling, unit: DecisionGroup, fused: bool) -> Labelling:
     """The labelling with all of a unit labelled so."""
     return tuple(fused if k in unit.places else label for k, label in enumerate(labels))
 
@@ -155,7 +155,7 @@ def unit_features(problem: FusionProblem, figures: Figures, labels: Labelling) -
     """A row a unit: what changes where it is fused and where it is not, all else as labelled, the
     largest layer that fusing makes, and the machine."""
     total = sum(figures.of(workload).prior for workload in problem.workloads(labels))
-    units = units_of(problem)
+    units = list_units(problem)
     rows = [_row(problem, figures, labels, unit, total) for unit in units]
     names = (*_UNIT_COLUMNS, *LAYER[:-4], *(f"machine: {name}" for name in figures.machine_columns))
     return Features.of(np.array(rows).reshape(len(units), len(names)), names)
@@ -165,7 +165,7 @@ def _row(
     problem: FusionProblem, figures: Figures, labels: Labelling, unit: DecisionGroup, total: float
 ) -> NDArray[np.float64]:
     apart, together = (
-        Counter(problem.workloads(with_unit(labels, unit, fused))) for fused in (False, True)
+        Counter(problem.workloads(label_unit(labels, unit, fused))) for fused in (False, True)
     )
     old = [figures.of(w) for w in (apart - together).elements()]
     new = [figures.of(w) for w in (together - apart).elements()]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tilewright.flows.tuning import measure_batch, propose_batch
 from tilewright.hardware_search.evaluator import RETRIES, BudgetedEvaluator
-from tilewright.hardware_search.objectives import METRICS, as_latency, priced
+from tilewright.hardware_search.objectives import METRICS, estimate_objective, scale_to_latency
 from tilewright.hardware_search.problem import Design
 from tilewright.models import make_explorer
 from tilewright.search import Session, round_steps
@@ -64,7 +64,7 @@ class BudgetedRunner(LocalRunner):
         flats = setting.problem.space.ravel(batch.rows.configs).tolist()
         workload = setting.problem.workload
         costs = self._evaluator.metrics(self._design, workload, flats, objective).prod(axis=0)
-        costs = as_latency(self._design.target, workload, objective, costs)
+        costs = scale_to_latency(self._design.target, workload, objective, costs)
         return replace(measured, cycles=np.full(len(measured), -1, np.int64), seconds=costs)
 
 
@@ -110,7 +110,7 @@ class LayerTuning:
         workload, objective = self.design.layers[layer].workload, self.evaluator.objective
         problem = problem_of(target, workload, self.seed)
         if objective != "latency" and problem.estimate is not None:
-            estimate = partial(priced, target, workload, objective=objective)
+            estimate = partial(estimate_objective, target, workload, objective=objective)
             problem = replace(problem, estimate=estimate)
         setting = Setting(target, make_explorer(self._tuner, self._options), problem)
         return Session(setting, run=BudgetedRunner(self.evaluator, self.design))

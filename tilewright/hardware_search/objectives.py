@@ -71,7 +71,9 @@ def least_joules(design: Design) -> Floats:
     return np.array([1e-12 * knows.least_energy(layer.workload) for layer in design.layers])
 
 
-def as_latency(target: Target, workload: Workload, objective: Objective, costs: Floats) -> Floats:
+def scale_to_latency(
+    target: Target, workload: Workload, objective: Objective, costs: Floats
+) -> Floats:
     """Objectives of a call, shape (n,), in the unit of `Measurements.latency`: scaled so that the
     least there can be is the layer's bound. Models of a tuner expect numbers of that size."""
     bound, knows = bound_of(target, workload), capability(target, EstimatesEnergy)
@@ -82,15 +84,17 @@ def as_latency(target: Target, workload: Workload, objective: Objective, costs: 
     return costs * (bound.cost / lowest) if lowest > 0 else costs
 
 
-def priced(target: Target, workload: Workload, configs: Configs, objective: Objective) -> Features:
-    """A target's estimates of configs (n, knobs), with the objective of a call (`as_latency`) in
-    the place of its latency."""
+def estimate_objective(
+    target: Target, workload: Workload, configs: Configs, objective: Objective
+) -> Features:
+    """Return a target's estimates of configs (n, knobs), with the objective of a call, as
+    `scale_to_latency` scales it, in place of the latency."""
     estimates = capability(target, Estimates)
     assert estimates is not None  # else a tuner is given none
     table = estimates.estimate(workload, configs)
     matrix = table.matrix.copy()
     costs = estimated_metrics(target, workload, configs, table, objective).prod(axis=0)
-    costs = as_latency(target, workload, objective, costs)
+    costs = scale_to_latency(target, workload, objective, costs)
     matrix[:, table.places("latency")] = costs[:, None]
     return Features(matrix, table.columns)
 

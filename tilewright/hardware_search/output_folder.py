@@ -50,7 +50,7 @@ _THESE = "choose another folder with --out, or replace these files with --fresh"
 _MACHINE = re.compile(r"\w[\w.-]*")
 
 
-def about(options: CodesignOptions) -> dict[str, Json]:
+def describe_search(options: CodesignOptions) -> dict[str, Json]:
     """All that decides what is searched. The number of trials does not: a longer run resumes
     what a shorter one has measured."""
     target = make_target(options.target)
@@ -71,8 +71,8 @@ def about(options: CodesignOptions) -> dict[str, Json]:
 
 
 def identity(options: CodesignOptions) -> str:
-    """The name of a search in the trial store: a digest of `about`."""
-    return f"codesign-{digest(canonical(about(options)))[:24]}"
+    """The name of a search in the trial store: a digest of `describe_search`."""
+    return f"codesign-{digest(canonical(describe_search(options)))[:24]}"
 
 
 def check_vacant(options: CodesignOptions) -> None:
@@ -106,7 +106,7 @@ def check_own_run(options: CodesignOptions) -> None:
         )
 
 
-def begin(options: CodesignOptions) -> None:
+def begin_folder(options: CodesignOptions) -> None:
     """Say whose folder it is from now on; what an earlier command left there is not complete any
     more. Raises `OSError`."""
     folder = options.folder
@@ -127,9 +127,9 @@ def begin(options: CodesignOptions) -> None:
         "identity": identity(options),
         "trials": options.trials,
         "begun": begun,
-        **about(options),
+        **describe_search(options),
     }
-    write_atomically(folder / RUN, pretty(run))
+    write_atomically(folder / RUN, pretty_json(run))
 
 
 def forget_specs(folder: Path, kept: Collection[str] = ()) -> None:
@@ -145,7 +145,7 @@ def specification(folder: Path, name: str) -> Path:
     return folder / SPECS / f"{name}.json"
 
 
-def pretty(document: Json) -> bytes:
+def pretty_json(document: Json) -> bytes:
     """JSON to read."""
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
 
@@ -179,7 +179,7 @@ def _refuse_another(options: CodesignOptions, held: dict[str, Json]) -> None:
         raise FolderTaken(f"{options.folder} holds another kind of results (run.json); {_STEP}")
     if refusal := CODESIGN.refusal(options.folder / RUN, CODESIGN.version_in(held)):
         raise FolderTaken(refusal)
-    ours = about(options)
+    ours = describe_search(options)
     differing = [name for name in ours if canonical(held.get(name)) != canonical(ours[name])]
     if differing:
         said = "; ".join(f"{_said(held, each)}, here {_said(ours, each)}" for each in differing)
@@ -187,7 +187,7 @@ def _refuse_another(options: CodesignOptions, held: dict[str, Json]) -> None:
 
 
 def _said(run: dict[str, Json], name: str) -> str:
-    """A part of `about` in a line: `budget 0.5`."""
+    """A part of `describe_search` in a line: `budget 0.5`."""
     value = run.get(name)
     if name == "networks" and isinstance(value, list):
         try:

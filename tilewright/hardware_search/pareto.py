@@ -45,7 +45,9 @@ class JudgedFront:
         return self.joules * (1.0 if objective == "energy" else self.latency)
 
 
-def judged(evaluator: BudgetedEvaluator, objective: Objective = "latency") -> list[JudgedFront]:
+def judge_designs(
+    evaluator: BudgetedEvaluator, objective: Objective = "latency"
+) -> list[JudgedFront]:
     """The designs that run all layers, each layer by the schedule that was best of those
     measured. By energy-delay product that is each layer's own, which need not be best for the
     network's."""
@@ -81,12 +83,12 @@ def _pick(
 
 def front_of(evaluator: BudgetedEvaluator, objective: Objective = "latency") -> list[JudgedFront]:
     """Those that none of the others dominates in area and what is asked for, by ascending area."""
-    every = judged(evaluator, objective)
+    every = judge_designs(evaluator, objective)
     points = np.array([(each.design.area, each.cost(objective)) for each in every]).reshape(-1, 2)
-    return [every[row] for row in undominated(points)]
+    return [every[row] for row in pareto_rows(points)]
 
 
-def undominated(points: Points) -> list[int]:
+def pareto_rows(points: Points) -> list[int]:
     """Rows of points, shape (points, 2), that no other beats in both, by ascending area; of equal
     ones the first."""
     best, rows = np.inf, []
@@ -102,7 +104,7 @@ def hypervolume(points: Points, reference: tuple[float, float]) -> float:
     Latencies count by their logarithm: twice as fast is as much worth wherever it is."""
     inside = points[(points[:, 0] < reference[0]) & (points[:, 1] < reference[1])]
     volume, height = 0.0, np.log(reference[1])
-    for row in undominated(inside):
+    for row in pareto_rows(inside):
         area, latency = inside[row]
         volume += (reference[0] - area) * (height - np.log(latency))
         height = np.log(latency)
@@ -114,7 +116,7 @@ def added_hypervolume(
 ) -> NDArray[np.float64]:
     """By how much the `hypervolume` of points, shape (points, 2), would grow with each of the new
     ones, shape (new, 2), by itself: shape (new,)."""
-    front = points[undominated(points)]
+    front = points[pareto_rows(points)]
     starts = np.concatenate([[-np.inf], front[:, 0]])
     ends = np.minimum(np.concatenate([front[:, 0], [np.inf]]), reference[0])
     heights = np.log(np.minimum(np.concatenate([[np.inf], front[:, 1]]), reference[1]))

@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.hardware_search.evaluator import EvaluatedPoint
 from tilewright.hardware_search.objectives import Objective, totals
-from tilewright.hardware_search.pareto import hypervolume, reference_of, undominated
+from tilewright.hardware_search.pareto import hypervolume, pareto_rows, reference_of
 from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.search.events import Event
 
@@ -65,6 +65,6 @@ class ProgressCount:
                     cost = float(totals(design, self.objective, every).prod())
                     self._points[design.row] = (design.area, cost)
                     points = np.array(list(self._points.values()))
-                    front, volume = len(undominated(points)), hypervolume(points, self.reference)
+                    front, volume = len(pareto_rows(points)), hypervolume(points, self.reference)
         self._now = SearchProgress(measured.trial, len(self._seconds), latency, front, volume)
         return self._now

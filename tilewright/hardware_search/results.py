@@ -22,7 +22,7 @@ from tilewright.hardware_search import output_folder
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
 from tilewright.hardware_search.objectives import METRICS, Objective
 from tilewright.hardware_search.options import CodesignOptions
-from tilewright.hardware_search.pareto import JudgedFront, hypervolume, judged, reference_of
+from tilewright.hardware_search.pareto import JudgedFront, hypervolume, judge_designs, reference_of
 from tilewright.hardware_search.problem import CodesignLayer, CodesignProblem, Design
 from tilewright.hardware_search.progress import ProgressCount
 from tilewright.targets.capabilities import PARTS, specification_of
@@ -300,7 +300,7 @@ def outcome_of(
     names = {row["name"] for row in rows}
     beaten = [
         Beaten(each.design.name, each.design.area, 1e3 * each.latency)
-        for each in judged(evaluator, objective)
+        for each in judge_designs(evaluator, objective)
         if each.design.name not in names
     ]
     return CodesignOutcome(summary, rows, beaten, trials_frame(problem, evaluator))
@@ -323,12 +323,12 @@ def write_outputs(options: CodesignOptions, outcome: CodesignOutcome) -> None:
     place = options.folder
     output_folder.forget_specs(place, {row["name"] for row in outcome.front})
     # The front first: the next run removes no specification that no front names.
-    files = {place / output_folder.FRONT: output_folder.pretty(cast(Json, outcome.front))}
+    files = {place / output_folder.FRONT: output_folder.pretty_json(cast(Json, outcome.front))}
     files |= {
         output_folder.specification(place, row["name"]): spec_file(row) for row in outcome.front
     }
     files[place / output_folder.TRIALS] = parquet(outcome.trials)
-    files[place / output_folder.SUMMARY] = output_folder.pretty(cast(Json, outcome.summary))
+    files[place / output_folder.SUMMARY] = output_folder.pretty_json(cast(Json, outcome.summary))
     for path, data in files.items():
         write_atomically(path, data)
 
@@ -337,7 +337,7 @@ def spec_file(row: FrontRow) -> bytes:
     """A machine as `--target` takes it; its `source` says where it comes from and what its area
     means."""
     source = f"tilewright codesign; area {row['area']:.4f}, {AREA_MODEL}"
-    return output_folder.pretty({**row["spec"], "source": source})
+    return output_folder.pretty_json({**row["spec"], "source": source})
 
 
 def trials_frame(problem: CodesignProblem, evaluator: BudgetedEvaluator) -> pd.DataFrame:

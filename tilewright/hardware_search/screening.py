@@ -18,7 +18,7 @@ from tilewright.hardware_search.objectives import (
     least_joules,
     totals,
 )
-from tilewright.hardware_search.pareto import undominated
+from tilewright.hardware_search.pareto import pareto_rows
 from tilewright.hardware_search.problem import CodesignProblem, Design
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Estimates, bound_of, capability
@@ -92,7 +92,7 @@ class Screening:
         new = [row for row in dict.fromkeys(start) if row not in self._found]
         self.screen(new[: max(0, limit - len(self._found))])
         while len(self._found) < limit:
-            front = [self.rows[place] for place in undominated(self.points())]
+            front = [self.rows[place] for place in pareto_rows(self.points())]
             near = [r for row in front for r in self.problem.hardware.neighbours(row)]
             new = [row for row in dict.fromkeys(near) if row not in self._found]
             if not new:

@@ -106,7 +106,7 @@ def nothing_whole(evaluator: BudgetedEvaluator) -> str:
 
 def log_parameters(options: CodesignOptions, problem: CodesignProblem, emit: Listener) -> None:
     """Begin the folder, and say what will be searched. Raises `OSError`."""
-    output_folder.begin(options)
+    output_folder.begin_folder(options)
     machines = len(problem.hardware.points)
     emit(Prepared(tuple(problem.networks), machines, options.trials))
 

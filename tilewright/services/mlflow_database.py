@@ -5,9 +5,9 @@ that is killed or finds its disk full in the middle leaves a file that no later 
 database is therefore built once beside the environment, and every new workspace gets a copy.
 
 MLflow names all places of files by their whole path. It has no call that changes them, and asks for
-no relative ones, so `relocate` updates its tables (https://github.com/mlflow/mlflow/issues/3144,
-https://github.com/mlflow/mlflow/issues/8226). Otherwise the files of earlier runs would not be
-found: `tests/services/test_moved_workspace.py`.
+no relative ones, so `relocate_artifacts` updates its tables
+(https://github.com/mlflow/mlflow/issues/3144, https://github.com/mlflow/mlflow/issues/8226).
+Otherwise the files of earlier runs would not be found: `tests/services/test_moved_workspace.py`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _build(path: Path) -> None:
         engine.dispose()
 
 
-def relocate(database: Path, artifacts: Path) -> None:
+def relocate_artifacts(database: Path, artifacts: Path) -> None:
     """Have MLflow look for files in `artifacts` where it looks in that folder of a workspace
     elsewhere. A database that cannot be read is left to who opens it next, and says so."""
     here = artifacts.as_uri()

@@ -20,8 +20,8 @@ from tilewright.services.page_addresses import (
     DEFAULT_PORTS,
     LOCAL,
     MLFLOW,
+    browser_address,
     is_local,
-    reachable,
     runs_url,
 )
 from tilewright.services.server_credentials import (
@@ -30,7 +30,7 @@ from tilewright.services.server_credentials import (
     opens_local_server,
     workspace_secret,
 )
-from tilewright.services.server_process import ServerProcess, listening_socket, start
+from tilewright.services.server_process import ServerProcess, listening_socket, start_server
 from tilewright.services.workspace import Workspace
 
 EXPERIMENT = "tilewright"
@@ -51,13 +51,13 @@ def start_mlflow_server(
     credentials = credentials or Credentials.of(workspace)
     with listening_socket(host, port) as listener:
         descriptor = listener.fileno()
-        return start(
+        return start_server(
             "MLflow",
             [
                 sys.executable, "-m", "tilewright.services.mlflow_server", str(descriptor),
                 workspace.mlflow_address, workspace.mlflow_artifacts.as_uri(),
             ],
-            health=reachable(f"http://{host}:{port}/health"),
+            health=browser_address(f"http://{host}:{port}/health"),
             log=workspace.root / "mlflow" / "server.log",
             environment=credentials.environment | _security(host, port),
             descriptors=[descriptor],

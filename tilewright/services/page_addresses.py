@@ -86,9 +86,11 @@ def port_or_last(port: int | None, server: str) -> int:
     return urlsplit(page_address(server)).port or DEFAULT_PORTS[server]
 
 
-def remember(workspace: Workspace, **addresses: str) -> None:
+def remember_addresses(workspace: Workspace, **addresses: str) -> None:
     """Keep addresses of pages that are up on this machine, by server. Raises `OSError`."""
-    here = {name: reachable(address) for name, address in addresses.items() if is_local(address)}
+    here = {
+        name: browser_address(address) for name, address in addresses.items() if is_local(address)
+    }
     text = json.dumps(_read(workspace) | here, indent=2)
     write_atomically(_file(workspace), text.encode())
 
@@ -102,7 +104,7 @@ def is_local(address: str) -> bool:
         return False
 
 
-def reachable(address: str) -> str:
+def browser_address(address: str) -> str:
     """The address to open of a server that listens there: on every interface, it is loopback."""
     parts = urlsplit(address)
     if parts.hostname != ANY_INTERFACE:

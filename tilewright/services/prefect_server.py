@@ -23,13 +23,18 @@ from typing import TYPE_CHECKING
 
 from tilewright.core.files import as_object, as_text, providing, read_json_file, write_atomically
 from tilewright.core.garbage_collection import collect_beside
-from tilewright.services.page_addresses import DEFAULT_PORTS, PREFECT, reachable, remember
+from tilewright.services.page_addresses import (
+    DEFAULT_PORTS,
+    PREFECT,
+    browser_address,
+    remember_addresses,
+)
 from tilewright.services.server_credentials import Credentials, opens_local_server, workspace_secret
 from tilewright.services.server_process import (
     LOOPBACK,
     ServerProcess,
     listening_socket,
-    start,
+    start_server,
 )
 from tilewright.services.workspace import Workspace
 
@@ -92,10 +97,10 @@ def _start(
 ) -> PrefectServer:
     _provide_database(workspace)
     with listening_socket(host, port) as listener:
-        api_url = reachable(f"http://{host}:{listener.getsockname()[1]}/api")
+        api_url = browser_address(f"http://{host}:{listener.getsockname()[1]}/api")
         login = Login(api_url, credentials)
         descriptor = listener.fileno()
-        process = start(
+        process = start_server(
             "Prefect",
             [sys.executable, "-m", "tilewright.services.prefect_server", str(descriptor)]
             + ["--interface"] * interface,
@@ -118,11 +123,11 @@ def _start(
 
 
 @contextmanager
-def announcing(workspace: Workspace, server: PrefectServer, **others: str) -> Iterator[None]:
+def announce_server(workspace: Workspace, server: PrefectServer, **others: str) -> Iterator[None]:
     """Let other commands on this workspace use the server of `tilewright ui` meanwhile, and link to
     its pages and to those of `others` also later. Raises `OSError`."""
     write_atomically(_announcement(workspace), json.dumps({"api_url": server.api_url}).encode())
-    remember(workspace, **{PREFECT: server.pages}, **others)
+    remember_addresses(workspace, **{PREFECT: server.pages}, **others)
     try:
         yield
     finally:
@@ -131,7 +136,7 @@ def announcing(workspace: Workspace, server: PrefectServer, **others: str) -> It
                 _announcement(workspace).unlink()
 
 
-def announced(workspace: Workspace) -> Login | None:
+def find_announced_server(workspace: Workspace) -> Login | None:
     """A server that runs on this workspace's data, if there is a live one. Raises `SecretError` or
     `WorkspaceError`."""
     api_url = _announced_address(workspace)

@@ -72,7 +72,7 @@ def prune_daily(workspace: Workspace) -> None:
         unused_cache(workspace, now - UNUSED_DAYS * DAY).remove()
 
 
-def compact(database: Path) -> int | None:
+def compact_database(database: Path) -> int | None:
     """Give free pages of an SQLite file back to the disk; returns the bytes that freed. None if
     another process uses the file, or it is no database."""
     if not database.is_file():

@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from tilewright.core.private_files import SECRET_BYTES, provide_secret
 from tilewright.services.page_addresses import is_local, is_own_listener
-from tilewright.services.server_process import answers
+from tilewright.services.server_process import is_answering
 from tilewright.services.workspace import Workspace, WorkspaceError
 
 _REMEDY = (
@@ -139,9 +139,9 @@ def opens_local_server(address: str, credentials: Credentials) -> bool:
         credentials: the credentials of a workspace.
     """
     port = urlsplit(address).port if is_local(address) else None
-    if port is None or not is_own_listener(port) or answers(address):
+    if port is None or not is_own_listener(port) or is_answering(address):
         return False
-    return answers(address, credentials.headers)
+    return is_answering(address, credentials.headers)
 
 
 def _equal(given: str, wanted: str) -> bool:

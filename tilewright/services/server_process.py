@@ -3,7 +3,7 @@ one.
 
 `python -m tilewright.services.server_process COMMAND…` runs a command in a process group of its
 own, again if it is killed. When its standard input closes, it ends the whole group. The caller of
-`start` holds the pipe's other end.
+`start_server` holds the pipe's other end.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ServerProcess:
         started = told = time.monotonic()
         while True:
             begin = time.monotonic()
-            if answers(self.health, self.headers, ask_seconds):
+            if is_answering(self.health, self.headers, ask_seconds):
                 return
             if time.monotonic() - begin > ask_seconds:
                 ask_seconds = min(2 * ask_seconds, ASK_AT_MOST_SECONDS)
@@ -125,7 +125,7 @@ def _processor_seconds(pid: int) -> float:
     return total
 
 
-def start(
+def start_server(
     name: str,
     command: Sequence[str],
     *,
@@ -170,7 +170,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
-def answers(
+def is_answering(
     url: str, headers: Mapping[str, str] | None = None, seconds: float = ASK_SECONDS
 ) -> bool:
     """Whether something healthy answers at this address, within a time."""

@@ -30,8 +30,8 @@ from tilewright.services.page_addresses import (
 )
 from tilewright.services.prefect_server import (
     Login,
-    announced,
-    announcing,
+    announce_server,
+    find_announced_server,
     login_at,
     start_prefect_pages,
     start_prefect_server,
@@ -84,7 +84,7 @@ def embedded(
             try:
                 yield workspace
             finally:
-                drain()
+                send_pending_records()
     finally:
         _restore(before)
         if own is not None:
@@ -96,7 +96,7 @@ def login_for(named: str | None, workspace: Workspace) -> Login | None:
     this workspace's. A login that the user gives is theirs. Raises `SecretError` or
     `WorkspaceError`."""
     if not named:
-        return announced(workspace)
+        return find_announced_server(workspace)
     return None if os.environ.get(AUTH_STRING) else login_at(named, workspace)
 
 
@@ -138,7 +138,7 @@ def _log_to_file(workspace: Workspace) -> None:
             logger.addHandler(handler)
 
 
-def drain() -> None:
+def send_pending_records() -> None:
     """Send what the clients still hold, before the server goes."""
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
@@ -192,7 +192,7 @@ def show_pages(
                 process.wait(tell)
             start = runs.health.removesuffix("/health")
             others = {MLFLOW: mlflow_pages(mlflow), RUNS: start}
-            stack.enter_context(announcing(workspace, prefect, **others))
+            stack.enter_context(announce_server(workspace, prefect, **others))
             links = {
                 "Runs": credentials.link(start), "Prefect": prefect.pages,
                 "MLflow": credentials.link(mlflow_runs_page(mlflow)),

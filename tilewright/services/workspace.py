@@ -20,7 +20,7 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.files import as_object, canonical, read_json_file, write_atomically
 from tilewright.core.formats import WORKSPACE
 from tilewright.core.working_folder import DEFAULT, VARIABLE, workspace_root
-from tilewright.services.mlflow_database import provide_mlflow_database, relocate
+from tilewright.services.mlflow_database import provide_mlflow_database, relocate_artifacts
 from tilewright.services.prefect_mlflow_settings import (
     default_settings,
     keep_loopback_direct,
@@ -124,7 +124,7 @@ def use_workspace(workspace: Workspace | None = None) -> Workspace:
         os.environ["TILEWRIGHT_HOME"] = str(workspace.root)
         if os.environ["MLFLOW_TRACKING_URI"] == settings["MLFLOW_TRACKING_URI"]:
             provide_mlflow_database(workspace.mlflow_database)
-            relocate(workspace.mlflow_database, workspace.mlflow_artifacts)
+            relocate_artifacts(workspace.mlflow_database, workspace.mlflow_artifacts)
     except OSError as error:
         raise _unusable(workspace.root, error.strerror or str(error)) from None
     return workspace

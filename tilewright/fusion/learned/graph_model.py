@@ -48,7 +48,7 @@ class GraphModel(Protocol):
         """Read it again. Raises `ModelError` for a file that holds no such model, and `OSError`."""
 
 
-def labels_of(graph: GraphTable) -> NDArray[np.float64]:
+def layer_labels(graph: GraphTable) -> NDArray[np.float64]:
     """What a model learns of each layer, shape (n,): by which factor it takes more cycles in its
     stream than by itself or by estimate, log2."""
     return np.log2(np.maximum(graph.stream, 1.0) / np.maximum(graph.prior, 1.0))
@@ -67,7 +67,7 @@ class Trees:
         self._read = False
 
     def fit(self, graphs: Sequence[GraphTable]) -> None:
-        x, y = _rows(graphs), np.concatenate([labels_of(graph) for graph in graphs])
+        x, y = _rows(graphs), np.concatenate([layer_labels(graph) for graph in graphs])
         if self._first is None or not self._read:
             self._first = XGBoost(self.seed, False, dict(_LEARN))
             self._first.fit(x, y)

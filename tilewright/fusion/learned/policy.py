@@ -12,9 +12,9 @@ from tilewright.fusion.model_features import (
     KINDS,
     DecisionGroup,
     Figures,
+    label_unit,
+    list_units,
     unit_features,
-    units_of,
-    with_unit,
 )
 from tilewright.fusion.problem import FusionProblem, Labelling
 from tilewright.models.base_model import WrongFeatures
@@ -62,12 +62,14 @@ class Policy:
                 found = (found + self._model.predict(x)) / 2
             except WrongFeatures as error:
                 raise ModelError(str(error)) from None
-        told = np.array([seen.get(unit, np.nan) for unit in units_of(problem)], np.float64)
-        return np.where(np.isnan(told), corrected(x, found, told), np.abs(told - (1.0 - _SEEN)))
+        told = np.array([seen.get(unit, np.nan) for unit in list_units(problem)], np.float64)
+        return np.where(
+            np.isnan(told), correct_chances(x, found, told), np.abs(told - (1.0 - _SEEN))
+        )
 
     def labels(self, problem: FusionProblem, chances: NDArray[np.float64]) -> Labelling:
         """What is more likely than not, of chances (units,)."""
-        return labelled(problem, chances > 0.5)
+        return fuse_units(problem, chances > 0.5)
 
     def save(self, path: Path) -> None:
         """Write one file. Raises `ModelError` where nothing was learned, `OSError`."""
@@ -85,7 +87,7 @@ class Policy:
         self._model = model
 
 
-def corrected(
+def correct_chances(
     x: Features, chances: NDArray[np.float64], told: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Chances (units,) of units, as what was seen of others of their kind has them: `told` (units,)
@@ -105,9 +107,9 @@ def corrected(
     return found
 
 
-def labelled(problem: FusionProblem, fused: NDArray[np.bool_]) -> Labelling:
+def fuse_units(problem: FusionProblem, fused: NDArray[np.bool_]) -> Labelling:
     """The labelling that has these units fused, (units,), and no others."""
     labels = problem.none
-    for unit, label in zip(units_of(problem), fused.tolist(), strict=True):
-        labels = with_unit(labels, unit, label)
+    for unit, label in zip(list_units(problem), fused.tolist(), strict=True):
+        labels = label_unit(labels, unit, label)
     return labels

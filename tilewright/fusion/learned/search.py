@@ -16,8 +16,8 @@ from tilewright.core.errors import WorkloadError
 from tilewright.fusion.evaluator import Evaluation, Evaluator
 from tilewright.fusion.label_search import Objective, Search, descend, search_all
 from tilewright.fusion.learned.graph_model import GraphModel
-from tilewright.fusion.learned.policy import Policy, labelled
-from tilewright.fusion.model_features import DecisionGroup, Figures, Tables, units_of, with_unit
+from tilewright.fusion.learned.policy import Policy, fuse_units
+from tilewright.fusion.model_features import DecisionGroup, Figures, Tables, label_unit, list_units
 from tilewright.fusion.problem import FusionProblem, Labelling
 
 
@@ -98,7 +98,7 @@ def learned_search(
     model.freeze()
     idle = 0
     for turn in range(plan.rounds):
-        seen = seen_units(problem, evaluator)
+        seen = judged_units(problem, evaluator)
         chances = policy.chances(problem, figures, best, seen)
         first = _tried(evaluator, policy.labels(problem, chances)) if turn == 0 else None
         if first is not None and first.cost < evaluator(best).cost:
@@ -124,17 +124,17 @@ def learned_search(
     return best
 
 
-def seen_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionGroup, bool]:
+def judged_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionGroup, bool]:
     """The units of which two labellings were evaluated that differ in nothing else, and whether the
     one that has it fused took fewer cycles; the latest counts."""
     known = {each.labels: each.cycles for each in evaluator.known()}
     found: dict[DecisionGroup, bool] = {}
-    units = units_of(problem)
+    units = list_units(problem)
     for labels, cycles in known.items():
         for unit in units:
             if not all(labels[place] for place in unit.places):
                 continue
-            other = known.get(with_unit(labels, unit, False))
+            other = known.get(label_unit(labels, unit, False))
             if other is not None and other != cycles:
                 found[unit] = cycles < other
     return found
@@ -153,4 +153,4 @@ def _drawn(
 ) -> list[Labelling]:
     """Labellings drawn by chances (units,), of which none is quite certain."""
     chances = np.clip(chances, 0.05, 0.95)
-    return [labelled(problem, rng.random(len(chances)) < chances) for _ in range(count)]
+    return [fuse_units(problem, rng.random(len(chances)) < chances) for _ in range(count)]

@@ -45,7 +45,7 @@ _FLOAT_ADDERS = 24 * 24
 """Of the product of two float32."""
 
 
-def redesigned(spec: GemminiSpec, values: Mapping[str, int]) -> GemminiSpec:
+def redesign(spec: GemminiSpec, values: Mapping[str, int]) -> GemminiSpec:
     """The specification with other values of some knobs. Raises `SpecError`."""
     unknown = sorted(set(values) - {knob.name for knob in KNOBS})
     if unknown:
@@ -58,7 +58,7 @@ def redesigned(spec: GemminiSpec, values: Mapping[str, int]) -> GemminiSpec:
     return GemminiSpec.from_mapping(keys | {"name": f"gemmini-{kib}k-{sums}k"})
 
 
-def variants(count: int, seed: int) -> list[GemminiSpec]:
+def draw_specifications(count: int, seed: int) -> list[GemminiSpec]:
     """At most `count` specifications that differ, none of them a preset. The first of a larger
     count are those of a smaller one."""
     rng = np.random.default_rng(seed)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tilewright.targets.features import Feature, Features
 from tilewright.targets.gemmini.isa import OUTPUT_STATIONARY
 from tilewright.targets.gemmini.loop_unrolling import BLOCKS_PER_REQUEST, LOOPS
-from tilewright.targets.gemmini.lowering.epilogue import covered
+from tilewright.targets.gemmini.lowering.epilogue import sums_covered
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
 from tilewright.targets.gemmini.lowering.program_features import LEAST_ROWS
 from tilewright.targets.gemmini.lowering.schedule_space import (
@@ -123,8 +123,8 @@ def _sums_under(g: BlockGeometry, s: TileSchedule) -> tuple[Any, Any]:
         return s.tile_h, s.tile_w
     p = g.pool
     return (
-        np.minimum(covered(s.tile_h, p.stride_h, p.kernel_h), g.sums_height),
-        np.minimum(covered(s.tile_w, p.stride_w, p.kernel_w), g.sums_width),
+        np.minimum(sums_covered(s.tile_h, p.stride_h, p.kernel_h), g.sums_height),
+        np.minimum(sums_covered(s.tile_w, p.stride_w, p.kernel_w), g.sums_width),
     )
 
 

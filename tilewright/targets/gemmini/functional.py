@@ -40,7 +40,7 @@ from tilewright.targets.gemmini.isa import (
     scratchpad_row,
     stream_of,
 )
-from tilewright.targets.gemmini.loop_unrolling import unrolled
+from tilewright.targets.gemmini.loop_unrolling import unroll_stream
 from tilewright.targets.gemmini.numba_decorators import compiled, stage
 from tilewright.targets.gemmini.registers import Registers, blank_registers
 from tilewright.targets.gemmini.spec import ARRAY_OUTPUT_BITS, DIM, GemminiMachine, GemminiSpec
@@ -430,7 +430,7 @@ def execute_stream(
     `memory` (bytes,) lies at address `base` and is left as it is. Raises `StreamError` (its
     subclass says what kind) naming the command, the cause and the next step.
     """
-    plain, origin = unrolled(stream, spec.machine)
+    plain, origin = unroll_stream(stream, spec.machine)
     after = np.array(memory, np.uint8)
     fault = np.zeros(3, np.int64)
     code = run_stream(

@@ -287,7 +287,7 @@ def commands_of(loop: NDArray[np.int64]) -> int:
     return 2 * i * j * k + i * max(k, j) + max(k, i) * j + 2 * i * j
 
 
-def unrolled(
+def unroll_stream(
     stream: CommandStream, machine: GemminiMachine
 ) -> tuple[CommandStream, NDArray[np.int64]]:
     """The stream (n,) without loops, and of each command (m,) the index it comes from.

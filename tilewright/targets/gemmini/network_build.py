@@ -19,7 +19,7 @@ from tilewright.targets.artifact_types import Built, HostStep, LayerGraph, Pick
 from tilewright.targets.gemmini.estimates import roofline_cycles
 from tilewright.targets.gemmini.lowering.batch import WorkloadLowering, program_of, stream_from
 from tilewright.targets.gemmini.lowering.command_encoding import CommandTable
-from tilewright.targets.gemmini.lowering.geometry import MEMORY_BASE, BlockGeometry, whole
+from tilewright.targets.gemmini.lowering.geometry import MEMORY_BASE, BlockGeometry, round_up
 from tilewright.targets.gemmini.lowering.memory_layout import Array, constants
 from tilewright.targets.gemmini.lowering.schedule_space import TileSchedule
 from tilewright.targets.gemmini.lowering.tile_fit import LoweringFailure
@@ -69,7 +69,7 @@ def lower_layer(
     data = plan.place(layer.data, data_form(layer, shapes[layer.data]), layer.unfold)
     output = plan.place(layer.output, form_of(shapes[layer.output], w.out_channels, pixels))
     one_row = is_flattened(w, shapes[layer.data])
-    stride = whole(w.in_channels) if one_row else data.stride
+    stride = round_up(w.in_channels) if one_row else data.stride
     g = replace(lowering.geometry, data_stride=stride, output_stride=output.stride)
     places = {"data": data.at, "output": output.at}
     if layer.residual is not None:

@@ -22,7 +22,7 @@ from tilewright.targets.gemmini.lowering.geometry import (
     MEMORY_BYTES,
     PAGE_BYTES,
     aligned_row,
-    whole,
+    round_up,
 )
 from tilewright.targets.gemmini.lowering.memory_layout import Array
 from tilewright.targets.host_numbers import from_int8, to_int8
@@ -155,7 +155,7 @@ class MemoryPlan:
     def room(self, size: int) -> int:
         """The address of so many new bytes. Raises `WorkloadError` where memory ends."""
         at = self.end
-        self.end += whole(max(size, 1), PAGE_BYTES)
+        self.end += round_up(max(size, 1), PAGE_BYTES)
         if self.end > MEMORY_BASE + MEMORY_BYTES:
             raise WorkloadError(
                 f"the network needs more than the {MEMORY_BYTES >> 20} MiB of the machine's "
@@ -172,7 +172,7 @@ class MemoryPlan:
 
     def _row_bytes(self, names: Collection[str], channels: int) -> int:
         """From a row of values that lie inside one another to the next."""
-        return whole(channels) if self._without_gaps & set(names) else aligned_row(channels)
+        return round_up(channels) if self._without_gaps & set(names) else aligned_row(channels)
 
     def __contains__(self, key: tuple[str, Form, Unfold | None]) -> bool:
         return key in self._places
@@ -186,7 +186,7 @@ class MemoryPlan:
         rows, channels = TensorPlace(form, 0, 0).size(shape)
         if form == "weights":
             stride = aligned_row(rows)
-            return TensorPlace(form, self.room(whole(channels) * stride), stride)
+            return TensorPlace(form, self.room(round_up(channels) * stride), stride)
         group = self._groups.get(name)
         if group is None:
             stride = self._row_bytes((name,), channels)

@@ -18,7 +18,7 @@ from tilewright.targets.gemmini.isa import FENCE
 from tilewright.targets.gemmini.lowering.batch import stream_from
 from tilewright.targets.gemmini.lowering.command_encoding import CommandTable, commands
 from tilewright.targets.gemmini.lowering.geometry import MEMORY_BASE, MEMORY_BYTES, BlockGeometry
-from tilewright.targets.gemmini.lowering.memory_layout import unpacked_bias, unpacked_weight
+from tilewright.targets.gemmini.lowering.memory_layout import unpack_bias, unpack_weight
 from tilewright.targets.gemmini.network_memory import HostTensor, rows_at
 from tilewright.targets.gemmini.spec import GemminiSpec
 from tilewright.targets.gemmini.timing import time_stream
@@ -175,9 +175,9 @@ def _checked(
     for role, own in rows.items():  # two of them may be one tensor
         n, c, height, width = activations[role][0]
         tensors[role] = own[:, :c].reshape(n, height, width, c).transpose(0, 3, 1, 2).copy()
-    tensors["weight"] = unpacked_weight(g, w, image)
+    tensors["weight"] = unpack_weight(g, w, image)
     if g.epilogue.has_bias:
-        tensors["bias"] = unpacked_bias(g, image)
+        tensors["bias"] = unpack_bias(g, image)
     after = execute_stream(stream_from(layer.commands), image, MEMORY_BASE, spec)
     got = rows_at(after, g.addresses["output"], g.pixels, g.output_stride)[:, : w.out_channels]
     expected = reference(w, tensors).transpose(0, 2, 3, 1).reshape(got.shape)

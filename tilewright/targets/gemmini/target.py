@@ -43,7 +43,7 @@ from tilewright.targets.capabilities import (
 )
 from tilewright.targets.features import Features
 from tilewright.targets.gemmini.c_export import CIdentifiers, c_file, c_function
-from tilewright.targets.gemmini.design_space import DESIGNS, area_of, redesigned
+from tilewright.targets.gemmini.design_space import DESIGNS, area_of, redesign
 from tilewright.targets.gemmini.estimates import bound_cycles, estimate, roofline_cycles
 from tilewright.targets.gemmini.faults import AcceleratorHang, StreamError
 from tilewright.targets.gemmini.functional import execute_stream
@@ -52,8 +52,8 @@ from tilewright.targets.gemmini.lowering.batch import COMMANDS, WorkloadLowering
 from tilewright.targets.gemmini.lowering.geometry import MEMORY_BASE
 from tilewright.targets.gemmini.lowering.memory_layout import (
     memory_image,
-    output_of,
     random_tensors,
+    read_output,
 )
 from tilewright.targets.gemmini.network_build import build
 from tilewright.targets.gemmini.network_program import GemminiProgram
@@ -217,7 +217,7 @@ class GemminiTarget:
     def redesigned(self, values: Mapping[str, int], clock: str = "fixed") -> GemminiTarget:
         """See `design_space`; the clock is that of this machine, whose array's
         paths no knob makes longer. Raises `SpecError`."""
-        return GemminiTarget(redesigned(self.spec, values))
+        return GemminiTarget(redesign(self.spec, values))
 
     @property
     def specification(self) -> dict[str, Json]:
@@ -254,5 +254,5 @@ class Checker:
     def wrong_values(self, stream: CommandStream) -> int:
         """Values of the output that differ. Raises `StreamError` where it does not run."""
         after = execute_stream(stream, self.image, MEMORY_BASE, self.lowering.spec)
-        got = output_of(self.lowering.geometry, self.lowering.workload, after)
+        got = read_output(self.lowering.geometry, self.lowering.workload, after)
         return int((got != self.expected).sum())

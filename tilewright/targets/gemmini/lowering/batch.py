@@ -12,14 +12,14 @@ from tilewright.core.errors import WorkloadError
 from tilewright.targets.base import Configs, Lowered, Ragged, Space
 from tilewright.targets.features import Features
 from tilewright.targets.gemmini.isa import CommandStream
-from tilewright.targets.gemmini.loop_unrolling import unrolled
+from tilewright.targets.gemmini.loop_unrolling import unroll_stream
 from tilewright.targets.gemmini.lowering.command_encoding import CommandTable
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry
 from tilewright.targets.gemmini.lowering.loop_program import check_loops, loop_program
 from tilewright.targets.gemmini.lowering.nest_program import nest_program
 from tilewright.targets.gemmini.lowering.program_features import HIDDEN, hidden_row
 from tilewright.targets.gemmini.lowering.schedule_space import LOOP, TileSchedule, space_of
-from tilewright.targets.gemmini.lowering.tile_fit import LoweringFailure, check_rooms
+from tilewright.targets.gemmini.lowering.tile_fit import LoweringFailure, check_tiles
 from tilewright.targets.gemmini.lowering.vendor_rule import vendor_schedule
 from tilewright.targets.gemmini.spec import GemminiMachine, GemminiSpec
 from tilewright.targets.workload import Workload
@@ -86,7 +86,7 @@ class WorkloadLowering:
             try:
                 program = program_of(self.geometry, machine, TileSchedule(*values))
                 stream = stream_from(program)
-                hidden[row] = hidden_row(machine, stream, unrolled(stream, machine)[0])
+                hidden[row] = hidden_row(machine, stream, unroll_stream(stream, machine)[0])
             except LoweringFailure as failure:
                 program = np.zeros((0, 3), np.uint64)
                 failures[row], reasons[row] = failure.name, failure.reason
@@ -100,7 +100,7 @@ class WorkloadLowering:
 
 def check_program(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> None:
     """Raises `LoweringFailure` for a schedule without a program."""
-    (check_loops if schedule.form == LOOP else check_rooms)(g, m, schedule)
+    (check_loops if schedule.form == LOOP else check_tiles)(g, m, schedule)
 
 
 def program_of(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> CommandTable:

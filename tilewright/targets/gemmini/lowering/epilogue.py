@@ -141,7 +141,7 @@ def check_pool(w: Workload, pool: Pool, epilogue: StoreEpilogue) -> None:
         )
 
 
-def covered(out: int, pool_stride: int, kernel: int) -> int:
+def sums_covered(out: int, pool_stride: int, kernel: int) -> int:
     """Sums under so many results of one direction, without a border."""
     return (out - 1) * pool_stride + kernel
 
@@ -149,4 +149,4 @@ def covered(out: int, pool_stride: int, kernel: int) -> int:
 def sums_under(first: int, out: int, stride: int, kernel: int, pad: int, size: int) -> range:
     """The sums of one direction, of `size`, under `out` results from `first` on."""
     begin = first * stride - pad
-    return range(max(begin, 0), min(begin + covered(out, stride, kernel), size))
+    return range(max(begin, 0), min(begin + sums_covered(out, stride, kernel), size))

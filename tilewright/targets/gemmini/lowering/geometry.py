@@ -19,8 +19,8 @@ from tilewright.targets.gemmini.lowering.epilogue import (
     MOST_CHAINED,
     StoreEpilogue,
     check_pool,
-    covered,
     store_epilogue,
+    sums_covered,
 )
 from tilewright.targets.gemmini.spec import DIM, MAX_REQUEST_BYTES
 from tilewright.targets.patterns.max_pool import Pool
@@ -34,7 +34,7 @@ MOST_WEIGHT = 127
 ROLES = ("data", "weight", "bias", "residual", "identity", "output")
 
 
-def whole(size: int, block: int = DIM) -> int:
+def round_up(size: int, block: int = DIM) -> int:
     """The next multiple of a block."""
     return -(-size // block) * block
 
@@ -47,8 +47,8 @@ def blocks(size: int) -> int:
 def aligned_row(size: int) -> int:
     """Bytes from a row of so many to the next, so that each begins where a request can: a request
     has 16, 32 or 64 bytes, at a multiple of its size."""
-    least = whole(size)
-    return least if least <= MAX_REQUEST_BYTES // 2 else whole(size, MAX_REQUEST_BYTES)
+    least = round_up(size)
+    return least if least <= MAX_REQUEST_BYTES // 2 else round_up(size, MAX_REQUEST_BYTES)
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class BlockGeometry:
     @property
     def tap_bytes(self) -> int:
         """Of the weights of one tap of one group."""
-        return whole(self.in_channels) * self.weight_stride
+        return round_up(self.in_channels) * self.weight_stride
 
     @property
     def identities(self) -> list[int]:
@@ -177,8 +177,8 @@ class BlockGeometry:
         """Rows and columns of the sums under a tile of the output, at most."""
         if self.pool is None:
             return height, width
-        rows = covered(height, self.pool.stride_h, self.pool.kernel_h)
-        columns = covered(width, self.pool.stride_w, self.pool.kernel_w)
+        rows = sums_covered(height, self.pool.stride_h, self.pool.kernel_h)
+        columns = sums_covered(width, self.pool.stride_w, self.pool.kernel_w)
         return min(rows, self.sums_height), min(columns, self.sums_width)
 
     @property
@@ -213,7 +213,7 @@ class BlockGeometry:
         found, at = {}, base
         for role, size in self.sizes().items():
             found[role] = at
-            at += whole(size, PAGE_BYTES)
+            at += round_up(size, PAGE_BYTES)
         if at > MEMORY_BASE + MEMORY_BYTES:
             raise WorkloadError(
                 f"its tensors take {(at - base) >> 20} MiB, and the machine's memory has "

@@ -24,7 +24,7 @@ from tilewright.targets.gemmini.lowering.command_encoding import (
 )
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
 from tilewright.targets.gemmini.lowering.schedule_space import PIXELS_OUTSIDE, TileSchedule
-from tilewright.targets.gemmini.lowering.tile_fit import LoweringFailure, needs
+from tilewright.targets.gemmini.lowering.tile_fit import LoweringFailure, check_rows
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 
 MOST_LOOPS = 1 << 14
@@ -56,8 +56,10 @@ def check_loops(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
     many."""
     tile_i = blocks(s.tile_w)
     operands, sums = (tile_i + s.tile_n) * s.tile_k * DIM, tile_i * s.tile_n * DIM
-    needs("scratchpad", "a loop's part of the scratchpad", operands, m.scratchpad_rows // LOOPS)
-    needs("accumulator", "a loop's part of the accumulator", sums, m.accumulator_rows // LOOPS)
+    check_rows(
+        "scratchpad", "a loop's part of the scratchpad", operands, m.scratchpad_rows // LOOPS
+    )
+    check_rows("accumulator", "a loop's part of the accumulator", sums, m.accumulator_rows // LOOPS)
     total = g.groups * math.prod(_counts(g, s))
     if total > MOST_LOOPS:
         raise LoweringFailure("program", f"it has {total} loops, and may have {MOST_LOOPS}")

@@ -12,7 +12,7 @@ from tilewright.targets.gemmini.lowering.geometry import (
     MEMORY_BASE,
     PAGE_BYTES,
     BlockGeometry,
-    whole,
+    round_up,
 )
 from tilewright.targets.gemmini.spec import DIM
 from tilewright.targets.workload import Workload
@@ -48,11 +48,11 @@ def pixel_rows(image: Array, stride: int) -> NDArray[np.int8]:
     return made
 
 
-def packed_weight(g: BlockGeometry, weight: Array) -> NDArray[np.int8]:
+def pack_weight(g: BlockGeometry, weight: Array) -> NDArray[np.int8]:
     """(o, c/groups, kh, kw) as it lies in memory: (groups, kh, kw, c, o), zero between groups."""
     per_out = g.out_channels // g.merged
     o, per_in, kh, kw = weight.shape
-    made = np.zeros((g.groups, kh, kw, whole(g.in_channels), g.weight_stride), np.int8)
+    made = np.zeros((g.groups, kh, kw, round_up(g.in_channels), g.weight_stride), np.int8)
     for first in range(0, o, per_out):
         own = first // per_out
         group, place = divmod(own, g.merged)
@@ -62,7 +62,7 @@ def packed_weight(g: BlockGeometry, weight: Array) -> NDArray[np.int8]:
     return made
 
 
-def packed_bias(g: BlockGeometry, bias: Array | None) -> NDArray[np.int32]:
+def pack_bias(g: BlockGeometry, bias: Array | None) -> NDArray[np.int32]:
     """What accumulators begin with, (groups, columns): a bias (o,) and the constant."""
     made = np.full((g.groups, g.weight_stride), g.epilogue.constant, np.int32)
     if bias is not None:
@@ -72,7 +72,7 @@ def packed_bias(g: BlockGeometry, bias: Array | None) -> NDArray[np.int32]:
     return made
 
 
-def identities(g: BlockGeometry) -> NDArray[np.int8]:
+def identity_blocks(g: BlockGeometry) -> NDArray[np.int8]:
     """Diagonal blocks (n · 16, columns) that multiply a residual, in rows as long as weights'."""
     made = np.zeros((len(g.identities), DIM, g.weight_stride), np.int8)
     made[:, :, :DIM] = np.eye(DIM, dtype=np.int8) * np.array(g.identities, np.int8)[:, None, None]
@@ -82,19 +82,19 @@ def identities(g: BlockGeometry) -> NDArray[np.int8]:
 def constants(g: BlockGeometry, weight: Array, bias: Array | None) -> dict[str, Array]:
     """What lies in memory beside activations, by role: of weights (o, c/groups, kh, kw) and a bias
     (o,)."""
-    found: dict[str, Array] = {"weight": packed_weight(g, weight)}
+    found: dict[str, Array] = {"weight": pack_weight(g, weight)}
     if g.epilogue.loads_sums:
-        found["bias"] = packed_bias(g, bias)
+        found["bias"] = pack_bias(g, bias)
     if g.epilogue.residual:
-        found["identity"] = identities(g)
+        found["identity"] = identity_blocks(g)
     return found
 
 
-def unpacked_weight(
+def unpack_weight(
     g: BlockGeometry, workload: Workload, image: NDArray[np.uint8]
 ) -> NDArray[np.int8]:
     """(o, c/groups, kh, kw) as they lie in a memory image."""
-    w, rows = workload, whole(g.in_channels)
+    w, rows = workload, round_up(g.in_channels)
     at = g.addresses["weight"] - MEMORY_BASE
     shape = (g.groups, g.kernel_h, g.kernel_w, rows, g.weight_stride)
     packed = image[at : at + int(np.prod(shape))].view(np.int8).reshape(shape)
@@ -110,7 +110,7 @@ def unpacked_weight(
     return made
 
 
-def unpacked_bias(g: BlockGeometry, image: NDArray[np.uint8]) -> NDArray[np.int32]:
+def unpack_bias(g: BlockGeometry, image: NDArray[np.uint8]) -> NDArray[np.int32]:
     """(o,) as it lies in a memory image, without the constant."""
     at = g.addresses["bias"] - MEMORY_BASE
     raw = image[at : at + 4 * g.groups * g.weight_stride].view(np.int32)
@@ -125,19 +125,19 @@ def memory_image(g: BlockGeometry, tensors: Mapping[str, Array]) -> NDArray[np.u
     if g.epilogue.residual:
         parts["residual"] = pixel_rows(tensors["residual"], g.residual_stride)
     ends = [g.addresses[role] + size for role, size in g.sizes().items()]
-    image = np.zeros(whole(max(ends) - MEMORY_BASE, PAGE_BYTES), np.uint8)
+    image = np.zeros(round_up(max(ends) - MEMORY_BASE, PAGE_BYTES), np.uint8)
     for role, values in parts.items():
-        put(image, g.addresses[role] - MEMORY_BASE, values)
+        write_array(image, g.addresses[role] - MEMORY_BASE, values)
     return image
 
 
-def put(image: NDArray[np.uint8], at: int, values: Array) -> None:
+def write_array(image: NDArray[np.uint8], at: int, values: Array) -> None:
     """Write the bytes of an array of any shape into a memory image (bytes,)."""
     raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     image[at : at + len(raw)] = raw
 
 
-def output_of(g: BlockGeometry, workload: Workload, image: NDArray[np.uint8]) -> NDArray[np.int8]:
+def read_output(g: BlockGeometry, workload: Workload, image: NDArray[np.uint8]) -> NDArray[np.int8]:
     """(n, o, oh, ow) out of memory."""
     w, at = workload, g.addresses["output"] - MEMORY_BASE
     rows = image[at : at + g.pixels * g.output_stride].view(np.int8)

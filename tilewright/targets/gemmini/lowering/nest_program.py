@@ -52,7 +52,7 @@ from tilewright.targets.gemmini.lowering.schedule_space import (
     SPREAD,
     TileSchedule,
 )
-from tilewright.targets.gemmini.lowering.tile_fit import buffer_rows, check_rooms
+from tilewright.targets.gemmini.lowering.tile_fit import buffer_rows, check_tiles
 from tilewright.targets.gemmini.lowering.tiles import (
     Tile,
     TileStage,
@@ -93,7 +93,7 @@ class _Blocks(NamedTuple):
         return _Blocks(*(column[order] for column in self))
 
 
-def products(
+def stage_products(
     g: BlockGeometry, s: TileSchedule, patch: Patch, stage: TileStage, places: Places
 ) -> Pairs:
     """The products of a stage (products, 2, 3)."""
@@ -198,7 +198,7 @@ def _tap_row(g: BlockGeometry, patch: Patch, tap: int) -> int:
 
 def nest_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> CommandTable:
     """The commands of any workload, (n, 3). Raises `LoweringFailure`."""
-    check_rooms(g, m, s)
+    check_tiles(g, m, s)
     return _Nest(g, m, s, Patch.of(g, s)).program()
 
 
@@ -389,7 +389,7 @@ class _Nest:
             g.out_channels_of(tile.group) - tile.n * DIM if at_end[0] else 0,
         )  # fmt: skip
         if key not in self.known:
-            self.known[key] = products(g, self.s, self.patch, stage, places)
+            self.known[key] = stage_products(g, self.s, self.patch, stage, places)
         return self.known[key]
 
     def _data_stride(self) -> Command:

@@ -21,7 +21,7 @@ class LoweringFailure(Exception):
         self.name, self.reason = name, f"lower: {reason}"
 
 
-def needs(name: str, what: str, rows: int, room: int) -> None:
+def check_rows(name: str, what: str, rows: int, room: int) -> None:
     """Raises `LoweringFailure` where something takes more rows than there are."""
     if rows > room:
         raise LoweringFailure(name, f"{what} takes {rows} rows, and there are {room}")
@@ -34,7 +34,7 @@ def buffer_rows(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> int:
     return rows if g.pool is None else min(rows, m.accumulator_bank_rows)
 
 
-def check_rooms(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
+def check_tiles(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
     """Raises `LoweringFailure`."""
     patch, taps, half = Patch.of(g, s), g.kernel_h * g.kernel_w, m.scratchpad_rows // 2
     if g.pool is None:
@@ -46,14 +46,14 @@ def check_rooms(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
             raise LoweringFailure(
                 "pool", f"a tile has {height} × {width} sums, and may have {MOST_PIXELS} a side"
             )
-    needs("accumulator", "a tile's sums", sums, buffer_rows(g, m, s))
+    check_rows("accumulator", "a tile's sums", sums, buffer_rows(g, m, s))
     data = s.tile_k * patch.plane_rows
     if g.epilogue.residual:
         data = max(data, s.tile_n * s.tile_h * s.tile_w)
-    needs("scratchpad", "a stage's data", data, half // s.in_buffers)
+    check_rows("scratchpad", "a stage's data", data, half // s.in_buffers)
     weights = max(taps * s.tile_k * s.tile_n, len(g.identities)) * DIM
-    needs("scratchpad", "a stage's weights", weights, half // s.in_buffers)
-    needs("scratchpad", "a plane of pixels", patch.plane_rows, MOST_BLOCK_STRIDE)
+    check_rows("scratchpad", "a stage's weights", weights, half // s.in_buffers)
+    check_rows("scratchpad", "a plane of pixels", patch.plane_rows, MOST_BLOCK_STRIDE)
     strips = g.images * g.out_height * -(-g.out_width // min(DIM, s.tile_w))
     if g.pool is not None:
         height, width = g.sums_of(s.tile_h, s.tile_w)

@@ -25,7 +25,7 @@ from tilewright.targets.gemmini.lowering.schedule_space import (
     SPREAD,
     TileSchedule,
 )
-from tilewright.targets.gemmini.lowering.tile_fit import LoweringFailure, check_rooms
+from tilewright.targets.gemmini.lowering.tile_fit import LoweringFailure, check_tiles
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 
 MATMUL_RULE, CONVOLUTION_RULE = "tiled_matmul_auto", "tiled_conv_auto"
@@ -115,7 +115,7 @@ def _in_nest(tile: Sizes, g: BlockGeometry, m: GemminiMachine) -> TileSchedule:
 
 def _has_room(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> bool:
     try:
-        check_rooms(g, m, schedule)
+        check_tiles(g, m, schedule)
     except LoweringFailure:
         return False
     return True

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tilewright.targets.gemmini.faults import HANG, StreamFault, stream_error
 from tilewright.targets.gemmini.isa import FENCE, FLUSH, CommandStream, stream_of
-from tilewright.targets.gemmini.loop_unrolling import unrolled
+from tilewright.targets.gemmini.loop_unrolling import unroll_stream
 from tilewright.targets.gemmini.spec import GemminiSpec
 from tilewright.targets.gemmini.stream_checks import check_stream
 from tilewright.targets.gemmini.timing.simulator import HANGS, simulate_stream
@@ -53,7 +53,7 @@ def time_stream(stream: CommandStream, spec: GemminiSpec, most_requests: int = 0
     `StreamError` for a stream that the machine does not run to its end.
     """
     n = len(stream.funct)
-    plain, origin = unrolled(stream, spec.machine)
+    plain, origin = unroll_stream(stream, spec.machine)
     check_stream(stream, plain, origin, spec.machine)
     made = len(plain.funct) if stream.has_loops else 0
     commands = np.full((COMMAND_ROWS, n + made), -1, np.int64)
