@@ -19,9 +19,19 @@ if TYPE_CHECKING:
 def decide_fusion(
     asked: ToDecide, heard: Callable[[Evaluation, int], None] | None = None
 ) -> Decided:
-    """What is fused, by the mode that was asked for; `heard` is told of each labelling that is
-    simulated. Raises `FusionError` for a target that runs no programs of ours, and what quantising
-    and tuning raise."""
+    """Decide which operators of a network run together.
+
+    Args:
+        asked: the network, the target, the options and the tuned workloads of a run.
+        heard: called with each labelling that is simulated, and with how many there were.
+
+    Returns:
+        The summary of the decision, and the content of `fusion.json`.
+
+    Raises:
+        FusionError: the target runs no programs of ours.
+        TilewrightError: the network cannot be quantised, or tuning fails.
+    """
     from tilewright.fusion.decision import decide  # loads TVM, which most runs do without
 
     return decide(asked, heard)

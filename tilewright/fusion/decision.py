@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 
 def decide(asked: ToDecide, heard: Heard | None = None) -> Decided:
-    """What is fused, by the mode that was asked for. Raises `FusionError` for a target that runs no
-    programs of ours, and what quantising and tuning raise."""
+    """Decide what is fused, by the mode that was asked for. Raises as
+    `tilewright.fusion.decide_fusion`."""
     problem = read_problem(asked)
     schedules = FusionSchedules(blocks_of(asked.target), lambda some: _tuned(asked, some))
     for each in asked.tuned:
@@ -67,9 +67,19 @@ def build_decision(
     *,
     by_estimates: bool = False,
 ) -> Decided:
-    """What was decided, of labellings that have a name and are evaluated, that of the mode asked
-    for among them; it took `spent` labelled graphs. `by_estimates`: all by schedules that are
-    estimated best."""
+    """Describe a decision.
+
+    Args:
+        asked: what the run asked for; its mode names the chosen labelling.
+        problem: what may be fused.
+        evaluator: times labellings; all of `named` are evaluated.
+        named: labellings by the names of the modes.
+        spent: how many labelled graphs were simulated.
+        by_estimates: whether all schedules are those that are estimated best.
+
+    Returns:
+        The summary, and the content of `fusion.json`.
+    """
     chosen = evaluator(named[asked.options.fusion])
     guessing = evaluator if by_estimates else make_estimate_evaluator(problem, asked.options.seed)
     each = {name: evaluator(labels) for name, labels in named.items()}
@@ -86,7 +96,7 @@ def build_decision(
 
 
 def read_problem(asked: ToDecide) -> FusionProblem:
-    """The network of a run in integers, with nothing fused. Raises what quantising raises."""
+    """Read the network of a run in integers, with nothing fused. Raises what quantising raises."""
     options = asked.options
     build = BuildOptions(
         options.model, Path(options.out), target=options.target,
@@ -101,10 +111,15 @@ def read_problem(asked: ToDecide) -> FusionProblem:
 def name_labellings(
     problem: FusionProblem, evaluator: Evaluator, asked: ToDecide
 ) -> dict[str, Labelling]:
-    """The labellings that have a name, all evaluated: the one that was asked for, those that cost
-    no trial beside it, and for a search all that it has to beat; each without what has no schedule.
-    Raises `NoSchedule` where a layer has none that nothing was fused into, and what tuning
-    raises."""
+    """Return evaluated labellings by the names of the modes.
+
+    These are the labelling of the mode that was asked for, those that need no further trial, and
+    for the learned mode all that it has to beat. Labels without a schedule are dropped.
+
+    Raises:
+        NoSchedule: a layer that nothing was fused into has no schedule.
+        TilewrightError: tuning fails.
+    """
     mode = asked.options.fusion
     named = {"none": problem.none, "all": problem.all, "greedy": problem.greedy}
     if mode == "learned":
@@ -117,8 +132,8 @@ def name_labellings(
 def search_labellings(
     problem: FusionProblem, evaluator: Evaluator, seed: int
 ) -> dict[str, Labelling]:
-    """What the learned mode decides, and the labellings that it has to beat, by the names of the
-    modes. Raises as `name_labellings`."""
+    """Return what the learned mode decides, with the labellings that it has to beat, by the names
+    of the modes. Raises as `name_labellings`."""
     known = {"none": problem.none, "all": problem.all, "greedy": problem.greedy}
     named = {name: drop_unscheduled_labels(evaluator, labels) for name, labels in known.items()}
     model, policy = shipped_models(seed)
@@ -128,8 +143,8 @@ def search_labellings(
 
 
 def drop_unscheduled_labels(evaluator: Evaluator, labels: Labelling) -> Labelling:
-    """A labelling without what makes layers that no schedule runs. Raises `NoSchedule` where a
-    layer has none that nothing was fused into, and what tuning raises."""
+    """Return a labelling without the labels that make layers which no schedule runs. Raises
+    `NoSchedule` if a layer that nothing was fused into has no schedule, and what tuning raises."""
     problem = evaluator.problem
     while True:
         try:
@@ -174,8 +189,9 @@ def _pick(tuned: TunedWorkload) -> Pick | None:
 def list_decisions(
     evaluator: Evaluator, labels: Labelling, guessing: Evaluator
 ) -> list[FusionDecision]:
-    """Each label with what it saves, all others as they are: where the other way is not tuned, or
-    `guessing` timed everything, by the schedules that are estimated best for both ways."""
+    """Return one row per label, with what the label saves if all others stay as they are. If the
+    other way is not tuned, or `guessing` timed everything, both ways use the schedules that are
+    estimated best."""
     problem, rows = evaluator.problem, list[FusionDecision]()
     for place, choice in enumerate(problem.offered):
         other = problem.flipped(labels, [place])
@@ -207,7 +223,7 @@ def _saved(timing: Evaluator, labels: Labelling, other: Labelling) -> tuple[int,
 def build_fusion_file(
     asked: ToDecide, problem: FusionProblem, chosen: Evaluation
 ) -> dict[str, Json]:
-    """What `tilewright build` reads: the labels, and a schedule of each workload they make."""
+    """Return what `tilewright build` reads: the labels, and a schedule of each workload they make."""
     layers = problem.labelled(chosen.labels).layers
     rows: dict[Workload, dict[str, Json]] = {}
     costs = zip(layers, chosen.workloads, chosen.picks, chosen.layers, strict=True)
@@ -244,9 +260,13 @@ def build_fusion_file(
 
 
 def preview(options: TuningOptions, target: Target, network: str) -> Decided:
-    """What the estimates would fuse in the network of that name, beside nothing and everything;
-    each decision with what it saves. No trial is made, but whole networks are simulated. Raises
-    `FusionError` for a target that runs no programs of ours, and what quantising raises."""
+    """Return what the estimates would fuse in a network, beside nothing and everything, and what
+    each decision saves. No trial is made, but whole networks are simulated.
+
+    Raises:
+        FusionError: the target runs no programs of ours.
+        TilewrightError: the network cannot be quantised.
+    """
     options = options.model_copy(update={"fusion": "greedy"})
     asked = ToDecide(options, target, network, (), lambda _: [], lambda _: None)
     problem = read_problem(asked)
@@ -257,9 +277,9 @@ def preview(options: TuningOptions, target: Target, network: str) -> Decided:
 
 
 def list_layers(problem: FusionProblem, chosen: Evaluation) -> list[dict[str, Json]]:
-    """A row a layer, in the order they run: its name, its workload's title, its cycles by itself,
-    the rows of the layers whose results it reads (`reads`), and the places of the labels that made
-    it what it is (`labels`)."""
+    """Return one row per layer, in the order in which the layers run: name, title of the workload,
+    cycles of the layer by itself, rows of the layers whose results it reads (`reads`), and
+    places of the labels that made it what it is (`labels`)."""
     graph = problem.labelled(chosen.labels)
     layers = graph.layers
     labels, reads = _labels(problem, layers), list_read_rows(graph)
@@ -291,7 +311,7 @@ def _labels(problem: FusionProblem, layers: Sequence[Layer]) -> list[list[int]]:
 
 
 def list_read_rows(graph: IntegerGraph) -> list[list[int]]:
-    """Of each layer, the rows of the layers that write what it reads."""
+    """Return for each layer the rows of the layers that write what it reads."""
     writers = {each.output: row for row, each in enumerate(graph.layers)}
     return [
         sorted({row for name in layer.reads for row in _writers(graph, name, writers, set())})

@@ -23,7 +23,7 @@ Tune = Callable[[Sequence[Workload]], Sequence[Pick | None]]
 
 
 class NoSchedule(WorkloadError):
-    """A workload that no schedule runs, as far as was tried."""
+    """No schedule that was tried runs this workload."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
@@ -44,7 +44,7 @@ class FusionSchedules:
         self._found: dict[Workload, Pick] = {}
 
     def add(self, workload: Workload, pick: Pick) -> None:
-        """A schedule that is known."""
+        """Add a schedule that is known."""
         self._table.add(workload, pick)
 
     def known(self, workload: Workload) -> Pick | None:
@@ -56,12 +56,13 @@ class FusionSchedules:
         return found
 
     def missing(self, workloads: Sequence[Workload]) -> list[Workload]:
-        """Those that have to be tuned, each once."""
+        """Return the workloads that have to be tuned, each once."""
         unknown = [each for each in dict.fromkeys(workloads) if self.known(each) is None]
         return [each for each in unknown if each not in self.failed]
 
     def of(self, workloads: Sequence[Workload]) -> list[Pick]:
-        """A schedule of each. Raises `NoSchedule` where there is none, and what tuning raises."""
+        """Return a schedule for each workload. Raises `NoSchedule` if there is none, and what
+        tuning raises."""
         missing = self.missing(workloads)
         if missing:
             self.tuned += len(missing)
@@ -95,7 +96,7 @@ class Evaluation:
 
     @property
     def cost(self) -> tuple[int, int]:
-        """By which labellings are compared: cycles, of equal ones the bytes moved."""
+        """Sort key for labellings: cycles, with ties broken by bytes moved."""
         return self.cycles, self.dram_bytes
 
 
@@ -151,7 +152,8 @@ class Evaluator:
         )
 
     def again(self, labels: Labelling) -> Evaluation:
-        """The same, simulated whether it was before or not. Raises as to call it."""
+        """Simulate a labelled network, whether it was simulated before or not. Raises as
+        `__call__`."""
         workloads = self.problem.workloads(labels)
         picks = self.schedules.of(workloads)
         cost = self._timer.cost(layer_graph(self.problem.labelled(labels)), picks)
@@ -160,23 +162,24 @@ class Evaluator:
         )
 
     def missing(self, labels: Labelling) -> list[Workload]:
-        """The workloads that would have to be tuned for it."""
+        """Return the workloads that would have to be tuned for a labelling."""
         if labels in self._known:
             return []
         return self.schedules.missing(self.problem.workloads(labels))
 
     def seen(self, labels: Labelling) -> Evaluation | None:
-        """Of a labelling that was evaluated, else None."""
+        """Return the evaluation of a labelling, or None if it was not evaluated."""
         return self._known.get(labels)
 
     def known(self) -> list[Evaluation]:
-        """All so far, in order."""
+        """Return all evaluations so far, in order."""
         return list(self._known.values())
 
 
 def make_estimate_evaluator(problem: FusionProblem, seed: int) -> Evaluator:
-    """Who times them. No trial is made, but whole networks are simulated. Raises `FusionError` for
-    a target that runs no programs of ours."""
+    """Return an evaluator that takes the schedules that are estimated best. No trial is made, but
+    whole networks are simulated. Raises `FusionError` for a target that runs no programs of
+    ours."""
 
     def estimated(workloads: Sequence[Workload]) -> list[Pick | None]:
         return [_estimated(workload, problem.target, seed) for workload in workloads]

@@ -49,22 +49,23 @@ class Objective:
         return np.array([self.asked[each] for each in several])
 
     def one(self, labels: Labelling) -> float:
-        """Of one. Raises `FusionBudgetSpent`."""
+        """Return the cost of one labelling. Raises `FusionBudgetSpent`."""
         return float(self([labels])[0])
 
     @property
     def best(self) -> Labelling:
-        """The cheapest so far, the first of equals."""
+        """The cheapest labelling so far; of equal ones the first."""
         return min(self.asked, key=self.asked.__getitem__)
 
     @property
     def least(self) -> float:
-        """What that costs."""
+        """The cost of the cheapest labelling."""
         return self.asked[self.best]
 
 
 def flip_labels(labels: Labelling, places: Sequence[int]) -> Labelling:
-    """The labels at these places fused, or none of them if all are: one label flipped."""
+    """Return the labels with all of these places fused, or with none of them if all are. One place
+    is one flipped label."""
     new = not all(labels[place] for place in places)
     return tuple(new if k in places else label for k, label in enumerate(labels))
 
@@ -77,7 +78,7 @@ asked."""
 def search_all(
     search: Search, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
 ) -> None:
-    """Let a search run until it ends or all may be asked was."""
+    """Run a search until it ends or its budget is spent."""
     with suppress(FusionBudgetSpent):
         search(objective, starts, rng)
 

@@ -68,7 +68,7 @@ class Figures:
         self._tuned: dict[Workload, LayerFigures] = {}
 
     def of(self, workload: Workload) -> LayerFigures:
-        """Of one layer's workload."""
+        """Return the figures of a layer's workload."""
         if workload in self._tuned:
             return self._tuned[workload]
         if workload not in self._plain:
@@ -137,7 +137,7 @@ class DecisionGroup:
 
 
 def list_units(problem: FusionProblem) -> tuple[DecisionGroup, ...]:
-    """Each decision in one unit, in the order of their first."""
+    """Return the units of a problem, each decision in one unit, ordered by their first decision."""
     group = {place: places for places in problem.groups for place in places}
     found: dict[tuple[int, ...], DecisionGroup] = {}
     for place, choice in enumerate(problem.offered):
@@ -147,13 +147,13 @@ def list_units(problem: FusionProblem) -> tuple[DecisionGroup, ...]:
 
 
 def label_unit(labels: Labelling, unit: DecisionGroup, fused: bool) -> Labelling:
-    """The labelling with all of a unit labelled so."""
+    """Return the labelling with all decisions of a unit labelled `fused`."""
     return tuple(fused if k in unit.places else label for k, label in enumerate(labels))
 
 
 def unit_features(problem: FusionProblem, figures: Figures, labels: Labelling) -> Features:
-    """A row a unit: what changes where it is fused and where it is not, all else as labelled, the
-    largest layer that fusing makes, and the machine."""
+    """Return one row per unit: what changes if it is fused and everything else stays as labelled,
+    the largest layer that fusing makes, and the machine."""
     total = sum(figures.of(workload).prior for workload in problem.workloads(labels))
     units = list_units(problem)
     rows = [_row(problem, figures, labels, unit, total) for unit in units]
@@ -226,7 +226,7 @@ class Tables:
         self._skeletons: dict[Labelling, _Skeleton] = {}
 
     def of(self, labels: Labelling) -> GraphTable:
-        """A labelled graph."""
+        """Return a labelled graph as arrays."""
         if labels not in self._skeletons:
             self._skeletons[labels] = _skeleton(self.problem, labels)
         bones = self._skeletons[labels]

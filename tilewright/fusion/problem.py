@@ -53,36 +53,36 @@ class FusionProblem:
         return fused(self.graph, labels, self.choices)
 
     def workloads(self, labels: Labelling) -> list[Workload]:
-        """What is tuned for each layer of the labelled network, in order."""
+        """Return the workload that is tuned for each layer of the labelled network, in order."""
         return canonical_workloads(self.labelled(labels))
 
     @property
     def none(self) -> Labelling:
-        """Nothing is fused that could be apart."""
+        """The labelling in which nothing is fused that could be apart."""
         return (False,) * len(self)
 
     @property
     def all(self) -> Labelling:
-        """All is fused that may be."""
+        """The labelling in which everything is fused that may be."""
         return (True,) * len(self)
 
     @property
     def no_shortcuts(self) -> Labelling:
-        """All is fused that may be, but shortcuts stay layers."""
+        """The labelling with everything fused but shortcuts, which stay layers."""
         return tuple(choice.kind != "shortcut" for choice in self.offered)
 
     @property
     def no_averages(self) -> Labelling:
-        """All is fused that may be, but averages stay layers."""
+        """The labelling with everything fused but averages, which stay layers."""
         return tuple(choice.kind != "average" for choice in self.offered)
 
     @property
     def tvm(self) -> Labelling:
-        """What TVM's FuseOps would fuse."""
+        """The labelling that TVM's FuseOps would choose."""
         return tuple(choice.kind in TVM_FUSES for choice in self.offered)
 
     def flipped(self, labels: Labelling, places: Sequence[int]) -> Labelling:
-        """With other labels at these places."""
+        """Return the labelling with the other label at these places."""
         return tuple(label != (k in places) for k, label in enumerate(labels))
 
     @cached_property
@@ -91,8 +91,8 @@ class FusionProblem:
         return Accelerator.of(self.target)
 
     def estimated(self, workload: Workload) -> float | None:
-        """What the best schedule of a workload takes by the target's estimate, in its unit; None
-        where nobody knows."""
+        """Return what the best schedule of a workload takes by the target's estimate, in its unit.
+        None if the target does not estimate it."""
         form = canonical(padded(workload, self.accelerator.blocks))
         try:
             return self.accelerator.estimated(form)
@@ -100,7 +100,8 @@ class FusionProblem:
             return None
 
     def estimate(self, labels: Labelling) -> float | None:
-        """The sum over layers of a labelled network; None where a layer is not known."""
+        """Return the sum of the estimates of a labelled network's layers. None if a layer has no
+        estimate."""
         found = [self.estimated(workload) for workload in self.workloads(labels)]
         return None if None in found else sum(each or 0.0 for each in found)
 
@@ -135,12 +136,12 @@ class FusionProblem:
         return sum(e or 0.0 for e in each[0]) - sum(e or 0.0 for e in each[1])
 
     def named(self, labels: Labelling) -> dict[str, bool]:
-        """The labels by what they are of."""
+        """Return the labels by the names of the decisions."""
         return {str(choice): label for choice, label in zip(self.offered, labels, strict=True)}
 
 
 def segments_of(offered: tuple[FusionChoice, ...]) -> Segments:
-    """The segments of what may be fused."""
+    """Return the segments of what may be fused."""
     owner = list(range(len(offered)))
 
     def root(place: int) -> int:
@@ -163,7 +164,7 @@ def segments_of(offered: tuple[FusionChoice, ...]) -> Segments:
 
 
 def groups_of(offered: tuple[FusionChoice, ...]) -> Segments:
-    """The decisions of each group of siblings: one alone changes nothing."""
+    """Return the decisions of each group of siblings: one of them alone changes nothing."""
     found: dict[str, list[int]] = {}
     for place, choice in enumerate(offered):
         if choice.group:

@@ -49,14 +49,14 @@ class GraphModel(Protocol):
 
 
 def layer_labels(graph: GraphTable) -> NDArray[np.float64]:
-    """What a model learns of each layer, shape (n,): by which factor it takes more cycles in its
-    stream than by itself or by estimate, log2."""
+    """Return what a model learns of each layer, shape (n,): log2 of the cycles in its stream over
+    the cycles by itself or by estimate."""
     return np.log2(np.maximum(graph.stream, 1.0) / np.maximum(graph.prior, 1.0))
 
 
 class Trees:
-    """Implements `GraphModel`. The first fit is what is saved; one that was read
-    is corrected only."""
+    """Boosted trees over layers; implements `GraphModel`. The first fit is what is saved. A model
+    that was read is corrected only."""
 
     kind = "trees"
 

@@ -90,10 +90,19 @@ class Policy:
 def correct_chances(
     x: Features, chances: NDArray[np.float64], told: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Chances (units,) of units, as what was seen of others of their kind has them: `told` (units,)
-    is 1 where fusing helped, 0 where it did not, NaN where nobody knows. Each adds by how much it
-    was misjudged, the less the more it differs; as much as one that is just alike speaks for what
-    was thought before."""
+    """Correct the chances of units by what was seen of other units of their kind.
+
+    Each seen unit adds the error of its own prediction, weighted by similarity. A unit that is
+    exactly alike has as much weight as the prediction itself.
+
+    Args:
+        x: features of the units.
+        chances: predicted chances that fusing helps, shape (units,).
+        told: 1 where fusing helped, 0 where it did not, NaN where that is unknown, shape (units,).
+
+    Returns:
+        The corrected chances, shape (units,).
+    """
     known = ~np.isnan(told)
     if not known.any():
         return chances
@@ -108,7 +117,7 @@ def correct_chances(
 
 
 def fuse_units(problem: FusionProblem, fused: NDArray[np.bool_]) -> Labelling:
-    """The labelling that has these units fused, (units,), and no others."""
+    """Return the labelling that has these units fused, shape (units,), and no others."""
     labels = problem.none
     for unit, label in zip(list_units(problem), fused.tolist(), strict=True):
         labels = label_unit(labels, unit, label)

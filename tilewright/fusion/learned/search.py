@@ -87,8 +87,8 @@ def learned_search(
     problem: FusionProblem, evaluator: Evaluator, model: GraphModel, policy: Policy,
     starts: Sequence[Labelling], rng: np.random.Generator, plan: SearchPlan | None = None,
 ) -> Labelling:  # fmt: skip
-    """The labelling that takes the fewest cycles of all that were simulated, `starts` among them.
-    Raises what tuning raises."""
+    """Return the labelling that takes the fewest cycles of all that were simulated, `starts` among
+    them. Raises what tuning raises."""
     plan = plan or SearchPlan()
     figures = Figures(problem, evaluator)
     tables = Tables(problem, figures)
@@ -125,8 +125,8 @@ def learned_search(
 
 
 def judged_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionGroup, bool]:
-    """The units of which two labellings were evaluated that differ in nothing else, and whether the
-    one that has it fused took fewer cycles; the latest counts."""
+    """Return for each unit whether fusing it took fewer cycles, as far as two evaluated labellings
+    differ in nothing else. The latest such pair counts."""
     known = {each.labels: each.cycles for each in evaluator.known()}
     found: dict[DecisionGroup, bool] = {}
     units = list_units(problem)
