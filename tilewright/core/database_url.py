@@ -25,8 +25,8 @@ def without_password(url: str) -> str:
 
 
 def sqlite_address(path: Path, driver: str = "") -> str:
-    """The address of a file, by an absolute path. A `?` would end the path, so one that has it is
-    given as SQLite's own kind of address, where it is `%3F`."""
+    """Return the address of an SQLite file, given by an absolute path. A `?` would end the path, so
+    a path with a `?` is given as SQLite's own kind of address, where it is `%3F`."""
     if "?" not in str(path):
         return f"sqlite{driver and '+'}{driver}:///{path}"
     # Without a driver MLflow takes all after `sqlite:///` for a path, and makes its folders.
@@ -34,7 +34,7 @@ def sqlite_address(path: Path, driver: str = "") -> str:
 
 
 def unfit_for_sqlite(path: Path) -> str | None:
-    """Why a database cannot be there, whatever the disk says."""
+    """Return why a database cannot be at this path, whatever the disk says, or None."""
     text = str(path)
     if any(ord(letter) < 32 or 0xD800 <= ord(letter) < 0xE000 for letter in text):
         return "its path has control characters, or is not UTF-8"
@@ -44,5 +44,5 @@ def unfit_for_sqlite(path: Path) -> str | None:
 
 
 def is_sqlite(address: str) -> bool:
-    """Whether an address is one of a SQLite file."""
+    """Return whether an address is that of an SQLite file."""
     return address.startswith(("sqlite:", "sqlite+"))

@@ -76,11 +76,12 @@ def _space() -> str:
 
 
 def usable_cores() -> int:
-    """Those of its affinity, which `taskset` and containers narrow; all where none is kept."""
+    """Return how many cores this process may use: those of its affinity, which `taskset` and
+    containers narrow, or all cores if there is none."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def module_path() -> str:
-    """Where this process finds modules: never the folder it happens to run in (`-P`), in which a
-    stranger's files may lie, nor any that is named relative to it."""
+    """Return where this process finds modules: never the folder that it happens to run in (`-P`),
+    in which a stranger's files may lie, nor a folder that is named relative to it."""
     return os.pathsep.join(filter(os.path.isabs, sys.path))

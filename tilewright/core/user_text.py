@@ -9,8 +9,9 @@ from tilewright.core.errors import TilewrightError
 
 
 def printable(text: str, keep: str = "") -> str:
-    """The text with everything that is no visible character as a code: `\\x1b` for an escape, `\\n`
-    for the end of a line, `\\udcff` for a byte that is no UTF-8; `keep` stays as it is."""
+    """Return the text with every character that is not visible as a code: `\\x1b` for an escape,
+    `\\n` for the end of a line, `\\udcff` for a byte that is no UTF-8. Characters in `keep`
+    stay."""
     if text.isprintable():
         return text
     return "".join(
@@ -28,15 +29,15 @@ class NameListError(TilewrightError, ValueError):
 
 
 def split_names(text: str, flag: str) -> tuple[str, ...]:
-    """`a, b` as `a` and `b`. Raises `NameListError`, which names the `flag`."""
+    """Split `a, b` into `a` and `b`. Raises `NameListError`, which names the `flag`."""
     names = tuple(part.strip() for part in text.split(","))
     check_names(names, f"{flag} '{printable(text)}'")
     return names
 
 
 def check_names(names: Sequence[str], where: str) -> None:
-    """Raises `NameListError` where a name is empty or given twice; `where` says where they are
-    from."""
+    """Check names for empty and repeated ones. Raises `NameListError`; `where` says where the names
+    are from."""
     if not all(names):
         raise NameListError(f"{where} has an empty name; write each name once, commas between them")
     if twice := [name for name in names if names.count(name) > 1]:

@@ -33,8 +33,8 @@ class _Started:
 
 
 def leave_working_folder() -> None:
-    """Go to `/`; relative paths in variables are made absolute first. Does nothing the second
-    time, nor where the working folder is gone."""
+    """Change to `/`, after relative paths in variables were made absolute. Do nothing the second
+    time, or if the working folder is gone."""
     if _Started.folder is not None:
         return
     with suppress(OSError):
@@ -50,13 +50,13 @@ def leave_working_folder() -> None:
 
 
 def started_in() -> Path:
-    """The folder that relative paths count from. Raises `FileNotFoundError` if it is gone."""
+    """Return the folder that relative paths count from. Raises `FileNotFoundError` if it is gone."""
     return _Started.folder or Path.cwd()
 
 
 def from_start(path: Path) -> Path:
-    """A path that was typed, for use after `leave_working_folder`; before, or in a library call, it
-    is returned as it is."""
+    """Return a path that was typed, for use after `leave_working_folder`. Before that, or in a
+    library call, the path is returned as it is."""
     if _Started.folder is None or path.is_absolute():
         return path
     absolute = started_in() / path
@@ -65,7 +65,7 @@ def from_start(path: Path) -> Path:
 
 
 def as_typed(text: str) -> str:
-    """A text for the user, with the paths of `from_start` as they were typed."""
+    """Return a text for the user, with the paths of `from_start` as they were typed."""
     for absolute in sorted(_Started.typed, key=len, reverse=True):
         # neither the end of a longer path nor of an address, nor the beginning of a longer name
         whole = rf"(?<![\w/.-]){re.escape(absolute)}(?![\w-]|\.\w)"

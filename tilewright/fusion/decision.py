@@ -223,7 +223,7 @@ def _saved(timing: Evaluator, labels: Labelling, other: Labelling) -> tuple[int,
 def build_fusion_file(
     asked: ToDecide, problem: FusionProblem, chosen: Evaluation
 ) -> dict[str, Json]:
-    """Return what `tilewright build` reads: the labels, and a schedule of each workload they make."""
+    """Return what `tilewright build` reads: labels, and a schedule of each workload they make."""
     layers = problem.labelled(chosen.labels).layers
     rows: dict[Workload, dict[str, Json]] = {}
     costs = zip(layers, chosen.workloads, chosen.picks, chosen.layers, strict=True)

@@ -47,12 +47,13 @@ class HardwareSpace:
 
     @cached_property
     def points(self) -> Configs:
-        """Those that can be built within the budget, by ascending area, shape (points, knobs)."""
+        """The machines that can be built within the budget, by ascending area, shape (points,
+        knobs)."""
         return self._known[0]
 
     @cached_property
     def areas(self) -> NDArray[np.float64]:
-        """What each takes, relative to the stock machine, shape (points,)."""
+        """The area of each machine, relative to the stock machine, shape (points,)."""
         return self._known[1]
 
     @cached_property
@@ -78,7 +79,7 @@ class HardwareSpace:
         return every[order], areas[order]
 
     def target(self, row: int) -> Target:
-        """The machine of a row of `points`."""
+        """Return the machine of a row of `points`."""
         if row not in self._made:
             self._made[row] = self._build(self.points[row])
         return self._made[row]
@@ -87,8 +88,8 @@ class HardwareSpace:
         return self._family.redesigned(self.space.describe(point.tolist()), self.clock)
 
     def row_of(self, point: NDArray[np.integer]) -> int | None:
-        """The row of `points` that a point of the space is; None if it is no machine, or too
-        large."""
+        """Return the row of `points` that is this point of the space. None if the point is no
+        machine, or too large."""
         return self._rows.get(int(self.space.ravel(np.asarray(point, np.int32)[None])[0]))
 
     @cached_property
@@ -96,7 +97,7 @@ class HardwareSpace:
         return {int(flat): row for row, flat in enumerate(self.space.ravel(self.points))}
 
     def neighbours(self, row: int) -> list[int]:
-        """The machines one step of one knob away."""
+        """Return the rows of the machines that are one step of one knob away."""
         found = []
         for knob in range(len(self.space.knobs)):
             for step in (-1, 1):
@@ -110,7 +111,7 @@ class HardwareSpace:
 
 
 def area_of(target: Target) -> float:
-    """Relative to the stock machine."""
+    """Return the area of a machine, relative to the stock machine."""
     return cast(HasArea, target).area()["relative"]  # `HardwareSpace` has asked whether it knows
 
 

@@ -37,8 +37,9 @@ Floats = NDArray[np.float64]
 
 
 def totals(design: Design, objective: Objective, layers: Floats) -> Floats:
-    """Metrics of one inference of each network, shape (metrics,), from those a call, shape
-    (metrics, layers). What stays on the CPU takes seconds; its joules are not known."""
+    """Return metrics of one inference of each network, shape (metrics,), from metrics of a call,
+    shape (metrics, layers). Operators that stay on the CPU take seconds; their joules are not
+    known."""
     calls = np.array([layer.calls for layer in design.layers], np.float64)
     found = [
         float(design.seconds(own).sum()) if metric == "seconds" else float(calls @ own)
@@ -50,8 +51,15 @@ def totals(design: Design, objective: Objective, layers: Floats) -> Floats:
 def estimated_metrics(
     target: Target, workload: Workload, configs: Configs, table: Features, objective: Objective
 ) -> Floats:
-    """Of a call by each config (n, knobs), shape (metrics, n); `table` is what the target estimates
-    of them, a row each."""
+    """Return estimated metrics of a call by each config, shape (metrics, n).
+
+    Args:
+        target: the machine.
+        workload: the layer.
+        configs: knob indices, shape (n, knobs).
+        table: what the target estimates of the configs, one row each.
+        objective: the objective whose metrics are returned.
+    """
     found = []
     for metric in METRICS[objective]:
         if metric == "seconds":
@@ -64,7 +72,7 @@ def estimated_metrics(
 
 
 def least_joules(design: Design) -> Floats:
-    """What no schedule of each layer goes below, in joules a call, shape (layers,)."""
+    """Return a lower bound on the energy of each layer, in joules per call, shape (layers,)."""
     knows = capability(design.target, EstimatesEnergy)
     if knows is None:
         return np.zeros(len(design.layers))
@@ -74,8 +82,8 @@ def least_joules(design: Design) -> Floats:
 def scale_to_latency(
     target: Target, workload: Workload, objective: Objective, costs: Floats
 ) -> Floats:
-    """Objectives of a call, shape (n,), in the unit of `Measurements.latency`: scaled so that the
-    least there can be is the layer's bound. Models of a tuner expect numbers of that size."""
+    """Scale objectives of a call, shape (n,), to the unit of `Measurements.latency`, so that the
+    least possible objective is the layer's bound. Models of a tuner expect numbers of that size."""
     bound, knows = bound_of(target, workload), capability(target, EstimatesEnergy)
     if bound is None or knows is None:
         return costs

@@ -104,7 +104,8 @@ class CodesignOptions(BaseModel):
 
 
 def parse_codesign(**values: object) -> CodesignOptions:
-    """Raises `OptionsError` with the first thing that is wrong and what to do."""
+    """Make options from values. Raises `OptionsError` with the first thing that is wrong and what
+    to do."""
     try:
         return CodesignOptions.model_validate(values)
     except ValidationError as error:
@@ -120,7 +121,8 @@ def parse_codesign(**values: object) -> CodesignOptions:
 
 
 def command_of(options: CodesignOptions) -> str:
-    """`tilewright codesign …` with all that is not as usual. To start over is no part of it."""
+    """Return the command `tilewright codesign …` with every option that is not the default.
+    `--fresh` is left out."""
     words = ["tilewright", "codesign"]
     usual = options.model_copy(update={"out": ""})
     if as_typed(options.out) == str(usual.folder):

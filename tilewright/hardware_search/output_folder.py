@@ -51,8 +51,8 @@ _MACHINE = re.compile(r"\w[\w.-]*")
 
 
 def describe_search(options: CodesignOptions) -> dict[str, Json]:
-    """All that decides what is searched. The number of trials does not: a longer run resumes
-    what a shorter one has measured."""
+    """Return everything that decides what is searched. The number of trials does not: a longer run
+    resumes what a shorter one has measured."""
     target = make_target(options.target)
     written = specification_of(target)
     found: dict[str, Json] = {
@@ -71,7 +71,7 @@ def describe_search(options: CodesignOptions) -> dict[str, Json]:
 
 
 def identity(options: CodesignOptions) -> str:
-    """The name of a search in the trial store: a digest of `describe_search`."""
+    """Return the name of a search in the trial store: a digest of `describe_search`."""
     return f"codesign-{digest(canonical(describe_search(options)))[:24]}"
 
 
@@ -107,8 +107,8 @@ def check_own_run(options: CodesignOptions) -> None:
 
 
 def begin_folder(options: CodesignOptions) -> None:
-    """Say whose folder it is from now on; what an earlier command left there is not complete any
-    more. Raises `OSError`."""
+    """Mark the folder as this run's. What an earlier command left there is not complete any more.
+    Raises `OSError`."""
     folder = options.folder
     held = _held(folder)
     remove(folder / SUMMARY)
@@ -133,20 +133,20 @@ def begin_folder(options: CodesignOptions) -> None:
 
 
 def forget_specs(folder: Path, kept: Collection[str] = ()) -> None:
-    """Remove the specifications of the front that a folder of ours holds, but for the machines of
-    the names `kept`. What else lies beside them is somebody's. Raises `OSError`."""
+    """Remove the specifications of the front that a folder of ours holds, except those of the
+    machines `kept`. Other files beside them belong to somebody else. Raises `OSError`."""
     for name in _machines(folder):
         if name not in kept:
             remove(specification(folder, name))
 
 
 def specification(folder: Path, name: str) -> Path:
-    """Where a machine of the front is, by name."""
+    """Return the path of a machine of the front."""
     return folder / SPECS / f"{name}.json"
 
 
 def pretty_json(document: Json) -> bytes:
-    """JSON to read."""
+    """Return indented JSON for people."""
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
 
 

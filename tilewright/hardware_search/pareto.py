@@ -48,9 +48,8 @@ class JudgedFront:
 def judge_designs(
     evaluator: BudgetedEvaluator, objective: Objective = "latency"
 ) -> list[JudgedFront]:
-    """The designs that run all layers, each layer by the schedule that was best of those
-    measured. By energy-delay product that is each layer's own, which need not be best for the
-    network's."""
+    """Return the designs that run all layers, each layer by the best schedule measured. For the
+    energy-delay product that is each layer's own best, which need not be best for the network."""
     found = []
     for design in evaluator.designs().values():
         picks = [_pick(evaluator, design, layer.workload, objective) for layer in design.layers]
@@ -82,15 +81,15 @@ def _pick(
 
 
 def front_of(evaluator: BudgetedEvaluator, objective: Objective = "latency") -> list[JudgedFront]:
-    """Those that none of the others dominates in area and what is asked for, by ascending area."""
+    """Return the designs that no other dominates in area and objective, by ascending area."""
     every = judge_designs(evaluator, objective)
     points = np.array([(each.design.area, each.cost(objective)) for each in every]).reshape(-1, 2)
     return [every[row] for row in pareto_rows(points)]
 
 
 def pareto_rows(points: Points) -> list[int]:
-    """Rows of points, shape (points, 2), that no other beats in both, by ascending area; of equal
-    ones the first."""
+    """Return the rows of points, shape (points, 2), that no other point beats in both columns, by
+    ascending area. Of equal points, the first is returned."""
     best, rows = np.inf, []
     for row in np.lexsort((np.arange(len(points)), points[:, 1], points[:, 0])).tolist():
         if points[row, 1] < best:
@@ -100,8 +99,9 @@ def pareto_rows(points: Points) -> list[int]:
 
 
 def hypervolume(points: Points, reference: tuple[float, float]) -> float:
-    """What area and log latency of points, shape (points, 2), dominate, up to a reference.
-    Latencies count by their logarithm: twice as fast is as much worth wherever it is."""
+    """Return the hypervolume that points, shape (points, 2), dominate in area and log latency, up
+    to a reference. Latencies count by their logarithm: twice as fast is worth the same
+    everywhere."""
     inside = points[(points[:, 0] < reference[0]) & (points[:, 1] < reference[1])]
     volume, height = 0.0, np.log(reference[1])
     for row in pareto_rows(inside):
@@ -114,8 +114,8 @@ def hypervolume(points: Points, reference: tuple[float, float]) -> float:
 def added_hypervolume(
     points: Points, new: Points, reference: tuple[float, float]
 ) -> NDArray[np.float64]:
-    """By how much the `hypervolume` of points, shape (points, 2), would grow with each of the new
-    ones, shape (new, 2), by itself: shape (new,)."""
+    """Return by how much the `hypervolume` of points, shape (points, 2), would grow with each of
+    the new points, shape (new, 2), by itself: shape (new,)."""
     front = points[pareto_rows(points)]
     starts = np.concatenate([[-np.inf], front[:, 0]])
     ends = np.minimum(np.concatenate([front[:, 0], [np.inf]]), reference[0])
@@ -125,8 +125,8 @@ def added_hypervolume(
 
 
 def reference_of(problem: CodesignProblem, objective: Objective = "latency") -> tuple[float, float]:
-    """What hypervolumes of a problem are measured from: the budget, and four times what the
-    smallest machine that runs all layers takes at least, in seconds, joules or their product."""
+    """Return the reference point of a problem's hypervolumes: the budget, and four times the lower
+    bound of the objective on the smallest machine that runs all layers."""
     for row in range(len(problem.hardware.points)):
         design = problem.design(row)
         least = {"seconds": least_seconds(design)}

@@ -46,7 +46,7 @@ class ProgressCount:
         self._now = SearchProgress(0, 0, np.inf, 0, 0.0)
 
     def add(self, measured: EvaluatedPoint) -> SearchProgress:
-        """What it comes to with one measurement more."""
+        """Return the progress after one more measurement."""
         design, key, now = measured.design, measured.workload.id, self._now
         seconds = self._seconds.setdefault(design.row, {})
         metrics = self._metrics.setdefault(design.row, {})

@@ -70,12 +70,12 @@ class ProvenDesign:
 
     @property
     def name(self) -> str:
-        """Its machine's."""
+        """The name of the machine."""
         return self.judged.design.name
 
     def parts(self) -> dict[str, float]:
-        """What the cycles of one inference of each network go to, as shares of them by `PARTS`;
-        empty where the machine does not see that."""
+        """Return the shares of the cycles of one inference of each network, by `PARTS`; empty if
+        the machine does not break its time down."""
         if not all(each.parts for each in self.layers):
             return {}
         total = np.zeros(len(PARTS))
@@ -86,7 +86,7 @@ class ProvenDesign:
 
     @property
     def bottleneck(self) -> str:
-        """What most cycles go to."""
+        """The part that most cycles go to."""
         return largest(self.parts())
 
     def microjoules(self) -> NDArray[np.float64]:
@@ -139,12 +139,12 @@ class FrontRow(TypedDict):
 
 
 def largest(parts: Mapping[str, float]) -> str:
-    """The part that takes most; `UNKNOWN` without any."""
+    """Return the part that takes most; `UNKNOWN` without any."""
     return max(parts, key=lambda name: parts[name]) if parts else UNKNOWN
 
 
 def front_row(problem: CodesignProblem, proven: ProvenDesign) -> FrontRow:
-    """A machine of the front as `front.json` has it."""
+    """Return a machine of the front as `front.json` has it."""
     design, names = proven.judged.design, list(problem.networks)
     spec = specification_of(design.target) or {}
     whole = float(sum(each.layer.calls * each.cycles for each in proven.layers))
@@ -258,7 +258,7 @@ def outcome_of(
     evaluator: BudgetedEvaluator,
     proven: Sequence[ProvenDesign],
 ) -> CodesignOutcome:
-    """All but the seconds it took."""
+    """Return the outcome of a run, with 0 as the seconds it took."""
     objective = options.objective
     reference, hardware = reference_of(problem, objective), problem.hardware
     points = np.array(
@@ -334,16 +334,16 @@ def write_outputs(options: CodesignOptions, outcome: CodesignOutcome) -> None:
 
 
 def spec_file(row: FrontRow) -> bytes:
-    """A machine as `--target` takes it; its `source` says where it comes from and what its area
-    means."""
+    """Return a machine's specification as `--target` takes it. Its `source` says where it comes
+    from and what its area means."""
     source = f"tilewright codesign; area {row['area']:.4f}, {AREA_MODEL}"
     return output_folder.pretty_json({**row["spec"], "source": source})
 
 
 def trials_frame(problem: CodesignProblem, evaluator: BudgetedEvaluator) -> pd.DataFrame:
-    """A row a measurement, in order: the machine with its hardware knobs and area, what was
-    measured on it, and the best latency of all networks together so far, in seconds (infinite
-    before there was one)."""
+    """Return one row per measurement, in order: the machine with its hardware knobs and area, what
+    was measured on it, and the best latency of all networks together so far, in seconds
+    (infinite before there was one)."""
     rows, count = [], ProgressCount(problem)
     for each in evaluator.log:
         design, found = each.design, each.found

@@ -42,12 +42,12 @@ class Screening:
 
     @property
     def rows(self) -> list[int]:
-        """The machines that were screened, in that order."""
+        """The machines that were screened, in order."""
         return list(self._found)
 
     def metrics(self, row: int) -> NDArray[np.float64]:
-        """Of a call of each layer of a machine, shape (metrics, layers) as `METRICS`; infinite
-        where none fits."""
+        """Return metrics of a call of each layer of a machine, shape (metrics, layers) as
+        `METRICS`; infinite where no schedule fits."""
         self.screen([row])
         return self._found[row]
 
@@ -77,12 +77,13 @@ class Screening:
         return layers, spent.tolist(), self._sample, self._seed, design.row, self._objective
 
     def cost(self, row: int) -> float:
-        """One inference of each network, by the objective."""
+        """Return the objective of one inference of each network on a machine."""
         design = self.problem.design(row)
         return float(totals(design, self._objective, self.metrics(row)).prod())
 
     def points(self) -> NDArray[np.float64]:
-        """Area and cost of what was screened, shape (machines, 2), as `rows`."""
+        """Return area and objective of the screened machines, shape (machines, 2), in the order of
+        `rows`."""
         areas = self.problem.hardware.areas
         return np.array([(areas[row], self.cost(row)) for row in self.rows])
 

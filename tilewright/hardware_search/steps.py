@@ -24,8 +24,8 @@ from tilewright.tuning.preflight import check_source
 
 
 def check(options: CodesignOptions) -> None:
-    """What can be checked without reading a network: raises a `TilewrightError` for an unknown
-    target, network, method or option of it, contradictory bounds, a budget no machine keeps, and a
+    """Check everything that needs no network. Raises a `TilewrightError` for an unknown target,
+    network, method or option of it, contradictory bounds, a budget no machine keeps, and a
     folder that cannot be written or holds another run."""
     check_target(options.target)
     if options.cluster:
@@ -45,8 +45,8 @@ def check(options: CodesignOptions) -> None:
 
 
 def hardware_of(options: CodesignOptions) -> HardwareSpace:
-    """The machines that may be built; listed once a process, which takes seconds. Raises as
-    `HardwareSpace`."""
+    """Return the machines that may be built. They are listed once per process, which takes seconds.
+    Raises as `HardwareSpace`."""
     bounds = tuple(sorted(options.bounds.items()))
     return _hardware(options.target, options.budget, bounds, options.clock)
 
@@ -59,7 +59,7 @@ def _hardware(
 
 
 def pose_problem(options: CodesignOptions) -> CodesignProblem:
-    """What is asked, its networks read. Raises `NothingToOffload` and what reading a network
+    """Read the networks and state the problem. Raises `NothingToOffload` and what reading a network
     raises, and as `HardwareSpace`."""
     if options.cluster:
         connect(options.cluster)  # a mistake shows before any work
@@ -89,7 +89,7 @@ def search_designs(
 
 
 def nothing_whole(evaluator: BudgetedEvaluator) -> str:
-    """What to say of a search that found no machine with a schedule of every layer."""
+    """Return the message for a search that found no machine with a schedule of every layer."""
     layers = min((len(each.layers) for each in evaluator.designs().values()), default=0)
     step = "repeat the command with more --trials"
     if evaluator.left:  # the search ended by itself, so that more would not be asked for either

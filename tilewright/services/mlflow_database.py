@@ -34,7 +34,7 @@ _PLACES = (
 
 
 def provide_mlflow_database(path: Path) -> None:
-    """Put an empty database there unless one is there already. Raises `OSError`."""
+    """Create an empty database unless there is one. Raises `OSError`."""
     if path.exists():
         return
     with providing(path) as fresh:
@@ -77,8 +77,9 @@ def _build(path: Path) -> None:
 
 
 def relocate_artifacts(database: Path, artifacts: Path) -> None:
-    """Have MLflow look for files in `artifacts` where it looks in that folder of a workspace
-    elsewhere. A database that cannot be read is left to who opens it next, and says so."""
+    """Let MLflow look for files in `artifacts` where its database names that folder of a workspace
+    elsewhere. A database that cannot be read is left as it is: whoever opens it next reports
+    that."""
     here = artifacts.as_uri()
     try:
         with closing(sqlite3.connect(database)) as connection:

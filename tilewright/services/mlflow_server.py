@@ -78,9 +78,15 @@ def _security(host: str, port: int) -> dict[str, str]:
 
 
 def mlflow_login(workspace: Workspace) -> dict[str, str]:
-    """For the environment of MLflow's clients, if the user names a server of this workspace that is
-    up; nothing for others, nor where the user gives a login. Raises `SecretError` or
-    `WorkspaceError`."""
+    """Return the login for MLflow's clients, by environment variable.
+
+    It is empty unless the user names a server of this workspace that is up. It is also empty if the
+    user gives a login.
+
+    Raises:
+        SecretError: the file of the secret is not private.
+        WorkspaceError: the secret cannot be stored.
+    """
     named = os.environ.get(TRACKING_URI, "").rstrip("/")
     if not is_local(named) or any(map(os.environ.get, (USERNAME, "MLFLOW_TRACKING_TOKEN"))):
         return {}
@@ -91,13 +97,13 @@ def mlflow_login(workspace: Workspace) -> dict[str, str]:
 
 
 def mlflow_pages(server: ServerProcess) -> str:
-    """The address of a server's pages."""
+    """Return the address of a server's pages."""
     return server.health.removesuffix("/health")
 
 
 def mlflow_runs_page(server: ServerProcess) -> str:
-    """The page with the runs of `tilewright tune`, on a server that is up; before the first run
-    that with all experiments."""
+    """Return the address of the page with the runs of `tilewright tune`, on a server that is up.
+    Before the first run, it is the page with all experiments."""
     pages = mlflow_pages(server)
     found = _experiment(pages, server.headers)
     if found is None:

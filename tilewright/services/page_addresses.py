@@ -39,7 +39,8 @@ class PortError(TilewrightError):
 
 
 def check_ports(ports: Mapping[str, int]) -> None:
-    """Ports by the option that names each. Raises `PortError`."""
+    """Check ports, given by the option that names each. Raises `PortError` for a number that is no
+    port, and for one port that is given twice."""
     taken: dict[int, str] = {}
     for option, port in ports.items():
         if not 1 <= port <= HIGHEST:
@@ -73,21 +74,20 @@ def is_own_listener(port: int) -> bool:
 
 
 def page_address(server: str) -> str:
-    """Of the pages of one of `DEFAULT_PORTS` on this workspace's records: where they were last, or
-    where they are by default."""
+    """Return where the pages of a server of `DEFAULT_PORTS` were last, or their default address."""
     known = _read(current_workspace()).get(server, "")
     return known if is_local(known) else f"http://{LOOPBACK}:{DEFAULT_PORTS[server]}"
 
 
 def port_or_last(port: int | None, server: str) -> int:
-    """The port that is asked for; without one that of `page_address`."""
+    """Return the port that is asked for, or without one the port of `page_address`."""
     if port is not None:
         return port
     return urlsplit(page_address(server)).port or DEFAULT_PORTS[server]
 
 
 def remember_addresses(workspace: Workspace, **addresses: str) -> None:
-    """Keep addresses of pages that are up on this machine, by server. Raises `OSError`."""
+    """Store addresses of pages that are up on this machine, by server. Raises `OSError`."""
     here = {
         name: browser_address(address) for name, address in addresses.items() if is_local(address)
     }
@@ -96,7 +96,7 @@ def remember_addresses(workspace: Workspace, **addresses: str) -> None:
 
 
 def is_local(address: str) -> bool:
-    """Whether an address can lead to no other machine."""
+    """Return whether an address can lead to no other machine."""
     try:
         parts = urlsplit(address)
         return parts.scheme == "http" and parts.hostname in LOCAL and parts.port is not None
@@ -105,7 +105,8 @@ def is_local(address: str) -> bool:
 
 
 def browser_address(address: str) -> str:
-    """The address to open of a server that listens there: on every interface, it is loopback."""
+    """Return the address at which a browser of this machine reaches a server. A server that listens
+    on every interface is reached by loopback."""
     parts = urlsplit(address)
     if parts.hostname != ANY_INTERFACE:
         return address
@@ -125,30 +126,30 @@ def _file(workspace: Workspace) -> Path:
 
 
 def flow_run_url(flow_run_id: str) -> str:
-    """The page of a flow run."""
+    """Return the address of the page of a flow run."""
     return f"{_prefect_pages()}/runs/flow-run/{flow_run_id}"
 
 
 def mlflow_run_url(experiment_id: str, run_id: str) -> str:
-    """The page of an MLflow run."""
+    """Return the address of the page of an MLflow run."""
     return f"{_mlflow_pages()}/#/experiments/{experiment_id}/runs/{run_id}{TRAINING_PAGES}"
 
 
 def runs_url(pages: str, experiment_id: str | None) -> str:
-    """The list of an experiment's runs on MLflow's pages at this address; without an experiment,
-    the list of all."""
+    """Return the address of the list of an experiment's runs on MLflow's pages. Without an
+    experiment, it is the list of all experiments."""
     runs = "" if experiment_id is None else f"/{experiment_id}/runs"
     return f"{pages.rstrip('/')}/#/experiments{runs}{TRAINING_PAGES}"
 
 
 def other_pages() -> dict[str, str]:
-    """Where the start page leads to, by what is there."""
+    """Return the addresses that the start page links to, by name."""
     return {"Prefect": _prefect_pages(), "MLflow": runs_url(_mlflow_pages(), None)}
 
 
 def name_prefect_pages(api_url: str) -> None:
-    """Links of this process go to the server that the user names by its API, unless its pages are
-    named, too."""
+    """Let links of this process lead to the server that the user names by its API address, unless
+    the user names its pages, too."""
     if api_url.rstrip("/").endswith("/api"):
         pages = without_login(api_url).removesuffix("/api")
         os.environ.setdefault(PREFECT_PAGES, pages)

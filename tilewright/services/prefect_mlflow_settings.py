@@ -33,14 +33,14 @@ _SERVER_ADDRESSES = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")
 
 
 def own_settings() -> dict[str, str]:
-    """The file of Prefect's profiles, by variable; nothing if the user has set that variable."""
+    """Return the variable that names the file of Prefect's profiles, unless the user has set it."""
     return {} if os.environ.get(PROFILES) else {PROFILES: str(_profiles())}
 
 
 def profile_settings() -> dict[str, str]:
-    """The server that the user's profile in use names, and what opens it, by variable. Prefect
-    reads the rest of the profile itself. Empty if the profile names none, or `PREFECT_API_URL`
-    does."""
+    """Return the server that the user's profile in use names, with its login, by variable. Prefect
+    reads the rest of the profile itself. Empty if the profile names no server, or if
+    `PREFECT_API_URL` does."""
     if os.environ.get(_PREFECT_SERVER[0]):
         return {}
     try:
@@ -74,9 +74,11 @@ class ProxyError(TilewrightError):
 
 
 def keep_loopback_direct() -> None:
-    """Add loopback to what needs no proxy, for this process and those it starts. All that asks a
-    server here heeds the variable: urllib, requests, httpx, websockets. Some read it in lower case
-    first and some in upper case, so both say the same. Raises `ProxyError`."""
+    """Add loopback to the hosts that need no proxy, for this process and those it starts.
+
+    All clients heed the variable: urllib, requests, httpx, websockets. Some read it in lower case
+    first and some in upper case, so both are set. Raises `ProxyError`.
+    """
     known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     names = [name.strip() for name in known.split(",") if name.strip()]
     names += [name for name in LOOPBACK_NAMES if name not in names]

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Login:
-    """A server of this workspace, and what opens it."""
+    """The API address of a server of this workspace, and the credentials that open it."""
 
     api_url: str
     credentials: Credentials
@@ -60,7 +60,8 @@ class Login:
 
 @dataclass(frozen=True)
 class PrefectServer:
-    """A server on its way up: `process.wait()` before the first flow, `process.stop()` last."""
+    """A server that is starting. Call `process.wait()` before the first flow, `process.stop()`
+    last."""
 
     process: ServerProcess
     api_url: str
@@ -68,17 +69,17 @@ class PrefectServer:
 
     @property
     def login(self) -> Login:
-        """What a client needs."""
+        """The login for clients."""
         return Login(self.api_url, self.credentials)
 
     @property
     def pages(self) -> str:
-        """The address of its web pages, if it shows any."""
+        """The address of the web pages, if the server shows any."""
         return self.api_url.removesuffix("/api")
 
 
 def start_prefect_server(workspace: Workspace) -> PrefectServer:
-    """Start one on a free port, without pages and scheduler, as flows of this process need it."""
+    """Start a server on a free port, without pages and scheduler, for the flows of this process."""
     return _start(workspace, LOOPBACK, 0, Credentials.of(workspace), interface=False)
 
 
@@ -88,7 +89,7 @@ def start_prefect_pages(
     port: int = DEFAULT_PORTS[PREFECT],
     credentials: Credentials | None = None,
 ) -> PrefectServer:
-    """Start one that also serves the web pages and runs deployments that are due."""
+    """Start a server that also serves the web pages and runs deployments that are due."""
     return _start(workspace, host, port, credentials or Credentials.of(workspace), interface=True)
 
 
@@ -124,8 +125,8 @@ def _start(
 
 @contextmanager
 def announce_server(workspace: Workspace, server: PrefectServer, **others: str) -> Iterator[None]:
-    """Let other commands on this workspace use the server of `tilewright ui` meanwhile, and link to
-    its pages and to those of `others` also later. Raises `OSError`."""
+    """Let other commands on this workspace use the server of `tilewright ui` meanwhile. Links lead
+    to its pages and to those of `others` also afterwards. Raises `OSError`."""
     write_atomically(_announcement(workspace), json.dumps({"api_url": server.api_url}).encode())
     remember_addresses(workspace, **{PREFECT: server.pages}, **others)
     try:
@@ -137,8 +138,8 @@ def announce_server(workspace: Workspace, server: PrefectServer, **others: str) 
 
 
 def find_announced_server(workspace: Workspace) -> Login | None:
-    """A server that runs on this workspace's data, if there is a live one. Raises `SecretError` or
-    `WorkspaceError`."""
+    """Return the login for a live server that runs on this workspace's data, or None. Raises
+    `SecretError` or `WorkspaceError`."""
     api_url = _announced_address(workspace)
     return None if api_url is None else login_at(api_url, workspace)
 

@@ -26,8 +26,8 @@ _BUSY_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class UnusedCache:
-    """Files of a cache folder that no stage used since `before` (seconds of the epoch), manifests
-    first; sizes in bytes."""
+    """Files of a cache folder that no stage used since `before` (seconds since the epoch),
+    manifests first; sizes in bytes."""
 
     root: Path
     before: float
@@ -36,7 +36,7 @@ class UnusedCache:
     whole: int
 
     def remove(self) -> int:
-        """Remove those that still are unused; returns how many bytes that freed."""
+        """Remove the files that are still unused. Return how many bytes that freed."""
         freed = 0
         for path in self.files:
             if _used(path) >= self.before:
@@ -49,8 +49,8 @@ class UnusedCache:
 
 
 def unused_cache(workspace: Workspace, before: float) -> UnusedCache:
-    """What no stage used since `before` (seconds of the epoch): manifests, and data files that no
-    other manifest names."""
+    """Return what no stage used since `before` (seconds since the epoch): manifests, and data files
+    that no other manifest names."""
     root = workspace.cache
     manifests = sorted(root.glob("manifests/*/*.json"))
     data = sorted(root.glob("data/*"))
@@ -73,8 +73,8 @@ def prune_daily(workspace: Workspace) -> None:
 
 
 def compact_database(database: Path) -> int | None:
-    """Give free pages of an SQLite file back to the disk; returns the bytes that freed. None if
-    another process uses the file, or it is no database."""
+    """Give free pages of an SQLite file back to the disk. Return the bytes that this freed, or None
+    if another process uses the file, or it is no database."""
     if not database.is_file():
         return None
     before = _size(database) + _size(Path(f"{database}-wal"))

@@ -52,11 +52,19 @@ the other servers' pages, where its links are to lead there."""
 def embedded(
     prepare: Callable[[], None] = lambda: None, *, prune: bool = True
 ) -> Iterator[Workspace]:
-    """Run flows inside. Uses the server the user names in `PREFECT_API_URL` or the one of
-    `tilewright ui`, else starts one for the while. `prepare` runs while it starts. With `prune`,
-    cached stages that were long unused go first.
+    """Run flows within a context that provides Prefect and MLflow.
 
-    Raises `ServerError`, `SecretError` or `WorkspaceError`.
+    The context uses the server that the user names in `PREFECT_API_URL`, or the one of `tilewright
+    ui`. If there is none, it starts a server for as long as the context lasts.
+
+    Args:
+        prepare: called while the server starts.
+        prune: whether cached stages that were long unused are removed first.
+
+    Raises:
+        ServerError: the server does not start.
+        SecretError: the file of the secret is not private.
+        WorkspaceError: the workspace cannot be used.
     """
     workspace = use_workspace()
     if prune:
@@ -92,8 +100,8 @@ def embedded(
 
 
 def login_for(named: str | None, workspace: Workspace) -> Login | None:
-    """What opens the server that the user names, or that of `tilewright ui`, if it is up and one of
-    this workspace's. A login that the user gives is theirs. Raises `SecretError` or
+    """Return the login for the server that the user names, or for that of `tilewright ui`, if it is
+    up and belongs to this workspace. None if the user gives a login. Raises `SecretError` or
     `WorkspaceError`."""
     if not named:
         return find_announced_server(workspace)
@@ -139,7 +147,7 @@ def _log_to_file(workspace: Workspace) -> None:
 
 
 def send_pending_records() -> None:
-    """Send what the clients still hold, before the server goes."""
+    """Send the logs and events that Prefect's clients still hold, before the server stops."""
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 
@@ -162,7 +170,7 @@ class ServiceUrls(dict[str, str]):
         self._servers = servers
 
     def wait(self) -> None:
-        """Until a `KeyboardInterrupt`. Raises `ServerError` if a server ends by itself."""
+        """Block until a `KeyboardInterrupt`. Raises `ServerError` if a server ends by itself."""
         while True:
             for process in self._servers:
                 if process.process.poll() is not None:
@@ -174,8 +182,8 @@ class ServiceUrls(dict[str, str]):
 def show_pages(
     host: str, ports: Mapping[str, int], start_page: StartPage, tell: Callable[[str], None]
 ) -> Iterator[ServiceUrls]:
-    """All three servers, up; `tell` hears how long that takes. A `KeyboardInterrupt` ends the block
-    quietly, and the servers with it."""
+    """Run all three servers within a context. `tell` is called with messages while they start. A
+    `KeyboardInterrupt` ends the context quietly, and the servers with it."""
     workspace = use_workspace()
     credentials = Credentials.of(workspace)
     with ExitStack() as stack:

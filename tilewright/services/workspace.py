@@ -54,7 +54,7 @@ class Workspace:
 
     @property
     def prefect_storage(self) -> Path:
-        """Where Prefect would put results; nothing here has it keep any."""
+        """Folder in which Prefect would put results; no flow here has it keep any."""
         return self.root / "prefect" / "results"
 
     @property
@@ -64,7 +64,7 @@ class Workspace:
 
     @property
     def mlflow_address(self) -> str:
-        """That file, as MLflow is told of it."""
+        """The address of that file for MLflow."""
         return sqlite_address(self.mlflow_database)
 
     @property
@@ -74,23 +74,23 @@ class Workspace:
 
     @property
     def about(self) -> Path:
-        """Says which version the layout is of."""
+        """File with the version of the layout."""
         return self.root / "workspace.json"
 
     @property
     def log(self) -> Path:
-        """What the libraries of a command log."""
+        """Log of the libraries of a command."""
         return self.root / "tilewright.log"
 
     @property
     def server_log(self) -> Path:
-        """What the Prefect server prints."""
+        """Output of the Prefect server."""
         return self.root / "prefect" / "server.log"
 
 
 def current_workspace() -> Workspace:
-    """The workspace in force, made absolute so that a later change of folder does not move it.
-    Raises `WorkspaceError`."""
+    """Return the workspace in force, made absolute so that a later change of folder does not move
+    it. Raises `WorkspaceError`."""
     try:
         return Workspace(workspace_root())
     except (OSError, RuntimeError) as error:  # no working folder any more; links in a circle

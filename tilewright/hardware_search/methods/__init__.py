@@ -32,7 +32,7 @@ class CodesignMethod(Protocol):
     def __init__(self, options: MethodOptions) -> None: ...
 
     def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
-        """Measure what tells most. Raises `BudgetSpent` when nothing is left to measure with."""
+        """Measure what tells most. Raises `BudgetSpent` when no measurement is left."""
 
 
 _METHODS: Mapping[str, str] = {
@@ -50,14 +50,18 @@ _NEEDS = {"chameleon": ("jax", "optax"), "dcoc": ("jax", "optax")}
 
 
 def method_names() -> list[str]:
-    """All there are."""
+    """Return the names of all methods."""
     return list(_METHODS)
 
 
 def make_method(name: str, options: Mapping[str, object] | None = None) -> CodesignMethod:
-    """The method of that name. Raises `UnknownName`, and `OptionError` for an option that it does
-    not have or a value that it cannot take, and `MissingExtra` for one that needs a library which
-    is not installed."""
+    """Make the method of that name.
+
+    Raises:
+        UnknownName: there is no such method.
+        OptionError: the method does not have an option, or cannot take its value.
+        MissingExtra: the method needs a library that is not installed.
+    """
     if name not in _METHODS:
         raise UnknownName("method", name, method_names())
     absent = [each for each in _NEEDS.get(name, ()) if find_spec(each) is None]
@@ -82,5 +86,5 @@ def make_method(name: str, options: Mapping[str, object] | None = None) -> Codes
 
 
 def generator(seed: int, *parts: int) -> np.random.Generator:
-    """The generator of one step of a search."""
+    """Return the random generator of one step of a search."""
     return np.random.default_rng([seed, *parts])

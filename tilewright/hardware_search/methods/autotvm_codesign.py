@@ -92,8 +92,8 @@ class _Kept:
 def redraw_knobs(
     points: JointSpace, places: Places, hardware: float, rng: np.random.Generator
 ) -> Places:
-    """Each point, shape (points, knobs), with one knob redrawn to another value: a knob of the
-    machine in a share of `hardware`, else one of a layer."""
+    """Redraw one knob of each point, shape (points, knobs), to another value: a knob of the machine
+    in a fraction `hardware` of the points, else a knob of a layer."""
     count = points.cardinalities
     weight = 1.0 - 1.0 / count
     machine = np.arange(len(count)) < len(points.machine)

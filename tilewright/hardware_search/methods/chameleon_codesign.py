@@ -106,8 +106,19 @@ class ChameleonCodesign(PublishedMethod):
 def best_untried_points(
     points: JointSpace, rewards: RewardModel, met: Places, tried: NDArray[np.int64], most: int
 ) -> tuple[Places, NDArray[np.int64], NDArray[np.float64]]:
-    """The best of the points met that have a machine and were not tried, at most so many: each
-    once, best first, with how often it was met and its score, both (points,)."""
+    """Return the best of the visited points that have a machine and were not tried, each once.
+
+    Args:
+        points: the space.
+        rewards: scores points.
+        met: visited points, shape (visits, knobs).
+        tried: keys of the points that were tried, shape (tried,).
+        most: how many points are returned at most.
+
+    Returns:
+        The points, best first, with how often each was visited and its reward, both shape
+            (points,).
+    """
     keys, first, times = np.unique(points.keys(met), return_index=True, return_counts=True)
     new = ~np.isin(keys, tried) & (points.rows(met[first]) >= 0)
     places, times = met[first[new]], times[new]

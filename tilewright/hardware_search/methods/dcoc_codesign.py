@@ -119,10 +119,23 @@ def sample_by_confidence(
     places: Places, scores: Floats, count: int, sharpness: float, threshold: float,
     rng: np.random.Generator,
 ) -> Places:  # fmt: skip
-    """Confidence sampling: so many of the points, shape (points, knobs), drawn by the softmax of
-    their scores, shape (points,); those drawn whose score is below that quantile of all are
-    replaced by points of the most frequent values among those that are not. Each is made of half
-    of these, drawn at random, lest all be the same."""
+    """Sample points by DCOC's confidence sampling.
+
+    Points are drawn by the softmax of their scores. A drawn point whose score lies below a quantile
+    of all scores is replaced by the most frequent values among the points above it. Each
+    replacement uses a random half of these, so that replacements differ.
+
+    Args:
+        places: the points, shape (points, knobs).
+        scores: their scores, shape (points,).
+        count: how many points are drawn at most.
+        sharpness: factor of the standardised scores in the softmax.
+        threshold: the quantile below which a draw is replaced.
+        rng: the random generator.
+
+    Returns:
+        The sample, shape (count, knobs).
+    """
     spread = float(scores.std())
     weight = np.exp(sharpness * (scores - scores.max()) / (spread or 1.0))
     possible = int((weight > 0).sum())
@@ -137,7 +150,8 @@ def sample_by_confidence(
 
 
 def most_frequent_values(places: Places) -> NDArray[np.int64]:
-    """The most frequent value of each knob of points, shape (knobs,); of equals the lowest."""
+    """Return the most frequent value of each knob of points, shape (knobs,); of equal ones the
+    lowest."""
     counts = np.zeros((places.shape[1], int(places.max()) + 1), np.int64)
     np.add.at(counts, (np.arange(places.shape[1]), places), 1)
     return np.asarray(counts.argmax(axis=1))
@@ -146,8 +160,8 @@ def most_frequent_values(places: Places) -> NDArray[np.int64]:
 def knobs_by_agent(
     points: JointSpace,
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Columns of the knobs that map a layer and of those that schedule it, by slot, shape (slots,
-    knobs) each; -1 for one it lacks."""
+    """Return the columns of the knobs that map a layer, and of those that schedule it, by slot:
+    shape (slots, knobs) each, -1 for a knob that the layer lacks."""
     tile = np.array([name.startswith("tile_") for name in points.slots.knobs])
     mapping, scheduling = points.column[:, tile], points.column[:, ~tile]
     return tuple(map(tuple, mapping.tolist())), tuple(map(tuple, scheduling.tolist()))

@@ -46,13 +46,13 @@ class PublishedOptions(RewardOptions):
 
 
 class PublishedMethod:
-    """A search over points, a batch at a time."""
+    """A search over points, one batch at a time. Subclasses propose the points."""
 
     def __init__(self, options: PublishedOptions) -> None:
         self.table = options
 
     def begin(self, points: JointSpace, seed: int) -> None:
-        """What a new search starts with."""
+        """Start a new search."""
         raise NotImplementedError
 
     def promising(
@@ -64,7 +64,7 @@ class PublishedMethod:
         count: int,
         rng: np.random.Generator,
     ) -> Places:
-        """At most so many points, shape (count, knobs), best first, of keys that are not in
+        """Return at most `count` points, shape (count, knobs), best first, whose keys are not in
         `tried`, shape (points,)."""
         raise NotImplementedError
 
@@ -116,8 +116,9 @@ def measure_point(
     estimates: bool,
     rng: np.random.Generator,
 ) -> None:
-    """One schedule of each of its layers, shape (knobs,), with its estimates or without. Where it
-    does not compile, others of that layer are drawn until one does. Raises `BudgetSpent`."""
+    """Measure one schedule of each layer of a point, shape (knobs,), with the target's estimates or
+    without. If a schedule does not compile, others of that layer are drawn until one does.
+    Raises `BudgetSpent`."""
     row = int(points.rows(point[None])[0])
     design = points.problem.design(row)
     for slot, layer, config in points.schedules(design, point):
@@ -152,8 +153,8 @@ class CodesignPpoOptions(PublishedOptions, PPOOptions):
 
 
 def estimate_layer(design: Design, layer: CodesignLayer, configs: Configs) -> Floats:
-    """The log of the estimated latency, and the largest share of a scratchpad, of configs (n,
-    knobs): shape (n, 2); NaN where the target estimates nothing."""
+    """Return the log of the estimated latency, and the largest share of a scratchpad, of configs
+    (n, knobs): shape (n, 2); NaN where the target estimates nothing."""
     known = capability(design.target, Estimates)
     if known is None:
         return np.full((len(configs), 2), np.nan)
@@ -181,7 +182,7 @@ class EstimateRanking:
         self.model.fit(self._features(rows, np.array(seen.estimates)), goal)
 
     def best(self, places: Places, count: int) -> Places:
-        """So many of them, the most promising first, shape (count, knobs)."""
+        """Return `count` of the points, the most promising first, shape (count, knobs)."""
         cores = self.points.cores(places)
         rows, known = layer_features(self.points, places), self._estimates(places)
         flat = self._features(rows.reshape(-1, rows.shape[2]), known.reshape(-1, 2))

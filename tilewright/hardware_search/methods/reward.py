@@ -48,8 +48,7 @@ class RewardOptions(MethodOptions):
 
 @dataclass
 class LayerMeasurements:
-    """Measurements of layers: points as they were asked, the slot, and seconds, NaN where one
-    failed."""
+    """Measurements of layers: points, slots and seconds, NaN where a measurement failed."""
 
     places: list[NDArray[np.int64]] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
@@ -61,7 +60,8 @@ class LayerMeasurements:
         return len(self.seconds)
 
     def table(self) -> tuple[Places, NDArray[np.int64], Floats]:
-        """As arrays, shapes (measurements, knobs), (measurements,) and (measurements,)."""
+        """Return points, slots and seconds as arrays, shapes (measurements, knobs), (measurements,)
+        and (measurements,)."""
         return np.array(self.places), np.array(self.slots), np.array(self.seconds)
 
 
@@ -106,13 +106,13 @@ class RewardModel:
         return np.asarray(worth - self.options.penalty * barred)
 
     def overflowing(self, places: Places) -> Floats:
-        """The share of the layers that overflow a scratchpad, shape (points,)."""
+        """Return the fraction of the layers that overflow a scratchpad, shape (points,)."""
         runs = self.points.slots.calls[self.points.cores(places)] > 0
         over = (overflow(self.points, places) > 1) & runs
         return np.asarray(over.sum(axis=1) / np.maximum(runs.sum(axis=1), 1))
 
     def latencies(self, places: Places) -> Floats:
-        """Seconds of all networks, as believed, shape (points,)."""
+        """Return predicted seconds of all networks, shape (points,)."""
         features = layer_features(self.points, places)
         cores = self.points.cores(places)
         asked = Features.of(features.reshape(-1, features.shape[2]), layer_names(self.points))
@@ -120,16 +120,17 @@ class RewardModel:
         return self.seconds(cores, throughput)
 
     def seconds(self, cores: NDArray[np.int64], throughput: Floats) -> Floats:
-        """Of all networks, shape (points,), if layers have these shares of the best throughput,
-        shape (points, slots)."""
+        """Return seconds of all networks, shape (points,), if layers have these fractions of the
+        best throughput, shape (points, slots)."""
         slots = self.points.slots
         layers = slots.calls[cores] * self.best / np.clip(throughput, SLOWEST, None)
         return np.asarray(layers.sum(axis=1) + slots.cpu[cores])
 
 
 def layer_features(points: JointSpace, places: Places) -> Floats:
-    """What the cost model sees of every layer of points, shape (points, slots, columns): AutoTVM's
-    'knob' features, inner and outer extents, with the machine's knobs and the layer's sizes."""
+    """Return what the cost model sees of every layer of points, shape (points, slots, columns):
+    AutoTVM's 'knob' features, inner and outer extents, with the machine's knobs and the layer's
+    sizes."""
     machine, slots = points.machines(places), points.slots
     wide = np.broadcast_to(machine[:, None], (len(places), len(slots.names), machine.shape[1]))
     cores, values = points.cores(places), points.values(places)
@@ -141,7 +142,7 @@ def layer_features(points: JointSpace, places: Places) -> Floats:
 
 
 def layer_names(points: JointSpace) -> list[str]:
-    """Of the columns of `layer_features`, the last of its shape (points, slots, columns)."""
+    """Return the names of the columns of `layer_features`."""
     knobs = points.slots.knobs
     return [
         *(f"machine {knob.name}" for knob in points.hardware.space.knobs),
@@ -163,9 +164,9 @@ def _best_of(points: JointSpace, slots: NDArray[np.int64], seconds: Floats) -> F
 
 
 def overflow(points: JointSpace, places: Places) -> Floats:
-    """The largest share of a scratchpad that a tile's data take, shape (points, slots); above 1 it
-    cannot be built. 0 for a layer that the core does not run, and on machines without scratchpads.
-    """
+    """Return the largest share of a scratchpad that a tile's data take, shape (points, slots). A
+    tile above 1 cannot be built. It is 0 for a layer that the core does not run, and on machines
+    without scratchpads."""
     size = _hardware(points, places)
     if any(name not in size for name in BUFFERS):
         return np.zeros((len(places), len(points.slots.names)))
