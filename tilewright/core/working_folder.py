@@ -50,7 +50,7 @@ def leave_working_folder() -> None:
 
 
 def started_in() -> Path:
-    """Return the folder that relative paths count from. Raises `FileNotFoundError` if it is gone."""
+    """Return the folder to which paths are relative. Raises `FileNotFoundError` if it is gone."""
     return _Started.folder or Path.cwd()
 
 
