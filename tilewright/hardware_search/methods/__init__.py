@@ -36,13 +36,13 @@ class CodesignMethod(Protocol):
 
 
 _METHODS: Mapping[str, str] = {
-    "ours": "two_level:TwoLevel",
-    "random": "plain:RandomCodesign",
-    "autotvm": "autotvm:AutoTvmCodesign",
-    "chameleon": "chameleon:ChameleonCodesign",
-    "dcoc": "dcoc:Dcoc",
-    "nsga2": "optuna_methods:Nsga2",
-    "tpe": "optuna_methods:Tpe",
+    "ours": "two_level_codesign:TwoLevel",
+    "random": "random_codesign:RandomCodesign",
+    "autotvm": "autotvm_codesign:AutoTvmCodesign",
+    "chameleon": "chameleon_codesign:ChameleonCodesign",
+    "dcoc": "dcoc_codesign:Dcoc",
+    "nsga2": "optuna_codesign:Nsga2",
+    "tpe": "optuna_codesign:Tpe",
 }
 """Where each is in `hardware_search.methods`."""
 _NEEDS = {"chameleon": ("jax", "optax"), "dcoc": ("jax", "optax")}
