@@ -145,18 +145,18 @@ def comment(text: str) -> str:
 
 
 def is_header_name(name: str) -> bool:
-    """Whether `#include "name"` names this file, with every compiler."""
+    """Return whether `#include "name"` names this file with every compiler."""
     return re.fullmatch(r"[A-Za-z0-9_.+=, -]{1,200}", name) is not None
 
 
 def c_file(spec: GemminiSpec, functions: Sequence[str]) -> str:
-    """A whole file of functions."""
+    """Return a whole file of functions."""
     machine = CIdentifiers("machine").identify(spec.name)
     return "\n".join([_LAYERS.format(name=machine) + c_runner(), *functions])
 
 
 def c_runner() -> str:
-    """What runs a table of commands."""
+    """Return the C function that issues a table of commands."""
     cases = [f"    case {n}: GEMMINI_COMMAND({n}, rs1, rs2); break;" for n in _FUNCTS]
     return _HEAD.replace("CASES", "\n".join([*cases, f"    case {FENCE}: GEMMINI_FENCE(); break;"]))
 
@@ -196,8 +196,8 @@ def run_words(symbol: str) -> str:
 def c_words(
     symbol: str, program: CommandTable, bases: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> str:
-    """The table of a program (n, 3), whose addresses are offsets from tensors (m,) that begin and
-    end there."""
+    """Return the table of a program, shape (n, 3). Addresses become offsets from tensors, whose
+    begins and ends have shape (m,)."""
     words = []
     for funct, *operands in program.tolist():
         addressed = (funct in _MOVES or funct in _PAIRS, funct in _PAIRS)
@@ -220,7 +220,7 @@ def _split(address: int, bases: NDArray[np.int64], ends: NDArray[np.int64]) -> t
 
 @dataclass(frozen=True)
 class SegmentCommands:
-    """Commands (n, 3), and the tensors of the host that they take and give."""
+    """Commands of a segment, shape (n, 3), and the tensors of the host that it reads and writes."""
 
     commands: CommandTable
     loads: Sequence[HostTensor]
@@ -231,8 +231,18 @@ def c_network(
     spec: GemminiSpec, memory_bytes: int, constants: Sequence[tuple[int, bytes]],
     segments: Sequence[SegmentCommands], header: str,
 ) -> tuple[str, str]:  # fmt: skip
-    """Return the C file, and the header of that name, which it includes. `constants` by address.
-    Raises `TilewrightError` for a name that C cannot include."""
+    """Return the C file of a network, and its header.
+
+    Args:
+        spec: the machine.
+        memory_bytes: size of the memory that the caller provides.
+        constants: addresses and bytes of constants.
+        segments: commands and host tensors of each segment.
+        header: name of the header, which the C file includes.
+
+    Raises:
+        TilewrightError: C cannot include a file of that name.
+    """
     if not is_header_name(header):
         raise TilewrightError(
             f"C cannot include a file named {header!r:.80}; name the file with letters, digits, "

@@ -46,7 +46,7 @@ _FLOAT_ADDERS = 24 * 24
 
 
 def redesign(spec: GemminiSpec, values: Mapping[str, int]) -> GemminiSpec:
-    """The specification with other values of some knobs. Raises `SpecError`."""
+    """Return the specification with other values of some knobs. Raises `SpecError`."""
     unknown = sorted(set(values) - {knob.name for knob in KNOBS})
     if unknown:
         raise SpecError(
@@ -59,8 +59,8 @@ def redesign(spec: GemminiSpec, values: Mapping[str, int]) -> GemminiSpec:
 
 
 def draw_specifications(count: int, seed: int) -> list[GemminiSpec]:
-    """At most `count` specifications that differ, none of them a preset. The first of a larger
-    count are those of a smaller one."""
+    """Draw at most `count` different specifications, none of them a preset. The first of a larger
+    count are those of a smaller count."""
     rng = np.random.default_rng(seed)
     taken = {GemminiSpec.load(name).fingerprint for name in preset_files()}
     found: list[GemminiSpec] = []
@@ -76,7 +76,8 @@ def draw_specifications(count: int, seed: int) -> list[GemminiSpec]:
 
 
 def area_of(spec: GemminiSpec) -> dict[str, float]:
-    """`sram_bits`, `multipliers`, `total` gates, and `relative` to the default machine."""
+    """Return `sram_bits`, `multipliers`, `total` gates, and the area `relative` to the default
+    machine."""
     bits, gates = sram_bits(spec), _gates(spec)
     return {
         "sram_bits": float(bits), "multipliers": float(DIM * DIM), "total": gates,
@@ -85,7 +86,7 @@ def area_of(spec: GemminiSpec) -> dict[str, float]:
 
 
 def sram_bits(spec: GemminiSpec) -> int:
-    """Of the scratchpad and the accumulator."""
+    """Return the bits of the scratchpad and the accumulator."""
     return DIM * (8 * spec.scratchpad_rows + 32 * spec.accumulator_rows)
 
 

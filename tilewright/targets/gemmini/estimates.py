@@ -49,7 +49,7 @@ ESTIMATES = (
 
 
 def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
-    """A row a schedule, by knob values (n, knobs)."""
+    """Return one row of estimates per schedule, given by knob values, shape (n, knobs)."""
     s = TileSchedule(*values.T)  # columns in place of numbers
     loop = np.asarray(s.form == LOOP)
     in_buffers = np.where(loop, LOOPS, s.in_buffers)
@@ -129,7 +129,8 @@ def _sums_under(g: BlockGeometry, s: TileSchedule) -> tuple[Any, Any]:
 
 
 def roofline_cycles(workload: Workload, spec: GemminiSpec) -> int:
-    """The larger of all multiplications at the array's peak and all bytes at the port's."""
+    """Return the larger of two times: all multiplications at the array's peak, and all bytes at the
+    port's peak."""
     w = workload
     g = BlockGeometry.of(w)
     weights = w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
@@ -139,8 +140,8 @@ def roofline_cycles(workload: Workload, spec: GemminiSpec) -> int:
 
 
 def bound_cycles(workload: Workload, spec: GemminiSpec) -> int:
-    """What no program beats: each block of weights meets each row of data, a row a cycle, behind
-    the first response of the memory."""
+    """Return a lower bound on the cycles of every program. Each block of weights meets each row of
+    data, one row per cycle, after the first response of the memory."""
     g = BlockGeometry.of(workload)
     taps = g.kernel_h * g.kernel_w
     per_in = workload.in_channels // workload.groups

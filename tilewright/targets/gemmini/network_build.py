@@ -43,8 +43,8 @@ Reading = tuple[str, Form, Unfold | None]
 
 @dataclass(frozen=True, eq=False)
 class LoweredLayer:
-    """A layer's commands (n, 3), its geometry in the network's memory, and the constants that lie
-    there, by address."""
+    """Commands of a layer, shape (n, 3), its geometry in the network's memory, and the constants
+    that lie there, by address."""
 
     layer: Layer
     pick: Pick
@@ -60,7 +60,7 @@ def lower_layer(
     spec: GemminiSpec,
     pick: Pick,
 ) -> LoweredLayer:
-    """A layer with a schedule of its space. Raises `WorkloadError`."""
+    """Lower a layer with a schedule of its space. Raises `WorkloadError`."""
     w = layer.workload
     lowering = WorkloadLowering.of(w, spec)
     if pick.space != lowering.space.name or (layer.weight is None and layer.weight_from is None):
@@ -102,7 +102,7 @@ def lower_layer(
 
 
 def data_form(layer: Layer, shape: tuple[int, ...]) -> Form:
-    """How a layer reads its data, a value of that shape."""
+    """Return the form in which a layer reads its data, a value of that shape."""
     w = layer.workload
     if layer.unfold is not None or is_flattened(w, shape):
         return "image"
@@ -110,13 +110,13 @@ def data_form(layer: Layer, shape: tuple[int, ...]) -> Form:
 
 
 def form_of(shape: tuple[int, ...], channels: int, pixels: int) -> Form:
-    """How a value of that shape is rows × channels."""
+    """Return the form in which a value of that shape is rows × channels."""
     is_image = len(shape) == 4 and shape[1] == channels and shape[0] * shape[2] * shape[3] == pixels
     return "image" if is_image else "rows"
 
 
 def is_flattened(w: Workload, shape: tuple[int, ...]) -> bool:
-    """Whether a dense layer reads all pixels of an image as one row."""
+    """Return whether a dense layer reads all pixels of an image as one row."""
     return w.operator == "dense" and w.batch == 1 and len(shape) == 4 and shape[0] == 1
 
 

@@ -37,7 +37,7 @@ dimension of a matrix, which is read as weights."""
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """Where a tensor of the host lies: rows `stride` bytes apart from address `at` on."""
+    """Where a tensor of the host lies: rows `stride` bytes apart, from address `at` on."""
 
     form: Form
     at: int
@@ -45,7 +45,7 @@ class TensorPlace:
     unfold: Unfold | None = None
 
     def pack(self, values: NDArray[np.int8]) -> NDArray[np.int8]:
-        """A tensor in its own shape as rows × channels."""
+        """Return a tensor in its own shape as rows × channels."""
         if self.unfold is not None:
             values = self.unfold.data(values)
         if self.form == "image":
@@ -54,14 +54,14 @@ class TensorPlace:
         return rows.T if self.form == "weights" else rows
 
     def unpack(self, rows: NDArray[np.int8], shape: tuple[int, ...]) -> NDArray[np.int8]:
-        """Rows × channels as a tensor of that shape."""
+        """Return rows × channels as a tensor of that shape."""
         if self.form != "image":
             return rows.reshape(shape)
         n, c, h, w = shape
         return rows.reshape(n, h, w, c).transpose(0, 3, 1, 2)
 
     def size(self, shape: tuple[int, ...]) -> tuple[int, int]:
-        """Rows and channels of a tensor of that shape that is not unfolded."""
+        """Return rows and channels of a tensor of that shape that is not unfolded."""
         if self.form == "image":
             return shape[0] * shape[2] * shape[3], shape[1]
         channels = shape[-1] if shape else 1
@@ -70,8 +70,8 @@ class TensorPlace:
 
 @dataclass(frozen=True)
 class HostTensor:
-    """A tensor that crosses the border. The host's has `name`, `shape` and `dtype`; a float one is
-    what `scale` makes of int8 values of shape `held`."""
+    """A tensor that the host and the accelerator exchange. The host's tensor has `name`, `shape`
+    and `dtype`; a float tensor is `scale` applied to int8 values of shape `held`."""
 
     name: str
     shape: tuple[int, ...]
@@ -93,7 +93,7 @@ class HostTensor:
         self._rows(memory, len(rows))[:, : rows.shape[1]] = rows
 
     def store(self, memory: NDArray[np.uint8]) -> Array:
-        """The host's tensor out of memory (bytes,)."""
+        """Read the host's tensor out of memory (bytes,)."""
         count, channels = self.place.size(self.held)
         rows = self._rows(memory, count)[:, :channels].copy()
         values = self.place.unpack(rows, self.held)
@@ -103,7 +103,7 @@ class HostTensor:
         return rows_at(memory, self.place.at, count, self.place.stride)
 
     def to_json(self) -> dict[str, Json]:
-        """What `from_json` reads."""
+        """Return what `from_json` reads."""
         step, zero = self.scale or (None, None)
         place, unfold = self.place, self.place.unfold
         return {
@@ -132,8 +132,8 @@ class HostTensor:
 
 
 def rows_at(memory: NDArray[np.uint8], at: int, count: int, stride: int) -> NDArray[np.int8]:
-    """So many rows of memory from an address on, (count, stride), to read and to write. Raises
-    `ValueError` where memory has no such rows."""
+    """Return a view of `count` rows of memory from an address on, shape (count, stride), to read
+    and to write. Raises `ValueError` if memory has no such rows."""
     first = at - MEMORY_BASE
     if first < 0 or stride < 1 or first + count * stride > len(memory):
         raise ValueError(f"{count} rows of {stride} bytes at {at:#x} lie beyond the memory")
@@ -153,7 +153,7 @@ class MemoryPlan:
         self.end = MEMORY_BASE
 
     def room(self, size: int) -> int:
-        """The address of so many new bytes. Raises `WorkloadError` where memory ends."""
+        """Return the address of `size` new bytes. Raises `WorkloadError` if memory ends."""
         at = self.end
         self.end += round_up(max(size, 1), PAGE_BYTES)
         if self.end > MEMORY_BASE + MEMORY_BYTES:
@@ -164,7 +164,7 @@ class MemoryPlan:
         return at
 
     def place(self, name: str, form: Form, unfold: Unfold | None = None) -> TensorPlace:
-        """Where a value lies in a form; new memory where it is not known."""
+        """Return where a value lies in a form; new memory if it has no place yet."""
         key = (name, form, unfold)
         if key not in self._places:
             self._places[key] = self._new(name, form, unfold)

@@ -32,7 +32,7 @@ these lie, and the tensors that cross the border of each segment."""
 
 
 class ProgramDamaged(TilewrightError):
-    """Files that are no program of this target."""
+    """Files that are not a program of this target."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ class GemminiProgram:
 
     @property
     def ports(self) -> list[tuple[list[Value], list[Value]]]:
-        """As the host has them."""
+        """The tensors of each segment as the host has them."""
         return [
             ([Value(p.name, p.shape, p.dtype) for p in loads],
              [Value(p.name, p.shape, p.dtype) for p in stores])
@@ -99,7 +99,8 @@ class GemminiProgram:
         ]  # fmt: skip
 
     def run(self, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
-        """Arrays by name, in the shape of their ports. Raises `StreamError`."""
+        """Run a segment. Return its outputs by name, in the shapes of their ports. Raises
+        `StreamError`."""
         loads, stores = self.segments[segment]
         for port in loads:
             port.load(self.memory, tensors[port.name])
@@ -108,7 +109,7 @@ class GemminiProgram:
         return {port.name: port.store(self.memory) for port in stores}
 
     def times(self) -> list[StreamTimes]:
-        """A layer ends when its fence sees the accelerator idle."""
+        """Return each segment's cycles. A layer ends when its fence sees an idle accelerator."""
         found = []
         for segment in range(len(self.segments)):
             stream = stream_from(segment_commands(self._of(segment)))
@@ -119,13 +120,13 @@ class GemminiProgram:
         return found
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
-        """Each layer on random activations, with the weights that lie in memory."""
+        """Check each layer on random activations, with the weights that lie in memory."""
         rng = np.random.default_rng(seed)
         for number, layer in enumerate(self.layers):
             yield _checked(number, layer, self.memory, self.spec, rng)
 
     def c_files(self, header: str) -> tuple[str, str]:
-        """See `c_export.c_network`."""
+        """Return the C file of the network and its header, see `c_export.c_network`."""
         segments = [
             SegmentCommands(segment_commands(self._of(number)), loads, stores)
             for number, (loads, stores) in enumerate(self.segments)
@@ -137,7 +138,8 @@ class GemminiProgram:
 
 
 def segment_commands(parts: Sequence[CommandTable]) -> CommandTable:
-    """Layers (n, 3) one after another, each finished before the next reads what it wrote."""
+    """Join the commands of layers, shape (n, 3). Each layer finishes before the next one reads what
+    it wrote."""
     fence = commands([(FENCE, 0, 0)])
     return np.concatenate([part for layer in parts for part in (layer, fence)])
 

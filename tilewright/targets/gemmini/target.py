@@ -87,12 +87,12 @@ class GemminiTarget:
 
     @property
     def name(self) -> str:
-        """That of the specification."""
+        """The name of the specification."""
         return self.spec.name
 
     @property
     def fingerprint(self) -> str:
-        """Of the specification and the sources of lowering and simulators."""
+        """A digest of the specification and of the sources of lowering and simulators."""
         parts = f"{self.spec.fingerprint} {source_digest(Path(__file__).parent)}"
         return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
@@ -116,8 +116,7 @@ class GemminiTarget:
         return self.lowering(workload).lower(configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Output and cycles by the two simulators; a program whose output differs is no valid
-        one."""
+        """Run both simulators. A program is valid if its output equals integer arithmetic."""
         made = Measurements.nothing(len(lowered))
         made.reason[:] = lowered.reasons
         rows = np.flatnonzero(lowered.ok).tolist()
@@ -167,16 +166,16 @@ class GemminiTarget:
         return self._latency(bound_cycles(workload, self.spec))
 
     def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
-        """That of the workload, for each config (n, knobs)."""
+        """Return the bound of the workload for each config, shape (n, knobs)."""
         return np.full(len(configs), float(bound_cycles(workload, self.spec)))
 
     def costs(self, workload: Workload) -> Costs:
-        """What trials cost a user of an FPGA: a millisecond to lower one here, seconds to load and
-        run it there."""
+        """Return what trials cost a user of an FPGA: a millisecond to lower a schedule here,
+        seconds to load and run it there."""
         return Costs(compiling=0.001, measuring=1.0)
 
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
-        """On random data over all of int8, against integer arithmetic."""
+        """Count wrong values on random data over all of int8, against integer arithmetic."""
         wrong = np.full(len(lowered), -1, np.int64)
         checker = self._checker(lowered.workload, seed)
         for row in np.flatnonzero(lowered.ok).tolist():
@@ -203,7 +202,7 @@ class GemminiTarget:
     def open(
         self, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]]
     ) -> BuiltProgram:
-        """On a machine that is simulated."""
+        """Open a built network on a simulated machine."""
         return GemminiProgram.open(files, layers, self.spec)
 
     def area(self) -> dict[str, float]:
@@ -238,7 +237,7 @@ class GemminiTarget:
 
 @dataclass(frozen=True, eq=False)
 class Checker:
-    """A workload's tensors in memory, and the output they must give."""
+    """Tensors of a workload in memory, and the output that they must give."""
 
     lowering: WorkloadLowering
     image: NDArray[np.uint8]
@@ -246,13 +245,14 @@ class Checker:
 
     @classmethod
     def of(cls, lowering: WorkloadLowering, seed: int = 0) -> Checker:
-        """On random tensors over their whole range."""
+        """Make a checker on random tensors over their whole range."""
         tensors = random_tensors(lowering.workload, seed)
         image = memory_image(lowering.geometry, tensors)
         return cls(lowering, image, reference(lowering.workload, tensors))
 
     def wrong_values(self, stream: CommandStream) -> int:
-        """Values of the output that differ. Raises `StreamError` where it does not run."""
+        """Return how many values of the output differ. Raises `StreamError` if the stream does not
+        run."""
         after = execute_stream(stream, self.image, MEMORY_BASE, self.lowering.spec)
         got = read_output(self.lowering.geometry, self.lowering.workload, after)
         return int((got != self.expected).sum())

@@ -30,7 +30,7 @@ COMMANDS = "commands"
 
 @dataclass(frozen=True)
 class WorkloadLowering:
-    """A workload on a machine."""
+    """Lowers schedules of one workload on one machine."""
 
     workload: Workload
     spec: GemminiSpec
@@ -38,8 +38,8 @@ class WorkloadLowering:
 
     @classmethod
     def of(cls, workload: Workload, spec: GemminiSpec) -> WorkloadLowering:
-        """Raises `WorkloadError` for what the machine does not compute, and for a workload that is
-        too large for every schedule."""
+        """Prepare a workload. Raises `WorkloadError` for a workload that the machine does not
+        compute, or that is too large for every schedule."""
         made = cls(workload, spec, BlockGeometry.of(workload))
         try:
             check_program(made.geometry, spec.machine, made.vendor[1])
@@ -52,22 +52,22 @@ class WorkloadLowering:
 
     @cached_property
     def space(self) -> Space:
-        """The schedules there are."""
+        """The search space of schedules."""
         return space_of(self.geometry, self.vendor[1])
 
     @cached_property
     def vendor(self) -> tuple[str, TileSchedule]:
-        """The vendor's rule by name, and what it chooses."""
+        """The vendor's rule by name, and the schedule that it chooses."""
         return vendor_schedule(self.geometry, self.spec.machine)
 
     def config_of(self, schedule: TileSchedule) -> tuple[int, ...]:
-        """The indices of a schedule's values in the space. Raises `ValueError` for one that is not
-        of the space."""
+        """Return the indices of a schedule's values in the space. Raises `ValueError` for a
+        schedule outside the space."""
         pairs = zip(self.space.knobs, schedule, strict=True)
         return tuple(knob.values.index(value) for knob, value in pairs)
 
     def program(self, space: str, knobs: Mapping[str, int]) -> CommandTable:
-        """The commands of knob values, (n, 3). Raises `WorkloadError`."""
+        """Return the commands of knob values, shape (n, 3). Raises `WorkloadError`."""
         knobs = {**TileSchedule._field_defaults, **knobs}  # earlier files have no dataflow
         if space != self.space.name or set(knobs) != set(TileSchedule._fields):
             raise WorkloadError(f"{self.workload}: no schedule of the space '{self.space.name}'")
@@ -99,16 +99,16 @@ class WorkloadLowering:
 
 
 def check_program(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> None:
-    """Raises `LoweringFailure` for a schedule without a program."""
+    """Raise `LoweringFailure` for a schedule without a program."""
     (check_loops if schedule.form == LOOP else check_tiles)(g, m, schedule)
 
 
 def program_of(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> CommandTable:
-    """The commands of a schedule, (n, 3). Raises `LoweringFailure`."""
+    """Return the commands of a schedule, shape (n, 3). Raises `LoweringFailure`."""
     return (loop_program if schedule.form == LOOP else nest_program)(g, m, schedule)
 
 
 def stream_from(program: CommandTable) -> CommandStream:
-    """CommandTable (n, 3) as the simulators take them."""
+    """Return commands, shape (n, 3), as the simulators take them."""
     rs1, rs2 = (np.ascontiguousarray(program[:, part]) for part in (1, 2))
     return CommandStream(program[:, 0].astype(np.uint8), rs1, rs2)

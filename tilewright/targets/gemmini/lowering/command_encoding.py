@@ -27,22 +27,23 @@ ACCUMULATOR, ACCUMULATES = 1 << 31, 1 << 30
 
 
 def operand(address: Any, columns: Any, rows: Any) -> Any:
-    """A local address with its size; integers or arrays of them."""
+    """Encode a local address with its size; integers or arrays of them."""
     return address | columns << 32 | rows << 48
 
 
 def commands(rows: Sequence[Command]) -> CommandTable:
-    """From tuples of integers, (n, 3)."""
+    """Return a table of commands, shape (n, 3)."""
     return np.array(rows, np.uint64).reshape(-1, 3)
 
 
 def encode_array_config(dataflow: int = WEIGHT_STATIONARY) -> Command:
-    """Strides of one row, no scale, no shift."""
+    """Encode the CONFIG of the array: strides of one row, no scale, no shift."""
     return CONFIG, CONFIG_EX | dataflow << 2 | 1 << 16 | SCALE_ONE << 32, 1 << 48
 
 
 def encode_load_config(state: int, stride: int, block_stride: int) -> Command:
-    """Rows so many bytes apart in memory, blocks of columns so many rows apart."""
+    """Encode the CONFIG of a load state: rows `stride` bytes apart in memory, blocks of columns
+    `block_stride` rows apart."""
     return CONFIG, CONFIG_LD | state << 3 | block_stride << 16 | SCALE_ONE << 32, stride
 
 
@@ -64,7 +65,8 @@ class StoredPool(NamedTuple):
 def encode_store_config(
     stride: int, epilogue: StoreEpilogue, pool: StoredPool | None = None
 ) -> Command:
-    """Rows so many bytes apart in memory, scaled, cut at zero behind a relu; perhaps pooled."""
+    """Encode the CONFIG of the store unit: rows `stride` bytes apart in memory, scaled, cut at zero
+    by a relu, perhaps pooled."""
     bits = int(np.float32(epilogue.scale).view(np.uint32))
     word = CONFIG_ST | (RELU if epilogue.relu else 0) << 2
     if pool is not None:

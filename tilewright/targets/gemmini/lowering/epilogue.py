@@ -65,10 +65,10 @@ class StoreEpilogue:
 
 
 def store_epilogue(workload: Workload) -> StoreEpilogue:
-    """That of a workload. Raises `WorkloadError` for steps that no store computes.
+    """Return the epilogue of a workload. Raises `WorkloadError` for steps that no store computes.
 
-    A floor, `>> N`, is the nearest integer of what is less by half, but for ties. A scale of the
-    next larger float32 breaks these upwards. Negative ones it breaks downwards, but a relu cuts
+    A floor, `>> N`, is the nearest integer of what is less by half, except for ties. A scale of the
+    next larger float32 breaks ties upwards. It breaks negative ties downwards, but a relu cuts
     them.
     """
     steps = list(workload.epilogue)
@@ -124,7 +124,7 @@ def _refused(workload: Workload, why: str) -> WorkloadError:
 
 
 def check_pool(w: Workload, pool: Pool, epilogue: StoreEpilogue) -> None:
-    """Raises `WorkloadError` for a pool of a workload's sums that no store computes."""
+    """Raise `WorkloadError` for a pool of a workload's sums that no store computes."""
     sides = {pool.kernel_h, pool.kernel_w}, {pool.stride_h, pool.stride_w}
     why = ""
     if any(len(side) > 1 or max(side) > MOST_SIDE for side in sides):
@@ -142,11 +142,11 @@ def check_pool(w: Workload, pool: Pool, epilogue: StoreEpilogue) -> None:
 
 
 def sums_covered(out: int, pool_stride: int, kernel: int) -> int:
-    """Sums under so many results of one direction, without a border."""
+    """Return how many sums lie under `out` results of one direction, without a border."""
     return (out - 1) * pool_stride + kernel
 
 
 def sums_under(first: int, out: int, stride: int, kernel: int, pad: int, size: int) -> range:
-    """The sums of one direction, of `size`, under `out` results from `first` on."""
+    """Return the sums of one direction, of `size`, under `out` results from `first` on."""
     begin = first * stride - pad
     return range(max(begin, 0), min(begin + sums_covered(out, stride, kernel), size))

@@ -35,18 +35,18 @@ ROLES = ("data", "weight", "bias", "residual", "identity", "output")
 
 
 def round_up(size: int, block: int = DIM) -> int:
-    """The next multiple of a block."""
+    """Return the next multiple of a block."""
     return -(-size // block) * block
 
 
 def blocks(size: int) -> int:
-    """How many blocks of 16 hold so many."""
+    """Return how many blocks of 16 hold `size` elements."""
     return -(-size // DIM)
 
 
 def aligned_row(size: int) -> int:
-    """Bytes from a row of so many to the next, so that each begins where a request can: a request
-    has 16, 32 or 64 bytes, at a multiple of its size."""
+    """Return the bytes from one row of `size` bytes to the next, so that each row begins where a
+    request can: a request has 16, 32 or 64 bytes, at a multiple of its size."""
     least = round_up(size)
     return least if least <= MAX_REQUEST_BYTES // 2 else round_up(size, MAX_REQUEST_BYTES)
 
@@ -142,26 +142,26 @@ class BlockGeometry:
         return replace(made, addresses=made.in_order(MEMORY_BASE))
 
     def in_channels_of(self, group: int) -> int:
-        """Those that a group really has."""
+        """Return the input channels that a group really has."""
         return min(self.in_channels, self.all_in_channels - group * self.in_channels)
 
     def out_channels_of(self, group: int) -> int:
-        """Likewise."""
+        """Return the output channels that a group really has."""
         return min(self.out_channels, self.all_out_channels - group * self.out_channels)
 
     @property
     def has_loops(self) -> bool:
-        """Whether the accelerator's own loop computes it."""
+        """Whether the accelerator's own loop computes the workload."""
         return self.flat and not self.epilogue.residual
 
     @property
     def tap_bytes(self) -> int:
-        """Of the weights of one tap of one group."""
+        """Bytes of the weights of one tap of one group."""
         return round_up(self.in_channels) * self.weight_stride
 
     @property
     def identities(self) -> list[int]:
-        """Weights that multiply a residual, together its factor."""
+        """Weights that multiply a residual; their sum is its factor."""
         left, found = self.epilogue.residual, []
         while left > 0:
             found.append(min(left, MOST_WEIGHT))
@@ -170,11 +170,11 @@ class BlockGeometry:
 
     @property
     def pixels(self) -> int:
-        """Of the output, in all images."""
+        """Pixels of the output, in all images."""
         return self.images * self.out_height * self.out_width
 
     def sums_of(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns of the sums under a tile of the output, at most."""
+        """Return rows and columns of the sums under a tile of the output, at most."""
         if self.pool is None:
             return height, width
         rows = sums_covered(height, self.pool.stride_h, self.pool.kernel_h)
@@ -194,7 +194,7 @@ class BlockGeometry:
         )
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of each tensor that there is, by role."""
+        """Return the bytes of each tensor, by role."""
         found = {
             "data": self.images * self.height * self.width * self.data_stride,
             "weight": self.groups * self.kernel_h * self.kernel_w * self.tap_bytes,
@@ -208,8 +208,8 @@ class BlockGeometry:
         return found
 
     def in_order(self, base: int) -> dict[str, int]:
-        """Addresses of the tensors one after another, each on a page of its own. Raises
-        `WorkloadError` where they are more than the memory holds."""
+        """Return addresses of the tensors one after another, each on a page of its own. Raises
+        `WorkloadError` if they do not fit the memory."""
         found, at = {}, base
         for role, size in self.sizes().items():
             found[role] = at
@@ -232,14 +232,14 @@ def _groups_together(w: Workload) -> int:
 
 
 def summed_inputs(g: BlockGeometry, columns: int) -> int:
-    """Of a block of so many input channels, those that one output sums: of groups that share
-    blocks, the others' weights are zeros."""
+    """Return how many of `columns` input channels of a block one output sums. If groups share
+    blocks, the weights of the other groups are zeros."""
     return min(columns, g.in_channels // g.merged)
 
 
 def chain_ends(inputs: Sequence[int], most: int) -> list[bool]:
-    """Whether a chain ends with each block, by the inputs that it sums: as late as
-    `most` allows."""
+    """Return whether a chain ends with each block, given the inputs that each block sums: as late
+    as `most` allows."""
     ends, total = [False] * len(inputs), 0
     for place, count in enumerate(inputs):
         if place and total + count > most:

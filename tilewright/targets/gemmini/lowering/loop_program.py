@@ -31,7 +31,8 @@ MOST_LOOPS = 1 << 14
 
 
 def loop_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> CommandTable:
-    """The commands of a flat workload without a residual, (n, 3). Raises `LoweringFailure`.
+    """Return the commands of a flat workload without a residual, shape (n, 3). Raises
+    `LoweringFailure`.
 
     Two loops alternate, each with half of both memories. As in the vendor's library, an operand of
     at most two tiles is loaded once: each of its tiles stays in a half.
@@ -52,8 +53,8 @@ def loop_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> Comman
 
 
 def check_loops(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
-    """Raises `LoweringFailure` where a tile does not fit its half of a memory, or there are too
-    many."""
+    """Raise `LoweringFailure` if a tile does not fit its half of a memory, or if there are too many
+    tiles."""
     tile_i = blocks(s.tile_w)
     operands, sums = (tile_i + s.tile_n) * s.tile_k * DIM, tile_i * s.tile_n * DIM
     check_rows(

@@ -41,7 +41,8 @@ def random_tensors(workload: Workload, seed: int) -> dict[str, Array]:
 
 
 def pixel_rows(image: Array, stride: int) -> NDArray[np.int8]:
-    """(n, c, h, w) as it lies in memory: (pixels, stride), zero behind the channels."""
+    """Return an image (n, c, h, w) as it lies in memory: (pixels, stride), zero behind the
+    channels."""
     rows = image.transpose(0, 2, 3, 1).reshape(-1, image.shape[1])
     made = np.zeros((len(rows), stride), np.int8)
     made[:, : rows.shape[1]] = rows
@@ -49,7 +50,8 @@ def pixel_rows(image: Array, stride: int) -> NDArray[np.int8]:
 
 
 def pack_weight(g: BlockGeometry, weight: Array) -> NDArray[np.int8]:
-    """(o, c/groups, kh, kw) as it lies in memory: (groups, kh, kw, c, o), zero between groups."""
+    """Return weights (o, c/groups, kh, kw) as they lie in memory: (groups, kh, kw, c, o), zero
+    between groups."""
     per_out = g.out_channels // g.merged
     o, per_in, kh, kw = weight.shape
     made = np.zeros((g.groups, kh, kw, round_up(g.in_channels), g.weight_stride), np.int8)
@@ -63,7 +65,8 @@ def pack_weight(g: BlockGeometry, weight: Array) -> NDArray[np.int8]:
 
 
 def pack_bias(g: BlockGeometry, bias: Array | None) -> NDArray[np.int32]:
-    """What accumulators begin with, (groups, columns): a bias (o,) and the constant."""
+    """Return the values that accumulators begin with, (groups, columns): a bias (o,) and the
+    constant."""
     made = np.full((g.groups, g.weight_stride), g.epilogue.constant, np.int32)
     if bias is not None:
         for group in range(g.groups):
@@ -73,15 +76,16 @@ def pack_bias(g: BlockGeometry, bias: Array | None) -> NDArray[np.int32]:
 
 
 def identity_blocks(g: BlockGeometry) -> NDArray[np.int8]:
-    """Diagonal blocks (n · 16, columns) that multiply a residual, in rows as long as weights'."""
+    """Return the diagonal blocks (n · 16, columns) that multiply a residual, in rows as long as
+    those of weights."""
     made = np.zeros((len(g.identities), DIM, g.weight_stride), np.int8)
     made[:, :, :DIM] = np.eye(DIM, dtype=np.int8) * np.array(g.identities, np.int8)[:, None, None]
     return made
 
 
 def constants(g: BlockGeometry, weight: Array, bias: Array | None) -> dict[str, Array]:
-    """What lies in memory beside activations, by role: of weights (o, c/groups, kh, kw) and a bias
-    (o,)."""
+    """Return what lies in memory beside activations, by role, given weights (o, c/groups, kh, kw)
+    and a bias (o,)."""
     found: dict[str, Array] = {"weight": pack_weight(g, weight)}
     if g.epilogue.loads_sums:
         found["bias"] = pack_bias(g, bias)
@@ -93,7 +97,7 @@ def constants(g: BlockGeometry, weight: Array, bias: Array | None) -> dict[str, 
 def unpack_weight(
     g: BlockGeometry, workload: Workload, image: NDArray[np.uint8]
 ) -> NDArray[np.int8]:
-    """(o, c/groups, kh, kw) as they lie in a memory image."""
+    """Return weights (o, c/groups, kh, kw) out of a memory image."""
     w, rows = workload, round_up(g.in_channels)
     at = g.addresses["weight"] - MEMORY_BASE
     shape = (g.groups, g.kernel_h, g.kernel_w, rows, g.weight_stride)
@@ -111,7 +115,7 @@ def unpack_weight(
 
 
 def unpack_bias(g: BlockGeometry, image: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """(o,) as it lies in a memory image, without the constant."""
+    """Return a bias (o,) out of a memory image, without the constant."""
     at = g.addresses["bias"] - MEMORY_BASE
     raw = image[at : at + 4 * g.groups * g.weight_stride].view(np.int32)
     rows = raw.reshape(g.groups, g.weight_stride)[:, : g.out_channels].reshape(-1)
@@ -119,7 +123,7 @@ def unpack_bias(g: BlockGeometry, image: NDArray[np.uint8]) -> NDArray[np.int32]
 
 
 def memory_image(g: BlockGeometry, tensors: Mapping[str, Array]) -> NDArray[np.uint8]:
-    """All tensors of a workload at their addresses, (bytes,) from `MEMORY_BASE` on."""
+    """Return all tensors of a workload at their addresses, (bytes,) from `MEMORY_BASE` on."""
     parts = constants(g, tensors["weight"], tensors.get("bias"))
     parts["data"] = pixel_rows(tensors["data"], g.data_stride)
     if g.epilogue.residual:
@@ -138,7 +142,7 @@ def write_array(image: NDArray[np.uint8], at: int, values: Array) -> None:
 
 
 def read_output(g: BlockGeometry, workload: Workload, image: NDArray[np.uint8]) -> NDArray[np.int8]:
-    """(n, o, oh, ow) out of memory."""
+    """Return the output (n, o, oh, ow) out of a memory image."""
     w, at = workload, g.addresses["output"] - MEMORY_BASE
     rows = image[at : at + g.pixels * g.output_stride].view(np.int8)
     pixels = rows.reshape(w.batch, w.out_height, w.out_width, g.output_stride)

@@ -69,7 +69,7 @@ Pairs = NDArray[np.uint64]
 
 
 class Places(NamedTuple):
-    """First rows of a stage's operands in the scratchpad and of its sums in the accumulator."""
+    """First rows of a stage's operands in the scratchpad, and of its sums in the accumulator."""
 
     data: int
     weights: int
@@ -96,7 +96,7 @@ class _Blocks(NamedTuple):
 def stage_products(
     g: BlockGeometry, s: TileSchedule, patch: Patch, stage: TileStage, places: Places
 ) -> Pairs:
-    """The products of a stage (products, 2, 3)."""
+    """Return the products of a stage, shape (products, 2, 3)."""
     groups = np.array(pixel_groups(stage.tile), np.int64)  # (groups, 3)
     sums = places.sums + sum_rows(g, stage.tile).T  # (output blocks, groups)
     if stage.is_residual:
@@ -197,7 +197,7 @@ def _tap_row(g: BlockGeometry, patch: Patch, tap: int) -> int:
 
 
 def nest_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> CommandTable:
-    """The commands of any workload, (n, 3). Raises `LoweringFailure`."""
+    """Return the commands of any workload, shape (n, 3). Raises `LoweringFailure`."""
     check_tiles(g, m, s)
     return _Nest(g, m, s, Patch.of(g, s)).program()
 

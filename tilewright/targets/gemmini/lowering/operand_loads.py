@@ -36,12 +36,12 @@ class Axis:
         return cls(stride, dilation, tuple(phases), tile + (kernel - 1) * dilation // stride)
 
     def place(self, tap: int) -> tuple[int, int]:
-        """Which phase a tap reads, and its position there for the tile's first output."""
+        """Return which phase a tap reads, and its position there for the tile's first output."""
         position, phase = divmod(tap * self.dilation, self.stride)
         return self.phases.index(phase), position
 
     def read(self, kernel: int, phase: int, outputs: int) -> tuple[int, int]:
-        """First and end position of a phase that so many outputs read."""
+        """Return first and end position of a phase that `outputs` outputs read."""
         own = [
             tap * self.dilation // self.stride
             for tap in range(kernel)
@@ -60,7 +60,7 @@ class Patch:
 
     @classmethod
     def of(cls, g: BlockGeometry, s: TileSchedule) -> Patch:
-        """Of a whole tile."""
+        """Return the patch of a whole tile."""
         height, width = g.sums_of(s.tile_h, s.tile_w)
         return cls(
             Axis.of(g.kernel_h, g.stride_h, g.dilation_h, height),
@@ -69,22 +69,23 @@ class Patch:
 
     @property
     def line_rows(self) -> int:
-        """Of a row of pixels."""
+        """Rows of a line of pixels."""
         return len(self.columns.phases) * self.columns.length
 
     @property
     def plane_rows(self) -> int:
-        """Of a block of channels."""
+        """Rows of a block of channels."""
         return len(self.rows.phases) * self.rows.length * self.line_rows
 
     def at(self, row_phase: int, row: int, column_phase: int, column: int) -> int:
-        """The row of a pixel in a plane; phases by their place."""
+        """Return the row of a pixel in a plane; phases are given by their index."""
         line = row_phase * self.rows.length + row
         return line * self.line_rows + column_phase * self.columns.length + column
 
 
 def load_patch(g: BlockGeometry, patch: Patch, stage: TileStage, base: int) -> list[Command]:
-    """MVINs of the pixels under a tile, from scratchpad row `base` on; zeros around the image."""
+    """Return MVINs of the pixels under a tile, from scratchpad row `base` on; zeros around the
+    image."""
     tile, found = stage.tile, list[Command]()
     total = g.in_channels_of(tile.group)
     image = g.addresses["data"] + tile.image * g.height * g.width * g.data_stride
@@ -135,7 +136,7 @@ def _line(
 
 
 def load_residual(g: BlockGeometry, s: TileSchedule, tile: Tile, base: int) -> list[Command]:
-    """MVINs of the residual of a tile: a plane of the tile's pixels for each block."""
+    """Return MVINs of the residual of a tile: a plane of the tile's pixels for each block."""
     found = []
     total, plane = g.out_channels_of(tile.group), s.tile_h * s.tile_w
     for block in range(0, tile.n_blocks, BLOCKS_PER_REQUEST):
@@ -153,7 +154,7 @@ def load_residual(g: BlockGeometry, s: TileSchedule, tile: Tile, base: int) -> l
 
 
 def load_weights(g: BlockGeometry, stage: TileStage, base: int) -> list[Command]:
-    """MVIN2s of the weights of a stage, 16 rows a block: (tap, input block, output block)."""
+    """Return MVIN2s of a stage's weights, 16 rows per block: (tap, input block, output block)."""
     tile, found, at = stage.tile, list[Command](), base
     n_total, k_total = g.out_channels_of(tile.group), g.in_channels_of(tile.group)
     group = g.addresses["weight"] + tile.group * g.kernel_h * g.kernel_w * g.tap_bytes
@@ -171,7 +172,7 @@ def load_weights(g: BlockGeometry, stage: TileStage, base: int) -> list[Command]
 
 
 def load_identities(g: BlockGeometry, base: int) -> list[Command]:
-    """MVIN2s of the identities, whose rows are as far apart as those of weights."""
+    """Return MVIN2s of the identities, whose rows are as far apart as those of weights."""
     return [
         (MVIN2, g.addresses["identity"] + row * g.weight_stride, operand(base + row, DIM, DIM))
         for row in range(0, len(g.identities) * DIM, DIM)
@@ -179,5 +180,5 @@ def load_identities(g: BlockGeometry, base: int) -> list[Command]:
 
 
 def output_pixel(g: BlockGeometry, tile: Tile, y: int, x: int) -> int:
-    """Which pixel of the output a tile's (y, x) is."""
+    """Return which pixel of the output a tile's (y, x) is."""
     return (tile.image * g.out_height + tile.y + y) * g.out_width + tile.x + x

@@ -55,7 +55,8 @@ HIDDEN = (
 def hidden_row(
     m: GemminiMachine, stream: CommandStream, plain: CommandStream
 ) -> NDArray[np.float64]:
-    """Of a program (n,) and the same without loops (m,), in the order of `HIDDEN`."""
+    """Return the features of a program (n,), given also without loops (m,), in the order of
+    `HIDDEN`."""
     funct = plain.funct
     columns, rows = _field(plain.rs2, 32, 7), _field(plain.rs2, 48, 5)
     is_load = (funct == MVIN) | (funct == MVIN2) | (funct == MVIN3)

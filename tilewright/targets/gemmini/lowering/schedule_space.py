@@ -45,7 +45,8 @@ class TileSchedule(NamedTuple):
 
 
 def space_of(g: BlockGeometry, rule: TileSchedule) -> Space:
-    """All combinations of sensible values, those of the vendor's rule among them."""
+    """Return the search space: all combinations of sensible values, those of the vendor's rule
+    among them."""
     values: dict[str, tuple[int, ...]] = {
         "form": (LOOP, SPREAD, FIRST) if g.has_loops else (SPREAD, FIRST),
         "order": (PIXELS_OUTSIDE, CHANNELS_OUTSIDE),

@@ -14,7 +14,7 @@ MOST_BLOCK_STRIDE = (1 << 14) - 1
 
 
 class LoweringFailure(Exception):
-    """A schedule without a program: the class of the failure, and why."""
+    """A schedule has no program: the class of the failure, and the reason."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(reason)
@@ -22,20 +22,20 @@ class LoweringFailure(Exception):
 
 
 def check_rows(name: str, what: str, rows: int, room: int) -> None:
-    """Raises `LoweringFailure` where something takes more rows than there are."""
+    """Raise `LoweringFailure` if something takes more rows than there are."""
     if rows > room:
         raise LoweringFailure(name, f"{what} takes {rows} rows, and there are {room}")
 
 
 def buffer_rows(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> int:
-    """Accumulator rows of a tile's sums. Those that are pooled lie in one bank: the hardware lets a
-    store wait for sums up to the end of the bank that it begins in."""
+    """Return the accumulator rows of a tile's sums. Pooled sums lie in one bank: the hardware lets
+    a store wait for sums up to the end of the bank that it begins in."""
     rows = m.accumulator_rows // s.out_buffers
     return rows if g.pool is None else min(rows, m.accumulator_bank_rows)
 
 
 def check_tiles(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
-    """Raises `LoweringFailure`."""
+    """Raise `LoweringFailure` if the tiles of a nest do not fit, or the program is too long."""
     patch, taps, half = Patch.of(g, s), g.kernel_h * g.kernel_w, m.scratchpad_rows // 2
     if g.pool is None:
         sums = s.tile_h * blocks(s.tile_w) * s.tile_n * DIM

@@ -47,7 +47,7 @@ class TileStage(NamedTuple):
 
 
 def tiles(g: BlockGeometry, s: TileSchedule) -> Iterator[Tile]:
-    """In the schedule's order."""
+    """Yield the tiles in the schedule's order."""
     n_blocks = blocks(g.out_channels)
     pixels = list(
         product(range(g.images), range(0, g.out_height, s.tile_h), range(0, g.out_width, s.tile_w))
@@ -81,7 +81,7 @@ def _sums(g: BlockGeometry, y: int, height: int, x: int, width: int) -> tuple[ra
 
 
 def stages(g: BlockGeometry, s: TileSchedule) -> list[TileStage]:
-    """Of all tiles, in order."""
+    """Return the stages of all tiles, in order."""
     found = []
     for tile in tiles(g, s):
         k_blocks = blocks(g.in_channels_of(tile.group))
@@ -96,13 +96,13 @@ def stages(g: BlockGeometry, s: TileSchedule) -> list[TileStage]:
 
 
 def pixel_groups(tile: Tile) -> list[tuple[int, int, int]]:
-    """What one product multiplies: (row, first column, pixels) of up to 16 pixels of a row."""
+    """Return the pixels of each product: (row, first column, pixels), up to 16 of a row."""
     return [(y, x, count) for y in range(tile.height) for x, count in _runs(tile.width)]
 
 
 def sum_rows(g: BlockGeometry, tile: Tile) -> NDArray[np.int64]:
-    """Where a group's sums of a block of channels begin, as rows behind the tile's first, (groups,
-    blocks). Each has a block of 16 rows; those that are pooled lie side by side."""
+    """Return where a group's sums of a block of channels begin, as rows behind the tile's first,
+    shape (groups, blocks). Each has a block of 16 rows; pooled sums lie side by side."""
     groups, n = np.array(pixel_groups(tile), np.int64), np.arange(tile.n_blocks)
     if g.pool is None:
         return (np.arange(len(groups))[:, None] * tile.n_blocks + n) * DIM
@@ -120,5 +120,5 @@ def _runs(width: int) -> list[tuple[int, int]]:
 
 
 def channels_in(total: int, first_block: int, count: int = 1) -> int:
-    """How many of `total` channels so many blocks have."""
+    """Return how many of `total` channels `count` blocks have."""
     return min(count * DIM, total - first_block * DIM)
