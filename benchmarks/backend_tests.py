@@ -31,8 +31,8 @@ from onnx.numpy_helper import to_array
 
 from benchmarks.coverage import PAGE
 from benchmarks.operator_forms import difference
-from tilewright.core.cores import usable_cores
 from tilewright.core.files import write_atomically
+from tilewright.core.process_info import usable_cores
 
 RIGHT, BOTH = "right", "refused by both"
 SECONDS = 300

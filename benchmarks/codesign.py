@@ -36,8 +36,8 @@ from benchmarks.exact_codesign.store import Truth, read_truth
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import write_atomically
 from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent, EvaluatedPoint
-from tilewright.hardware_search.hardware import HardwareSpace
-from tilewright.hardware_search.method import make_method, method_names
+from tilewright.hardware_search.hardware_space import HardwareSpace
+from tilewright.hardware_search.methods import make_method, method_names
 from tilewright.hardware_search.pareto import front_of, hypervolume
 from tilewright.hardware_search.problem import (
     CodesignProblem,

@@ -25,8 +25,8 @@ import typer
 from benchmarks.codesign import parse_entry
 from benchmarks.intervals import Floats, hierarchical
 from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent
-from tilewright.hardware_search.hardware import HardwareSpace
-from tilewright.hardware_search.method import make_method
+from tilewright.hardware_search.hardware_space import HardwareSpace
+from tilewright.hardware_search.methods import make_method
 from tilewright.hardware_search.problem import CodesignProblem, Design, read_networks
 from tilewright.targets.registry import make_target
 

@@ -79,7 +79,7 @@ def made(out: Path, options: TruthOptions, bare: bool) -> Truth:
     say = Progress()
     if bare:
         return build_truth(out, options, listen=say)
-    from tilewright.services.local_services import embedded
+    from tilewright.services.start_servers import embedded
 
     with embedded(_prepare):
         from benchmarks.exact_codesign.flow import truth_flow

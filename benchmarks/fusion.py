@@ -42,11 +42,10 @@ from benchmarks.fusion_search.segment_dp import Programming
 from benchmarks.fusion_training import made
 from tilewright.core.files import write_atomically
 from tilewright.fusion.evaluator import Evaluator
-from tilewright.fusion.graph_tensors import Tables
-from tilewright.fusion.layer_features import Figures
-from tilewright.fusion.learned.contract import GraphModel
+from tilewright.fusion.label_search import FusionBudgetSpent, Objective
+from tilewright.fusion.learned.graph_model import GraphModel
 from tilewright.fusion.learned.search import SearchPlan, learned_search
-from tilewright.fusion.objective import FusionBudgetSpent, Objective
+from tilewright.fusion.model_features import Figures, Tables
 from tilewright.fusion.problem import FusionProblem, Labelling
 
 TRAINING = ("digits_cnn", "resnet18")

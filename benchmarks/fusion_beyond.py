@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from benchmarks.stream_bound import Needs, stream_bound
+from tilewright.fusion.decision import list_read_rows
 from tilewright.fusion.problem import FusionProblem
-from tilewright.fusion.report_rows import rows_read
 from tilewright.networks import load
 from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.fusion.tensor_graph import read_by
@@ -66,7 +66,7 @@ def order_gain(graph: IntegerGraph, layers: Sequence[Needs]) -> int:
     """Cycles by which the bound on a network's streams is lower in any other order of its layers:
     only how many of a layer's first weights are loaded early depends on what is before it."""
     gain, begin = 0, 0
-    reads = rows_read(graph)
+    reads = list_read_rows(graph)
     for run in graph.segments():
         rows = range(begin, begin + len(run))
         each = [layers[row] for row in rows]

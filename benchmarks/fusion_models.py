@@ -7,9 +7,8 @@ from pathlib import Path
 
 from benchmarks.fusion_search.examples import Examples, graphs_of
 from benchmarks.fusion_training import trained
-from tilewright.fusion.learned.contract import GraphModel
+from tilewright.fusion.learned.graph_model import GraphModel, Trees
 from tilewright.fusion.learned.policy import Policy
-from tilewright.fusion.learned.trees import Trees
 
 
 class Trained:

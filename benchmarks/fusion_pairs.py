@@ -15,13 +15,9 @@ import numpy as np
 from benchmarks.fusion_search.examples import Examples
 from tilewright.core.files import write_atomically
 from tilewright.flows.build import tuned_picks
-from tilewright.fusion.decision_groups import unit_features, units_of, with_unit
-from tilewright.fusion.evaluator import Evaluation, Evaluator
-from tilewright.fusion.graph_tensors import Tables
-from tilewright.fusion.independent_groups import groups_of, segments_of
-from tilewright.fusion.layer_features import Figures
-from tilewright.fusion.problem import FusionProblem, Labelling
-from tilewright.fusion.schedules import FusionSchedules
+from tilewright.fusion.evaluator import Evaluation, Evaluator, FusionSchedules
+from tilewright.fusion.model_features import Figures, Tables, label_unit, list_units, unit_features
+from tilewright.fusion.problem import FusionProblem, Labelling, groups_of, segments_of
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
@@ -138,8 +134,8 @@ def examples_of(evaluator: Evaluator, seed: int = 0) -> Examples:
     for share in np.linspace(0.2, 0.95, DRAWN):
         labellings.append(tuple((rng.random(len(problem)) < share).tolist()))
     around = {
-        unit: [with_unit(best, unit, label) for label in (False, True)]
-        for unit in units_of(problem)
+        unit: [label_unit(best, unit, label) for label in (False, True)]
+        for unit in list_units(problem)
     }
     labellings += [labels for both in around.values() for labels in both]
     for labels in dict.fromkeys(labellings):

@@ -21,10 +21,9 @@ from benchmarks.fusion_search.examples import (
     units_of_all,
     write_examples,
 )
-from tilewright.fusion.learned.contract import GraphModel
+from tilewright.fusion.learned.graph_model import GraphModel, Trees
 from tilewright.fusion.learned.policy import Policy
 from tilewright.fusion.learned.pretrained import FOLDER, MODEL, POLICY
-from tilewright.fusion.learned.trees import Trees
 
 NETWORKS = ("digits_cnn", "resnet18", "mobilenet_v2", "resnet50", "vit_tiny", "inception_v3")
 TARGETS = ("vta-pynq", "large", "huge")

@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
 from tilewright.targets.gemmini.functional import execute_stream
+from tilewright.targets.gemmini.isa import CommandStream
 from tilewright.targets.gemmini.spec import GemminiSpec
-from tilewright.targets.gemmini.stream import CommandStream
 from tilewright.targets.gemmini.timing import time_stream
-from tilewright.targets.gemmini.timing.commands import EVENT_NAMES
+from tilewright.targets.gemmini.timing.state import EVENT_NAMES
 
 NEAR = 0.01
 """Relative error of a total that counts as near."""

@@ -28,8 +28,7 @@ from tilewright.targets.base import Knob, Space
 from tilewright.targets.gemmini.isa import OUTPUT_STATIONARY, WEIGHT_STATIONARY
 from tilewright.targets.gemmini.lowering.batch import WorkloadLowering
 from tilewright.targets.gemmini.lowering.epilogue import ALL_CHAINED, MOST_CHAINED
-from tilewright.targets.gemmini.lowering.schedule import FIRST, SPREAD
-from tilewright.targets.gemmini.lowering.space import space_of
+from tilewright.targets.gemmini.lowering.schedule_space import FIRST, SPREAD, space_of
 from tilewright.targets.gemmini.spec import GemminiSpec
 from tilewright.targets.gemmini.target import GemminiTarget
 from tilewright.targets.workload import Workload, parse_workload

@@ -24,8 +24,8 @@ from tilewright.core.files import Json, as_object
 from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
 from tilewright.targets.gemmini.lowering.batch import program_of, stream_from
-from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, aligned_row, whole
-from tilewright.targets.gemmini.lowering.schedule import LOOP
+from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, aligned_row, round_up
+from tilewright.targets.gemmini.lowering.schedule_space import LOOP
 from tilewright.targets.gemmini.spec import GemminiSpec
 from tilewright.targets.gemmini.target import GemminiTarget
 from tilewright.targets.gemmini.timing import time_stream
@@ -58,7 +58,7 @@ CONVOLUTIONS = {
     "mobilenet_v2 3×3 dw 96 @14": "conv2d:n=1,c=96,h=14,w=14,o=96,k=3,s=1,p=1,g=96",
 }
 ROWS: dict[str, Callable[[int], int]] = {
-    "aligned": aligned_row, "blocks": whole, "packed": lambda channels: channels,
+    "aligned": aligned_row, "blocks": round_up, "packed": lambda channels: channels,
 }  # fmt: skip
 """Layouts: bytes from a row of so many channels to the next."""
 Row = dict[str, Json]

@@ -15,9 +15,9 @@ from collections import defaultdict
 import numpy as np
 
 from tilewright.targets import make_target
+from tilewright.targets.gemmini.isa import CommandStream
 from tilewright.targets.gemmini.lowering.batch import COMMANDS, stream_from
-from tilewright.targets.gemmini.lowering.schedule import LOOP
-from tilewright.targets.gemmini.stream import CommandStream
+from tilewright.targets.gemmini.lowering.schedule_space import LOOP
 from tilewright.targets.gemmini.target import GemminiTarget
 from tilewright.targets.gemmini.timing import time_stream
 from tilewright.targets.workload import parse_workload

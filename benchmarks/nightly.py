@@ -26,7 +26,7 @@ def now():
     used = resource.getrusage(resource.RUSAGE_SELF)
     return time.perf_counter(), used.ru_utime + used.ru_stime
 
-from tilewright.services.local_services import embedded
+from tilewright.services.start_servers import embedded
 with embedded():
     begin = now()
     from tilewright.flows.nightly import tune_network

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import time
 
-from tilewright.hardware_search import folder
+from tilewright.hardware_search import output_folder as folder
 from tilewright.hardware_search.options import CodesignOptions
-from tilewright.hardware_search.outputs import CodesignOutcome, outcome_of
 from tilewright.hardware_search.problem import CodesignProblem
+from tilewright.hardware_search.results import CodesignOutcome, outcome_of
 from tilewright.hardware_search.steps import (
     check,
     log_codesign,
     log_parameters,
     nothing_whole,
     pose_problem,
-    prove_front,
     search_designs,
 )
+from tilewright.hardware_search.verification import prove_front
 from tilewright.search import LocalRunner, open_store
 from tilewright.search.events import Note
 from tilewright.tuning.open_trials import store_url

@@ -11,8 +11,8 @@ from tilewright.flows.codesign import codesign as run_codesign
 from tilewright.flows.flat_parameters import flat, named
 from tilewright.flows.parameters import confined
 from tilewright.hardware_search.options import CodesignOptions
-from tilewright.hardware_search.outputs import CodesignOutcome
 from tilewright.hardware_search.problem import CodesignProblem
+from tilewright.hardware_search.results import CodesignOutcome
 from tilewright.search.events import Listener, ignore
 from tilewright.services.workspace import use_workspace
 from tilewright.tasks.codesign import CodesignRunner, logged

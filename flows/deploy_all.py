@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.python_path import module_path
-from tilewright.core.sanitize import printable
-from tilewright.services.local_services import API_URL, AUTH_STRING, login_for
-from tilewright.services.server_process import ServerError, answers
+from tilewright.core.process_info import module_path
+from tilewright.core.user_text import printable
+from tilewright.services.server_process import ServerError, is_answering
+from tilewright.services.start_servers import API_URL, AUTH_STRING, login_for
 from tilewright.services.workspace import use_workspace
 
 yaml = lazy_module("yaml")
@@ -85,7 +85,7 @@ def log_in() -> str:
             "which server? Start one ('prefect server start', or 'tilewright ui' for one of "
             f"this folder), and name it: export {API_URL}=http://127.0.0.1:4200/api"
         )
-    if not answers(f"{address.rstrip('/')}/health", _headers()):
+    if not is_answering(f"{address.rstrip('/')}/health", _headers()):
         raise ServerError(f"no Prefect server answers at {address}; start it, or name another one")
     return address
 

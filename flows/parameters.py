@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.evaluation.datasets.plan import CPU_ROWS, ROWS, SPECS, WORKLOADS
 from tilewright.evaluation.datasets.plan import DatasetOptions as DatasetOptions
 from tilewright.tuning.build_options import DEFAULT_TRIALS, BuildOptions

@@ -11,11 +11,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
-from tilewright.services.local_services import API_URL, drain, login_for
 from tilewright.services.mlflow_server import mlflow_login
-from tilewright.services.prefect_server import announcing, start_prefect_pages
+from tilewright.services.page_addresses import name_prefect_pages
+from tilewright.services.prefect_server import announce_server, start_prefect_pages
 from tilewright.services.server_process import LOOPBACK
-from tilewright.services.urls import name_prefect_pages
+from tilewright.services.start_servers import API_URL, login_for, send_pending_records
 from tilewright.services.workspace import use_workspace
 from tilewright.tuning.options import TrackingOptions, TuningOptions
 from tilewright.tuning.output_dir import OUTPUT_ROOT
@@ -67,7 +67,7 @@ def serve_tuning(
             server = start_prefect_pages(workspace, LOOPBACK, port)
             stack.callback(server.process.stop)
             server.process.wait(emit)
-            stack.enter_context(announcing(workspace, server))
+            stack.enter_context(announce_server(workspace, server))
             login, address = server.login, server.api_url
             pages = f"{server.pages} (password {server.credentials.login})"
         os.environ |= login.settings if login else {API_URL: address}
@@ -80,7 +80,7 @@ def serve_tuning(
             _serve(options, watch, tracking, cron, every_seconds)
         finally:
             _end_runs()
-            drain()
+            send_pending_records()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from tilewright.flows.parameters import confined
 from tilewright.flows.sweep import sweep as run_sweep
 from tilewright.flows.tuning_flow import network_flow
 from tilewright.search.events import Listener, ignore
-from tilewright.services.urls import flow_run_url
+from tilewright.services.page_addresses import flow_run_url
 from tilewright.services.workspace import use_workspace
 from tilewright.tasks.sweep import SweepRunner
 from tilewright.tasks.tracking import run_url

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.core.blas_threads import BLAS_ON_ONE_THREAD
 from tilewright.core.errors import TilewrightError
-from tilewright.fusion.step import decide_fusion
+from tilewright.core.thread_pools import BLAS_ON_ONE_THREAD
+from tilewright.fusion import decide_fusion
 from tilewright.search import (
     Explorer,
     ExplorerState,

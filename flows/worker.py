@@ -13,7 +13,7 @@ import os
 import sys
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.python_path import module_path
+from tilewright.core.process_info import module_path
 from tilewright.flows.deploy_all import POOL, ended_with, log_in
 from tilewright.services.mlflow_server import mlflow_login
 from tilewright.services.workspace import use_workspace

@@ -12,19 +12,21 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from tilewright.core.files import Json
-from tilewright.hardware_search import folder, steps
+from tilewright.hardware_search import output_folder as folder
+from tilewright.hardware_search import steps
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
 from tilewright.hardware_search.options import CodesignOptions
-from tilewright.hardware_search.outputs import CodesignOutcome
 from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.hardware_search.progress import Prepared, SearchProgress
+from tilewright.hardware_search.results import CodesignOutcome
+from tilewright.hardware_search.verification import prove_front
 from tilewright.reports.codesign.drawing import draw_front
 from tilewright.reports.codesign.notes import front_note, front_rows, run_note
 from tilewright.reports.markdown import plain
 from tilewright.reports.number_format import counted
 from tilewright.search import TrialStore
 from tilewright.search.events import Event, Listener, Note
-from tilewright.services.urls import flow_run_url
+from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking
 from tilewright.tasks.cached_task import step, unsearched
 from tilewright.tasks.progress import Progress
@@ -48,7 +50,7 @@ class CodesignRunner(TrackedRunner):
                 "{options.trials} measurements by {options.method}",
                 self._search_designs,
             ),
-            steps.prove_front: as_task(steps.prove_front, "proof of the front"),
+            prove_front: as_task(prove_front, "proof of the front"),
             steps.log_parameters: self._log_parameters,
             steps.log_codesign: self._log_codesign,
         }
@@ -150,7 +152,11 @@ def curves(event: SearchProgress) -> dict[str, float]:
 
 def _open_run(options: CodesignOptions, problem: CodesignProblem) -> str:
     params: dict[str, Json] = {
-        **{name: value for name, value in folder.about(options).items() if name != "networks"},
+        **{
+            name: value
+            for name, value in folder.describe_search(options).items()
+            if name != "networks"
+        },
         "networks": ",".join(problem.networks),
         "target": problem.hardware.base.name,
         "trials": options.trials,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json
-from tilewright.fusion.step import decide_fusion as decide_fusion_now
+from tilewright.fusion import decide_fusion as decide_fusion_now
 from tilewright.tasks import tracking
 from tilewright.tasks.artifact_store import CacheUse, Manifest
 from tilewright.tasks.cached_task import Done, Key, Result, reuse_or_do, stage
@@ -27,7 +27,7 @@ def decide_fusion(
 ) -> Done:
     """What is fused, decided behind the tasks `after`; from the cache if that was done under the
     same conditions, `model` being what the model was imported to. Raises as
-    `fusion.step.decide_fusion`."""
+    `tilewright.fusion.decide_fusion`."""
     key = _key(asked, model)
     decided = None
     if cache.refresh or cache.store.find(key.stage, key.text) is None:

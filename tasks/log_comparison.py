@@ -20,13 +20,13 @@ from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME, MLFLOW_RUN_NOTE
 from numpy.typing import NDArray
 
+from tilewright.core.database_url import is_sqlite
 from tilewright.core.files import Json
 from tilewright.evaluation.compare.leaderboard import Floats, Results
 from tilewright.evaluation.compare.plan import ComparisonPlan, TunerConfig
 from tilewright.evaluation.compare.runs import TunerRun
 from tilewright.reports.number_format import counted
-from tilewright.services.sqlite_address import is_sqlite
-from tilewright.services.urls import mlflow_run_url
+from tilewright.services.page_addresses import mlflow_run_url
 from tilewright.services.workspace import current_workspace
 from tilewright.tasks.tracking import PAGE_KIND, commit_tag
 

@@ -24,7 +24,7 @@ from tilewright.evaluation.diff.summary import NO_WORSE, WORSE, DiffVerdict, dif
 from tilewright.reports.diff import diff_page, headline
 from tilewright.reports.markdown import paragraphs, plain
 from tilewright.reports.run_description import listed, network_title
-from tilewright.services.urls import flow_run_url
+from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking
 from tilewright.tasks.cached_task import step
 from tilewright.tasks.comparison_tags import QUESTION_TAG, SETTINGS_TAG

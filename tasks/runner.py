@@ -16,7 +16,7 @@ from prefect.runtime import flow_run
 
 from tilewright.core.files import Json
 from tilewright.flows.tuning import learn
-from tilewright.fusion.step import decide_fusion
+from tilewright.fusion import decide_fusion
 from tilewright.reports.number_format import counted
 from tilewright.search import (
     ExplorerState,

@@ -11,7 +11,7 @@ import pandas as pd
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
-from tilewright.core.gc_tuning import collecting_later
+from tilewright.core.garbage_collection import collecting_later
 from tilewright.services.mlflow_server import EXPERIMENT
 from tilewright.services.workspace import Workspace
 from tilewright.tasks.comparison_tags import QUESTION_TAG

@@ -26,7 +26,7 @@ from tilewright.reports.number_format import counted
 from tilewright.reports.run_description import Links
 from tilewright.reports.sweep import run_rows, sweep_note, verdict
 from tilewright.search.events import Event, Listener
-from tilewright.services.urls import flow_run_url
+from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking
 from tilewright.tasks.log_results import PREFECT_LINK
 from tilewright.tasks.progress import Progress

@@ -38,11 +38,11 @@ from mlflow.utils.mlflow_tags import (
     MLFLOW_RUN_NOTE,
 )
 
+from tilewright.core.database_url import is_sqlite
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, canonical, digest
 from tilewright.services.mlflow_server import EXPERIMENT, VIEW_KEY
-from tilewright.services.sqlite_address import is_sqlite
-from tilewright.services.urls import mlflow_run_url, runs_url
+from tilewright.services.page_addresses import mlflow_run_url, runs_url
 from tilewright.services.workspace import current_workspace
 from tilewright.tasks.mlflow_columns import VIEW_TAG, description, runs_view
 

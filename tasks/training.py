@@ -39,7 +39,7 @@ from tilewright.reports.markdown import code, paragraphs, plain
 from tilewright.reports.run_description import listed
 from tilewright.reports.run_table import markdown_table
 from tilewright.search.events import Listener
-from tilewright.services.urls import flow_run_url
+from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking
 from tilewright.tasks.champion_registry import ALIAS, PREFIX
 from tilewright.tasks.mlflow_flavors import survey_no_packages

@@ -27,8 +27,8 @@ from tilewright.evaluation.diff.load_runs import read_side
 from tilewright.evaluation.diff.summary import diff_runs
 from tilewright.evaluation.explain.folder import read_folder
 from tilewright.evaluation.row_cache import RowCache
-from tilewright.hardware_search.folder import check_own_run
 from tilewright.hardware_search.options import CodesignOptions, parse_codesign
+from tilewright.hardware_search.output_folder import check_own_run
 from tilewright.models.model_registry import load_model as load_learned
 from tilewright.models.saved_state import StoreError
 from tilewright.models.transfer.files import identity_of, read_index

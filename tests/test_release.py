@@ -28,7 +28,7 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 ROOMS = ("models", "tasks", "cli", "search", "flows", "targets")
 SERVED = """
 from prefect.flows import load_flow_from_entrypoint
-from tilewright.services.local_services import embedded
+from tilewright.services.start_servers import embedded
 from tilewright.tasks import tracking
 
 with embedded(tracking.connect):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tilewright.core.errors import TilewrightError
     from tilewright.evaluation.compare.comparison import Comparison
     from tilewright.evaluation.sweep.steps import Sweep
-    from tilewright.hardware_search.outputs import CodesignOutcome
+    from tilewright.hardware_search.results import CodesignOutcome
     from tilewright.networks.artifact import Profile
     from tilewright.networks.artifact.session import InferenceSession
     from tilewright.networks.network import Network
@@ -76,7 +76,7 @@ _MODULES = {
     "InferenceSession": "tilewright.networks.artifact.session:InferenceSession",
     "Comparison": "tilewright.evaluation.compare.comparison:Comparison",
     "Sweep": "tilewright.evaluation.sweep.steps:Sweep",
-    "CodesignOutcome": "tilewright.hardware_search.outputs:CodesignOutcome",
+    "CodesignOutcome": "tilewright.hardware_search.results:CodesignOutcome",
     "TilewrightError": "tilewright.core.errors:TilewrightError",
 }
 

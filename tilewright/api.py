@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tilewright.evaluation.compare.comparison import Comparison
     from tilewright.evaluation.sweep.steps import Sweep
-    from tilewright.hardware_search.outputs import CodesignOutcome
+    from tilewright.hardware_search.results import CodesignOutcome
     from tilewright.networks.artifact import Profile
     from tilewright.networks.artifact.compiled_profile import LibraryProfile
     from tilewright.networks.artifact.session import InferenceSession

@@ -238,16 +238,18 @@ def _fuse(
     """Build the network with what `tune --fusion` none, all and learned would fuse, and with every
     other choice of it, by the schedules that are estimated best; each is to give the same
     numbers."""
-    from tilewright.fusion.estimate_evaluator import estimating
+    from tilewright.fusion.decision import drop_unscheduled_labels, search_labellings
+    from tilewright.fusion.evaluator import make_estimate_evaluator
     from tilewright.fusion.problem import FusionProblem
-    from tilewright.fusion.run import fitting, searched
     from tilewright.tuning.build_artifact import integer_network
 
     target = make_target(options.target)
     problem = FusionProblem(integer_network(options, target, apart=True).graph, target)
-    evaluator = estimating(problem, options.seed)
-    named = searched(problem, evaluator, options.seed)
-    named["other"] = fitting(evaluator, tuple(k % 2 == 0 for k in range(len(problem))))
+    evaluator = make_estimate_evaluator(problem, options.seed)
+    named = search_labellings(problem, evaluator, options.seed)
+    named["other"] = drop_unscheduled_labels(
+        evaluator, tuple(k % 2 == 0 for k in range(len(problem)))
+    )
     modes = ("other", "learned", "all", "none")  # of those that fuse the same, the last
     for labels, mode in {named[mode]: mode for mode in modes}.items():
         wrong = _fused_otherwise(options, evaluator(labels), problem, feeds, made, out / mode)

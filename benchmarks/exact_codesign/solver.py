@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
-from tilewright.hardware_search.hardware import HardwareSpace
+from tilewright.hardware_search.hardware_space import HardwareSpace
 from tilewright.hardware_search.problem import CodesignProblem, Design, read_networks
 from tilewright.targets.base import Configs, Space, Target
 from tilewright.targets.capabilities import (

@@ -31,9 +31,9 @@ from tilewright.core.files import (
     canonical,
     digest,
     read_json,
+    read_plain,
     write_atomically,
 )
-from tilewright.core.safe_files import read_plain
 from tilewright.hardware_search.pareto import Points
 from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.tuning.open_trials import alone

@@ -11,8 +11,7 @@ from benchmarks.fusion_search.basic_search import Exhaustive, RandomFusion, TooM
 from benchmarks.fusion_search.beam import Beam
 from benchmarks.fusion_search.evolutionary import Evolutionary
 from benchmarks.fusion_search.segment_dp import Programming
-from tilewright.fusion.learned.descent import descend
-from tilewright.fusion.objective import Objective, Search, search_all
+from tilewright.fusion.label_search import Objective, Search, descend, search_all
 from tilewright.fusion.problem import Labelling
 
 METHODS: dict[str, Search] = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.fusion.objective import Objective, moved
+from tilewright.fusion.label_search import Objective, flip_labels
 from tilewright.fusion.problem import Labelling
 
 CHAINS = 8
@@ -42,5 +42,5 @@ class Annealing:
     @staticmethod
     def _moved(objective: Objective, labels: Labelling, rng: np.random.Generator) -> Labelling:
         for _ in range(1 + (rng.random() < PAIRS)):
-            labels = moved(labels, objective.moves[rng.integers(len(objective.moves))])
+            labels = flip_labels(labels, objective.moves[rng.integers(len(objective.moves))])
         return labels

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from tilewright.core.errors import TilewrightError
-from tilewright.fusion.objective import Objective
+from tilewright.fusion.label_search import Objective
 from tilewright.fusion.problem import Labelling
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.fusion.objective import Objective, moved
+from tilewright.fusion.label_search import Objective, flip_labels
 from tilewright.fusion.problem import Labelling
 
 WIDTH = 8
@@ -25,7 +25,7 @@ class Beam:
         for _ in range(SWEEPS):
             before = kept
             for places in objective.moves:
-                both = [*kept, *(moved(labels, places) for labels in kept)]
+                both = [*kept, *(flip_labels(labels, places) for labels in kept)]
                 kept = self._best(objective, list(dict.fromkeys(both)))
             if kept == before:
                 return

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.fusion.objective import Objective
+from tilewright.fusion.label_search import Objective
 from tilewright.fusion.problem import Labelling
 
 POPULATION = 32

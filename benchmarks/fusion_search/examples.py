@@ -13,10 +13,9 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.core.files import write_atomically
-from tilewright.core.safe_files import read_plain
-from tilewright.fusion.graph_tensors import GraphTable
-from tilewright.fusion.learned.contract import ModelError
+from tilewright.core.files import read_plain, write_atomically
+from tilewright.fusion.learned.graph_model import ModelError
+from tilewright.fusion.model_features import GraphTable
 from tilewright.targets.features import Features
 
 _ARRAYS = ("nodes", "prior", "edges", "links", "stream")

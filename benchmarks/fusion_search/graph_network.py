@@ -17,8 +17,8 @@ import optax
 from numpy.typing import NDArray
 
 from tilewright.core.files import write_atomically
-from tilewright.fusion.graph_tensors import EDGE, GraphTable
-from tilewright.fusion.learned.contract import ModelError, labels_of
+from tilewright.fusion.learned.graph_model import ModelError, layer_labels
+from tilewright.fusion.model_features import EDGE, GraphTable
 from tilewright.models.transfer.weights import NamedWeights, Shapes, pack_weights, unpack_weights
 from tilewright.search.actor_critic import on_cpu
 
@@ -32,7 +32,7 @@ _Batch = tuple[jax.Array, ...]
 
 
 class GraphNetwork:
-    """Keeps `fusion.learned.contract.GraphModel`."""
+    """Keeps `fusion.learned.graph_model.GraphModel`."""
 
     kind = "graph-network"
 
@@ -120,7 +120,7 @@ class GraphNetwork:
         there, labels, share = (np.zeros(most, np.float32) for _ in range(3))
         there[:n] = 1.0
         if len(graph.stream):
-            labels[:n] = labels_of(graph)
+            labels[:n] = layer_labels(graph)
             share[:n] = graph.stream / graph.stream.sum()
         return tuple(map(jnp.asarray, (nodes, links, ends, there, labels, share)))
 

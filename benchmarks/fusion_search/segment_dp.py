@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from tilewright.fusion.objective import Objective, moved
+from tilewright.fusion.label_search import Objective, flip_labels
 from tilewright.fusion.problem import Labelling
 
 MOST = 6
@@ -49,7 +49,7 @@ class Programming:
         """The base with other labels of a segment."""
         if len(places) > MOST:
             moves = [move for move in objective.moves if set(move) <= set(places)]
-            return [base, *(moved(base, move) for move in moves)]
+            return [base, *(flip_labels(base, move) for move in moves)]
         found = []
         for own in product((False, True), repeat=len(places)):
             labels = list(base)

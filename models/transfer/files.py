@@ -19,9 +19,15 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.files import as_object, canonical, digest, read_json, write_atomically
+from tilewright.core.files import (
+    as_object,
+    canonical,
+    digest,
+    read_json,
+    read_plain,
+    write_atomically,
+)
 from tilewright.core.formats import MODEL
-from tilewright.core.safe_files import read_plain
 from tilewright.core.signing import SigningError, is_own, sign
 from tilewright.models.transfer.contract import TransferError
 

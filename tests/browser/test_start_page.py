@@ -17,7 +17,7 @@ from tests.trial_tables import rows
 from tilewright.dashboard.start import start_dashboard
 from tilewright.search import TrialStore
 from tilewright.search.trial_store import FILE
-from tilewright.services.credentials import Credentials
+from tilewright.services.server_credentials import Credentials
 from tilewright.services.server_process import LOOPBACK
 from tilewright.services.workspace import Workspace
 

@@ -14,9 +14,8 @@ import pytest
 
 from tests import in_process, warm
 from tests.sharing import OURS, made_once
-from tilewright.services.credentials import Credentials
 from tilewright.services.prefect_server import Login
-from tilewright.services.secret_file import workspace_secret
+from tilewright.services.server_credentials import Credentials, workspace_secret
 from tilewright.services.workspace import Workspace
 
 TILEWRIGHT = warm.TILEWRIGHT

@@ -45,8 +45,8 @@ flows = [
 for flow, options in flows:
     state = flow(**options, return_state=True)
     print(json.dumps([flow.name, state.type.value, state.message]), file=sys.stderr)
-from tilewright.services.local_services import drain
-drain()
+from tilewright.services.start_servers import send_pending_records
+send_pending_records()
 """
 
 

@@ -21,7 +21,7 @@ import pytest
 from tests.cli.conftest import Place
 from tests.processes import listening
 from tests.sharing import ANSWER_SECONDS, free_port
-from tilewright.services.server_process import LOOPBACK, answers
+from tilewright.services.server_process import LOOPBACK, is_answering
 
 pytestmark = pytest.mark.nightly(seconds=30)
 
@@ -75,12 +75,12 @@ def test_ui_shows_all_pages_on_loopback_until_ctrl_c(place: Place) -> None:
         assert f"for a password: {password}\n" in printed
         _open_in_a_browser(links, password)
         assert "warning" not in printed
-        assert not answers(f"http://{LOOPBACK}:{prefect}/api/version")
+        assert not is_answering(f"http://{LOOPBACK}:{prefect}/api/version")
         assert {address.ip for address in listening(pages.pid)} == {LOOPBACK}
     finally:
         assert stop(pages) == 0
-    assert not answers(f"http://{LOOPBACK}:{prefect}/api/health")
-    assert not answers(f"http://{LOOPBACK}:{mlflow}/")
+    assert not is_answering(f"http://{LOOPBACK}:{prefect}/api/health")
+    assert not is_answering(f"http://{LOOPBACK}:{mlflow}/")
     kept = place.json("home/pages.json")
     assert kept == {
         "runs": f"http://{LOOPBACK}:{runs}",

@@ -41,8 +41,8 @@ for name, (options, when) in nights.items():
         summary = json.load(file)
     ids = [summary["prefect_flow_run_id"], summary["mlflow_run_id"]]
     print(json.dumps([name, state.name, state.message, *ids]), file=sys.stderr)
-from tilewright.services.local_services import drain
-drain()
+from tilewright.services.start_servers import send_pending_records
+send_pending_records()
 """
 
 

@@ -16,8 +16,8 @@ import uvicorn
 from tests.sharing import ANSWER_SECONDS, free_port
 from tilewright.dashboard.listing import KnownRuns
 from tilewright.dashboard.server import FILES, PAGE, application
-from tilewright.services.credentials import Credentials
-from tilewright.services.guard import Guard
+from tilewright.services.login_middleware import Guard
+from tilewright.services.server_credentials import Credentials
 from tilewright.services.server_process import LOOPBACK
 from tilewright.services.workspace import Workspace
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import onnx
 
 from tilewright.flows.build import tuned_picks
-from tilewright.fusion.evaluator import Evaluator
+from tilewright.fusion.evaluator import Evaluator, FusionSchedules
 from tilewright.fusion.problem import FusionProblem
-from tilewright.fusion.schedules import FusionSchedules
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.quantise import quantise
 from tilewright.networks.zoo.builder import Builder

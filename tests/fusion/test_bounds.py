@@ -14,9 +14,8 @@ from benchmarks.fusion_pairs import problem_of
 from benchmarks.stream_bound import Needs, stream_bound
 from tests.fusion.nets import problem
 from tilewright.flows.build import tuned_picks
-from tilewright.fusion.evaluator import Evaluator
+from tilewright.fusion.evaluator import Evaluator, FusionSchedules
 from tilewright.fusion.problem import FusionProblem, Labelling
-from tilewright.fusion.schedules import FusionSchedules
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import blocks_of

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from tests.fusion.nets import NETS, evaluator, problem
-from tilewright.fusion.decision_groups import KINDS, unit_features, units_of
-from tilewright.fusion.evaluator import Evaluator, FusionError
-from tilewright.fusion.layer_features import LAYER, Figures
+from tilewright.fusion.decision import drop_unscheduled_labels
+from tilewright.fusion.evaluator import Evaluator, FusionError, FusionSchedules, NoSchedule
+from tilewright.fusion.model_features import KINDS, LAYER, Figures, list_units, unit_features
 from tilewright.fusion.problem import FusionProblem
-from tilewright.fusion.run import fitting
-from tilewright.fusion.schedules import FusionSchedules, NoSchedule
 from tilewright.networks.artifact.build import layer_graph
 from tilewright.targets.capabilities import Blocks, Builds, capability
 from tilewright.targets.patterns.shortcut import Shortcut
@@ -87,7 +85,7 @@ def test_what_no_schedule_runs_is_not_fused() -> None:
     ]
     with pytest.raises(NoSchedule, match="none of the schedules that were tried runs"):
         timed(own.all)
-    found = fitting(timed, own.all)
+    found = drop_unscheduled_labels(timed, own.all)
     assert timed(found).cycles > 0
     assert joined not in own.workloads(found)
     assert all(label for choice, label in zip(own.offered, found, strict=True)
@@ -142,7 +140,7 @@ def test_an_average_in_the_accumulators_makes_the_network_faster(net: str, targe
 def test_a_policy_has_a_column_of_each_kind() -> None:
     timed = evaluator(net="projecting")
     own = timed.problem
-    (row,) = (k for k, unit in enumerate(units_of(own)) if unit.kind == "average")
+    (row,) = (k for k, unit in enumerate(list_units(own)) if unit.kind == "average")
     table = unit_features(own, Figures(own, timed), own.tvm)
     assert table.matrix[row, table.names.index("average")] == 1
     assert table.matrix[:, : len(KINDS)].sum(axis=1).tolist() == [1.0] * len(table)
@@ -154,7 +152,7 @@ def test_a_shortcut_that_no_schedule_runs_stays_a_layer() -> None:
     first = next(w for w in own.workloads(own.all) if w.shortcut is not None)
     able = timed.schedules.tune
     timed.schedules.tune = lambda some: [None if w == first else able([w])[0] for w in some]
-    found = fitting(timed, own.all)
+    found = drop_unscheduled_labels(timed, own.all)
     left = [choice.name for choice, label in zip(own.offered, found, strict=True) if not label]
     assert left == ["one.beside"]
     assert timed(found).cycles > 0

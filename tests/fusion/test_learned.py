@@ -14,17 +14,19 @@ from benchmarks.fusion_search import search
 from benchmarks.fusion_search.examples import Examples, read_examples, units_of_all, write_examples
 from benchmarks.fusion_search.graph_network import GraphNetwork
 from tests.fusion.nets import NETS, evaluator
-from tilewright.fusion.decision_groups import KINDS as COLUMNS
-from tilewright.fusion.decision_groups import units_of, with_unit
 from tilewright.fusion.evaluator import Evaluator
-from tilewright.fusion.graph_tensors import GraphTable, Tables
-from tilewright.fusion.layer_features import Figures
-from tilewright.fusion.learned.contract import GraphModel, ModelError
-from tilewright.fusion.learned.policy import Policy, corrected
+from tilewright.fusion.label_search import Objective
+from tilewright.fusion.learned.graph_model import GraphModel, ModelError, Trees
+from tilewright.fusion.learned.policy import Policy, correct_chances
 from tilewright.fusion.learned.pretrained import shipped_models
-from tilewright.fusion.learned.search import FusionSurrogate, SearchPlan, learned_search, seen_units
-from tilewright.fusion.learned.trees import Trees
-from tilewright.fusion.objective import Objective
+from tilewright.fusion.learned.search import (
+    FusionSurrogate,
+    SearchPlan,
+    judged_units,
+    learned_search,
+)
+from tilewright.fusion.model_features import KINDS as COLUMNS
+from tilewright.fusion.model_features import Figures, GraphTable, Tables, label_unit, list_units
 from tilewright.fusion.problem import Labelling
 from tilewright.targets.features import Features
 
@@ -132,10 +134,10 @@ def test_a_policy_learns_and_what_was_seen_outweighs_it(
     again = Policy()
     again.load(tmp_path / "policy")
     np.testing.assert_array_equal(again.chances(own, figures, own.all, {}), chances)
-    unit = units_of(own)[0]
+    unit = list_units(own)[0]
     told = again.chances(own, figures, own.all, {unit: True})
     assert told[0] > 0.9
-    other = [k for k, each in enumerate(units_of(own)) if each.kind != unit.kind]
+    other = [k for k, each in enumerate(list_units(own)) if each.kind != unit.kind]
     np.testing.assert_array_equal(told[other], chances[other])
 
 
@@ -150,23 +152,23 @@ def test_what_was_seen_of_a_unit_tells_of_those_like_it() -> None:
     ]
     x = Features.of(np.array(rows, np.float64), names)
     before, unknown = np.full(4, 0.9), np.nan
-    lost = corrected(x, before, np.array([0.0, unknown, unknown, unknown]))
+    lost = correct_chances(x, before, np.array([0.0, unknown, unknown, unknown]))
     assert lost[1] < 0.5
     np.testing.assert_allclose(lost[2:], 0.9, atol=1e-3)
-    won = corrected(x, before, np.array([1.0, unknown, unknown, unknown]))
+    won = correct_chances(x, before, np.array([1.0, unknown, unknown, unknown]))
     assert 0.9 < won[1] < 1.0
-    np.testing.assert_array_equal(corrected(x, before, np.full(4, unknown)), before)
-    twice = corrected(x, before, np.array([0.0, 0.0, unknown, unknown]))
+    np.testing.assert_array_equal(correct_chances(x, before, np.full(4, unknown)), before)
+    twice = correct_chances(x, before, np.array([0.0, 0.0, unknown, unknown]))
     assert twice[1] < lost[1]
 
 
 def test_what_pairs_of_labellings_say_is_known(timed: Evaluator) -> None:
     own = timed.problem
-    one, other = units_of(own)[0], units_of(own)[-1]
+    one, other = list_units(own)[0], list_units(own)[-1]
     for unit in (one, other):
-        timed(with_unit(own.all, unit, False))
-    saved = timed(with_unit(own.all, one, False)).cycles - timed(own.all).cycles
-    assert seen_units(own, timed)[one] == (saved > 0)
+        timed(label_unit(own.all, unit, False))
+    saved = timed(label_unit(own.all, one, False)).cycles - timed(own.all).cycles
+    assert judged_units(own, timed)[one] == (saved > 0)
 
 
 def test_a_surrogate_adds_up_what_segments_change(timed: Evaluator) -> None:

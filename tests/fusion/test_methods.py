@@ -11,7 +11,7 @@ from benchmarks.fusion_search import METHODS, TooMany, search
 from benchmarks.fusion_search.segment_dp import Programming
 from tests.fusion.nets import evaluator
 from tilewright.fusion.evaluator import Evaluator
-from tilewright.fusion.objective import FusionBudgetSpent, Objective, moved
+from tilewright.fusion.label_search import FusionBudgetSpent, Objective, flip_labels
 from tilewright.fusion.problem import Labelling
 
 SEARCHING = [name for name in METHODS if name not in ("random", "exhaustive")]
@@ -111,6 +111,6 @@ def test_a_spent_budget_still_answers_what_may_be_asked() -> None:
 
 
 def test_a_move_fuses_a_whole_group_or_none_of_it() -> None:
-    assert moved((True, False, False), (0, 1)) == (True, True, False)
-    assert moved((True, True, False), (0, 1)) == (False, False, False)
-    assert moved((True, True, False), (2,)) == (True, True, True)
+    assert flip_labels((True, False, False), (0, 1)) == (True, True, False)
+    assert flip_labels((True, True, False), (0, 1)) == (False, False, False)
+    assert flip_labels((True, True, False), (2,)) == (True, True, True)

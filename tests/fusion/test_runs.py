@@ -18,7 +18,7 @@ from tests.tune_bare import tune_options
 from tilewright import tuning
 from tilewright.core.files import Json
 from tilewright.flows.build import build_artifact
-from tilewright.fusion.preview import preview
+from tilewright.fusion.decision import preview
 from tilewright.networks import artifact
 from tilewright.reports.fusion import fusion_page
 from tilewright.search import LocalRunner

@@ -6,8 +6,8 @@ from contextlib import suppress
 from functools import cache
 
 from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent
-from tilewright.hardware_search.hardware import HardwareSpace
-from tilewright.hardware_search.method import make_method
+from tilewright.hardware_search.hardware_space import HardwareSpace
+from tilewright.hardware_search.methods import make_method
 from tilewright.hardware_search.problem import CodesignProblem, read_networks
 from tilewright.targets import make_target
 

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from tests.cli.conftest import Place
 from tests.hardware_search.runs import TRIALS, words
 from tests.trial_tables import frame
-from tilewright.hardware_search import folder
+from tilewright.hardware_search import output_folder as folder
 
 pytestmark = pytest.mark.nightly(seconds=9)
 

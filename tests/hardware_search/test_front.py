@@ -11,9 +11,9 @@ from tilewright.hardware_search.pareto import (
     added_hypervolume,
     front_of,
     hypervolume,
-    judged,
+    judge_designs,
+    pareto_rows,
     reference_of,
-    undominated,
 )
 from tilewright.hardware_search.problem import least_seconds
 from tilewright.hardware_search.progress import ProgressCount
@@ -28,7 +28,7 @@ POINTS = st.lists(
 @given(POINTS)
 def test_undominated_are_those_that_no_other_beats(points):
     table = np.array(points)
-    rows = undominated(table)
+    rows = pareto_rows(table)
     kept = {points[row] for row in rows}
     for point in points:
         beaten = any(o != point and o[0] <= point[0] and o[1] <= point[1] for o in points)
@@ -67,8 +67,8 @@ def spent(judged_design):
 
 def test_a_front_by_energy_or_its_product_is_of_what_was_measured():
     evaluator = searched("random", 400, trials=8)
-    fast = {each.design.row: each for each in judged(evaluator)}
-    thrifty = {each.design.row: each for each in judged(evaluator, "energy")}
+    fast = {each.design.row: each for each in judge_designs(evaluator)}
+    thrifty = {each.design.row: each for each in judge_designs(evaluator, "energy")}
     assert fast.keys() == thrifty.keys()
     assert all(each.joules == pytest.approx(spent(each)) for each in thrifty.values())
     assert all(thrifty[row].joules <= spent(fast[row]) * (1 + 1e-9) for row in fast)
@@ -87,7 +87,9 @@ def test_the_objective_drives_the_search_and_not_its_end_alone():
     chosen = searched("ours", 48)
     driven = searched("ours", 48, evaluator=BudgetedEvaluator(48, objective="energy"))
     assert told(driven) != told(chosen)
-    least = [min(spent(each) for each in judged(found, "energy")) for found in (driven, chosen)]
+    least = [
+        min(spent(each) for each in judge_designs(found, "energy")) for found in (driven, chosen)
+    ]
     assert least[0] < 0.999 * least[1]
     reference = reference_of(small_problem(), "energy")
     points = [
@@ -106,7 +108,7 @@ def test_progress_is_of_the_objective():
     points = np.array([(each.design.area, spent(each)) for each in front])
     assert count._now.front == len(front)
     assert count._now.hypervolume == pytest.approx(hypervolume(points, count.reference))
-    assert count._now.latency == min(each.latency for each in judged(evaluator))
+    assert count._now.latency == min(each.latency for each in judge_designs(evaluator))
 
 
 def test_a_point_outside_of_the_reference_counts_nothing():
@@ -117,7 +119,7 @@ def test_a_front_is_of_machines_that_run_every_layer():
     evaluator = searched("random", 200, trials=8)
     front = front_of(evaluator)
     assert front
-    assert len(judged(evaluator)) < len(evaluator.designs())
+    assert len(judge_designs(evaluator)) < len(evaluator.designs())
     for each in front:
         assert each.latency >= least_seconds(each.design)
         counts = np.array([layer.counts for layer in each.design.layers])

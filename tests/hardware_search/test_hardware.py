@@ -5,7 +5,7 @@ import pytest
 
 from tests.hardware_search.small import BOUNDS, BUDGET, small_problem
 from tilewright.core.errors import SpecError
-from tilewright.hardware_search.hardware import HardwareSpace, ImpossibleHardware, area_of
+from tilewright.hardware_search.hardware_space import HardwareSpace, ImpossibleHardware, area_of
 from tilewright.targets import make_target
 from tilewright.targets.capabilities import HasDesigns, capability
 from tilewright.targets.vta.area import area_of as area_of_spec

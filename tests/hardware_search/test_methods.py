@@ -7,7 +7,7 @@ from tests.draws import nightly_after
 from tests.hardware_search.small import BUDGET, one_machine, searched, small_problem, told
 from tilewright.core.errors import UnknownName
 from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent
-from tilewright.hardware_search.method import make_method, method_names
+from tilewright.hardware_search.methods import make_method, method_names
 from tilewright.hardware_search.pareto import front_of, hypervolume
 from tilewright.hardware_search.problem import CodesignProblem, read_networks
 from tilewright.hardware_search.screening import Screening

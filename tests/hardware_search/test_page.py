@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.hardware_search.runs import options, run
-from tilewright.hardware_search.outputs import CodesignOutcome
+from tilewright.hardware_search.results import CodesignOutcome
 from tilewright.reports.codesign.page import BOTTOM, HEIGHT, TOP, front_page
 
 

@@ -11,15 +11,19 @@ from scipy.stats import ttest_ind
 
 from tests.hardware_search.small import BOUNDS, searched, small_problem, told
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
-from tilewright.hardware_search.hardware import HardwareSpace
-from tilewright.hardware_search.method import make_method
-from tilewright.hardware_search.methods.autotvm import AutoTvmCodesign, redrawn
-from tilewright.hardware_search.methods.baseline_loop import measure
-from tilewright.hardware_search.methods.dcoc import Dcoc, confident, kinds, modes
-from tilewright.hardware_search.methods.joint_cost_model import Rating, Seen
-from tilewright.hardware_search.methods.joint_space import Points
-from tilewright.hardware_search.methods.memory_check import overflow
-from tilewright.hardware_search.pareto import judged
+from tilewright.hardware_search.hardware_space import HardwareSpace
+from tilewright.hardware_search.methods import make_method
+from tilewright.hardware_search.methods.autotvm_codesign import AutoTvmCodesign, redraw_knobs
+from tilewright.hardware_search.methods.dcoc_codesign import (
+    Dcoc,
+    knobs_by_agent,
+    most_frequent_values,
+    sample_by_confidence,
+)
+from tilewright.hardware_search.methods.joint_space import JointSpace
+from tilewright.hardware_search.methods.published_method import measure_point
+from tilewright.hardware_search.methods.reward import LayerMeasurements, RewardModel, overflow
+from tilewright.hardware_search.pareto import judge_designs
 from tilewright.hardware_search.problem import CodesignProblem, read_networks
 from tilewright.search import TrialStore
 from tilewright.search.ppo import Agent
@@ -34,26 +38,26 @@ BRIEF = {
 
 
 @cache
-def _points() -> Points:
-    return Points(small_problem())
+def _points() -> JointSpace:
+    return JointSpace(small_problem())
 
 
 @cache
-def _tight() -> Points:
+def _tight() -> JointSpace:
     """Of a budget that the larger half of the machines exceeds."""
     problem = small_problem()
     most = float(np.median(problem.hardware.areas))
     hardware = HardwareSpace(problem.hardware.base, most, BOUNDS)
-    return Points(CodesignProblem(problem.networks, hardware))
+    return JointSpace(CodesignProblem(problem.networks, hardware))
 
 
 @cache
-def _seen() -> tuple[Points, BudgetedEvaluator, Seen]:
+def _seen() -> tuple[JointSpace, BudgetedEvaluator, LayerMeasurements]:
     """What some points at random measured."""
-    points, evaluator, seen = _points(), BudgetedEvaluator(10_000), Seen()
+    points, evaluator, seen = _points(), BudgetedEvaluator(10_000), LayerMeasurements()
     rng = np.random.default_rng(0)
     for point in points.random(60, rng):
-        measure(points, evaluator, seen, point, False, rng)
+        measure_point(points, evaluator, seen, point, False, rng)
     return points, evaluator, seen
 
 
@@ -189,7 +193,7 @@ def test_what_is_no_machine_has_no_row():
 def test_a_move_redraws_one_knob_and_the_machine_s_as_often_as_asked():
     points, rng = _points(), np.random.default_rng(0)
     places = points.random(2000, rng)
-    changed = redrawn(points, places, 0.25, rng) != places
+    changed = redraw_knobs(points, places, 0.25, rng) != places
     np.testing.assert_array_equal(changed.sum(axis=1), 1)
     assert 0.2 < changed[:, : len(points.machine)].any(axis=1).mean() < 0.3
 
@@ -200,10 +204,10 @@ def test_a_move_redraws_one_knob_and_the_machine_s_as_often_as_asked():
 @pytest.mark.slow(seconds=0.5)
 def test_what_overflows_by_its_tiles_is_never_built():
     large = CodesignProblem(read_networks(["alexnet"]), small_problem().hardware)
-    points, evaluator, seen = Points(large), BudgetedEvaluator(10_000), Seen()
+    points, evaluator, seen = JointSpace(large), BudgetedEvaluator(10_000), LayerMeasurements()
     rng = np.random.default_rng(0)
     for point in points.random(12, rng):
-        measure(points, evaluator, seen, point, False, rng)
+        measure_point(points, evaluator, seen, point, False, rng)
     places, slots, seconds = seen.table()
     over = overflow(points, places)[np.arange(len(slots)), slots] > 1
     assert 0.3 < over.mean() < 0.9
@@ -213,22 +217,22 @@ def test_what_overflows_by_its_tiles_is_never_built():
 
 def test_scores_order_what_was_measured():
     points, evaluator, seen = _seen()
-    rating = Rating(points, AutoTvmCodesign.Options(), seen, 64, 0)
+    rewards = RewardModel(points, AutoTvmCodesign.Options(), seen, 64, 0)
     places, _, _ = seen.table()
-    whole = {each.design.row: each.latency for each in judged(evaluator)}
+    whole = {each.design.row: each.latency for each in judge_designs(evaluator)}
     best = min(whole, key=lambda row: whole[row])
-    scores = rating(np.unique(places, axis=0))
+    scores = rewards(np.unique(places, axis=0))
     rows = points.rows(np.unique(places, axis=0))
     assert scores[rows == best].max() > np.quantile(scores, 0.9)
 
 
 def test_a_machine_beyond_the_budget_is_fined():
-    points, seen = _tight(), Seen()
+    points, seen = _tight(), LayerMeasurements()
     rng = np.random.default_rng(0)
     for point in points.random(10, rng):
-        measure(points, BudgetedEvaluator(1000), seen, point, False, rng)
+        measure_point(points, BudgetedEvaluator(1000), seen, point, False, rng)
     light, heavy = (
-        Rating(points, AutoTvmCodesign.Options(penalty=penalty), seen, 64, 0)
+        RewardModel(points, AutoTvmCodesign.Options(penalty=penalty), seen, 64, 0)
         for penalty in (1.0, 5.0)
     )
     places = np.array(seen.places[:1] * 2)
@@ -239,8 +243,8 @@ def test_a_machine_beyond_the_budget_is_fined():
 
 def test_a_weight_of_the_area_prefers_small_machines():
     points, _, seen = _seen()
-    plain = Rating(points, AutoTvmCodesign.Options(), seen, 64, 0)
-    small = Rating(points, AutoTvmCodesign.Options(area_weight=1.0), seen, 64, 0)
+    plain = RewardModel(points, AutoTvmCodesign.Options(), seen, 64, 0)
+    small = RewardModel(points, AutoTvmCodesign.Options(area_weight=1.0), seen, 64, 0)
     places = points.random(200, np.random.default_rng(1))
     lost = plain(places) - small(places)
     order = np.argsort(points.hardware.areas[points.rows(places)])
@@ -254,25 +258,25 @@ def test_confidence_sampling_draws_by_score_and_replaces_the_lower_half_by_modes
     places = np.arange(40).reshape(20, 2)
     places[10:, 1] = 7  # the better half agrees on the second knob
     scores = np.arange(20.0)
-    drawn = confident(places, scores, 12, 1.0, 0.5, np.random.default_rng(0))
+    drawn = sample_by_confidence(places, scores, 12, 1.0, 0.5, np.random.default_rng(0))
     assert drawn.shape == (12, 2)
     assert (drawn[:, 1] == 7).all()
-    every = confident(places, scores, 20, 1.0, 0.0, np.random.default_rng(0))
+    every = sample_by_confidence(places, scores, 20, 1.0, 0.0, np.random.default_rng(0))
     assert sorted(every[:, 0].tolist()) == sorted(places[:, 0].tolist())
-    keen = confident(places, scores, 1, 100.0, 0.5, np.random.default_rng(0))
+    keen = sample_by_confidence(places, scores, 1, 100.0, 0.5, np.random.default_rng(0))
     np.testing.assert_array_equal(keen, places[-1:])
-    even = confident(places, np.zeros(20), 5, 1.0, 0.5, np.random.default_rng(0))
+    even = sample_by_confidence(places, np.zeros(20), 5, 1.0, 0.5, np.random.default_rng(0))
     assert set(map(tuple, even.tolist())) <= set(map(tuple, places.tolist()))
 
 
 def test_modes_are_the_most_frequent_values():
-    assert modes(np.array([[1, 5], [1, 2], [0, 2]])).tolist() == [1, 2]
-    assert modes(np.array([[1, 3], [0, 2]])).tolist() == [0, 2]
+    assert most_frequent_values(np.array([[1, 5], [1, 2], [0, 2]])).tolist() == [1, 2]
+    assert most_frequent_values(np.array([[1, 3], [0, 2]])).tolist() == [0, 2]
 
 
 def test_every_knob_belongs_to_one_agent():
     points = _points()
-    mapping, scheduling = (np.array(each) for each in kinds(points))
+    mapping, scheduling = (np.array(each) for each in knobs_by_agent(points))
     own = np.concatenate([mapping.ravel(), scheduling.ravel()])
     own = np.sort(np.concatenate([points.hardware_columns, own[own >= 0]]))
     np.testing.assert_array_equal(own, np.arange(len(points.cardinalities)))

@@ -18,14 +18,13 @@ from tests.cli.conftest import Place
 from tests.hardware_search.runs import BOUNDS, TRIALS, options, run
 from tests.trial_tables import frame, rows
 from tilewright.core.errors import TilewrightError
-from tilewright.hardware_search import folder
-from tilewright.hardware_search.command import command_of
+from tilewright.hardware_search import output_folder as folder
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
-from tilewright.hardware_search.methods.plain import RandomCodesign
-from tilewright.hardware_search.options import parse_codesign
-from tilewright.hardware_search.outputs import CodesignOutcome
+from tilewright.hardware_search.methods.random_codesign import RandomCodesign
+from tilewright.hardware_search.options import command_of, parse_codesign
 from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.hardware_search.progress import SearchProgress
+from tilewright.hardware_search.results import CodesignOutcome
 from tilewright.hardware_search.steps import check
 from tilewright.search import RunInUse, TrialStore
 from tilewright.search.events import Event
@@ -391,7 +390,7 @@ def test_a_method_without_its_library_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(
-        "tilewright.hardware_search.method.find_spec", lambda name: None if name == "jax" else name
+        "tilewright.hardware_search.methods.find_spec", lambda name: None if name == "jax" else name
     )
     with pytest.raises(TilewrightError, match=r"needs jax, .*pip install 'tilewright\[neural\]'"):
         check(options(tmp_path / "out", method="dcoc"))

@@ -23,7 +23,7 @@ from benchmarks.exact_codesign.store import (
     build_truth,
     read_truth,
 )
-from tilewright.hardware_search.hardware import HardwareSpace
+from tilewright.hardware_search.hardware_space import HardwareSpace
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import parse_workload
 

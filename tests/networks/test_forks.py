@@ -35,7 +35,7 @@ import multiprocessing, os, sys, threading
 import numpy as np
 import onnxruntime
 import tilewright
-from tilewright.core.forks import PerProcess
+from tilewright.core.thread_pools import PerProcess
 
 folder, model = sys.argv[1:3]
 image = np.load(sys.argv[3])

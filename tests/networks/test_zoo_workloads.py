@@ -12,8 +12,8 @@ import pytest
 from onnx_graphs import references
 
 from tilewright import networks
-from tilewright.core.blas_threads import one_thread
 from tilewright.core.errors import UnknownName
+from tilewright.core.thread_pools import one_thread
 from tilewright.networks import zoo
 from tilewright.networks.network import Network
 from tilewright.networks.rewrites import iterations, padded

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from tilewright.services.local_services import embedded
+from tilewright.services.start_servers import embedded
 from tilewright.services.workspace import current_workspace
 from tilewright.targets.vta.spec import preset_files
 from tilewright.tuning import network, tuning_task

@@ -112,11 +112,11 @@ def _identities(folder: Path) -> tuple[Draw, Read]:
 
 
 def _codesigns(folder: Path) -> tuple[Draw, Read]:
-    from tilewright.hardware_search.folder import begin, check_own_run, forget_specs
     from tilewright.hardware_search.options import parse_codesign
+    from tilewright.hardware_search.output_folder import begin_folder, check_own_run, forget_specs
 
     options = parse_codesign(networks=("digits_cnn",), budget=1.0, trials=4, out=str(folder / "o"))
-    begin(options)
+    begin_folder(options)
     run = json.loads((folder / "o" / "run.json").read_bytes())
     front = [{"name": "machine-1", "area": 1.0}, {"name": "../../x", "area": 2.0}]
 
@@ -131,7 +131,7 @@ def _codesigns(folder: Path) -> tuple[Draw, Read]:
         (folder / "o" / name).write_bytes(text)
         forget_specs(folder / "o")
         check_own_run(options)
-        return begin(options)
+        return begin_folder(options)
 
     return draw, read_it
 
@@ -180,7 +180,7 @@ def _datasets(folder: Path) -> tuple[Draw, Read]:
 
 
 _DATA = "tilewright.evaluation.datasets"
-_HARDWARE = "tilewright.hardware_search.folder"
+_HARDWARE = "tilewright.hardware_search.output_folder"
 FORMATS = {
     "schedules.json": Format(_schedules("schedules.json"), (f"{TUNING}.schedule_lookup:_read",)),  # type: ignore[arg-type]
     "fusion.json": Format(

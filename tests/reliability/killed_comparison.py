@@ -17,7 +17,7 @@ import numpy as np
 
 from tests.reliability.boundaries import NEVER, Boundaries, report_unwatched_writers
 from tests.reliability.killed_everywhere import forked
-from tilewright.core import blas_threads
+from tilewright.core import thread_pools
 from tilewright.evaluation.compare.benchmark_suite import recorded_test_bed
 from tilewright.evaluation.compare.comparison import COMPARISON
 from tilewright.evaluation.compare.plan import ComparisonPlan, parse_tuner_configs, plan
@@ -84,7 +84,7 @@ def problem(what: ComparisonPlan, folder: Path, kill_at: int, wanted: dict[str, 
 def main(root: Path, step: int) -> dict[str, Any]:
     what = asked()
     for interface in ("blas", "openmp"):
-        blas_threads._controller(interface)
+        thread_pools._controller(interface)
     whole, answer = root / "whole", root / "places.json"
     assert forked(lambda: compare(what, whole).places, answer) == 0
     places: list[str] = json.loads(answer.read_text())

@@ -28,7 +28,7 @@ import tilewright.models.gaussian
 import tilewright.models.validity  # noqa: F401
 from tests.reliability.stored_runs import WORK
 from tests.trial_tables import tables
-from tilewright.core import blas_threads
+from tilewright.core import thread_pools
 from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
 from tilewright.search import open_store, read_store
@@ -149,7 +149,7 @@ def kill_and_resume(
 def main(tuner: str, root: Path, stride: int, url: str = "") -> dict[str, Any]:
     make_explorer(tuner, {})  # imports all tuners, once for all children, as learners are above
     for interface in ("blas", "openmp"):
-        blas_threads._controller(interface)
+        thread_pools._controller(interface)
     whole, answer = root / "whole", root / "count.json"
     if url:  # the first run makes the tables, which the others find
         assert forked(lambda: run(tuner, root / "first", url)) == 0

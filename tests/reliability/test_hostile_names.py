@@ -13,7 +13,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tests.cli.conftest import Place
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.reports.markdown import block, code, plain
 from tilewright.services.prefect_server import Login
 

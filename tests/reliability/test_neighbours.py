@@ -25,9 +25,9 @@ from tests.cli.conftest import Place
 from tests.cli.test_servers import printed_links, read_until, stop
 from tests.processes import family, listening, servers
 from tests.reliability.commands import TUNE, wait_for
-from tests.services.test_guard import MLFLOW_ROUTES, PREFECT_ROUTES
+from tests.services.test_login_middleware import MLFLOW_ROUTES, PREFECT_ROUTES
 from tests.sharing import ANSWER_SECONDS, free_port
-from tilewright.services.secret_file import secret_path, workspace_secret
+from tilewright.services.server_credentials import secret_path, workspace_secret
 from tilewright.services.server_process import LOOPBACK
 from tilewright.services.workspace import Workspace
 
@@ -244,7 +244,7 @@ def test_a_server_that_the_user_names_is_told_no_secret(tmp_path: Path, place: P
                  "MLFLOW_TRACKING_URI": f"http://{LOOPBACK}:{port}",
                  "PREFECT_CLIENT_MAX_RETRIES": "0"}  # fmt: skip
         program = (
-            "from tilewright.services.local_services import embedded\n"
+            "from tilewright.services.start_servers import embedded\n"
             "import os, urllib.request\n"
             "with embedded():\n"
             "    from prefect import get_client\n"

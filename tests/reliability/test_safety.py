@@ -12,7 +12,7 @@ import pytest
 from tests.cli.conftest import TILEWRIGHT, Place
 from tests.reliability.commands import TUNE, Whole, left
 from tilewright.services.prefect_server import Login
-from tilewright.services.secret_file import workspace_secret
+from tilewright.services.server_credentials import workspace_secret
 from tilewright.services.server_process import listening_socket
 from tilewright.services.workspace import Workspace
 from tilewright.tasks.artifact_store import Store

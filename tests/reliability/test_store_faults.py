@@ -19,7 +19,7 @@ import pytest
 
 from tests.reliability.stored_runs import BATCH, TRIALS, Counting, hold, tune_into, whole_run
 from tests.trial_tables import frame, rows, tables
-from tilewright.core.safe_files import UnsafeFile
+from tilewright.core.files import UnsafeFile
 from tilewright.search import RunInUse, TrialStore, TrialStoreError, open_store, read_store
 from tilewright.search.trial_store import FILE, StoreDamaged, use_write_ahead_log
 

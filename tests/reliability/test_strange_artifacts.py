@@ -20,8 +20,7 @@ import pytest
 
 from tests.cli.conftest import Place
 from tests.networks.small_artifacts import build_small, rewrite_manifest
-from tilewright.core.files import MAX_JSON_BYTES, Json, digest, pack_arrays
-from tilewright.core.safe_files import UnsafeFile
+from tilewright.core.files import MAX_JSON_BYTES, Json, UnsafeFile, digest, pack_arrays
 from tilewright.networks.artifact import ArtifactError, load
 from tilewright.networks.artifact.folder import MOST_BYTES
 from tilewright.targets import make_target

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from threadpoolctl import threadpool_info
 
-from tilewright.core.blas_threads import one_thread
+from tilewright.core.thread_pools import one_thread
 from tilewright.evaluation.tuner_conformance import WORKLOAD, ToyTarget
 from tilewright.flows.tuning import learn, measure_batch, propose_batch, tune, tune_round
 from tilewright.models import make_explorer

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.services.mlflow_database import provide_mlflow_database
-from tilewright.services.relocate_artifacts import relocate
+from tilewright.services.mlflow_database import provide_mlflow_database, relocate_artifacts
 from tilewright.services.workspace import Workspace
 
 
@@ -50,7 +49,7 @@ def test_it_names_its_new_place(tmp_path: Path, how: object) -> None:
     how(old, new)
     artifacts = new / "mlflow" / "artifacts"
     for _ in range(2):
-        relocate(new / "mlflow" / "mlflow.db", artifacts)
+        relocate_artifacts(new / "mlflow" / "mlflow.db", artifacts)
         here = artifacts.as_uri()
         assert _places(new / "mlflow" / "mlflow.db") == {
             here, f"{here}/r/artifacts", "s3://bucket/artifacts",
@@ -59,7 +58,7 @@ def test_it_names_its_new_place(tmp_path: Path, how: object) -> None:
 
 @pytest.mark.slow(seconds=4)
 def test_mlflow_finds_files_of_earlier_runs_then_and_not_without(tmp_path: Path) -> None:
-    """What breaks without `relocate`."""
+    """What breaks without `relocate_artifacts`."""
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
@@ -75,7 +74,7 @@ def test_mlflow_finds_files_of_earlier_runs_then_and_not_without(tmp_path: Path)
     moved = MlflowClient(new.mlflow_address)
     with pytest.raises((MlflowException, OSError)):
         moved.download_artifacts(run, "note.txt", str(tmp_path))
-    relocate(new.mlflow_database, new.mlflow_artifacts)
+    relocate_artifacts(new.mlflow_database, new.mlflow_artifacts)
     found = moved.download_artifacts(run, "note.txt", str(tmp_path))
     assert Path(found).read_text() == "kept"
 
@@ -84,5 +83,5 @@ def test_what_is_no_database_is_left_alone(tmp_path: Path) -> None:
     database = tmp_path / "mlflow.db"
     database.write_bytes(b"no database, but long enough to be taken for one" * 100)
     before = database.read_bytes()
-    relocate(database, tmp_path / "artifacts")
+    relocate_artifacts(database, tmp_path / "artifacts")
     assert database.read_bytes() == before

@@ -12,7 +12,7 @@ import pytest
 
 SHOW = """
 import json
-from tilewright.services.settings_files import own_settings, profile_settings
+from tilewright.services.prefect_mlflow_settings import own_settings, profile_settings
 print(json.dumps([profile_settings(), own_settings()["PREFECT_PROFILES_PATH"]]))
 """
 PROFILES = """

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.services import retention
-from tilewright.services.retention import DAY, compact, prune_daily, unused_cache
+from tilewright.services.retention import DAY, compact_database, prune_daily, unused_cache
 from tilewright.services.workspace import Workspace
 from tilewright.tasks.artifact_store import Manifest, Store
 
@@ -78,12 +78,12 @@ def test_pages_without_records_go_back_to_the_disk(
 ) -> None:
     monkeypatch.setattr(retention, "_BUSY_SECONDS", 0.1)
     database = tmp_path / "records.db"
-    assert compact(database) is None
+    assert compact_database(database) is None
     with closing(sqlite3.connect(database, isolation_level=None)) as connection:
         connection.execute("create table t as select randomblob(1000000) as x")
         connection.execute("drop table t")
         before = database.stat().st_size
         connection.execute("begin immediate")
-        assert compact(database) is None, "another process writes"
+        assert compact_database(database) is None, "another process writes"
         connection.execute("rollback")
-    assert compact(database) == before - database.stat().st_size > 900_000
+    assert compact_database(database) == before - database.stat().st_size > 900_000

@@ -18,9 +18,9 @@ from tests.sharing import ANSWER_SECONDS, free_port
 from tilewright.services.server_process import (
     LOOPBACK,
     ServerError,
-    answers,
+    is_answering,
     listening_socket,
-    start,
+    start_server,
 )
 
 SERVER = [sys.executable, "-m", "http.server", "--bind", LOOPBACK]
@@ -28,16 +28,16 @@ SERVER = [sys.executable, "-m", "http.server", "--bind", LOOPBACK]
 
 def wait_until_gone(url: str) -> bool:
     deadline = time.monotonic() + 120
-    while answers(url) and time.monotonic() < deadline:
+    while is_answering(url) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return not answers(url)
+    return not is_answering(url)
 
 
 def test_a_server_answers_after_wait_and_is_gone_after_stop(tmp_path: Path) -> None:
     url = f"http://{LOOPBACK}:{(port := free_port())}/"
-    process = start("files", [*SERVER, str(port)], health=url, log=tmp_path / "log")
+    process = start_server("files", [*SERVER, str(port)], health=url, log=tmp_path / "log")
     process.wait()
-    assert answers(url)
+    assert is_answering(url)
     process.stop()
     assert wait_until_gone(url)
 
@@ -47,8 +47,8 @@ def test_a_killed_parent_leaves_no_server_behind(tmp_path: Path) -> None:
     command, log = [*SERVER, str(port)], str(tmp_path / "log")
     code = (
         "import sys, time; from pathlib import Path\n"
-        "from tilewright.services.server_process import start\n"
-        f"server = start('files', {command!r}, health={url!r}, log=Path({log!r}))\n"
+        "from tilewright.services.server_process import start_server\n"
+        f"server = start_server('files', {command!r}, health={url!r}, log=Path({log!r}))\n"
         "server.wait(); print('up', flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
@@ -61,7 +61,7 @@ def test_a_killed_parent_leaves_no_server_behind(tmp_path: Path) -> None:
 
 def test_a_server_that_does_not_start_is_one_message_with_its_log(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
-    process = start("broken", [sys.executable, "-c", "print('why', flush=True); exit(3)"],
+    process = start_server("broken", [sys.executable, "-c", "print('why', flush=True); exit(3)"],
                   health=f"http://{LOOPBACK}:{free_port()}/", log=log)  # fmt: skip
     with pytest.raises(ServerError, match=r"server\.log"):
         process.wait()
@@ -84,13 +84,13 @@ def test_a_server_that_works_is_waited_for_longer_than_one_that_does_nothing(
     monkeypatch.setattr("tilewright.services.server_process.LOOK_SECONDS", 0.1)
     url = f"http://{LOOPBACK}:{(port := free_port())}/"
     work = "end = time.monotonic() + 2\nwhile time.monotonic() < end: pass\n0"
-    process = start("busy", _slow(port, f"exec({work!r})"), health=url, log=tmp_path / "log")
+    process = start_server("busy", _slow(port, f"exec({work!r})"), health=url, log=tmp_path / "log")
     monkeypatch.setattr("tilewright.services.server_process.TELL_SECONDS", 0.5)
     said: list[str] = []
     process.wait(said.append)
     assert any(line.startswith("… starting the busy server, for ") for line in said)
     process.stop()
-    idle = start("idle", _slow(port, "time.sleep(60)"), health=url, log=tmp_path / "log")
+    idle = start_server("idle", _slow(port, "time.sleep(60)"), health=url, log=tmp_path / "log")
     with pytest.raises(ServerError, match="did not start"):
         idle.wait()
 
@@ -101,7 +101,7 @@ def test_a_server_that_works_without_end_is_ended(
     monkeypatch.setattr("tilewright.services.server_process.WORK_LIMIT_SECONDS", 0.5)
     monkeypatch.setattr("tilewright.services.server_process.LOOK_SECONDS", 0.1)
     command = [sys.executable, "-c", "while True: pass"]
-    process = start("endless", command, health=f"http://{LOOPBACK}:{free_port()}/",
+    process = start_server("endless", command, health=f"http://{LOOPBACK}:{free_port()}/",
                     log=tmp_path / "log")  # fmt: skip
     with pytest.raises(ServerError, match="did not start"):
         process.wait()
@@ -125,7 +125,7 @@ def test_a_server_that_is_killed_is_started_again_on_its_port(tmp_path: Path) ->
         "        self.wfile.write(str(os.getpid()).encode())\n"
         f"http.server.HTTPServer(('{LOOPBACK}', {port}), Pid).serve_forever()"
     )
-    process = start("pid", [sys.executable, "-c", code], health=url, log=tmp_path / "log")
+    process = start_server("pid", [sys.executable, "-c", code], health=url, log=tmp_path / "log")
     process.wait()
     first = int(urllib.request.urlopen(url, timeout=ANSWER_SECONDS).read())
     os.kill(first, signal.SIGKILL)
@@ -149,7 +149,7 @@ def test_a_server_inherits_a_socket_whatever_its_number(tmp_path: Path) -> None:
         high = fcntl.fcntl(listener, fcntl.F_DUPFD, 200)
         closing.callback(os.close, high)
         url = f"http://{LOOPBACK}:{listener.getsockname()[1]}/"
-        process = start(
+        process = start_server(
             "files", [sys.executable, "-c", ON_DESCRIPTOR, str(high)], health=url,
             log=tmp_path / "log", descriptors=[high],
         )  # fmt: skip

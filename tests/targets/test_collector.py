@@ -10,7 +10,7 @@ import pytest
 
 LOOP = """
 import asyncio, gc, sqlite3, sys, threading
-from tilewright.core.gc_tuning import collect_beside
+from tilewright.core.garbage_collection import collect_beside
 
 collected, asking = threading.Event(), threading.Event()
 beside = bool(sys.argv[2:])

@@ -17,6 +17,7 @@ from hypothesis.extra.numpy import arrays
 
 from tilewright.core.files import (
     MAX_JSON_BYTES,
+    UnsafeFile,
     as_object,
     canonical,
     pack_arrays,
@@ -24,11 +25,11 @@ from tilewright.core.files import (
     providing,
     read_json,
     read_json_file,
+    read_plain,
     unpack_arrays,
     unpack_files,
     write_atomically,
 )
-from tilewright.core.safe_files import UnsafeFile, read_plain
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),

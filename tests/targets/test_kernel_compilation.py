@@ -8,13 +8,13 @@ import numba as nb
 import pytest
 from numba.extending import overload
 
-from tilewright.targets.gemmini import compiled
+from tilewright.targets.gemmini import numba_decorators as gemmini_decorators
 from tilewright.targets.kernel_compilation import KernelSet, describe_compilation
 from tilewright.targets.kernel_listener import announce
-from tilewright.targets.vta import numba_decorators
+from tilewright.targets.vta import numba_decorators as vta_decorators
 from tilewright.targets.vta.lowering.batch import _LOWERINGS, row_lowering
 
-TARGETS = Path(numba_decorators.__file__).parents[1]
+TARGETS = Path(vta_decorators.__file__).parents[1]
 
 
 def count_decorated(folder: Path, decorator: str) -> int:
@@ -26,8 +26,8 @@ def count_decorated(folder: Path, decorator: str) -> int:
 
 def test_totals_are_the_kernels_in_the_sources() -> None:
     vta = count_decorated(TARGETS / "vta", "kernel") + len(_LOWERINGS)
-    assert vta == numba_decorators.KERNELS
-    assert count_decorated(TARGETS / "gemmini", "compiled") == compiled.KERNELS
+    assert vta == vta_decorators.KERNELS
+    assert count_decorated(TARGETS / "gemmini", "compiled") == gemmini_decorators.KERNELS
 
 
 def test_a_kernel_is_named_while_it_is_compiled(tmp_path: Path) -> None:

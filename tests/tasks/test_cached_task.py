@@ -12,7 +12,7 @@ from tests import warm
 PROGRAM = """
 import sys
 from pathlib import Path
-from tilewright.services.local_services import embedded
+from tilewright.services.start_servers import embedded
 from tilewright.services.workspace import Workspace, use_workspace
 use_workspace(Workspace(Path(sys.argv[1])))
 with embedded() as workspace:
@@ -23,7 +23,7 @@ with embedded() as workspace:
     from prefect.client.schemas.filters import (
         FlowRunFilter, FlowRunFilterId, LogFilter, LogFilterTaskRunId)
     from prefect.runtime import flow_run
-    from tilewright.services.local_services import drain
+    from tilewright.services.start_servers import send_pending_records
     from tilewright.tasks.artifact_store import CacheUse
     from tilewright.tasks.cached_task import Key, reuse_or_do, stage
     from tilewright.tasks.run_tags import take_turns
@@ -77,7 +77,7 @@ with embedded() as workspace:
 
     run = numbers()
     board()
-    drain()
+    send_pending_records()
     deadline = monotonic() + 300
     with get_client(sync_client=True) as client:
         while True:  # tasks are told through a queue of the server

@@ -19,7 +19,7 @@ from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 
 from tests.processes import Address, listening
-from tests.services.test_guard import EVIL, MLFLOW_ROUTES, NOBODY, PREFECT_ROUTES
+from tests.services.test_login_middleware import EVIL, MLFLOW_ROUTES, NOBODY, PREFECT_ROUTES
 from tests.team.conftest import PREFIX, UPLOAD_LIMIT, USERS, Team, encoded, eventually
 
 pytestmark = [pytest.mark.team, pytest.mark.attack, pytest.mark.slow(seconds=1)]

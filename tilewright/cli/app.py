@@ -44,7 +44,7 @@ from tilewright.cli.signals import INTERRUPTED, sentence, stopped_status, was_st
 from tilewright.cli.stdio import check_words, prepare_streams
 from tilewright.core.errors import TilewrightError
 from tilewright.core.formats import FORMATS
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.core.working_folder import as_typed, leave_working_folder
 
 USAGE_ERROR = 2

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import started_in
+from tilewright.services.prefect_mlflow_settings import without_login
 from tilewright.services.server_process import ServerError
-from tilewright.services.url_credentials import without_login
 from tilewright.services.workspace import current_workspace
 
 PATH_ERRORS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR}

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TextIO
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.core.working_folder import started_in
 
 

@@ -1,1 +1,1 @@
-"""Provides what every room needs and no domain owns: errors, JSON, files, child processes."""
+"""Helpers that every room needs and no domain owns: errors, JSON, files, processes."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import MAX_JSON_BYTES, Json, unpack_arrays
-from tilewright.core.python_path import module_path
+from tilewright.core.process_info import module_path
 
 Header = dict[str, Json]
 Arrays = Mapping[str, NDArray[Any]]

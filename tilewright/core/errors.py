@@ -1,4 +1,4 @@
-"""Defines the errors a user can meet: each message names the cause and the next step."""
+"""Errors that a user can meet: each message names the cause and the next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Writes files that are either complete or absent, and whose bytes depend on content alone."""
+"""Files: read safely, written whole or not at all, with bytes that depend on content alone.
+
+Files that anybody may have made are read only if they are plain files, up to a limit. Nothing waits
+(a pipe would, for ever). JSON is read strictly; ZIP and NPZ files are packed with fixed time
+stamps.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ import math
 import os
 import re
 import secrets
+import stat
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +25,6 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.safe_files import naming, open_own, read_plain
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,17 +32,88 @@ if TYPE_CHECKING:
 else:
     np = lazy_module("numpy")
 
+
+LARGEST = 2 << 30
+"""Bytes that are read of a file."""
+_CHUNK = 1 << 20
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 JsonScalar: TypeAlias = bool | int | float | str | None
 Json: TypeAlias = "JsonScalar | Sequence[Json] | Mapping[str, Json]"
 """A value of JSON. Written from lists, tuples and dicts; read as what `read_json` returns, through
 `as_object`, `as_list` and their like."""
-
 Arrays: TypeAlias = "Mapping[str, NDArray[np.generic]]"
 MAX_UNPACKED_BYTES = 1 << 30
 MAX_JSON_BYTES = 1 << 25
 _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 """A surrogate, which may lack its other half."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+class UnsafeFile(TilewrightError):
+    """Something else than a plain file where a file is expected, or a file that is too large."""
+
+
+def read_plain(path: Path, *, limit: int = LARGEST) -> bytes:
+    """Return all of a plain file. Raises `UnsafeFile` if it is anything else, or larger than
+    `limit` bytes, and `OSError`."""
+    handle = open_to_read(path)
+    try:
+        size = os.fstat(handle).st_size
+        # In one piece: pieces that are joined take twice the memory.
+        data = os.read(handle, size + 1) if size <= limit else b""
+        while 0 < len(data) <= limit and len(data) != size:  # 2 GiB at once, or it grows
+            if not (more := os.read(handle, max(size - len(data), 0) + _CHUNK)):
+                break
+            data += more
+    finally:
+        os.close(handle)
+    if max(size, len(data)) > limit:
+        raise UnsafeFile(f"{path} is larger than {limit} bytes, more than is read; move it away")
+    return data
+
+
+def open_to_read(path: Path) -> int:
+    """Return a descriptor of a plain file. Raises `UnsafeFile` if it is anything else, and
+    `OSError`."""
+    _refuse_special(os.stat(path), path)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        _refuse_special(os.fstat(handle), path)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def open_own(path: Path, flags: int) -> int:
+    """Return a descriptor of a file that is written in place, made if it is missing, as is its
+    folder; `flags` as of `os.open`. Raises `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let every `OSError` from within name this file, also those of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
+
+
+def _refuse_special(found: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "not a plain file")
+        raise UnsafeFile(
+            f"{path} is {kind}, where a file is expected; remove it, or choose another folder"
+        )
 
 
 class FileChanged(TilewrightError):

@@ -1,4 +1,4 @@
-"""Lists the formats of all files that are written and read again, with their versions.
+"""Formats of all files that are written and read again, with their versions.
 
 A version changes when earlier programs would misread a file. Each reader refuses versions that it
 does not list, and names the next step.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.private_files import SecretError, find_secret, provide_secret
-from tilewright.core.workspace_root import VARIABLE, workspace_root
+from tilewright.core.working_folder import VARIABLE, workspace_root
 
 KEY_FILE = "artifact.key"
 _REMEDY = (

@@ -1,9 +1,12 @@
-"""Records where a command was started, which its user's relative paths count from.
+"""Folders of a command: where it was started, and its workspace.
 
 Numba, Prefect and matplotlib read settings files from the working folder, which can name code to
 import or call. A folder may come from a stranger. So a command leaves it for `/` before it loads
 any of them; only the administrator can write there. Paths it was given become absolute, and are
 shown as they were typed. A library call stays where it is. See `docs/decisions/settings-files.md`.
+
+The workspace is `./.tilewright`, or `TILEWRIGHT_HOME` if that is set and not empty. The folder need
+not exist.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ _NAMES_A_PATH = (
     "PREFECT_LOGGING_CONFIG_PATH",
 )  # fmt: skip
 _SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|file:|:memory:)(.+)")
+DEFAULT = ".tilewright"
+VARIABLE = "TILEWRIGHT_HOME"
 
 
 class _Started:
@@ -28,8 +33,8 @@ class _Started:
 
 
 def leave_working_folder() -> None:
-    """Go to `/`; relative paths in variables are made absolute first. Does nothing the second
-    time, nor where the working folder is gone."""
+    """Change to `/`, after relative paths in variables were made absolute. Do nothing the second
+    time, or if the working folder is gone."""
     if _Started.folder is not None:
         return
     with suppress(OSError):
@@ -45,13 +50,13 @@ def leave_working_folder() -> None:
 
 
 def started_in() -> Path:
-    """The folder that relative paths count from. Raises `FileNotFoundError` if it is gone."""
+    """Return the folder to which paths are relative. Raises `FileNotFoundError` if it is gone."""
     return _Started.folder or Path.cwd()
 
 
 def from_start(path: Path) -> Path:
-    """A path that was typed, for use after `leave_working_folder`; before, or in a library call, it
-    is returned as it is."""
+    """Return a path that was typed, for use after `leave_working_folder`. Before that, or in a
+    library call, the path is returned as it is."""
     if _Started.folder is None or path.is_absolute():
         return path
     absolute = started_in() / path
@@ -60,7 +65,7 @@ def from_start(path: Path) -> Path:
 
 
 def as_typed(text: str) -> str:
-    """A text for the user, with the paths of `from_start` as they were typed."""
+    """Return a text for the user, with the paths of `from_start` as they were typed."""
     for absolute in sorted(_Started.typed, key=len, reverse=True):
         # neither the end of a longer path nor of an address, nor the beginning of a longer name
         whole = rf"(?<![\w/.-]){re.escape(absolute)}(?![\w-]|\.\w)"
@@ -76,3 +81,11 @@ def _absolute_address(address: str) -> str:
         "://" not in address and not re.match(r"[\w+-]+:", address) and address != "databricks"
     )
     return os.path.abspath(address) if is_path else address
+
+
+def workspace_root() -> Path:
+    """Return the absolute path of the workspace in force, so that a later change of the working
+    folder does not move it. Raises `OSError` and `RuntimeError` where there is no working folder
+    any more, or links lead in a circle."""
+    named = os.environ.get(VARIABLE) or DEFAULT
+    return (started_in() / DEFAULT if named == DEFAULT else Path(named)).resolve()

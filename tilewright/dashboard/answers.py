@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json
 from tilewright.dashboard.listing import RUNNING, KnownRuns, ListedRun
-from tilewright.services.urls import other_pages
+from tilewright.services.page_addresses import other_pages
 from tilewright.tasks.metrics import best_so_far
 from tilewright.tuning.optuna_study import knob_importance
 from tilewright.tuning.run_trials import RunLayer, RunTrials, RunUnreadable

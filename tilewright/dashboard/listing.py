@@ -24,7 +24,7 @@ from mlflow.tracking import MlflowClient
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, digest
-from tilewright.services.urls import flow_run_url, mlflow_run_url
+from tilewright.services.page_addresses import flow_run_url, mlflow_run_url
 from tilewright.services.workspace import Workspace
 from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER, network_runs, row_of, tracking_client
 from tilewright.tuning.gains import BOTH, FALLBACK

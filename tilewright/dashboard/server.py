@@ -21,9 +21,9 @@ from starlette.routing import Route
 
 from tilewright.dashboard.answers import Answer, answer_or_error, curves, knobs, list_runs
 from tilewright.dashboard.listing import KnownRuns
-from tilewright.services.credentials import Credentials
-from tilewright.services.guard import Guard
+from tilewright.services.login_middleware import Guard
 from tilewright.services.mlflow_server import mlflow_login
+from tilewright.services.server_credentials import Credentials
 from tilewright.services.workspace import current_workspace
 
 PAGE = Path(__file__).parent / "page"

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tilewright.services.addresses import reachable
-from tilewright.services.credentials import Credentials
-from tilewright.services.server_process import ServerProcess, listening_socket, start
+from tilewright.services.page_addresses import browser_address
+from tilewright.services.server_credentials import Credentials
+from tilewright.services.server_process import ServerProcess, listening_socket, start_server
 from tilewright.services.workspace import Workspace
 
 
@@ -25,12 +25,12 @@ def start_dashboard(
     name the other servers' pages. Raises `ServerError` when the port is taken."""
     with listening_socket(host, port) as listener:
         descriptor = listener.fileno()
-        return start(
+        return start_server(
             "start page's",
             [
                 sys.executable, "-m", "tilewright.dashboard.server", str(descriptor), str(folder),
             ],
-            health=reachable(f"http://{host}:{port}/health"),
+            health=browser_address(f"http://{host}:{port}/health"),
             log=workspace.root / "mlflow" / "dashboard.log",
             environment=credentials.environment | dict(pages),
             descriptors=[descriptor],

@@ -12,9 +12,8 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 
-from tilewright.core.files import append, canonical, remove
+from tilewright.core.files import append, canonical, read_plain, remove
 from tilewright.core.formats import FINISHED_RUNS
-from tilewright.core.safe_files import read_plain
 
 R = TypeVar("R")
 

@@ -1,17 +1,81 @@
-"""Times labelled networks exactly: all their streams in the cycle simulator."""
+"""Times labelled networks exactly: all their streams in the cycle simulator, with tuned schedules.
+
+Each workload of a labelled network is tuned once, when its schedule is needed.
+`make_estimate_evaluator` takes the schedules that are estimated best instead.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.core.errors import TilewrightError
+from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.fusion.problem import FusionProblem, Labelling
-from tilewright.fusion.schedules import FusionSchedules
 from tilewright.networks.artifact.build import layer_graph
 from tilewright.targets.artifact_types import LayerCost, Pick
-from tilewright.targets.capabilities import TimesStreams, capability
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import Blocks, TimesStreams, blocks_of, capability
 from tilewright.targets.workload import Workload
+from tilewright.tuning.schedule_lookup import PickTable, pick_without_trials
+
+Tune = Callable[[Sequence[Workload]], Sequence[Pick | None]]
+"""A schedule of each workload; None where none of those that were tried runs."""
+
+
+class NoSchedule(WorkloadError):
+    """No schedule that was tried runs this workload."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        super().__init__(
+            f"{workload}: none of the schedules that were tried runs; tune with more --trials"
+        )
+
+
+class FusionSchedules:
+    """Schedules that are known and those that `tune` finds. `tuned` counts the latter, `failed` are
+    the workloads of which it found none. What was once answered of a workload stays."""
+
+    def __init__(self, blocks: Blocks, tune: Tune) -> None:
+        self.tune = tune
+        self.tuned = 0
+        self.failed: set[Workload] = set()
+        self._table = PickTable(blocks)
+        self._found: dict[Workload, Pick] = {}
+
+    def add(self, workload: Workload, pick: Pick) -> None:
+        """Add a schedule that is known."""
+        self._table.add(workload, pick)
+
+    def known(self, workload: Workload) -> Pick | None:
+        """The schedule of a workload, maybe one that was tuned for what the same schedules run;
+        None if it has to be tuned."""
+        found = self._found.get(workload) or self._table.closest_match(workload)
+        if found is not None:
+            self._found[workload] = found
+        return found
+
+    def missing(self, workloads: Sequence[Workload]) -> list[Workload]:
+        """Return the workloads that have to be tuned, each once."""
+        unknown = [each for each in dict.fromkeys(workloads) if self.known(each) is None]
+        return [each for each in unknown if each not in self.failed]
+
+    def of(self, workloads: Sequence[Workload]) -> list[Pick]:
+        """Return a schedule for each workload. Raises `NoSchedule` if there is none, and what
+        tuning raises."""
+        missing = self.missing(workloads)
+        if missing:
+            self.tuned += len(missing)
+            found = dict(zip(missing, self.tune(missing), strict=True))
+            self.failed |= {workload for workload, pick in found.items() if pick is None}
+            self._found |= {workload: pick for workload, pick in found.items() if pick is not None}
+            for workload in missing:
+                if workload in self._found:
+                    self._table.add(workload, self._found[workload])
+        for workload in workloads:
+            if workload in self.failed:
+                raise NoSchedule(workload)
+        return [self._found[workload] for workload in workloads]
 
 
 class FusionError(TilewrightError):
@@ -32,7 +96,7 @@ class Evaluation:
 
     @property
     def cost(self) -> tuple[int, int]:
-        """By which labellings are compared: cycles, of equal ones the bytes moved."""
+        """Sort key for labellings: cycles, with ties broken by bytes moved."""
         return self.cycles, self.dram_bytes
 
 
@@ -88,7 +152,8 @@ class Evaluator:
         )
 
     def again(self, labels: Labelling) -> Evaluation:
-        """The same, simulated whether it was before or not. Raises as to call it."""
+        """Simulate a labelled network, whether it was simulated before or not. Raises as
+        `__call__`."""
         workloads = self.problem.workloads(labels)
         picks = self.schedules.of(workloads)
         cost = self._timer.cost(layer_graph(self.problem.labelled(labels)), picks)
@@ -97,15 +162,33 @@ class Evaluator:
         )
 
     def missing(self, labels: Labelling) -> list[Workload]:
-        """The workloads that would have to be tuned for it."""
+        """Return the workloads that would have to be tuned for a labelling."""
         if labels in self._known:
             return []
         return self.schedules.missing(self.problem.workloads(labels))
 
     def seen(self, labels: Labelling) -> Evaluation | None:
-        """Of a labelling that was evaluated, else None."""
+        """Return the evaluation of a labelling, or None if it was not evaluated."""
         return self._known.get(labels)
 
     def known(self) -> list[Evaluation]:
-        """All so far, in order."""
+        """Return all evaluations so far, in order."""
         return list(self._known.values())
+
+
+def make_estimate_evaluator(problem: FusionProblem, seed: int) -> Evaluator:
+    """Return an evaluator that takes the schedules that are estimated best. No trial is made, but
+    whole networks are simulated. Raises `FusionError` for a target that runs no programs of
+    ours."""
+
+    def estimated(workloads: Sequence[Workload]) -> list[Pick | None]:
+        return [_estimated(workload, problem.target, seed) for workload in workloads]
+
+    return Evaluator(problem, FusionSchedules(blocks_of(problem.target), estimated))
+
+
+def _estimated(workload: Workload, target: Target, seed: int) -> Pick | None:
+    try:
+        return pick_without_trials(workload, target, seed)
+    except WorkloadError:
+        return None

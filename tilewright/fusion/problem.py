@@ -1,4 +1,8 @@
-"""Lists what may be fused in a network on a target, and applies labels to it."""
+"""Which operators may be fused in a network on a target, and the network that labels make of it.
+
+Decisions with a common layer or group form a segment. What a label saves hardly depends on labels
+of other segments, because layers meet at barriers.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from tilewright.core.errors import WorkloadError
-from tilewright.fusion.independent_groups import groups_of, segments_of
 from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.artifact.build import canonical_workloads
 from tilewright.networks.fusion import FusionChoice, Refused, choices, fused, in_parts
@@ -18,12 +21,15 @@ from tilewright.targets.workload import Workload, canonical
 if TYPE_CHECKING:
     from tilewright.networks.integer.graph import IntegerGraph
 
+
 Labelling = tuple[bool, ...]
 """Of each thing that may be fused, in the order of `FusionProblem.offered`, whether it is."""
 
 TVM_FUSES = ("activation",)
 """What TVM's FuseOps puts into the kernel before it: what is elementwise. It pools in a kernel of
 its own, and neither joins convolutions nor lays tensors side by side."""
+Segments = tuple[tuple[int, ...], ...]
+"""Places of decisions, each in one segment, in order of their first."""
 
 
 class FusionProblem:
@@ -47,36 +53,36 @@ class FusionProblem:
         return fused(self.graph, labels, self.choices)
 
     def workloads(self, labels: Labelling) -> list[Workload]:
-        """What is tuned for each layer of the labelled network, in order."""
+        """Return the workload that is tuned for each layer of the labelled network, in order."""
         return canonical_workloads(self.labelled(labels))
 
     @property
     def none(self) -> Labelling:
-        """Nothing is fused that could be apart."""
+        """The labelling in which nothing is fused that could be apart."""
         return (False,) * len(self)
 
     @property
     def all(self) -> Labelling:
-        """All is fused that may be."""
+        """The labelling in which everything is fused that may be."""
         return (True,) * len(self)
 
     @property
     def no_shortcuts(self) -> Labelling:
-        """All is fused that may be, but shortcuts stay layers."""
+        """The labelling with everything fused but shortcuts, which stay layers."""
         return tuple(choice.kind != "shortcut" for choice in self.offered)
 
     @property
     def no_averages(self) -> Labelling:
-        """All is fused that may be, but averages stay layers."""
+        """The labelling with everything fused but averages, which stay layers."""
         return tuple(choice.kind != "average" for choice in self.offered)
 
     @property
     def tvm(self) -> Labelling:
-        """What TVM's FuseOps would fuse."""
+        """The labelling that TVM's FuseOps would choose."""
         return tuple(choice.kind in TVM_FUSES for choice in self.offered)
 
     def flipped(self, labels: Labelling, places: Sequence[int]) -> Labelling:
-        """With other labels at these places."""
+        """Return the labelling with the other label at these places."""
         return tuple(label != (k in places) for k, label in enumerate(labels))
 
     @cached_property
@@ -85,8 +91,8 @@ class FusionProblem:
         return Accelerator.of(self.target)
 
     def estimated(self, workload: Workload) -> float | None:
-        """What the best schedule of a workload takes by the target's estimate, in its unit; None
-        where nobody knows."""
+        """Return what the best schedule of a workload takes by the target's estimate, in its unit.
+        None if the target does not estimate it."""
         form = canonical(padded(workload, self.accelerator.blocks))
         try:
             return self.accelerator.estimated(form)
@@ -94,7 +100,8 @@ class FusionProblem:
             return None
 
     def estimate(self, labels: Labelling) -> float | None:
-        """The sum over layers of a labelled network; None where a layer is not known."""
+        """Return the sum of the estimates of a labelled network's layers. None if a layer has no
+        estimate."""
         found = [self.estimated(workload) for workload in self.workloads(labels)]
         return None if None in found else sum(each or 0.0 for each in found)
 
@@ -129,5 +136,37 @@ class FusionProblem:
         return sum(e or 0.0 for e in each[0]) - sum(e or 0.0 for e in each[1])
 
     def named(self, labels: Labelling) -> dict[str, bool]:
-        """The labels by what they are of."""
+        """Return the labels by the names of the decisions."""
         return {str(choice): label for choice, label in zip(self.offered, labels, strict=True)}
+
+
+def segments_of(offered: tuple[FusionChoice, ...]) -> Segments:
+    """Return the segments of what may be fused."""
+    owner = list(range(len(offered)))
+
+    def root(place: int) -> int:
+        while owner[place] != place:
+            place = owner[place]
+        return place
+
+    first: dict[str, int] = {}
+    for place, choice in enumerate(offered):
+        for name in (*choice.layers, *filter(None, [f"group {choice.group}" * bool(choice.group)])):
+            if name in first:
+                one, other = sorted((root(first[name]), root(place)))
+                owner[other] = one
+            else:
+                first[name] = place
+    found: dict[int, list[int]] = {}
+    for place in range(len(offered)):
+        found.setdefault(root(place), []).append(place)
+    return tuple(tuple(places) for places in found.values())
+
+
+def groups_of(offered: tuple[FusionChoice, ...]) -> Segments:
+    """Return the decisions of each group of siblings: one of them alone changes nothing."""
+    found: dict[str, list[int]] = {}
+    for place, choice in enumerate(offered):
+        if choice.group:
+            found.setdefault(choice.group, []).append(place)
+    return tuple(tuple(places) for places in found.values())

@@ -1,5 +1,4 @@
-"""Answers measurements: counts them, stores them, and ends a search when they are
-spent.
+"""The budget of measurements: measures configs, counts and stores trials, and ends a search.
 
 A measurement is one config of one layer on one machine that compiled. One that does not compile is
 known without a measurement. Every method pays a compile for it, and nothing else. It tries
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.hardware_search.costs import METRICS, Objective
+from tilewright.hardware_search.objectives import METRICS, Objective
 from tilewright.hardware_search.problem import Design
 from tilewright.search.round_steps import Batch, Known, Trial, measurements_of, trial_at
 from tilewright.search.run_record import StoredRun
@@ -31,12 +30,12 @@ RETRIES = 256
 
 
 class BudgetSpent(Exception):
-    """No measurement is left; what a search was about to learn it cannot."""
+    """No measurement is left."""
 
 
 @dataclass
 class Tried:
-    """What one layer on one machine was measured with: trials by flat index, in order."""
+    """Trials of one layer on one machine, by flat index, in order."""
 
     trials: dict[int, Trial] = field(default_factory=dict)
     joules: dict[int, float] = field(default_factory=dict)
@@ -44,7 +43,7 @@ class Tried:
 
     @property
     def best(self) -> tuple[int, Trial] | None:
-        """The fastest valid one, with its flat index; None if there is none."""
+        """The fastest valid trial with its flat index, or None."""
         valid = [(t.seconds, flat) for flat, t in self.trials.items() if t.status == "valid"]
         if not valid:
             return None
@@ -54,7 +53,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class EvaluatedPoint:
-    """One measurement, for who looks on: how many there were before it, and of what."""
+    """One measurement, for listeners: its number, and what was measured."""
 
     trial: int
     design: Design
@@ -90,18 +89,18 @@ class BudgetedEvaluator:
 
     @property
     def left(self) -> int:
-        """Measurements."""
+        """Number of measurements that are left."""
         return self.budget - self.spent
 
     def tried(self, design: Design, workload: Workload) -> Tried:
-        """What this search has measured of a layer on a machine."""
+        """Return the trials of a layer on a machine."""
         return self._tried.setdefault((design.row, workload), Tried())
 
     def metrics(
         self, design: Design, workload: Workload, flats: Sequence[int], objective: Objective
     ) -> NDArray[np.float64]:
-        """Of a call by configs that were measured, by flat index (n,): shape (metrics, n), NaN
-        where one is not valid."""
+        """Return metrics of a call by measured configs, given by flat index, shape (n,): shape
+        (metrics, n), NaN where a config is not valid."""
         tried = self.tried(design, workload)
         seconds = np.array([tried.trials[flat].seconds for flat in flats], np.float64)
         if METRICS[objective] == ("seconds",):
@@ -126,7 +125,8 @@ class BudgetedEvaluator:
         tried.joules |= zip(new, np.where(measured.valid, 1e-12 * spent, np.nan), strict=True)
 
     def designs(self) -> dict[int, Design]:
-        """Those of which anything was measured, by row, in that order."""
+        """Return the designs of which anything was measured, by row, in the order of their first
+        measurement."""
         return {each.design.row: each.design for each in self.log}
 
     def lower(self, design: Design, workload: Workload, configs: Configs) -> Lowered:

@@ -1,24 +1,28 @@
-"""Defines the options of a co-design run: the command's arguments, and what the flow takes."""
+"""Options of a co-design run, and the command that they stand for."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.core.working_folder import as_typed
-from tilewright.hardware_search.costs import Objective
+from tilewright.hardware_search.objectives import Objective
 from tilewright.tuning.choices import with_networks_in_list, with_targets
+from tilewright.tuning.cli_command import words_of
 from tilewright.tuning.options import OptionsError, OptionValue
 
 _LONGEST_NAME = 60  # characters of a default folder
+_FLAGS = {"method_options": "--option", "bounds": "--bound"}
+"""Fields whose option has another name than they; they are given once an entry."""
 
 
 def _with_methods(schema: dict[str, Any]) -> None:
     """A form offers those there are."""
-    from tilewright.hardware_search.method import method_names
+    from tilewright.hardware_search.methods import method_names
 
     schema["enum"] = list(method_names())
 
@@ -100,7 +104,8 @@ class CodesignOptions(BaseModel):
 
 
 def parse_codesign(**values: object) -> CodesignOptions:
-    """Raises `OptionsError` with the first thing that is wrong and what to do."""
+    """Make options from values. Raises `OptionsError` with the first thing that is wrong and what
+    to do."""
     try:
         return CodesignOptions.model_validate(values)
     except ValidationError as error:
@@ -113,3 +118,22 @@ def parse_codesign(**values: object) -> CodesignOptions:
         raise OptionsError(
             f"--{flag} {printable(str(given))}: {said[:1].lower()}{said[1:]} ({hint})"
         ) from None
+
+
+def command_of(options: CodesignOptions) -> str:
+    """Return the command `tilewright codesign …` with every option that is not the default.
+    `--fresh` is left out."""
+    words = ["tilewright", "codesign"]
+    usual = options.model_copy(update={"out": ""})
+    if as_typed(options.out) == str(usual.folder):
+        options = usual
+    for name, field in type(options).model_fields.items():
+        value = getattr(options, name)
+        if name == "fresh" or (
+            not field.is_required() and value == field.get_default(call_default_factory=True)
+        ):
+            continue
+        if name == "bounds":
+            value = {knob: f"{low}:{high}" for knob, (low, high) in value.items()}
+        words += words_of(_FLAGS.get(name, f"--{name}"), value)
+    return shlex.join(words)

@@ -1,4 +1,4 @@
-"""Judges designs by what was measured: latency of the networks, area, and dominance."""
+"""Judges designs by what was measured: Pareto front and hypervolume of area and objective."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.hardware_search.costs import METRICS, Objective, least_joules, totals
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
+from tilewright.hardware_search.objectives import METRICS, Objective, least_joules, totals
 from tilewright.hardware_search.problem import CodesignProblem, Design, least_seconds
 from tilewright.targets.workload import Workload
 
@@ -45,10 +45,11 @@ class JudgedFront:
         return self.joules * (1.0 if objective == "energy" else self.latency)
 
 
-def judged(evaluator: BudgetedEvaluator, objective: Objective = "latency") -> list[JudgedFront]:
-    """The designs that run all layers, each layer by the schedule that was best of those
-    measured. By energy-delay product that is each layer's own, which need not be best for the
-    network's."""
+def judge_designs(
+    evaluator: BudgetedEvaluator, objective: Objective = "latency"
+) -> list[JudgedFront]:
+    """Return the designs that run all layers, each layer by the best schedule measured. For the
+    energy-delay product that is each layer's own best, which need not be best for the network."""
     found = []
     for design in evaluator.designs().values():
         picks = [_pick(evaluator, design, layer.workload, objective) for layer in design.layers]
@@ -80,15 +81,15 @@ def _pick(
 
 
 def front_of(evaluator: BudgetedEvaluator, objective: Objective = "latency") -> list[JudgedFront]:
-    """Those that none of the others dominates in area and what is asked for, by ascending area."""
-    every = judged(evaluator, objective)
+    """Return the designs that no other dominates in area and objective, by ascending area."""
+    every = judge_designs(evaluator, objective)
     points = np.array([(each.design.area, each.cost(objective)) for each in every]).reshape(-1, 2)
-    return [every[row] for row in undominated(points)]
+    return [every[row] for row in pareto_rows(points)]
 
 
-def undominated(points: Points) -> list[int]:
-    """Rows of points, shape (points, 2), that no other beats in both, by ascending area; of equal
-    ones the first."""
+def pareto_rows(points: Points) -> list[int]:
+    """Return the rows of points, shape (points, 2), that no other point beats in both columns, by
+    ascending area. Of equal points, the first is returned."""
     best, rows = np.inf, []
     for row in np.lexsort((np.arange(len(points)), points[:, 1], points[:, 0])).tolist():
         if points[row, 1] < best:
@@ -98,11 +99,12 @@ def undominated(points: Points) -> list[int]:
 
 
 def hypervolume(points: Points, reference: tuple[float, float]) -> float:
-    """What area and log latency of points, shape (points, 2), dominate, up to a reference.
-    Latencies count by their logarithm: twice as fast is as much worth wherever it is."""
+    """Return the hypervolume that points, shape (points, 2), dominate in area and log latency, up
+    to a reference. Latencies count by their logarithm: twice as fast is worth the same
+    everywhere."""
     inside = points[(points[:, 0] < reference[0]) & (points[:, 1] < reference[1])]
     volume, height = 0.0, np.log(reference[1])
-    for row in undominated(inside):
+    for row in pareto_rows(inside):
         area, latency = inside[row]
         volume += (reference[0] - area) * (height - np.log(latency))
         height = np.log(latency)
@@ -112,9 +114,9 @@ def hypervolume(points: Points, reference: tuple[float, float]) -> float:
 def added_hypervolume(
     points: Points, new: Points, reference: tuple[float, float]
 ) -> NDArray[np.float64]:
-    """By how much the `hypervolume` of points, shape (points, 2), would grow with each of the new
-    ones, shape (new, 2), by itself: shape (new,)."""
-    front = points[undominated(points)]
+    """Return by how much the `hypervolume` of points, shape (points, 2), would grow with each of
+    the new points, shape (new, 2), by itself: shape (new,)."""
+    front = points[pareto_rows(points)]
     starts = np.concatenate([[-np.inf], front[:, 0]])
     ends = np.minimum(np.concatenate([front[:, 0], [np.inf]]), reference[0])
     heights = np.log(np.minimum(np.concatenate([[np.inf], front[:, 1]]), reference[1]))
@@ -123,8 +125,8 @@ def added_hypervolume(
 
 
 def reference_of(problem: CodesignProblem, objective: Objective = "latency") -> tuple[float, float]:
-    """What hypervolumes of a problem are measured from: the budget, and four times what the
-    smallest machine that runs all layers takes at least, in seconds, joules or their product."""
+    """Return the reference point of a problem's hypervolumes: the budget, and four times the lower
+    bound of the objective on the smallest machine that runs all layers."""
     for row in range(len(problem.hardware.points)):
         design = problem.design(row)
         least = {"seconds": least_seconds(design)}

@@ -1,5 +1,4 @@
-"""States the problem: which of some machines serves some networks best, all of them on one
-machine."""
+"""States the problem: which machine serves some networks best, all of them on one machine."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from tilewright import networks
 from tilewright.core.errors import TilewrightError, WorkloadError
-from tilewright.hardware_search.hardware import HardwareSpace
+from tilewright.hardware_search.hardware_space import HardwareSpace
 from tilewright.networks.accelerator import MAX_WASTE, Accelerator, EpilogueMode
 from tilewright.networks.errors import NothingToOffload
 from tilewright.networks.network import Network
@@ -37,7 +36,7 @@ class CodesignLayer:
 
     @property
     def calls(self) -> int:
-        """Of all networks together."""
+        """How often an inference of each network runs the layer, all networks together."""
         return sum(self.counts)
 
 
@@ -57,7 +56,7 @@ class Design:
 
     @cached_property
     def bounds(self) -> NDArray[np.float64]:
-        """What each layer takes at least, in seconds a call, shape (layers,)."""
+        """Lower bound of each layer in seconds per call, shape (layers,)."""
         found = [bound_of(self.target, layer.workload) for layer in self.layers]
         return np.array([0.0 if bound is None else bound.seconds for bound in found])
 
@@ -71,7 +70,8 @@ class Design:
         return np.array([knows.roofline(layer.workload).seconds for layer in self.layers])
 
     def seconds(self, layers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Of each network, from seconds a call of each layer, (layers,): shape (networks,)."""
+        """Return seconds of each network, shape (networks,), from seconds of a call of each layer,
+        shape (layers,)."""
         counts = np.array([layer.counts for layer in self.layers])
         # A layer that no schedule runs takes for ever, but in networks that do not have it.
         each = np.where(counts > 0, layers[:, None], 0.0) * counts
@@ -79,7 +79,7 @@ class Design:
 
     @property
     def name(self) -> str:
-        """Its machine's."""
+        """The name of the machine."""
         return self.target.name
 
 
@@ -111,7 +111,7 @@ class CodesignProblem:
         _ = self.hardware.points
 
     def design(self, row: int) -> Design:
-        """What the networks are on a machine, by its row of `hardware.points`."""
+        """Return the networks as workloads of a machine, given by its row of `hardware.points`."""
         if row not in self._designs:
             self._designs[row] = self._made(row)
         return self._designs[row]
@@ -139,7 +139,7 @@ class CodesignProblem:
 
 
 def least_seconds(design: Design) -> float:
-    """Seconds that all networks together take at least; infinite where a layer cannot run."""
+    """Return a lower bound in seconds of all networks together; infinite if a layer cannot run."""
     try:
         return float(design.seconds(design.bounds).sum())
     except WorkloadError:
@@ -147,8 +147,13 @@ def least_seconds(design: Design) -> float:
 
 
 def read_networks(sources: Sequence[str]) -> dict[str, Network]:
-    """Built-in networks or files, by name. Raises `ModelFileError`, `UnknownName`, and
-    `TilewrightError` if two have the same name."""
+    """Read built-in networks or files, by name.
+
+    Raises:
+        ModelFileError: a file cannot be read.
+        UnknownName: a network is neither built in nor a file.
+        TilewrightError: two networks have the same name.
+    """
     found: dict[str, Network] = {}
     for source in sources:
         network = networks.load(source, None, sandbox=True)

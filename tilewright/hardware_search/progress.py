@@ -1,5 +1,4 @@
-"""Counts how far a search is, measurement by measurement: what is shown, drawn and written of
-it."""
+"""Progress of a search, measurement by measurement: what is shown, drawn and written of it."""
 
 from __future__ import annotations
 
@@ -7,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.hardware_search.costs import Objective, totals
 from tilewright.hardware_search.evaluator import EvaluatedPoint
-from tilewright.hardware_search.pareto import hypervolume, reference_of, undominated
+from tilewright.hardware_search.objectives import Objective, totals
+from tilewright.hardware_search.pareto import hypervolume, pareto_rows, reference_of
 from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.search.events import Event
 
@@ -47,7 +46,7 @@ class ProgressCount:
         self._now = SearchProgress(0, 0, np.inf, 0, 0.0)
 
     def add(self, measured: EvaluatedPoint) -> SearchProgress:
-        """What it comes to with one measurement more."""
+        """Return the progress after one more measurement."""
         design, key, now = measured.design, measured.workload.id, self._now
         seconds = self._seconds.setdefault(design.row, {})
         metrics = self._metrics.setdefault(design.row, {})
@@ -66,6 +65,6 @@ class ProgressCount:
                     cost = float(totals(design, self.objective, every).prod())
                     self._points[design.row] = (design.area, cost)
                     points = np.array(list(self._points.values()))
-                    front, volume = len(undominated(points)), hypervolume(points, self.reference)
+                    front, volume = len(pareto_rows(points)), hypervolume(points, self.reference)
         self._now = SearchProgress(measured.trial, len(self._seconds), latency, front, volume)
         return self._now

@@ -1,4 +1,4 @@
-"""Screens machines by closed-form estimates, without compiling anything: the cheapest fidelity."""
+"""Screens machines by closed-form estimates, without compiling: the cheapest fidelity."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.core.files import Json
-from tilewright.hardware_search.costs import (
+from tilewright.hardware_search.methods import generator
+from tilewright.hardware_search.objectives import (
     METRICS,
     Objective,
     estimated_metrics,
     least_joules,
     totals,
 )
-from tilewright.hardware_search.method import generator
-from tilewright.hardware_search.pareto import undominated
+from tilewright.hardware_search.pareto import pareto_rows
 from tilewright.hardware_search.problem import CodesignProblem, Design
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Estimates, bound_of, capability
@@ -42,12 +42,12 @@ class Screening:
 
     @property
     def rows(self) -> list[int]:
-        """The machines that were screened, in that order."""
+        """The machines that were screened, in order."""
         return list(self._found)
 
     def metrics(self, row: int) -> NDArray[np.float64]:
-        """Of a call of each layer of a machine, shape (metrics, layers) as `METRICS`; infinite
-        where none fits."""
+        """Return metrics of a call of each layer of a machine, shape (metrics, layers) as
+        `METRICS`; infinite where no schedule fits."""
         self.screen([row])
         return self._found[row]
 
@@ -77,12 +77,13 @@ class Screening:
         return layers, spent.tolist(), self._sample, self._seed, design.row, self._objective
 
     def cost(self, row: int) -> float:
-        """One inference of each network, by the objective."""
+        """Return the objective of one inference of each network on a machine."""
         design = self.problem.design(row)
         return float(totals(design, self._objective, self.metrics(row)).prod())
 
     def points(self) -> NDArray[np.float64]:
-        """Area and cost of what was screened, shape (machines, 2), as `rows`."""
+        """Return area and objective of the screened machines, shape (machines, 2), in the order of
+        `rows`."""
         areas = self.problem.hardware.areas
         return np.array([(areas[row], self.cost(row)) for row in self.rows])
 
@@ -92,7 +93,7 @@ class Screening:
         new = [row for row in dict.fromkeys(start) if row not in self._found]
         self.screen(new[: max(0, limit - len(self._found))])
         while len(self._found) < limit:
-            front = [self.rows[place] for place in undominated(self.points())]
+            front = [self.rows[place] for place in pareto_rows(self.points())]
             near = [r for row in front for r in self.problem.hardware.neighbours(row)]
             new = [row for row in dict.fromkeys(near) if row not in self._found]
             if not new:

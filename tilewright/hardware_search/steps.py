@@ -1,4 +1,4 @@
-"""Implements the steps of a co-design run, which `flows.codesign` calls in order."""
+"""Steps of a co-design run, which `flows.codesign` calls in order."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ from contextlib import suppress
 from functools import lru_cache, partial
 
 from tilewright.core.errors import TilewrightError
-from tilewright.hardware_search import folder
-from tilewright.hardware_search.costs import Objective
+from tilewright.hardware_search import output_folder
 from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent
-from tilewright.hardware_search.hardware import HardwareSpace
-from tilewright.hardware_search.method import make_method
+from tilewright.hardware_search.hardware_space import HardwareSpace
+from tilewright.hardware_search.methods import make_method
 from tilewright.hardware_search.options import CodesignOptions
-from tilewright.hardware_search.outputs import CodesignOutcome, write_outputs
-from tilewright.hardware_search.pareto import front_of
 from tilewright.hardware_search.problem import CodesignProblem, read_networks
 from tilewright.hardware_search.progress import Prepared, ProgressCount
-from tilewright.hardware_search.results import ProvenDesign
-from tilewright.hardware_search.verification import proven
+from tilewright.hardware_search.results import CodesignOutcome, write_outputs
 from tilewright.search.events import Listener
 from tilewright.search.trial_store import TrialStore
 from tilewright.targets.capabilities import HasEnergy, capability
@@ -28,8 +24,8 @@ from tilewright.tuning.preflight import check_source
 
 
 def check(options: CodesignOptions) -> None:
-    """What can be checked without reading a network: raises a `TilewrightError` for an unknown
-    target, network, method or option of it, contradictory bounds, a budget no machine keeps, and a
+    """Check everything that needs no network. Raises a `TilewrightError` for an unknown target,
+    network, method or option of it, contradictory bounds, a budget no machine keeps, and a
     folder that cannot be written or holds another run."""
     check_target(options.target)
     if options.cluster:
@@ -37,7 +33,7 @@ def check(options: CodesignOptions) -> None:
     for source in options.networks:
         check_source(source)
     make_method(options.method, options.method_options)
-    folder.check_vacant(options)
+    output_folder.check_vacant(options)
     hardware = hardware_of(options)
     if options.objective != "latency" and capability(hardware.base, HasEnergy) is None:
         raise TilewrightError(
@@ -48,8 +44,8 @@ def check(options: CodesignOptions) -> None:
 
 
 def hardware_of(options: CodesignOptions) -> HardwareSpace:
-    """The machines that may be built; listed once a process, which takes seconds. Raises as
-    `HardwareSpace`."""
+    """Return the machines that may be built. They are listed once per process, which takes seconds.
+    Raises as `HardwareSpace`."""
     bounds = tuple(sorted(options.bounds.items()))
     return _hardware(options.target, options.budget, bounds, options.clock)
 
@@ -62,7 +58,7 @@ def _hardware(
 
 
 def pose_problem(options: CodesignOptions) -> CodesignProblem:
-    """What is asked, its networks read. Raises `NothingToOffload` and what reading a network
+    """Read the networks and state the problem. Raises `NothingToOffload` and what reading a network
     raises, and as `HardwareSpace`."""
     if options.cluster:
         connect(options.cluster)  # a mistake shows before any work
@@ -76,12 +72,6 @@ def pose_problem(options: CodesignOptions) -> CodesignProblem:
     return problem
 
 
-def prove_front(evaluator: BudgetedEvaluator, objective: Objective) -> list[ProvenDesign] | int:
-    """Lower and measure every schedule of the front anew, and run it on data: its designs, or how
-    many measurements were recorded wrongly. Raises `WrongSchedule`."""
-    return proven(evaluator, front_of(evaluator, objective))
-
-
 def search_designs(
     options: CodesignOptions, problem: CodesignProblem, store: TrialStore, listen: Listener
 ) -> BudgetedEvaluator:
@@ -89,7 +79,7 @@ def search_designs(
     `UnknownName`."""
     count = ProgressCount(problem, options.objective)
     evaluator = BudgetedEvaluator(
-        options.trials, store, folder.identity(options),
+        options.trials, store, output_folder.identity(options),
         lambda measured: listen(count.add(measured)), options.objective,
     )  # fmt: skip
     with suppress(BudgetSpent):
@@ -98,7 +88,7 @@ def search_designs(
 
 
 def nothing_whole(evaluator: BudgetedEvaluator) -> str:
-    """What to say of a search that found no machine with a schedule of every layer."""
+    """Return the message for a search that found no machine with a schedule of every layer."""
     layers = min((len(each.layers) for each in evaluator.designs().values()), default=0)
     step = "repeat the command with more --trials"
     if evaluator.left:  # the search ended by itself, so that more would not be asked for either
@@ -115,7 +105,7 @@ def nothing_whole(evaluator: BudgetedEvaluator) -> str:
 
 def log_parameters(options: CodesignOptions, problem: CodesignProblem, emit: Listener) -> None:
     """Begin the folder, and say what will be searched. Raises `OSError`."""
-    folder.begin(options)
+    output_folder.begin_folder(options)
     machines = len(problem.hardware.points)
     emit(Prepared(tuple(problem.networks), machines, options.trials))
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
-from tilewright.hardware_search.pareto import JudgedFront
+from tilewright.hardware_search.objectives import Objective
+from tilewright.hardware_search.pareto import front_of
 from tilewright.hardware_search.problem import CodesignLayer, Design
 from tilewright.hardware_search.results import ProvenDesign, ProvenLayer
 from tilewright.search.round_steps import Trial, trial_at
@@ -29,13 +30,24 @@ from tilewright.targets.capabilities import (
 from tilewright.tuning.verification import WrongSchedule, latency_of_trial, reproduces
 
 
-def proven(evaluator: BudgetedEvaluator, front: Sequence[JudgedFront]) -> list[ProvenDesign] | int:
-    """The machines with all that was seen of their layers. If something of a layer was recorded
-    otherwise than it is, that is put right in the evaluator's store, and only how many trials is
-    returned.
+def prove_front(evaluator: BudgetedEvaluator, objective: Objective) -> list[ProvenDesign] | int:
+    """Lower and measure every schedule of the front anew, and run it on data.
 
-    Raises `WrongSchedule` for one that computes wrong numbers, `TrialStoreError` and `RunInUse`.
+    Args:
+        evaluator: the measurements of a search.
+        objective: what the front holds beside the area.
+
+    Returns:
+        The machines of the front with their layers. If the store holds other latencies than the
+        machine has, these are corrected in the store, and the number of corrected trials is
+        returned instead.
+
+    Raises:
+        WrongSchedule: a schedule computes wrong numbers.
+        TrialStoreError: the store cannot be written.
+        RunInUse: another command works on the run.
     """
+    front = front_of(evaluator, objective)
     chosen = [
         [(each.design, *pair) for pair in zip(each.design.layers, each.flats, strict=True)]
         for each in front

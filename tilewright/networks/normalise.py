@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import helper, inliner, numpy_helper
 
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.networks.graph import Absorbed, NormalGraph, Operator
 from tilewright.networks.onnx_dynamic_quantisation import as_dequantised_products
 from tilewright.networks.onnx_empty_parts import drop_empty_parts

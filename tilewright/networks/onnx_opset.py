@@ -17,7 +17,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import defs, helper, inliner, numpy_helper, shape_inference
 
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.networks.graph import STANDARD_DOMAINS, Shape, static_shape
 from tilewright.networks.onnx_file import is_stub
 from tilewright.networks.strip_weights import without_weights

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.networks.artifact.compiled import LIBRARY
 from tilewright.networks.artifact.weights_file import WEIGHTS
 from tilewright.reports.markdown import paragraphs, plain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 
 _MARKS = re.compile(r"([\\`*\[\]|])")
 

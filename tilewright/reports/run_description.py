@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.reports.markdown import block, code, paragraphs, plain
 from tilewright.reports.number_format import counted, milliseconds, speedup, whole
 from tilewright.reports.run_table import markdown_table, results_rows, sure_gain, sure_time

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.reports import number_format
 
 

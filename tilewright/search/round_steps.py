@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.core.blas_threads import one_thread
+from tilewright.core.thread_pools import one_thread
 from tilewright.search.explorer import BatchChoice, Candidates, ExplorerState, History
 from tilewright.search.setting import Setting
 from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Status

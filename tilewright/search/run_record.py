@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from tilewright.core.process_stamp import ProcessStamp
+from tilewright.core.process_info import ProcessStamp
 from tilewright.search.round_steps import (
     Batch,
     Known,

@@ -31,10 +31,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.files import open_to_read
 from tilewright.core.formats import TRIAL_STORE
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.process_stamp import ProcessStamp
-from tilewright.core.safe_files import open_to_read
+from tilewright.core.process_info import ProcessStamp
 from tilewright.search.ledger_import import LEDGERS, MAX_LINE_BYTES, read_ledger
 from tilewright.search.setting import RunKey
 from tilewright.search.trial_rows import Rejected, TrialRow, check_rows

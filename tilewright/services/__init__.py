@@ -1,1 +1,1 @@
-"""Runs processes beside a command, and manages the workspace and addresses."""
+"""Starts Prefect and MLflow for a command, and keeps their records in the workspace."""

@@ -1,7 +1,7 @@
-"""Runs the MLflow server behind `tilewright ui`.
+"""The MLflow server of `tilewright ui`.
 
 Run as `python -m tilewright.services.mlflow_server DESCRIPTOR DATABASE ARTIFACTS`, this module is
-that server: MLflow's own application behind `guard.Guard`.
+that server: MLflow's own application behind `login_middleware.Guard`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,22 @@ from collections.abc import Mapping
 from typing import NotRequired, TypedDict, cast
 from urllib.parse import quote
 
-from tilewright.services.addresses import (
+from tilewright.services.page_addresses import (
     ANY_INTERFACE,
     DEFAULT_PORTS,
     LOCAL,
     MLFLOW,
+    browser_address,
     is_local,
-    reachable,
+    runs_url,
 )
-from tilewright.services.credentials import USER, Credentials, opens_local_server
-from tilewright.services.secret_file import workspace_secret
-from tilewright.services.server_process import ServerProcess, listening_socket, start
-from tilewright.services.urls import runs_url
+from tilewright.services.server_credentials import (
+    USER,
+    Credentials,
+    opens_local_server,
+    workspace_secret,
+)
+from tilewright.services.server_process import ServerProcess, listening_socket, start_server
 from tilewright.services.workspace import Workspace
 
 EXPERIMENT = "tilewright"
@@ -47,13 +51,13 @@ def start_mlflow_server(
     credentials = credentials or Credentials.of(workspace)
     with listening_socket(host, port) as listener:
         descriptor = listener.fileno()
-        return start(
+        return start_server(
             "MLflow",
             [
                 sys.executable, "-m", "tilewright.services.mlflow_server", str(descriptor),
                 workspace.mlflow_address, workspace.mlflow_artifacts.as_uri(),
             ],
-            health=reachable(f"http://{host}:{port}/health"),
+            health=browser_address(f"http://{host}:{port}/health"),
             log=workspace.root / "mlflow" / "server.log",
             environment=credentials.environment | _security(host, port),
             descriptors=[descriptor],
@@ -74,9 +78,15 @@ def _security(host: str, port: int) -> dict[str, str]:
 
 
 def mlflow_login(workspace: Workspace) -> dict[str, str]:
-    """For the environment of MLflow's clients, if the user names a server of this workspace that is
-    up; nothing for others, nor where the user gives a login. Raises `SecretError` or
-    `WorkspaceError`."""
+    """Return the login for MLflow's clients, by environment variable.
+
+    It is empty unless the user names a server of this workspace that is up. It is also empty if the
+    user gives a login.
+
+    Raises:
+        SecretError: the file of the secret is not private.
+        WorkspaceError: the secret cannot be stored.
+    """
     named = os.environ.get(TRACKING_URI, "").rstrip("/")
     if not is_local(named) or any(map(os.environ.get, (USERNAME, "MLFLOW_TRACKING_TOKEN"))):
         return {}
@@ -87,13 +97,13 @@ def mlflow_login(workspace: Workspace) -> dict[str, str]:
 
 
 def mlflow_pages(server: ServerProcess) -> str:
-    """The address of a server's pages."""
+    """Return the address of a server's pages."""
     return server.health.removesuffix("/health")
 
 
 def mlflow_runs_page(server: ServerProcess) -> str:
-    """The page with the runs of `tilewright tune`, on a server that is up; before the first run
-    that with all experiments."""
+    """Return the address of the page with the runs of `tilewright tune`, on a server that is up.
+    Before the first run, it is the page with all experiments."""
     pages = mlflow_pages(server)
     found = _experiment(pages, server.headers)
     if found is None:
@@ -146,7 +156,7 @@ def _serve(descriptor: int, database: str, artifacts: str) -> None:
     from mlflow.server.fastapi_app import app
     from mlflow.server.handlers import initialize_backend_stores
 
-    from tilewright.services.guard import Guard
+    from tilewright.services.login_middleware import Guard
 
     initialize_backend_stores(database, database, artifacts)
     config = uvicorn.Config(

@@ -1,4 +1,4 @@
-"""Runs the embedded Prefect server, and its database.
+"""The Prefect server of a command or of `tilewright ui`, and its database.
 
 Prefect's own ephemeral server takes seconds to answer and is started only when the first flow asks
 for it. Here it starts at once, while the command reads its input, with a database that set-up has
@@ -22,15 +22,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilewright.core.files import as_object, as_text, providing, read_json_file, write_atomically
-from tilewright.core.gc_tuning import collect_beside
-from tilewright.services.addresses import DEFAULT_PORTS, PREFECT, reachable, remember
-from tilewright.services.credentials import Credentials, opens_local_server
-from tilewright.services.secret_file import workspace_secret
+from tilewright.core.garbage_collection import collect_beside
+from tilewright.services.page_addresses import (
+    DEFAULT_PORTS,
+    PREFECT,
+    browser_address,
+    remember_addresses,
+)
+from tilewright.services.server_credentials import Credentials, opens_local_server, workspace_secret
 from tilewright.services.server_process import (
     LOOPBACK,
     ServerProcess,
     listening_socket,
-    start,
+    start_server,
 )
 from tilewright.services.workspace import Workspace
 
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Login:
-    """A server of this workspace, and what opens it."""
+    """The API address of a server of this workspace, and the credentials that open it."""
 
     api_url: str
     credentials: Credentials
@@ -56,7 +60,8 @@ class Login:
 
 @dataclass(frozen=True)
 class PrefectServer:
-    """A server on its way up: `process.wait()` before the first flow, `process.stop()` last."""
+    """A server that is starting. Call `process.wait()` before the first flow, `process.stop()`
+    last."""
 
     process: ServerProcess
     api_url: str
@@ -64,17 +69,17 @@ class PrefectServer:
 
     @property
     def login(self) -> Login:
-        """What a client needs."""
+        """The login for clients."""
         return Login(self.api_url, self.credentials)
 
     @property
     def pages(self) -> str:
-        """The address of its web pages, if it shows any."""
+        """The address of the web pages, if the server shows any."""
         return self.api_url.removesuffix("/api")
 
 
 def start_prefect_server(workspace: Workspace) -> PrefectServer:
-    """Start one on a free port, without pages and scheduler, as flows of this process need it."""
+    """Start a server on a free port, without pages and scheduler, for the flows of this process."""
     return _start(workspace, LOOPBACK, 0, Credentials.of(workspace), interface=False)
 
 
@@ -84,7 +89,7 @@ def start_prefect_pages(
     port: int = DEFAULT_PORTS[PREFECT],
     credentials: Credentials | None = None,
 ) -> PrefectServer:
-    """Start one that also serves the web pages and runs deployments that are due."""
+    """Start a server that also serves the web pages and runs deployments that are due."""
     return _start(workspace, host, port, credentials or Credentials.of(workspace), interface=True)
 
 
@@ -93,10 +98,10 @@ def _start(
 ) -> PrefectServer:
     _provide_database(workspace)
     with listening_socket(host, port) as listener:
-        api_url = reachable(f"http://{host}:{listener.getsockname()[1]}/api")
+        api_url = browser_address(f"http://{host}:{listener.getsockname()[1]}/api")
         login = Login(api_url, credentials)
         descriptor = listener.fileno()
-        process = start(
+        process = start_server(
             "Prefect",
             [sys.executable, "-m", "tilewright.services.prefect_server", str(descriptor)]
             + ["--interface"] * interface,
@@ -119,11 +124,11 @@ def _start(
 
 
 @contextmanager
-def announcing(workspace: Workspace, server: PrefectServer, **others: str) -> Iterator[None]:
-    """Let other commands on this workspace use the server of `tilewright ui` meanwhile, and link to
-    its pages and to those of `others` also later. Raises `OSError`."""
+def announce_server(workspace: Workspace, server: PrefectServer, **others: str) -> Iterator[None]:
+    """Let other commands on this workspace use the server of `tilewright ui` meanwhile. Links lead
+    to its pages and to those of `others` also afterwards. Raises `OSError`."""
     write_atomically(_announcement(workspace), json.dumps({"api_url": server.api_url}).encode())
-    remember(workspace, **{PREFECT: server.pages}, **others)
+    remember_addresses(workspace, **{PREFECT: server.pages}, **others)
     try:
         yield
     finally:
@@ -132,9 +137,9 @@ def announcing(workspace: Workspace, server: PrefectServer, **others: str) -> It
                 _announcement(workspace).unlink()
 
 
-def announced(workspace: Workspace) -> Login | None:
-    """A server that runs on this workspace's data, if there is a live one. Raises `SecretError` or
-    `WorkspaceError`."""
+def find_announced_server(workspace: Workspace) -> Login | None:
+    """Return the login for a live server that runs on this workspace's data, or None. Raises
+    `SecretError` or `WorkspaceError`."""
     api_url = _announced_address(workspace)
     return None if api_url is None else login_at(api_url, workspace)
 
@@ -216,7 +221,7 @@ def _serve(descriptor: int, *, interface: bool) -> None:
     import uvicorn
     from prefect.server.api.server import create_app
 
-    from tilewright.services.guard import OwnServerOnly
+    from tilewright.services.login_middleware import OwnServerOnly
 
     app = create_app(ephemeral=not interface, final=True)
     app.add_middleware(RetrySoon)

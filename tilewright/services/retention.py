@@ -1,7 +1,8 @@
-"""Removes what a workspace keeps and nobody asked for in a long time: cached stages, free pages.
+"""How long a workspace keeps what: removes stages of the cache that were not used for 30 days.
 
 A cached stage counts as used when it is found again (`tasks.artifact_store`): its manifest's date
-says when. Records of runs in MLflow are never removed here.
+says when. Runs in MLflow are kept until the user deletes them. Prefect's server forgets flow runs
+after 90 days and events after a week (`prefect_mlflow_settings`).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _BUSY_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class UnusedCache:
-    """Files of a cache folder that no stage used since `before` (seconds of the epoch), manifests
-    first; sizes in bytes."""
+    """Files of a cache folder that no stage used since `before` (seconds since the epoch),
+    manifests first; sizes in bytes."""
 
     root: Path
     before: float
@@ -35,7 +36,7 @@ class UnusedCache:
     whole: int
 
     def remove(self) -> int:
-        """Remove those that still are unused; returns how many bytes that freed."""
+        """Remove the files that are still unused. Return how many bytes that freed."""
         freed = 0
         for path in self.files:
             if _used(path) >= self.before:
@@ -48,8 +49,8 @@ class UnusedCache:
 
 
 def unused_cache(workspace: Workspace, before: float) -> UnusedCache:
-    """What no stage used since `before` (seconds of the epoch): manifests, and data files that no
-    other manifest names."""
+    """Return what no stage used since `before` (seconds since the epoch): manifests, and data files
+    that no other manifest names."""
     root = workspace.cache
     manifests = sorted(root.glob("manifests/*/*.json"))
     data = sorted(root.glob("data/*"))
@@ -71,9 +72,9 @@ def prune_daily(workspace: Workspace) -> None:
         unused_cache(workspace, now - UNUSED_DAYS * DAY).remove()
 
 
-def compact(database: Path) -> int | None:
-    """Give free pages of an SQLite file back to the disk; returns the bytes that freed. None if
-    another process uses the file, or it is no database."""
+def compact_database(database: Path) -> int | None:
+    """Give free pages of an SQLite file back to the disk. Return the bytes that this freed, or None
+    if another process uses the file, or it is no database."""
     if not database.is_file():
         return None
     before = _size(database) + _size(Path(f"{database}-wal"))

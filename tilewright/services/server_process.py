@@ -3,7 +3,7 @@ one.
 
 `python -m tilewright.services.server_process COMMAND…` runs a command in a process group of its
 own, again if it is killed. When its standard input closes, it ends the whole group. The caller of
-`start` holds the pipe's other end.
+`start_server` holds the pipe's other end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.python_path import module_path
+from tilewright.core.process_info import module_path
 
 psutil = lazy_module("psutil")
 
@@ -49,7 +49,7 @@ class ServerError(TilewrightError):
 
 @dataclass
 class ServerProcess:
-    """A running server. `health` is an address that answers 200 once it is up, asked with
+    """A running server. `health` is an address that answers 200 once the server is up, asked with
     `headers`."""
 
     name: str
@@ -59,13 +59,14 @@ class ServerProcess:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def wait(self, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Block until the server answers, as long as it works on that; `tell` hears now and then
-        that it does. Raises `ServerError` if it has ended, does nothing, or works without end."""
+        """Block until the server answers, as long as it makes progress. `tell` is called now and
+        then with a message. Raises `ServerError` if the server has ended, does nothing, or works
+        without end."""
         patience, ask_seconds = _Patience(self.process.pid), ASK_SECONDS
         started = told = time.monotonic()
         while True:
             begin = time.monotonic()
-            if answers(self.health, self.headers, ask_seconds):
+            if is_answering(self.health, self.headers, ask_seconds):
                 return
             if time.monotonic() - begin > ask_seconds:
                 ask_seconds = min(2 * ask_seconds, ASK_AT_MOST_SECONDS)
@@ -86,7 +87,7 @@ class ServerProcess:
         return next((f" ({line.strip()})" for line in reversed(lines) if line.strip()), "")
 
     def stop(self) -> None:
-        """Ask it to end, then insist."""
+        """Ask the server to end, and kill it if it does not."""
         if self.process.stdin:
             self.process.stdin.close()
         try:
@@ -125,7 +126,7 @@ def _processor_seconds(pid: int) -> float:
     return total
 
 
-def start(
+def start_server(
     name: str,
     command: Sequence[str],
     *,
@@ -135,8 +136,17 @@ def start(
     descriptors: Sequence[int] = (),
     headers: Mapping[str, str] | None = None,
 ) -> ServerProcess:
-    """Start a server; returns at once. `descriptors` are open files it inherits, `headers` what it
-    wants to be asked with."""
+    """Start a server and return at once.
+
+    Args:
+        name: the server's name in messages.
+        command: the command to run.
+        health: address that answers 200 once the server is up.
+        log: file that gets the server's output.
+        environment: further environment variables.
+        descriptors: open files that the server inherits.
+        headers: HTTP headers with which `health` is asked.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as sink:
         process = subprocess.Popen(
@@ -156,7 +166,7 @@ def start(
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """A bound socket to hand to a server. Raises `ServerError` when the port is taken."""
+    """Return a bound socket to hand to a server. Raises `ServerError` if the port is taken."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -170,10 +180,10 @@ def listening_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
-def answers(
+def is_answering(
     url: str, headers: Mapping[str, str] | None = None, seconds: float = ASK_SECONDS
 ) -> bool:
-    """Whether something healthy answers at this address, within a time."""
+    """Return whether a healthy server answers at this address, within a time."""
     try:
         request = urllib.request.Request(url, headers=dict(headers or {}))
         with urllib.request.urlopen(request, timeout=seconds) as reply:
@@ -197,7 +207,7 @@ class Tethered:
         self._server = self._started()
 
     def run(self) -> int:
-        """Until the server ends or is ended; returns its status."""
+        """Wait until the server ends or is ended. Return its status."""
         status = self._server.wait()
         for _ in range(RESTARTS):
             if status >= 0 or -status in (signal.SIGTERM, signal.SIGINT):
@@ -212,7 +222,7 @@ class Tethered:
         return status
 
     def end(self) -> None:
-        """Ask the whole group to end, then insist; it is not started again."""
+        """Ask the whole group to end, and kill it if it does not. It is not started again."""
         with self._changing:
             self._ending = True
         for wanted in (signal.SIGTERM, signal.SIGKILL):

@@ -1,4 +1,4 @@
-"""Defines where runs store their records: one folder for Prefect, MLflow, caches and logs.
+"""The workspace: one folder in which runs keep the records of Prefect and MLflow, caches and logs.
 
 The folder is `./.tilewright`, or `TILEWRIGHT_HOME` if that is set and not empty. `use_workspace`
 must run before Prefect or MLflow is imported, since both read their settings from the environment
@@ -15,16 +15,19 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright.core.database_url import sqlite_address, unfit_for_sqlite
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import as_object, canonical, read_json_file, write_atomically
 from tilewright.core.formats import WORKSPACE
-from tilewright.core.workspace_root import DEFAULT, VARIABLE, workspace_root
-from tilewright.services.mlflow_database import provide_mlflow_database
-from tilewright.services.no_proxy import keep_loopback_direct
-from tilewright.services.relocate_artifacts import relocate
-from tilewright.services.settings_files import own_settings, profile_settings
-from tilewright.services.sqlite_address import sqlite_address, unfit_for_sqlite
-from tilewright.services.url_credentials import login, without_login
+from tilewright.core.working_folder import DEFAULT, VARIABLE, workspace_root
+from tilewright.services.mlflow_database import provide_mlflow_database, relocate_artifacts
+from tilewright.services.prefect_mlflow_settings import (
+    default_settings,
+    keep_loopback_direct,
+    profile_settings,
+    provide_home,
+    take_logins_out_of_addresses,
+)
 
 _OTHERS_WRITE = 0o022
 
@@ -51,7 +54,7 @@ class Workspace:
 
     @property
     def prefect_storage(self) -> Path:
-        """Where Prefect would put results; nothing here has it keep any."""
+        """Folder in which Prefect would put results; no flow here has it keep any."""
         return self.root / "prefect" / "results"
 
     @property
@@ -61,7 +64,7 @@ class Workspace:
 
     @property
     def mlflow_address(self) -> str:
-        """That file, as MLflow is told of it."""
+        """The address of that file for MLflow."""
         return sqlite_address(self.mlflow_database)
 
     @property
@@ -71,23 +74,23 @@ class Workspace:
 
     @property
     def about(self) -> Path:
-        """Says which version the layout is of."""
+        """File with the version of the layout."""
         return self.root / "workspace.json"
 
     @property
     def log(self) -> Path:
-        """What the libraries of a command log."""
+        """Log of the libraries of a command."""
         return self.root / "tilewright.log"
 
     @property
     def server_log(self) -> Path:
-        """What the Prefect server prints."""
+        """Output of the Prefect server."""
         return self.root / "prefect" / "server.log"
 
 
 def current_workspace() -> Workspace:
-    """The workspace in force, made absolute so that a later change of folder does not move it.
-    Raises `WorkspaceError`."""
+    """Return the workspace in force, made absolute so that a later change of folder does not move
+    it. Raises `WorkspaceError`."""
     try:
         return Workspace(workspace_root())
     except (OSError, RuntimeError) as error:  # no working folder any more; links in a circle
@@ -110,18 +113,18 @@ def use_workspace(workspace: Workspace | None = None) -> Workspace:
         if not workspace.about.exists():
             about = {WORKSPACE.key: WORKSPACE.written}
             write_atomically(workspace.about, canonical(about) + b"\n")
-        _have_a_user_home()
+        provide_home()
         for name, value in profile_settings().items():
             os.environ.setdefault(name, value)
-        _take_logins_out_of_addresses()
+        take_logins_out_of_addresses()
         keep_loopback_direct()
-        settings = _settings(workspace)
+        settings = default_settings(workspace)
         for name, value in settings.items():
             os.environ.setdefault(name, value)
         os.environ["TILEWRIGHT_HOME"] = str(workspace.root)
         if os.environ["MLFLOW_TRACKING_URI"] == settings["MLFLOW_TRACKING_URI"]:
             provide_mlflow_database(workspace.mlflow_database)
-            relocate(workspace.mlflow_database, workspace.mlflow_artifacts)
+            relocate_artifacts(workspace.mlflow_database, workspace.mlflow_artifacts)
     except OSError as error:
         raise _unusable(workspace.root, error.strerror or str(error)) from None
     return workspace
@@ -168,63 +171,3 @@ def _unusable(folder: object, reason: str) -> WorkspaceError:
         f"cannot keep records under {shown}: {reason}; "
         "set TILEWRIGHT_HOME to a folder you can write"
     )
-
-
-def _have_a_user_home() -> None:
-    """A user whom the machine does not know by name, as in a container, has none, and Prefect does
-    not start. Not this folder: what lies in a user's home is believed."""
-    try:
-        Path.home()
-    except RuntimeError:
-        os.environ["HOME"] = "/"
-
-
-def _take_logins_out_of_addresses() -> None:
-    """Errors of the clients name the address, and land in logs and databases: hand a name and
-    password to the clients beside it."""
-    if pages := os.environ.get("PREFECT_UI_URL"):
-        os.environ["PREFECT_UI_URL"] = without_login(pages)
-    if found := login(os.environ.get("PREFECT_API_URL", "")):
-        os.environ["PREFECT_API_URL"] = without_login(os.environ["PREFECT_API_URL"])
-        os.environ.setdefault("PREFECT_API_AUTH_STRING", ":".join(found))
-    if found := login(os.environ.get("MLFLOW_TRACKING_URI", "")):
-        os.environ["MLFLOW_TRACKING_URI"] = without_login(os.environ["MLFLOW_TRACKING_URI"])
-        os.environ.setdefault("MLFLOW_TRACKING_USERNAME", found[0])
-        os.environ.setdefault("MLFLOW_TRACKING_PASSWORD", found[1])
-
-
-def _settings(workspace: Workspace) -> dict[str, str]:
-    return {
-        # No telemetry. MLflow knows only the literal `true`.
-        "DO_NOT_TRACK": "true",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        # links that runs store open these pages, which draw a run's graph; nobody is sold anything
-        "PREFECT_SERVER_UI_V2_ENABLED": "false",
-        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-        "PREFECT_HOME": str(workspace.root / "prefect"),
-        **own_settings(),
-        "PREFECT_LOCAL_STORAGE_PATH": str(workspace.prefect_storage),
-        "PREFECT_API_DATABASE_CONNECTION_URL": sqlite_address(
-            workspace.prefect_database, "aiosqlite"
-        ),
-        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
-        "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
-        "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
-        "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-        # One SQLite writer at a time: write task events in batches, and try again when it is busy.
-        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
-        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "50",
-        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
-        "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
-        "PREFECT_CLIENT_MAX_RETRIES": "60",
-        # The server of `tilewright ui` forgets runs that ended 90 days ago, every server the events
-        # of more than a week.
-        "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
-        # Nothing here uses automations; the service that looks for them costs time.
-        "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
-        "MLFLOW_TRACKING_URI": workspace.mlflow_address,
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    }

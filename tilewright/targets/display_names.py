@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.targets.patterns.max_pool import stride_title
 from tilewright.targets.steps import STEP_KINDS
 from tilewright.targets.workload import Workload

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from tilewright.core.files import Json, as_list, as_number, as_object, as_text
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.networks import artifact, load
 from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.artifact import ArtifactError

@@ -12,8 +12,7 @@ from statistics import fmean
 import pandas as pd
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.files import Json
-from tilewright.core.safe_files import read_plain
+from tilewright.core.files import Json, read_plain
 from tilewright.search.trial_store import COLUMNS
 
 TOLD_LINES = 5

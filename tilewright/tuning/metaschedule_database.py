@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from tilewright.core.files import Json, as_int, as_list, as_number, as_text, read_json
-from tilewright.core.safe_files import read_plain
+from tilewright.core.files import Json, as_int, as_list, as_number, as_text, read_json, read_plain
 from tilewright.tuning.foreign_trials import ForeignTrial, ForeignTrials, read_lines
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"

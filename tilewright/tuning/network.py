@@ -13,7 +13,7 @@ from typing import TypedDict
 from tilewright import networks
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text, digest
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.networks.accelerator import Accelerator, EpilogueMode
 from tilewright.networks.errors import NothingToOffload
 from tilewright.networks.network import Network as Read

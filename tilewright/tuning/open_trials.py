@@ -11,7 +11,7 @@ from pathlib import Path
 from tilewright.core.database_url import without_password
 from tilewright.core.files import as_object, as_text, read_json_file
 from tilewright.core.formats import WORKSPACE
-from tilewright.core.workspace_root import workspace_root
+from tilewright.core.working_folder import workspace_root
 from tilewright.search import RunKey, RunRecord, Setting, StoredRun, TrialStore, open_store
 from tilewright.tuning.events import Listener, Note
 from tilewright.tuning.options import TuningOptions

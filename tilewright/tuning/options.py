@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from tilewright.core.database_url import without_password
 from tilewright.core.errors import TilewrightError
-from tilewright.core.name_list import check_names
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import check_names, printable
 from tilewright.core.working_folder import as_typed
 from tilewright.tuning.choices import with_networks, with_targets, with_tuners
 

@@ -19,8 +19,14 @@ import uuid
 from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.files import as_object, as_text, read_json, remove, write_atomically
-from tilewright.core.safe_files import read_plain
+from tilewright.core.files import (
+    as_object,
+    as_text,
+    read_json,
+    read_plain,
+    remove,
+    write_atomically,
+)
 from tilewright.search.ledger_import import LEDGERS
 from tilewright.search.trial_store import (
     FILE,

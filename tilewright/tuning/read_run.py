@@ -11,8 +11,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from tilewright.core import formats
 from tilewright.core.errors import TilewrightError
-from tilewright.core.files import MAX_JSON_BYTES, Json, as_object, read_json
-from tilewright.core.safe_files import read_plain
+from tilewright.core.files import MAX_JSON_BYTES, Json, as_object, read_json, read_plain
 from tilewright.tuning.output_dir import SCHEDULES, SUMMARY
 
 M = TypeVar("M", bound=BaseModel)

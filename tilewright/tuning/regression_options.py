@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.tuning.options import OptionsError
 
 OFF, FLAG, FAIL = "off", "flag", "fail"

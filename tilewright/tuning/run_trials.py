@@ -13,9 +13,8 @@ import pyarrow.parquet as parquet
 from pydantic import BaseModel, Field
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.files import Json
+from tilewright.core.files import Json, read_plain
 from tilewright.core.formats import TRIALS as TRIALS_FORMAT
-from tilewright.core.safe_files import read_plain
 from tilewright.search import read_store
 from tilewright.search.trial_store import COLUMNS
 from tilewright.targets.display_names import layer

@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.core import formats
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json_file
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.networks.pooling import together
 from tilewright.networks.rewrites import padded
 from tilewright.targets.artifact_types import Pick

@@ -14,12 +14,17 @@ from hypothesis import strategies as st
 from tilewright.core.errors import TilewrightError
 from tilewright.targets import make_target
 from tilewright.targets.capabilities import NamedSchedule
-from tilewright.targets.gemmini.board.memory import HostTensor, TensorPlace
-from tilewright.targets.gemmini.c_identifiers import CIdentifiers, comment, is_header_name
-from tilewright.targets.gemmini.c_network import SegmentCommands, c_network
+from tilewright.targets.gemmini.c_export import (
+    CIdentifiers,
+    SegmentCommands,
+    c_network,
+    comment,
+    is_header_name,
+)
 from tilewright.targets.gemmini.isa import FENCE
+from tilewright.targets.gemmini.lowering.command_encoding import commands
 from tilewright.targets.gemmini.lowering.geometry import MEMORY_BASE
-from tilewright.targets.gemmini.lowering.words import commands
+from tilewright.targets.gemmini.network_memory import HostTensor, TensorPlace
 from tilewright.targets.gemmini.spec import GemminiSpec
 from tilewright.targets.gemmini.target import GemminiTarget
 from tilewright.targets.workload import parse_workload

@@ -13,7 +13,7 @@ from tests.targets.gemmini.test_schedules import ROUNDED, expected, in_memory
 from tilewright.core.errors import WorkloadError
 from tilewright.targets import gemmini, make_target
 from tilewright.targets.base import Target
-from tilewright.targets.gemmini.lowering.tensors import constants
+from tilewright.targets.gemmini.lowering.memory_layout import constants
 from tilewright.targets.workload import Workload, parse_workload
 
 SUMS_STAY, WEIGHTS_STAY = 0, 1

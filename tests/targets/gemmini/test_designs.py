@@ -10,8 +10,8 @@ import pytest
 from tilewright.cli.views.codesign import named_as
 from tilewright.core.errors import SpecError
 from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent
-from tilewright.hardware_search.hardware import HardwareSpace, ImpossibleHardware, area_of
-from tilewright.hardware_search.method import make_method
+from tilewright.hardware_search.hardware_space import HardwareSpace, ImpossibleHardware, area_of
+from tilewright.hardware_search.methods import make_method
 from tilewright.hardware_search.problem import CodesignProblem, read_networks
 from tilewright.targets import make_target
 from tilewright.targets.capabilities import HasDesigns, capability

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilewright.targets.gemmini.isa import CommandStream
 from tilewright.targets.gemmini.spec import GemminiSpec
-from tilewright.targets.gemmini.stream import CommandStream
 from tilewright.targets.gemmini.timing import time_stream
 
 with np.load(

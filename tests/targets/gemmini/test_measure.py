@@ -9,8 +9,8 @@ import time
 import numpy as np
 import pytest
 
+from tilewright.targets.gemmini.isa import CommandStream
 from tilewright.targets.gemmini.spec import GemminiSpec
-from tilewright.targets.gemmini.stream import CommandStream
 from tilewright.targets.gemmini.target import GemminiTarget
 from tilewright.targets.workload import parse_workload
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tests.targets.gemmini.test_schedules import ROUNDED, expected, in_memory
 from tilewright.core.errors import WorkloadError
 from tilewright.targets import gemmini, make_target
-from tilewright.targets.gemmini.lowering.tensors import constants
+from tilewright.targets.gemmini.lowering.memory_layout import constants
 from tilewright.targets.workload import Workload, parse_workload
 
 SIGNED = "bias, >> even 8, min 127, max -128"

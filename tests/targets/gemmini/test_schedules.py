@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tilewright.core.errors import WorkloadError
 from tilewright.targets import gemmini, make_target
 from tilewright.targets.gemmini.lowering.batch import WorkloadLowering
-from tilewright.targets.gemmini.lowering.tensors import constants
+from tilewright.targets.gemmini.lowering.memory_layout import constants
 from tilewright.targets.workload import Workload, canonical, parse_workload
 
 ROUNDED = "bias, >> even 8, min 127, max 0"

@@ -25,7 +25,7 @@ from tilewright.cli.arguments import (
 )
 from tilewright.cli.signals import interruptible
 from tilewright.core.errors import TilewrightError
-from tilewright.core.name_list import split_names
+from tilewright.core.user_text import split_names
 from tilewright.core.working_folder import as_typed
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ def verify(folder: Folder, as_json: AsJson = False, allow_code: AllowCode = Fals
 def _loaded(folder: Path, allow_code: bool) -> AnyArtifact:
     """Return the artifact. With `allow_code`, print which code of it runs. Raises
     `ArtifactError`."""
-    from tilewright.core.sanitize import printable
+    from tilewright.core.user_text import printable
     from tilewright.networks.artifact import code_of, load
 
     artifact = load(folder, allow_code=allow_code)
@@ -356,8 +356,7 @@ def _verify_libraries(
 
 def _arrays(path: Path) -> dict[str, Array]:
     """The inputs of an NPZ file. Raises `TilewrightError`."""
-    from tilewright.core.files import unpack_arrays
-    from tilewright.core.safe_files import read_plain
+    from tilewright.core.files import read_plain, unpack_arrays
 
     try:
         return unpack_arrays(read_plain(path, limit=MOST_INPUT_BYTES))

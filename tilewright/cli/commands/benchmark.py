@@ -10,7 +10,7 @@ import typer
 
 from tilewright.cli.arguments import InputShape, Model, Precision, read_input_shapes
 from tilewright.core.errors import TilewrightError
-from tilewright.core.name_list import split_names
+from tilewright.core.user_text import split_names
 from tilewright.core.working_folder import as_typed
 
 

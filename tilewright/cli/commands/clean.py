@@ -24,8 +24,8 @@ def clean(
     and artifacts stay."""
     from tilewright.cli.views.cleaning import show_removable
     from tilewright.cli.views.terminal import Terminal
-    from tilewright.services.local_services import embedded
-    from tilewright.services.retention import DAY, compact, unused_cache
+    from tilewright.services.retention import DAY, compact_database, unused_cache
+    from tilewright.services.start_servers import embedded
     from tilewright.tasks.old_runs import delete_runs, ended_before
 
     before = time.time() - older_than * DAY
@@ -35,5 +35,5 @@ def clean(
             delete_runs(runs)
     freed = cache.remove() if yes else 0
     databases = (workspace.prefect_database, workspace.mlflow_database)
-    compacted = {path: compact(path) for path in databases} if yes else {}
+    compacted = {path: compact_database(path) for path in databases} if yes else {}
     show_removable(Terminal(), workspace, cache, len(runs), freed if yes else None, compacted)

@@ -13,12 +13,12 @@ from tilewright.cli.arguments import Cluster, Seed, SystemMetrics, read_pair, tr
 from tilewright.cli.paths import model_texts, target_text
 from tilewright.cli.signals import keep_count
 from tilewright.core.errors import TilewrightError
-from tilewright.core.name_list import split_names
+from tilewright.core.user_text import split_names
 from tilewright.core.working_folder import from_start
 
 if TYPE_CHECKING:
     from tilewright.hardware_search.options import CodesignOptions
-    from tilewright.hardware_search.outputs import CodesignOutcome
+    from tilewright.hardware_search.results import CodesignOutcome
     from tilewright.search.events import Listener
     from tilewright.tuning.options import TrackingOptions
 
@@ -166,7 +166,7 @@ def _tracked(
     options: CodesignOptions, tracking: TrackingOptions, listen: Listener
 ) -> CodesignOutcome:
     from tilewright.hardware_search.steps import pose_problem
-    from tilewright.services.local_services import embedded
+    from tilewright.services.start_servers import embedded
     from tilewright.tuning.events import StageBegan
 
     listen(StageBegan("pose_problem"))
@@ -182,7 +182,7 @@ def _tracked(
 
 def _links(outcome: CodesignOutcome) -> dict[str, str]:
     """The run's pages, by whose they are."""
-    from tilewright.services.urls import flow_run_url
+    from tilewright.services.page_addresses import flow_run_url
     from tilewright.tasks.tracking import run_url
 
     return {

@@ -92,7 +92,7 @@ def compare(
     """Run several tuners with many seeds and compare them with the enumerated optimum."""
     from tilewright.cli.views.comparison import comparing, show
     from tilewright.cli.views.terminal import Terminal
-    from tilewright.core.cores import usable_cores
+    from tilewright.core.process_info import usable_cores
     from tilewright.evaluation.compare.plan import (
         check_budget,
         parse_seeds,

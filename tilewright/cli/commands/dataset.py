@@ -87,7 +87,7 @@ def _bare(out: Path, options: DatasetOptions, cluster: str, listen: Listener) ->
 
 
 def _tracked(out: Path, options: DatasetOptions, cluster: str, listen: Listener) -> DatasetMetadata:
-    from tilewright.services.local_services import embedded
+    from tilewright.services.start_servers import embedded
 
     with embedded(_prepare):
         from tilewright.flows.dataset_flow import dataset_flow

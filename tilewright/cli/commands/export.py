@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tilewright.core.errors import TilewrightError, UnknownName
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.core.working_folder import as_typed
 
 

@@ -126,7 +126,7 @@ def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
 
             found = train_model(LocalRunner(listen), options)
         else:
-            from tilewright.services.local_services import embedded
+            from tilewright.services.start_servers import embedded
 
             with embedded(_prepare):
                 from tilewright.flows.flat_parameters import fields_of

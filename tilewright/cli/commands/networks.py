@@ -93,7 +93,7 @@ def _draw_fusion(
 ) -> FusionSummary:
     """Write the page; what is drawn there."""
     from tilewright.core.files import write_atomically
-    from tilewright.fusion.preview import preview
+    from tilewright.fusion.decision import preview
     from tilewright.reports.fusion import fusion_page
 
     drawn = preview(options, hardware, name)

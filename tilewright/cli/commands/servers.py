@@ -51,9 +51,8 @@ def ui(
 ) -> None:
     """Show all runs, with links to Prefect's and MLflow's pages."""
     from tilewright.dashboard.start import start_dashboard
-    from tilewright.services.addresses import MLFLOW, PREFECT, RUNS, port_or_last
-    from tilewright.services.ports import check_ports
-    from tilewright.services.web_ui import show_pages
+    from tilewright.services.page_addresses import MLFLOW, PREFECT, RUNS, check_ports, port_or_last
+    from tilewright.services.start_servers import show_pages
 
     asked = {RUNS: port, PREFECT: prefect_port, MLFLOW: mlflow_port}
     ports = {server: port_or_last(each, server) for server, each in asked.items()}
@@ -105,8 +104,7 @@ def serve(
     prefect_port: PrefectPort = None,
 ) -> None:
     """Serve the tuning flow as a deployment: on a schedule, and on request from Prefect's pages."""
-    from tilewright.services.addresses import PREFECT, port_or_last
-    from tilewright.services.ports import check_ports
+    from tilewright.services.page_addresses import PREFECT, check_ports, port_or_last
     from tilewright.tuning.output_dir import below_root
     from tilewright.tuning.preflight import check
     from tilewright.tuning.regression_options import parse_watch

@@ -20,7 +20,7 @@ from tilewright.cli.arguments import (
     tracking_options,
 )
 from tilewright.cli.paths import model_text, target_text
-from tilewright.core.name_list import split_names
+from tilewright.core.user_text import split_names
 from tilewright.core.working_folder import from_start
 from tilewright.tuning.options import DEFAULTS
 
@@ -140,7 +140,7 @@ def _tracked(
 ) -> tuple[Sweep, dict[str, str]]:
     """With servers around the flow; the sweep's pages by whose they are."""
     from tilewright.search.events import StageBegan
-    from tilewright.services.local_services import embedded
+    from tilewright.services.start_servers import embedded
 
     listen(StageBegan("start_servers"))
     with embedded(_prepare):

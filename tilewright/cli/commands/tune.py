@@ -29,7 +29,7 @@ from tilewright.cli.arguments import (
 from tilewright.cli.paths import model_text, warm_start_text
 from tilewright.cli.signals import keep_count
 from tilewright.core.errors import TilewrightError
-from tilewright.core.name_list import split_names
+from tilewright.core.user_text import split_names
 from tilewright.core.working_folder import from_start
 from tilewright.tuning.options import DEFAULTS, parse_options
 
@@ -209,7 +209,7 @@ def _kept(options: TuningOptions) -> int:
 def _tracked(options: TuningOptions, tracking: TrackingOptions, heard: Heard) -> Summary:
     """With servers around the flow. Heavy imports wait until the server is on its way: both take
     seconds."""
-    from tilewright.services.local_services import embedded
+    from tilewright.services.start_servers import embedded
 
     with heard.display, embedded(lambda: _prepare(options)):
         from tilewright.flows.flat_parameters import fields_of
@@ -221,7 +221,7 @@ def _tracked(options: TuningOptions, tracking: TrackingOptions, heard: Heard) ->
 
 def _links(summary: Summary) -> dict[str, str]:
     """The run's pages, by whose they are."""
-    from tilewright.services.urls import flow_run_url
+    from tilewright.services.page_addresses import flow_run_url
     from tilewright.tasks.tracking import run_url
 
     return {

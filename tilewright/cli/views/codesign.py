@@ -12,11 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tilewright.cli.views.terminal import BREAK, Bars, columns_of, fitted_table, say
-from tilewright.hardware_search import folder
+from tilewright.hardware_search import output_folder as folder
 from tilewright.hardware_search.options import CodesignOptions
-from tilewright.hardware_search.outputs import CodesignOutcome, CodesignSummary
 from tilewright.hardware_search.progress import Prepared, SearchProgress
-from tilewright.hardware_search.results import FrontRow
+from tilewright.hardware_search.results import CodesignOutcome, CodesignSummary, FrontRow
 from tilewright.reports.number_format import counted, duration, milliseconds, percent
 from tilewright.search.events import Event, Listener
 from tilewright.targets.registry import kind_of

@@ -82,7 +82,7 @@ def show_scores(found: Mapping[str, Json], console: Console) -> None:
 
 def show_registered(found: Registered, console: Console) -> None:
     """Where a model is in MLflow's registry, and the run's pages."""
-    from tilewright.services.urls import flow_run_url
+    from tilewright.services.page_addresses import flow_run_url
     from tilewright.tasks.tracking import run_url
 
     say(console, f"MLflow: {found.name} version {found.version} ({', '.join(found.aliases)})")

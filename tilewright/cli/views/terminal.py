@@ -24,7 +24,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.core.working_folder import as_typed
 from tilewright.targets.kernel_compilation import describe_compilation
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tilewright.cli.views.latency import cycles_text, time_text
 from tilewright.cli.views.terminal import columns_of, fitted_table
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.reports.number_format import counted
 from tilewright.targets.capabilities import Latency
 from tilewright.tuning.run_metadata import WorkloadNames

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from tilewright.cli.views.latency import as_latency, cost, cycles_text, latency_text, time_text
 from tilewright.cli.views.terminal import BREAK, fitted_table, say
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.reports.number_format import counted, duration, percent, plural, speedup, whole
 from tilewright.reports.run_table import marked, sure_gain, sure_time
 from tilewright.targets.display_names import layer

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.name_list import check_names, split_names
+from tilewright.core.user_text import check_names, split_names
 from tilewright.evaluation.compare.benchmark_suite import TestBed
 from tilewright.models import make_explorer
 from tilewright.search import Explorer

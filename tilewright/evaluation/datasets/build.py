@@ -13,8 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.files import as_object, canonical, digest, read_json, write_atomically
-from tilewright.core.safe_files import read_plain
+from tilewright.core.files import (
+    as_object,
+    canonical,
+    digest,
+    read_json,
+    read_plain,
+    write_atomically,
+)
 from tilewright.evaluation.datasets.errors import DatasetError
 from tilewright.evaluation.datasets.hardware import SIMULATED, check_unchanged
 from tilewright.evaluation.datasets.metadata import (

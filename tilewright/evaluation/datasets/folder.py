@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import UnknownName
-from tilewright.core.files import digest
-from tilewright.core.safe_files import LARGEST, read_plain
+from tilewright.core.files import LARGEST, digest, read_plain
 from tilewright.evaluation.datasets.errors import DatasetError
 from tilewright.evaluation.datasets.metadata import DatasetMetadata, FileRecord, read_about
 from tilewright.evaluation.datasets.parquet import Reader

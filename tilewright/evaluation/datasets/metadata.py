@@ -12,9 +12,8 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from tilewright.core.errors import WorkloadError
-from tilewright.core.files import as_object, canonical, digest, read_json
+from tilewright.core.files import as_object, canonical, digest, read_json, read_plain
 from tilewright.core.formats import DATASET
-from tilewright.core.safe_files import read_plain
 from tilewright.evaluation.datasets.errors import DatasetError
 from tilewright.evaluation.datasets.plan import shape_of
 from tilewright.targets.base import STATUSES

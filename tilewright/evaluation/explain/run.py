@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.core.blas_threads import BLAS_ON_ONE_THREAD
+from tilewright.core.thread_pools import BLAS_ON_ONE_THREAD
 from tilewright.evaluation.explain.folder import TunedFolder
 from tilewright.evaluation.explain.workloads import Explained, ExplainError, explain_workload
 from tilewright.targets.workload import Workload

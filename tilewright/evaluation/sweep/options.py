@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.core.working_folder import as_typed
 from tilewright.tuning.choices import (
     with_networks_in_list,

@@ -12,8 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tilewright.core.files import Json, canonical, digest
-from tilewright.core.name_list import check_names
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import check_names, printable
 from tilewright.core.working_folder import as_typed
 from tilewright.evaluation.compare.plan import TunerConfig, parse_seeds, tuner_configs_of
 from tilewright.evaluation.sweep.options import SHARED, SweepOptions

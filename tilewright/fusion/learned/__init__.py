@@ -1,1 +1,1 @@
-"""Learns from labelled graphs: models of their cycles, and a policy that labels."""
+"""Learned fusion: a model of labelled networks' cycles, a policy that labels, and their search."""

@@ -1,6 +1,4 @@
-"""Predicts how likely a decision is better fused, from features of the layers around it: the
-policy.
-"""
+"""Policy: how likely a decision is better fused, from features of the layers around it."""
 
 from __future__ import annotations
 
@@ -9,15 +7,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.fusion.decision_groups import (
+from tilewright.fusion.learned.graph_model import ModelError
+from tilewright.fusion.model_features import (
     KINDS,
     DecisionGroup,
+    Figures,
+    label_unit,
+    list_units,
     unit_features,
-    units_of,
-    with_unit,
 )
-from tilewright.fusion.layer_features import Figures
-from tilewright.fusion.learned.contract import ModelError
 from tilewright.fusion.problem import FusionProblem, Labelling
 from tilewright.models.base_model import WrongFeatures
 from tilewright.models.trees import XGBoost
@@ -64,12 +62,14 @@ class Policy:
                 found = (found + self._model.predict(x)) / 2
             except WrongFeatures as error:
                 raise ModelError(str(error)) from None
-        told = np.array([seen.get(unit, np.nan) for unit in units_of(problem)], np.float64)
-        return np.where(np.isnan(told), corrected(x, found, told), np.abs(told - (1.0 - _SEEN)))
+        told = np.array([seen.get(unit, np.nan) for unit in list_units(problem)], np.float64)
+        return np.where(
+            np.isnan(told), correct_chances(x, found, told), np.abs(told - (1.0 - _SEEN))
+        )
 
     def labels(self, problem: FusionProblem, chances: NDArray[np.float64]) -> Labelling:
         """What is more likely than not, of chances (units,)."""
-        return labelled(problem, chances > 0.5)
+        return fuse_units(problem, chances > 0.5)
 
     def save(self, path: Path) -> None:
         """Write one file. Raises `ModelError` where nothing was learned, `OSError`."""
@@ -87,13 +87,22 @@ class Policy:
         self._model = model
 
 
-def corrected(
+def correct_chances(
     x: Features, chances: NDArray[np.float64], told: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Chances (units,) of units, as what was seen of others of their kind has them: `told` (units,)
-    is 1 where fusing helped, 0 where it did not, NaN where nobody knows. Each adds by how much it
-    was misjudged, the less the more it differs; as much as one that is just alike speaks for what
-    was thought before."""
+    """Correct the chances of units by what was seen of other units of their kind.
+
+    Each seen unit adds the error of its own prediction, weighted by similarity. A unit that is
+    exactly alike has as much weight as the prediction itself.
+
+    Args:
+        x: features of the units.
+        chances: predicted chances that fusing helps, shape (units,).
+        told: 1 where fusing helped, 0 where it did not, NaN where that is unknown, shape (units,).
+
+    Returns:
+        The corrected chances, shape (units,).
+    """
     known = ~np.isnan(told)
     if not known.any():
         return chances
@@ -107,9 +116,9 @@ def corrected(
     return found
 
 
-def labelled(problem: FusionProblem, fused: NDArray[np.bool_]) -> Labelling:
-    """The labelling that has these units fused, (units,), and no others."""
+def fuse_units(problem: FusionProblem, fused: NDArray[np.bool_]) -> Labelling:
+    """Return the labelling that has these units fused, shape (units,), and no others."""
     labels = problem.none
-    for unit, label in zip(units_of(problem), fused.tolist(), strict=True):
-        labels = with_unit(labels, unit, label)
+    for unit, label in zip(list_units(problem), fused.tolist(), strict=True):
+        labels = label_unit(labels, unit, label)
     return labels

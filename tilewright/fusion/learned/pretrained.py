@@ -8,9 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tilewright.core.files import digest
-from tilewright.fusion.learned.contract import GraphModel, ModelError
+from tilewright.fusion.learned.graph_model import GraphModel, ModelError, Trees
 from tilewright.fusion.learned.policy import Policy
-from tilewright.fusion.learned.trees import Trees
 
 MODEL, POLICY = "graphs.ubj", "policy.ubj"
 FOLDER = Path(__file__).parent / "trained"

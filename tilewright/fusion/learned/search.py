@@ -13,14 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
-from tilewright.fusion.decision_groups import DecisionGroup, units_of, with_unit
 from tilewright.fusion.evaluator import Evaluation, Evaluator
-from tilewright.fusion.graph_tensors import Tables
-from tilewright.fusion.layer_features import Figures
-from tilewright.fusion.learned.contract import GraphModel
-from tilewright.fusion.learned.descent import descend
-from tilewright.fusion.learned.policy import Policy, labelled
-from tilewright.fusion.objective import Objective, Search, search_all
+from tilewright.fusion.label_search import Objective, Search, descend, search_all
+from tilewright.fusion.learned.graph_model import GraphModel
+from tilewright.fusion.learned.policy import Policy, fuse_units
+from tilewright.fusion.model_features import DecisionGroup, Figures, Tables, label_unit, list_units
 from tilewright.fusion.problem import FusionProblem, Labelling
 
 
@@ -90,8 +87,8 @@ def learned_search(
     problem: FusionProblem, evaluator: Evaluator, model: GraphModel, policy: Policy,
     starts: Sequence[Labelling], rng: np.random.Generator, plan: SearchPlan | None = None,
 ) -> Labelling:  # fmt: skip
-    """The labelling that takes the fewest cycles of all that were simulated, `starts` among them.
-    Raises what tuning raises."""
+    """Return the labelling that takes the fewest cycles of all that were simulated, `starts` among
+    them. Raises what tuning raises."""
     plan = plan or SearchPlan()
     figures = Figures(problem, evaluator)
     tables = Tables(problem, figures)
@@ -101,7 +98,7 @@ def learned_search(
     model.freeze()
     idle = 0
     for turn in range(plan.rounds):
-        seen = seen_units(problem, evaluator)
+        seen = judged_units(problem, evaluator)
         chances = policy.chances(problem, figures, best, seen)
         first = _tried(evaluator, policy.labels(problem, chances)) if turn == 0 else None
         if first is not None and first.cost < evaluator(best).cost:
@@ -127,17 +124,17 @@ def learned_search(
     return best
 
 
-def seen_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionGroup, bool]:
-    """The units of which two labellings were evaluated that differ in nothing else, and whether the
-    one that has it fused took fewer cycles; the latest counts."""
+def judged_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionGroup, bool]:
+    """Return for each unit whether fusing it took fewer cycles, as far as two evaluated labellings
+    differ in nothing else. The latest such pair counts."""
     known = {each.labels: each.cycles for each in evaluator.known()}
     found: dict[DecisionGroup, bool] = {}
-    units = units_of(problem)
+    units = list_units(problem)
     for labels, cycles in known.items():
         for unit in units:
             if not all(labels[place] for place in unit.places):
                 continue
-            other = known.get(with_unit(labels, unit, False))
+            other = known.get(label_unit(labels, unit, False))
             if other is not None and other != cycles:
                 found[unit] = cycles < other
     return found
@@ -156,4 +153,4 @@ def _drawn(
 ) -> list[Labelling]:
     """Labellings drawn by chances (units,), of which none is quite certain."""
     chances = np.clip(chances, 0.05, 0.95)
-    return [labelled(problem, rng.random(len(chances)) < chances) for _ in range(count)]
+    return [fuse_units(problem, rng.random(len(chances)) < chances) for _ in range(count)]

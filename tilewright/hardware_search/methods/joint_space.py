@@ -1,7 +1,6 @@
-"""Defines what the published rivals search: points of a machine and, for every layer of the
-networks, a schedule.
+"""What the published methods search: points of a machine and a schedule of every layer.
 
-A point is a row of places, one a knob: the hardware's, then those of layer after layer. Layers
+A point is a row of places, one per knob: the hardware's, then those of layer after layer. Layers
 differ from machine to machine, and so do the values of their knobs. So a layer is identified by the
 first operator of the networks that it computes. A knob of a layer has as many places as the most
 values that it has anywhere. The same place is the same share of the values on every machine.
@@ -51,7 +50,7 @@ SHAPE = (
 """What is told of a layer."""
 
 
-class Points:
+class JointSpace:
     """All points of a problem."""
 
     def __init__(self, problem: CodesignProblem) -> None:
@@ -165,7 +164,9 @@ class Points:
         ]
         return np.floor(share * space.cardinalities).astype(np.int32)[None]
 
-    def redrawn(self, point: NDArray[np.int64], slot: int, rng: np.random.Generator) -> Places:
+    def redraw_schedule(
+        self, point: NDArray[np.int64], slot: int, rng: np.random.Generator
+    ) -> Places:
         """A point, shape (knobs,), with another schedule of a slot, drawn evenly."""
         columns = self.column[slot][self.column[slot] >= 0]
         moved = point.copy()

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.core.cores import usable_cores
 from tilewright.core.files import (
     Json,
     as_int,
@@ -31,7 +30,8 @@ from tilewright.core.files import (
     as_object,
     as_text,
 )
-from tilewright.core.forks import PerProcess, with_living_pool
+from tilewright.core.process_info import usable_cores
+from tilewright.core.thread_pools import PerProcess, with_living_pool
 from tilewright.networks.artifact.compiled_profile import CallTime, LibraryProfile, profile_of
 from tilewright.networks.artifact.errors import ArtifactError
 from tilewright.networks.artifact.folder import AGAIN, map_file, read_files, specification

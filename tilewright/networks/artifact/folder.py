@@ -25,13 +25,14 @@ from tilewright.core.files import (
     as_object,
     as_text,
     digest,
+    open_to_read,
     read_json,
     read_json_file,
+    read_plain,
     remove,
     write_atomically,
 )
 from tilewright.core.formats import ARTIFACT
-from tilewright.core.safe_files import open_to_read, read_plain
 from tilewright.core.signing import SigningError
 from tilewright.networks.artifact.errors import ArtifactError
 from tilewright.networks.artifact.signature import SIGNATURE, UNSIGNED, sign

@@ -8,10 +8,10 @@ from functools import cached_property
 from math import prod
 from pathlib import Path
 
-from tilewright.core.cores import usable_cores
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
-from tilewright.core.forks import with_living_pool
+from tilewright.core.process_info import usable_cores
+from tilewright.core.thread_pools import with_living_pool
 from tilewright.networks.artifact.accuracy import CHECK_FILE, NetworkAccuracy, accuracy, unpacked
 from tilewright.networks.artifact.check_order import check_order
 from tilewright.networks.artifact.compiled import KIND as LIBRARY_KIND

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.files import Json, as_list, as_object, as_text
-from tilewright.core.forks import PerProcess
+from tilewright.core.thread_pools import PerProcess
 from tilewright.networks.artifact.errors import ArtifactError
 from tilewright.networks.artifact.folder import read_manifest
 from tilewright.networks.partition.session import RegionCalls, RegionSession

@@ -17,7 +17,7 @@ from pathlib import Path
 from tilewright.core import signing
 from tilewright.core.files import Json, canonical, digest, read_json
 from tilewright.core.signing import SigningError
-from tilewright.core.workspace_root import workspace_root
+from tilewright.core.working_folder import workspace_root
 
 SIGNATURE, UNSIGNED = "signature", "unsigned"
 """Keys of the manifest: the signature, or why there is none."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from tilewright.core.cores import usable_cores
 from tilewright.core.errors import SpecError
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.process_info import usable_cores
 
 tvm_ffi = lazy_module("tvm_ffi")
 

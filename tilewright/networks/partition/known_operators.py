@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto
 
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError, first_line
 from tilewright.networks.graph import STANDARD_DOMAINS, data_inputs
 from tilewright.networks.onnx_opset import OPSET, raise_opset

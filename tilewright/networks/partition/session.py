@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.core.forks import PerProcess
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.thread_pools import PerProcess
 from tilewright.networks.errors import ImportFailedError, InputError, first_line
 from tilewright.networks.onnxruntime_options import failures, quiet_options
 

@@ -18,8 +18,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from tilewright.core.files import MAX_UNPACKED_BYTES, unpack_arrays
-from tilewright.core.safe_files import UnsafeFile, read_plain
+from tilewright.core.files import MAX_UNPACKED_BYTES, UnsafeFile, read_plain, unpack_arrays
 from tilewright.networks.errors import InputError
 from tilewright.networks.graph import NormalGraph, Shape, data_inputs, static_shape
 from tilewright.networks.model_runner import ModelRunner

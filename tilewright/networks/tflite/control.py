@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.networks.tflite.elementwise import Rule, given
 from tilewright.networks.tflite.file import Shape, TfliteOperator, TfliteTensor
 from tilewright.networks.tflite.writer import Missing, Writer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError, last_line
 from tilewright.networks.size_limits import MOST_FOLLOWED
 from tilewright.networks.strip_weights import weights_as_inputs, without_weights

@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.networks.onnx_file import node_reads
 from tilewright.networks.tflite.names import Names
 

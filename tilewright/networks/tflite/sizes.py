@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.networks.tflite import moves
 from tilewright.networks.tflite.elementwise import Rule, given, output
 from tilewright.networks.tflite.file import Shape, TfliteOperator

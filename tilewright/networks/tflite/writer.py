@@ -18,7 +18,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from tilewright.core.sanitize import printable
+from tilewright.core.user_text import printable
 from tilewright.networks.errors import ModelFileError
 from tilewright.networks.tflite.file import Shape, TfliteGraph, TfliteQuantisation
 from tilewright.networks.tflite.graph import GraphBuilder

@@ -12,8 +12,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.core.blas_threads import one_thread
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.thread_pools import one_thread
 from tilewright.networks.zoo.builder import Builder
 
 datasets = lazy_module("sklearn.datasets")

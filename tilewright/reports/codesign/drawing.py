@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tilewright.core.files import write_atomically
-from tilewright.hardware_search.folder import PAGE
-from tilewright.hardware_search.outputs import CodesignOutcome
+from tilewright.hardware_search.output_folder import PAGE
+from tilewright.hardware_search.results import CodesignOutcome
 from tilewright.reports.codesign.page import front_page
 
 

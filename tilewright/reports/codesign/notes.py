@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tilewright.hardware_search.command import command_of
-from tilewright.hardware_search.options import CodesignOptions
-from tilewright.hardware_search.outputs import CodesignOutcome
+from tilewright.hardware_search.options import CodesignOptions, command_of
+from tilewright.hardware_search.results import CodesignOutcome
 from tilewright.reports.markdown import block, paragraphs, plain
 from tilewright.reports.number_format import counted, milliseconds, percent
 from tilewright.reports.run_description import Links, listed

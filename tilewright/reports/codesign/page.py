@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from matplotlib.ticker import MaxNLocator
 
-from tilewright.hardware_search.outputs import CodesignOutcome
-from tilewright.hardware_search.results import FrontRow, LayerRow
+from tilewright.hardware_search.results import CodesignOutcome, FrontRow, LayerRow
 from tilewright.reports.axis_ticks import round_ticks
 from tilewright.reports.templates import render
 from tilewright.targets.capabilities import PARTS

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 
-from tilewright.core.cores import usable_cores
 from tilewright.core.errors import SpecError
 from tilewright.core.files import Json, as_int, as_text
+from tilewright.core.process_info import usable_cores
 from tilewright.targets.cpu import machine
 
 LANES = (4, 8, 16)

@@ -1,26 +1,52 @@
-"""Defines the Gemminis a co-design search may build: the sizes of their memories.
+"""Gemminis that may be built: knobs of a co-design search, random specifications, and chip area.
 
-The array stays at 16 × 16, since no other was compared with RTL. The memory port and its latency
-are those of the machine that the search starts from.
+A co-design search changes the sizes of the memories. The array stays at 16 × 16, since no other was
+compared with RTL. The memory port and its latency are those of the machine that the search starts
+from. Random specifications also vary the port, for models that are to know many machines. Only
+figures in `GemminiTarget.hardware_features` are varied, so that a model can tell machines apart.
+
+The area is a model:
+
+    gates = 0.5·(SRAM bits) + 6·(flip-flops) + 6·(full adders)
+
+An n×m multiplier counts n·m full adders, an n-bit adder n; weights are those of VTA's area model. A
+cell of the array multiplies 8 by 8 bits and adds 32 bits. It holds two weights or sums of 32 bits,
+and its operands (PE.scala). The accumulator adds a row of 16 values, and its scaler multiplies 16
+by float32. Control, queues, scaling of loads and wiring are left out. The relative area is in units
+of the default machine. It compares configurations of Gemmini alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from tilewright.core.errors import SpecError
 from tilewright.targets.base import Knob, Space
-from tilewright.targets.gemmini.spec import GemminiSpec
+from tilewright.targets.gemmini.spec import DIM, GemminiSpec, preset_files
 
 KNOBS = (
     Knob("scratchpad_rows", (1024, 2048, 4096, 8192, 16384, 32768)),
     Knob("accumulator_rows", (128, 256, 512, 1024, 2048, 4096)),
 )
 DESIGNS = Space("gemmini-designs", KNOBS)
+_CHOICES: Mapping[str, Sequence[int]] = {
+    "scratchpad_rows": (2048, 4096, 8192, 16384, 32768),
+    "accumulator_rows": (256, 512, 1024, 2048),
+    "memory_latency_cycles": (10, 20, 40, 60, 100, 200),
+    "cycles_per_beat": (1, 2, 4),
+}
+DIFFERENT = int(np.prod([len(values) for values in _CHOICES.values()]))
+SRAM_BIT_GATES, FLIP_FLOP_GATES, FULL_ADDER_GATES = 0.5, 6.0, 6.0
+_CELL_ADDERS = 8 * 8 + 32
+_CELL_FLIP_FLOPS = 2 * 32 + 8 + 20
+_FLOAT_ADDERS = 24 * 24
+"""Of the product of two float32."""
 
 
-def redesigned(spec: GemminiSpec, values: Mapping[str, int]) -> GemminiSpec:
-    """The specification with other values of some knobs. Raises `SpecError`."""
+def redesign(spec: GemminiSpec, values: Mapping[str, int]) -> GemminiSpec:
+    """Return the specification with other values of some knobs. Raises `SpecError`."""
     unknown = sorted(set(values) - {knob.name for knob in KNOBS})
     if unknown:
         raise SpecError(
@@ -30,3 +56,43 @@ def redesigned(spec: GemminiSpec, values: Mapping[str, int]) -> GemminiSpec:
     keys = spec.model_dump() | dict(values)
     kib, sums = keys["scratchpad_rows"] >> 6, keys["accumulator_rows"] >> 4
     return GemminiSpec.from_mapping(keys | {"name": f"gemmini-{kib}k-{sums}k"})
+
+
+def draw_specifications(count: int, seed: int) -> list[GemminiSpec]:
+    """Draw at most `count` different specifications, none of them a preset. The first of a larger
+    count are those of a smaller count."""
+    rng = np.random.default_rng(seed)
+    taken = {GemminiSpec.load(name).fingerprint for name in preset_files()}
+    found: list[GemminiSpec] = []
+    while len(found) < min(count, DIFFERENT - len(taken)):
+        drawn = {name: int(rng.choice(list(values))) for name, values in _CHOICES.items()}
+        kib, sums = drawn["scratchpad_rows"] >> 6, drawn["accumulator_rows"] >> 4
+        name = f"gemmini-{kib}k-{sums}k-{drawn['memory_latency_cycles']}"
+        spec = GemminiSpec.from_mapping({"name": f"{name}-{drawn['cycles_per_beat']}", **drawn})
+        if spec.fingerprint not in taken:
+            taken.add(spec.fingerprint)
+            found.append(spec)
+    return found
+
+
+def area_of(spec: GemminiSpec) -> dict[str, float]:
+    """Return `sram_bits`, `multipliers`, `total` gates, and the area `relative` to the default
+    machine."""
+    bits, gates = sram_bits(spec), _gates(spec)
+    return {
+        "sram_bits": float(bits), "multipliers": float(DIM * DIM), "total": gates,
+        "relative": gates / _gates(GemminiSpec.from_mapping({})),
+    }  # fmt: skip
+
+
+def sram_bits(spec: GemminiSpec) -> int:
+    """Return the bits of the scratchpad and the accumulator."""
+    return DIM * (8 * spec.scratchpad_rows + 32 * spec.accumulator_rows)
+
+
+def _gates(spec: GemminiSpec) -> float:
+    adders = DIM * DIM * _CELL_ADDERS + DIM * (32 + _FLOAT_ADDERS)
+    flip_flops = DIM * DIM * _CELL_FLIP_FLOPS
+    return (
+        SRAM_BIT_GATES * sram_bits(spec) + FLIP_FLOP_GATES * flip_flops + FULL_ADDER_GATES * adders
+    )

@@ -1,8 +1,10 @@
-"""Estimates cycles of schedules without programs, in closed form.
+"""Closed-form cycles of workloads: estimates of schedules, and lower bounds.
 
-Rows fed to the array, response beats and requests are counted for whole tiles. A block of weights
-takes 16 cycles, a response beat `cycles_per_beat`. 16 requests are in flight, each for the memory's
-latency and 7 cycles more. Units that have buffers run side by side.
+An estimate counts rows fed to the array, response beats and requests for whole tiles. A block of
+weights takes 16 cycles, a response beat `cycles_per_beat`. 16 requests are in flight, each for the
+memory's latency and 7 cycles more. Units that have buffers run side by side.
+
+The bounds count the rows that the array takes and the bytes that the memory port moves.
 """
 
 from __future__ import annotations
@@ -14,12 +16,18 @@ from numpy.typing import NDArray
 
 from tilewright.targets.features import Feature, Features
 from tilewright.targets.gemmini.isa import OUTPUT_STATIONARY
-from tilewright.targets.gemmini.loop_commands import LOOPS, MOST_BLOCKS
+from tilewright.targets.gemmini.loop_unrolling import BLOCKS_PER_REQUEST, LOOPS
+from tilewright.targets.gemmini.lowering.epilogue import sums_covered
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
-from tilewright.targets.gemmini.lowering.hidden import LEAST_ROWS
-from tilewright.targets.gemmini.lowering.pool import covered
-from tilewright.targets.gemmini.lowering.schedule import FIRST, LOOP, PIXELS_OUTSIDE, TileSchedule
-from tilewright.targets.gemmini.spec import DIM, GemminiSpec
+from tilewright.targets.gemmini.lowering.program_features import LEAST_ROWS
+from tilewright.targets.gemmini.lowering.schedule_space import (
+    FIRST,
+    LOOP,
+    PIXELS_OUTSIDE,
+    TileSchedule,
+)
+from tilewright.targets.gemmini.spec import BUS_BYTES, DIM, GemminiSpec
+from tilewright.targets.workload import Workload
 
 Counts = NDArray[np.int64]
 REQUEST_CYCLES = 7
@@ -41,7 +49,7 @@ ESTIMATES = (
 
 
 def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
-    """A row a schedule, by knob values (n, knobs)."""
+    """Return one row of estimates per schedule, given by knob values, shape (n, knobs)."""
     s = TileSchedule(*values.T)  # columns in place of numbers
     loop = np.asarray(s.form == LOOP)
     in_buffers = np.where(loop, LOOPS, s.in_buffers)
@@ -59,18 +67,20 @@ def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
     again = (k_tiles > 1) | (s.order != PIXELS_OUTSIDE)
     data_loads = pixel_tiles * np.where(again & (n_tiles > 1), n_tiles, 1) * g.groups
     patch = _patch_pixels(g, s)
-    data_rows = data_loads * patch * _up(k_all, MOST_BLOCKS)
+    data_rows = data_loads * patch * _up(k_all, BLOCKS_PER_REQUEST)
     data_bytes = data_loads * patch * min(k_all * DIM, g.in_channels)
     residual = g.pixels * g.all_out_channels if g.epilogue.residual else 0
     reload = (k_tiles * n_tiles > 1) & ((k_tiles > 1) | (s.order == PIXELS_OUTSIDE))
     weight_loads = np.where(reload, pixel_tiles, 1) * g.groups * taps * k_all
-    weight_rows = weight_loads * DIM * n_tiles * _up(np.minimum(s.tile_n, n_all), MOST_BLOCKS)
+    weight_rows = (
+        weight_loads * DIM * n_tiles * _up(np.minimum(s.tile_n, n_all), BLOCKS_PER_REQUEST)
+    )
     weight_bytes = weight_loads * DIM * n_all * DIM
     bias = pixel_tiles * sums_h * chunks * n_all * DIM * int(g.epilogue.loads_sums)
     busy = (spec.memory_latency_cycles + REQUEST_CYCLES) / spec.requests_in_flight
     beats = spec.cycles_per_beat * (data_bytes + weight_bytes + residual) / DIM
     loading = np.maximum(beats, busy * (data_rows + weight_rows)) + bias
-    store_blocks = np.minimum(np.where(loop, MOST_BLOCKS, s.store_blocks), s.tile_n)
+    store_blocks = np.minimum(np.where(loop, BLOCKS_PER_REQUEST, s.store_blocks), s.tile_n)
     commands_a_row = _up(n_all, store_blocks) * g.groups
     storing = g.pixels * commands_a_row * np.maximum(STORE_CYCLES[store_blocks], busy)
     if g.pool is not None:  # a sum a cycle
@@ -113,6 +123,46 @@ def _sums_under(g: BlockGeometry, s: TileSchedule) -> tuple[Any, Any]:
         return s.tile_h, s.tile_w
     p = g.pool
     return (
-        np.minimum(covered(s.tile_h, p.stride_h, p.kernel_h), g.sums_height),
-        np.minimum(covered(s.tile_w, p.stride_w, p.kernel_w), g.sums_width),
+        np.minimum(sums_covered(s.tile_h, p.stride_h, p.kernel_h), g.sums_height),
+        np.minimum(sums_covered(s.tile_w, p.stride_w, p.kernel_w), g.sums_width),
     )
+
+
+def roofline_cycles(workload: Workload, spec: GemminiSpec) -> int:
+    """Return the larger of two times: all multiplications at the array's peak, and all bytes at the
+    port's peak."""
+    w = workload
+    g = BlockGeometry.of(w)
+    weights = w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
+    rows, columns = g.least_sums
+    arithmetic = -(-weights * g.images * rows * columns // (DIM * DIM))
+    return max(1, arithmetic, _read_cycles(g, weights, spec), _write_cycles(g))
+
+
+def bound_cycles(workload: Workload, spec: GemminiSpec) -> int:
+    """Return a lower bound on the cycles of every program. Each block of weights meets each row of
+    data, one row per cycle, after the first response of the memory."""
+    g = BlockGeometry.of(workload)
+    taps = g.kernel_h * g.kernel_w
+    per_in = workload.in_channels // workload.groups
+    blocks = -(-per_in * taps // DIM) * -(-workload.out_channels // DIM)
+    rows, columns = g.least_sums
+    least = max(blocks * g.images * rows * columns, roofline_cycles(workload, spec))
+    return least + spec.memory_latency_cycles
+
+
+def _read_cycles(g: BlockGeometry, weights: int, spec: GemminiSpec) -> int:
+    """Of the pixels that taps read, once each, the weights, biases and the residual."""
+    rows, columns = g.least_sums
+    height, width = min(g.height, rows * g.kernel_h), min(g.width, columns * g.kernel_w)
+    read = g.images * height * width * g.all_in_channels + weights
+    if g.epilogue.loads_sums:
+        read += 4 * g.all_out_channels
+    if g.epilogue.residual:
+        read += g.pixels * g.all_out_channels
+    return -(-read // BUS_BYTES) * spec.cycles_per_beat
+
+
+def _write_cycles(g: BlockGeometry) -> int:
+    """A beat on the request channel for 16 bytes."""
+    return g.pixels * -(-g.all_out_channels // BUS_BYTES)

@@ -1,4 +1,4 @@
-"""Makes Gemmini targets from their names: `gemmini`, a preset, or `gemmini:FILE.json`.
+"""The target kind `gemmini`: makes targets from a preset's name or from `gemmini:FILE.json`.
 
 Nothing heavy is imported before a target is made.
 """
@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.core.files import Json
 from tilewright.targets.base import Target
+from tilewright.targets.gemmini.design_space import draw_specifications
 from tilewright.targets.gemmini.spec import DEFAULT_PRESET, GemminiSpec, preset_files
-from tilewright.targets.gemmini.variants import variants
 from tilewright.targets.registry import Property, TargetKind
 
 
@@ -61,7 +61,7 @@ def _properties(text: str) -> Sequence[Property]:
 
 
 def _variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
-    return [spec.model_dump(exclude={"source"}) for spec in variants(count, seed)]
+    return [spec.model_dump(exclude={"source"}) for spec in draw_specifications(count, seed)]
 
 
 KIND = TargetKind(

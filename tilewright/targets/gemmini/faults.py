@@ -1,4 +1,4 @@
-"""Defines what can be wrong with a command stream: numbered for kernels, worded for people."""
+"""What can be wrong with a stream of commands: numbers for kernels, errors and texts for people."""
 
 from __future__ import annotations
 

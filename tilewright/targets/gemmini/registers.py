@@ -1,4 +1,4 @@
-"""Holds what CONFIG commands set, for the checks of a stream and for its execution.
+"""Registers that CONFIG commands set, for the checks of a stream and for its execution.
 
 Value and limit of a fault go to `fault` (3,).
 """
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets.gemmini import faults as f
-from tilewright.targets.gemmini.compiled import stage
 from tilewright.targets.gemmini.isa import (
     CONFIG_EX,
     CONFIG_LD,
@@ -20,6 +19,7 @@ from tilewright.targets.gemmini.isa import (
     SCALE_ONE,
     bits,
 )
+from tilewright.targets.gemmini.numba_decorators import stage
 
 # `Registers.config`: of the three load states, each LOAD_FIELDS apart
 LOAD_STRIDE, LOAD_SCALE_BITS, LOAD_SHRINK, LOAD_BLOCK_STRIDE, LOAD_PIXEL_REPEATS = 0, 1, 2, 3, 4

@@ -1,4 +1,4 @@
-"""Describes a Gemmini: array, scratchpad, accumulator, reservation station, queues, memory port."""
+"""A Gemmini's specification: sizes of array, scratchpad and accumulator, queues, memory port."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from tilewright.core.files import as_object, read_json
 
 DIM = 16
 """Rows and columns of the array: the only size whose simulators were compared with RTL."""
+ARRAY_OUTPUT_BITS = 20
+"""Bits to which the array saturates the sums of 32 bits that it puts out."""
 BUS_BYTES = 16
 MAX_REQUEST_BYTES = 64
 MOST_ENTRIES = 32
@@ -26,7 +28,7 @@ DEFAULT_PRESET = "gemmini-default"
 
 
 class GemminiMachine(NamedTuple):
-    """The integers compiled code needs of a `GemminiSpec`, in one argument."""
+    """The integers of a `GemminiSpec` that compiled code needs, in one argument."""
 
     scratchpad_rows: int
     scratchpad_bank_rows: int
@@ -99,8 +101,8 @@ class GemminiSpec(BaseModel):
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> GemminiSpec:
-        """From the keys of a preset; where and how large the memory image is, is not read.
-        Raises `SpecError`."""
+        """Make a specification from the keys of a preset, without those of a memory image. Raises
+        `SpecError`."""
         kept = {key: value for key, value in values.items() if key not in _NOT_OF_THE_MACHINE}
         try:
             return cls.model_validate(kept)
@@ -109,7 +111,7 @@ class GemminiSpec(BaseModel):
 
     @classmethod
     def load(cls, name_or_path: str) -> GemminiSpec:
-        """A preset by name, or a JSON file by path. Raises `SpecError` or `UnknownName`."""
+        """Load a preset by name, or a JSON file by path. Raises `SpecError` or `UnknownName`."""
         presets = preset_files()
         path = presets.get(name_or_path, Path(name_or_path))
         if path.suffix != ".json":
@@ -124,7 +126,7 @@ class GemminiSpec(BaseModel):
 
     @cached_property
     def machine_record(self) -> GemminiMachine:
-        """The same numbers as `machine` as a record, which compiled code passes on by address."""
+        """The numbers of `machine` as a record, which compiled code passes on by address."""
         return cast(GemminiMachine, np.array([tuple(self.machine)], _RECORD)[0])
 
     @cached_property
@@ -189,6 +191,6 @@ def _explained(error: ValidationError) -> str:
 
 
 def preset_files() -> dict[str, Path]:
-    """The shipped specifications by name."""
+    """Return the shipped specifications by name."""
     folder = Path(str(resources.files("tilewright.targets.gemmini") / "presets"))
     return {path.stem: path for path in sorted(folder.glob("*.json"))}

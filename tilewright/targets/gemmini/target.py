@@ -1,10 +1,14 @@
-"""Implements Gemmini as a target: schedules become command streams, which both simulators run."""
+"""Gemmini as a target: schedules become command streams, which both simulators run.
+
+A program is valid if its output equals plain integer arithmetic (`Checker`).
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
 from math import log2
 from pathlib import Path
@@ -12,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.core.cores import usable_cores
 from tilewright.core.files import Json
+from tilewright.core.process_info import usable_cores
 from tilewright.targets.artifact_types import Built, BuiltProgram, LayerGraph, Pick
 from tilewright.targets.base import Configs, Lowered, Measurements, Space, Status
 from tilewright.targets.capabilities import (
@@ -38,19 +42,24 @@ from tilewright.targets.capabilities import (
     offers,
 )
 from tilewright.targets.features import Features
-from tilewright.targets.gemmini.area import area_of
-from tilewright.targets.gemmini.board.build import build
-from tilewright.targets.gemmini.board.program import GemminiProgram
-from tilewright.targets.gemmini.bounds import bound_cycles, roofline_cycles
-from tilewright.targets.gemmini.c_identifiers import CIdentifiers
-from tilewright.targets.gemmini.c_source import c_file, c_function
-from tilewright.targets.gemmini.design_space import DESIGNS, redesigned
-from tilewright.targets.gemmini.estimates import estimate
+from tilewright.targets.gemmini.c_export import CIdentifiers, c_file, c_function
+from tilewright.targets.gemmini.design_space import DESIGNS, area_of, redesign
+from tilewright.targets.gemmini.estimates import bound_cycles, estimate, roofline_cycles
 from tilewright.targets.gemmini.faults import AcceleratorHang, StreamError
+from tilewright.targets.gemmini.functional import execute_stream
+from tilewright.targets.gemmini.isa import CommandStream
 from tilewright.targets.gemmini.lowering.batch import COMMANDS, WorkloadLowering, stream_from
+from tilewright.targets.gemmini.lowering.geometry import MEMORY_BASE
+from tilewright.targets.gemmini.lowering.memory_layout import (
+    memory_image,
+    random_tensors,
+    read_output,
+)
+from tilewright.targets.gemmini.network_build import build
+from tilewright.targets.gemmini.network_program import GemminiProgram
 from tilewright.targets.gemmini.spec import DIM, GemminiSpec
 from tilewright.targets.gemmini.timing import time_stream
-from tilewright.targets.gemmini.verify import Checker
+from tilewright.targets.reference import reference
 from tilewright.targets.source_digest import source_digest
 from tilewright.targets.workload import Workload
 
@@ -78,12 +87,12 @@ class GemminiTarget:
 
     @property
     def name(self) -> str:
-        """That of the specification."""
+        """The name of the specification."""
         return self.spec.name
 
     @property
     def fingerprint(self) -> str:
-        """Of the specification and the sources of lowering and simulators."""
+        """A digest of the specification and of the sources of lowering and simulators."""
         parts = f"{self.spec.fingerprint} {source_digest(Path(__file__).parent)}"
         return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
@@ -107,8 +116,7 @@ class GemminiTarget:
         return self.lowering(workload).lower(configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Output and cycles by the two simulators; a program whose output differs is no valid
-        one."""
+        """Run both simulators. A program is valid if its output equals integer arithmetic."""
         made = Measurements.nothing(len(lowered))
         made.reason[:] = lowered.reasons
         rows = np.flatnonzero(lowered.ok).tolist()
@@ -137,12 +145,12 @@ class GemminiTarget:
     # -- capabilities ------------------------------------------------------------------------
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
-        """See `targets.gemmini.estimates`."""
+        """See `estimates`."""
         lowering = self.lowering(workload)
         return estimate(lowering.geometry, self.spec, lowering.space.values(configs))
 
     def baseline(self, workload: Workload) -> BaselineSchedule:
-        """What the vendor's library would run, see `targets.gemmini.lowering.vendor_rule`. Raises
+        """What the vendor's library would run, see `lowering.vendor_rule`. Raises
         `WorkloadError`."""
         lowering = self.lowering(workload)
         rule, schedule = lowering.vendor
@@ -150,24 +158,24 @@ class GemminiTarget:
         return BaselineSchedule(rule, lowering.space, lowered, self.measure(lowered))
 
     def roofline(self, workload: Workload) -> Latency:
-        """See `targets.gemmini.bounds.roofline_cycles`."""
+        """See `estimates.roofline_cycles`."""
         return self._latency(roofline_cycles(workload, self.spec))
 
     def bound(self, workload: Workload) -> Latency:
-        """See `targets.gemmini.bounds.bound_cycles`."""
+        """See `estimates.bound_cycles`."""
         return self._latency(bound_cycles(workload, self.spec))
 
     def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
-        """That of the workload, for each config (n, knobs)."""
+        """Return the bound of the workload for each config, shape (n, knobs)."""
         return np.full(len(configs), float(bound_cycles(workload, self.spec)))
 
     def costs(self, workload: Workload) -> Costs:
-        """What trials cost a user of an FPGA: a millisecond to lower one here, seconds to load and
-        run it there."""
+        """Return what trials cost a user of an FPGA: a millisecond to lower a schedule here,
+        seconds to load and run it there."""
         return Costs(compiling=0.001, measuring=1.0)
 
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
-        """On random data over all of int8, against integer arithmetic."""
+        """Count wrong values on random data over all of int8, against integer arithmetic."""
         wrong = np.full(len(lowered), -1, np.int64)
         checker = self._checker(lowered.workload, seed)
         for row in np.flatnonzero(lowered.ok).tolist():
@@ -178,7 +186,7 @@ class GemminiTarget:
         return wrong
 
     def c_source(self, schedules: Sequence[NamedSchedule]) -> str:
-        """See `targets.gemmini.c_source`. Raises `WorkloadError`."""
+        """See `c_export`. Raises `WorkloadError`."""
         functions, names = [], CIdentifiers("layer")
         for schedule in schedules:
             lowering = self.lowering(schedule.workload)
@@ -188,27 +196,27 @@ class GemminiTarget:
         return c_file(self.spec, functions)
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
-        """See `targets.gemmini.board`."""
+        """See `network_build`."""
         return build(graph, schedules, self.spec)
 
     def open(
         self, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]]
     ) -> BuiltProgram:
-        """On a machine that is simulated."""
+        """Open a built network on a simulated machine."""
         return GemminiProgram.open(files, layers, self.spec)
 
     def area(self) -> dict[str, float]:
-        """See `targets.gemmini.area`."""
+        """See `design_space.area_of`."""
         return area_of(self.spec)
 
     def designs(self) -> Space:
-        """See `targets.gemmini.design_space`."""
+        """See `design_space`."""
         return DESIGNS
 
     def redesigned(self, values: Mapping[str, int], clock: str = "fixed") -> GemminiTarget:
-        """See `targets.gemmini.design_space`; the clock is that of this machine, whose array's
+        """See `design_space`; the clock is that of this machine, whose array's
         paths no knob makes longer. Raises `SpecError`."""
-        return GemminiTarget(redesigned(self.spec, values))
+        return GemminiTarget(redesign(self.spec, values))
 
     @property
     def specification(self) -> dict[str, Json]:
@@ -225,3 +233,26 @@ class GemminiTarget:
 
     def _latency(self, cycles: int) -> Latency:
         return Latency(cycles / (self.spec.clock_mhz * 1e6), cycles)
+
+
+@dataclass(frozen=True, eq=False)
+class Checker:
+    """Tensors of a workload in memory, and the output that they must give."""
+
+    lowering: WorkloadLowering
+    image: NDArray[np.uint8]
+    expected: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, lowering: WorkloadLowering, seed: int = 0) -> Checker:
+        """Make a checker on random tensors over their whole range."""
+        tensors = random_tensors(lowering.workload, seed)
+        image = memory_image(lowering.geometry, tensors)
+        return cls(lowering, image, reference(lowering.workload, tensors))
+
+    def wrong_values(self, stream: CommandStream) -> int:
+        """Return how many values of the output differ. Raises `StreamError` if the stream does not
+        run."""
+        after = execute_stream(stream, self.image, MEMORY_BASE, self.lowering.spec)
+        got = read_output(self.lowering.geometry, self.lowering.workload, after)
+        return int((got != self.expected).sum())

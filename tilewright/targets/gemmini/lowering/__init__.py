@@ -1,1 +1,1 @@
-"""Lowers schedules to command streams: spaces, geometry, the two forms of a program."""
+"""Lowers schedules to streams of commands: the loop form, and the nest form for any workload."""

@@ -1,4 +1,4 @@
-"""Lowers batches of schedules of one workload."""
+"""Lowers batches of schedules of one workload to programs and hidden features."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ import numpy as np
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.base import Configs, Lowered, Ragged, Space
 from tilewright.targets.features import Features
-from tilewright.targets.gemmini.lowering.failures import LoweringFailure
+from tilewright.targets.gemmini.isa import CommandStream
+from tilewright.targets.gemmini.loop_unrolling import unroll_stream
+from tilewright.targets.gemmini.lowering.command_encoding import CommandTable
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry
-from tilewright.targets.gemmini.lowering.hidden import HIDDEN, hidden_row
-from tilewright.targets.gemmini.lowering.loop_form import check_loops, loop_program
-from tilewright.targets.gemmini.lowering.nest_form import nest_program
-from tilewright.targets.gemmini.lowering.rooms import check_rooms
-from tilewright.targets.gemmini.lowering.schedule import LOOP, TileSchedule
-from tilewright.targets.gemmini.lowering.space import space_of
+from tilewright.targets.gemmini.lowering.loop_program import check_loops, loop_program
+from tilewright.targets.gemmini.lowering.nest_program import nest_program
+from tilewright.targets.gemmini.lowering.program_features import HIDDEN, hidden_row
+from tilewright.targets.gemmini.lowering.schedule_space import LOOP, TileSchedule, space_of
+from tilewright.targets.gemmini.lowering.tile_fit import LoweringFailure, check_tiles
 from tilewright.targets.gemmini.lowering.vendor_rule import vendor_schedule
-from tilewright.targets.gemmini.lowering.words import CommandTable
 from tilewright.targets.gemmini.spec import GemminiMachine, GemminiSpec
-from tilewright.targets.gemmini.stream import CommandStream
-from tilewright.targets.gemmini.unroll import unrolled
 from tilewright.targets.workload import Workload
 
 COMMANDS = "commands"
@@ -32,7 +30,7 @@ COMMANDS = "commands"
 
 @dataclass(frozen=True)
 class WorkloadLowering:
-    """A workload on a machine."""
+    """Lowers schedules of one workload on one machine."""
 
     workload: Workload
     spec: GemminiSpec
@@ -40,8 +38,8 @@ class WorkloadLowering:
 
     @classmethod
     def of(cls, workload: Workload, spec: GemminiSpec) -> WorkloadLowering:
-        """Raises `WorkloadError` for what the machine does not compute, and for a workload that is
-        too large for every schedule."""
+        """Prepare a workload. Raises `WorkloadError` for a workload that the machine does not
+        compute, or that is too large for every schedule."""
         made = cls(workload, spec, BlockGeometry.of(workload))
         try:
             check_program(made.geometry, spec.machine, made.vendor[1])
@@ -54,22 +52,22 @@ class WorkloadLowering:
 
     @cached_property
     def space(self) -> Space:
-        """The schedules there are."""
+        """The search space of schedules."""
         return space_of(self.geometry, self.vendor[1])
 
     @cached_property
     def vendor(self) -> tuple[str, TileSchedule]:
-        """The vendor's rule by name, and what it chooses."""
+        """The vendor's rule by name, and the schedule that it chooses."""
         return vendor_schedule(self.geometry, self.spec.machine)
 
     def config_of(self, schedule: TileSchedule) -> tuple[int, ...]:
-        """The indices of a schedule's values in the space. Raises `ValueError` for one that is not
-        of the space."""
+        """Return the indices of a schedule's values in the space. Raises `ValueError` for a
+        schedule outside the space."""
         pairs = zip(self.space.knobs, schedule, strict=True)
         return tuple(knob.values.index(value) for knob, value in pairs)
 
     def program(self, space: str, knobs: Mapping[str, int]) -> CommandTable:
-        """The commands of knob values, (n, 3). Raises `WorkloadError`."""
+        """Return the commands of knob values, shape (n, 3). Raises `WorkloadError`."""
         knobs = {**TileSchedule._field_defaults, **knobs}  # earlier files have no dataflow
         if space != self.space.name or set(knobs) != set(TileSchedule._fields):
             raise WorkloadError(f"{self.workload}: no schedule of the space '{self.space.name}'")
@@ -88,7 +86,7 @@ class WorkloadLowering:
             try:
                 program = program_of(self.geometry, machine, TileSchedule(*values))
                 stream = stream_from(program)
-                hidden[row] = hidden_row(machine, stream, unrolled(stream, machine)[0])
+                hidden[row] = hidden_row(machine, stream, unroll_stream(stream, machine)[0])
             except LoweringFailure as failure:
                 program = np.zeros((0, 3), np.uint64)
                 failures[row], reasons[row] = failure.name, failure.reason
@@ -101,16 +99,16 @@ class WorkloadLowering:
 
 
 def check_program(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> None:
-    """Raises `LoweringFailure` for a schedule without a program."""
-    (check_loops if schedule.form == LOOP else check_rooms)(g, m, schedule)
+    """Raise `LoweringFailure` for a schedule without a program."""
+    (check_loops if schedule.form == LOOP else check_tiles)(g, m, schedule)
 
 
 def program_of(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> CommandTable:
-    """The commands of a schedule, (n, 3). Raises `LoweringFailure`."""
+    """Return the commands of a schedule, shape (n, 3). Raises `LoweringFailure`."""
     return (loop_program if schedule.form == LOOP else nest_program)(g, m, schedule)
 
 
 def stream_from(program: CommandTable) -> CommandStream:
-    """CommandTable (n, 3) as the simulators take them."""
+    """Return commands, shape (n, 3), as the simulators take them."""
     rs1, rs2 = (np.ascontiguousarray(program[:, part]) for part in (1, 2))
     return CommandStream(program[:, 0].astype(np.uint8), rs1, rs2)

@@ -1,4 +1,10 @@
-"""Reads an epilogue as what one MVOUT can do: scale, round, saturate, relu; or refuses it."""
+"""What one MVOUT does to sums as it stores them: scale, round, saturate, relu, max-pool.
+
+Epilogues and pools that no store computes are refused. The store unit pools by reading
+accumulators, finishing each value, and writing the largest of a window. What follows a sum is
+monotonic, so this is the result of the largest sum. Pixels beyond the sums' border count as zeros,
+where a max-pool ignores them; behind a relu that is the same.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +14,22 @@ import numpy as np
 
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.epilogue import EpilogueOp
+from tilewright.targets.gemmini.spec import ARRAY_OUTPUT_BITS
+from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.workload import Workload
 
 MOST_FLOOR_SHIFT = 15
 """Bits up to which a scale a little above a power of two rounds every sum as a shift does."""
 MOST_FACTOR = 127 * 64
 """Of a residual: each 127 take another product."""
-ARRAY_OUTPUT_BITS = 20
-"""What the array puts out of its sums of 32 bits, saturated."""
 MOST_CHAINED = ((1 << (ARRAY_OUTPUT_BITS - 1)) - 1) // (1 << 14)
 """Products of two int8, each at most 2^14, whose sum has so few bits whatever the data."""
 ALL_CHAINED = 1 << 30
 _REST = "the accumulator is scaled, rounded and saturated to int8 as it is stored"
+MOST_SIDE = 3
+"""Pixels of a window, of a stride and of a pad: fields of two bits."""
+MOST_PIXELS = 255
+"""Rows and columns of a store's sums and of its results, and columns of the output."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +65,10 @@ class StoreEpilogue:
 
 
 def store_epilogue(workload: Workload) -> StoreEpilogue:
-    """That of a workload. Raises `WorkloadError` for steps that no store computes.
+    """Return the epilogue of a workload. Raises `WorkloadError` for steps that no store computes.
 
-    A floor, `>> N`, is the nearest integer of what is less by half, but for ties. A scale of the
-    next larger float32 breaks these upwards. Negative ones it breaks downwards, but a relu cuts
+    A floor, `>> N`, is the nearest integer of what is less by half, except for ties. A scale of the
+    next larger float32 breaks ties upwards. It breaks negative ties downwards, but a relu cuts
     them.
     """
     steps = list(workload.epilogue)
@@ -111,3 +121,32 @@ def _refused(workload: Workload, why: str) -> WorkloadError:
         f"{workload}: the epilogue '{workload.epilogue_text}' has no such store, where {_REST}: "
         f"{why}; leave the operator to the CPU, or change the epilogue"
     )
+
+
+def check_pool(w: Workload, pool: Pool, epilogue: StoreEpilogue) -> None:
+    """Raise `WorkloadError` for a pool of a workload's sums that no store computes."""
+    sides = {pool.kernel_h, pool.kernel_w}, {pool.stride_h, pool.stride_w}
+    why = ""
+    if any(len(side) > 1 or max(side) > MOST_SIDE for side in sides):
+        why = f"its windows and strides are squares of at most {MOST_SIDE} pixels"
+    elif w.out_width > MOST_PIXELS:
+        why = f"its output has at most {MOST_PIXELS} columns"
+    elif epilogue.residual:
+        why = "sums that it pools have no residual"
+    elif not epilogue.relu and (pool.pad_top or pool.pad_left or pool.pad_bottom or pool.pad_right):
+        why = "pixels around the image count as zeros, which is right behind a relu alone"
+    if why:
+        raise WorkloadError(
+            f"{w}: Gemmini's store unit computes no {pool.title}: {why}; leave the pool to the CPU"
+        )
+
+
+def sums_covered(out: int, pool_stride: int, kernel: int) -> int:
+    """Return how many sums lie under `out` results of one direction, without a border."""
+    return (out - 1) * pool_stride + kernel
+
+
+def sums_under(first: int, out: int, stride: int, kernel: int, pad: int, size: int) -> range:
+    """Return the sums of one direction, of `size`, under `out` results from `first` on."""
+    begin = first * stride - pad
+    return range(max(begin, 0), min(begin + sums_covered(out, stride, kernel), size))

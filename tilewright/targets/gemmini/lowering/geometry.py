@@ -1,18 +1,27 @@
-"""Describes a workload as products of blocks: sizes, groups of channels, addresses of its tensors.
+"""A workload as products of blocks: sizes, groups of channels, addresses, chains of products.
 
 Activations lie in memory pixel by pixel (NHWC), weights as (group, kernel row, kernel column, input
 channel, output channel). A pixel and a row of weights begin where a request for memory can. Such
 rows are 16 or 32 bytes apart, or a multiple of 64.
+
+In its output-stationary data flow, the array keeps the sums of a chain of products. How long a
+chain may be says `epilogue.StoreEpilogue.most_chained`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.core.errors import WorkloadError
-from tilewright.targets.gemmini.lowering.epilogue import StoreEpilogue, store_epilogue
-from tilewright.targets.gemmini.lowering.pool import check_pool, covered
+from tilewright.targets.gemmini.lowering.epilogue import (
+    ALL_CHAINED,
+    MOST_CHAINED,
+    StoreEpilogue,
+    check_pool,
+    store_epilogue,
+    sums_covered,
+)
 from tilewright.targets.gemmini.spec import DIM, MAX_REQUEST_BYTES
 from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.workload import Workload
@@ -25,21 +34,21 @@ MOST_WEIGHT = 127
 ROLES = ("data", "weight", "bias", "residual", "identity", "output")
 
 
-def whole(size: int, block: int = DIM) -> int:
-    """The next multiple of a block."""
+def round_up(size: int, block: int = DIM) -> int:
+    """Return the next multiple of a block."""
     return -(-size // block) * block
 
 
 def blocks(size: int) -> int:
-    """How many blocks of 16 hold so many."""
+    """Return how many blocks of 16 hold `size` elements."""
     return -(-size // DIM)
 
 
 def aligned_row(size: int) -> int:
-    """Bytes from a row of so many to the next, so that each begins where a request can: a request
-    has 16, 32 or 64 bytes, at a multiple of its size."""
-    least = whole(size)
-    return least if least <= MAX_REQUEST_BYTES // 2 else whole(size, MAX_REQUEST_BYTES)
+    """Return the bytes from one row of `size` bytes to the next, so that each row begins where a
+    request can: a request has 16, 32 or 64 bytes, at a multiple of its size."""
+    least = round_up(size)
+    return least if least <= MAX_REQUEST_BYTES // 2 else round_up(size, MAX_REQUEST_BYTES)
 
 
 @dataclass(frozen=True)
@@ -133,26 +142,26 @@ class BlockGeometry:
         return replace(made, addresses=made.in_order(MEMORY_BASE))
 
     def in_channels_of(self, group: int) -> int:
-        """Those that a group really has."""
+        """Return the input channels that a group really has."""
         return min(self.in_channels, self.all_in_channels - group * self.in_channels)
 
     def out_channels_of(self, group: int) -> int:
-        """Likewise."""
+        """Return the output channels that a group really has."""
         return min(self.out_channels, self.all_out_channels - group * self.out_channels)
 
     @property
     def has_loops(self) -> bool:
-        """Whether the accelerator's own loop computes it."""
+        """Whether the accelerator's own loop computes the workload."""
         return self.flat and not self.epilogue.residual
 
     @property
     def tap_bytes(self) -> int:
-        """Of the weights of one tap of one group."""
-        return whole(self.in_channels) * self.weight_stride
+        """Bytes of the weights of one tap of one group."""
+        return round_up(self.in_channels) * self.weight_stride
 
     @property
     def identities(self) -> list[int]:
-        """Weights that multiply a residual, together its factor."""
+        """Weights that multiply a residual; their sum is its factor."""
         left, found = self.epilogue.residual, []
         while left > 0:
             found.append(min(left, MOST_WEIGHT))
@@ -161,15 +170,15 @@ class BlockGeometry:
 
     @property
     def pixels(self) -> int:
-        """Of the output, in all images."""
+        """Pixels of the output, in all images."""
         return self.images * self.out_height * self.out_width
 
     def sums_of(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns of the sums under a tile of the output, at most."""
+        """Return rows and columns of the sums under a tile of the output, at most."""
         if self.pool is None:
             return height, width
-        rows = covered(height, self.pool.stride_h, self.pool.kernel_h)
-        columns = covered(width, self.pool.stride_w, self.pool.kernel_w)
+        rows = sums_covered(height, self.pool.stride_h, self.pool.kernel_h)
+        columns = sums_covered(width, self.pool.stride_w, self.pool.kernel_w)
         return min(rows, self.sums_height), min(columns, self.sums_width)
 
     @property
@@ -185,7 +194,7 @@ class BlockGeometry:
         )
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of each tensor that there is, by role."""
+        """Return the bytes of each tensor, by role."""
         found = {
             "data": self.images * self.height * self.width * self.data_stride,
             "weight": self.groups * self.kernel_h * self.kernel_w * self.tap_bytes,
@@ -199,12 +208,12 @@ class BlockGeometry:
         return found
 
     def in_order(self, base: int) -> dict[str, int]:
-        """Addresses of the tensors one after another, each on a page of its own. Raises
-        `WorkloadError` where they are more than the memory holds."""
+        """Return addresses of the tensors one after another, each on a page of its own. Raises
+        `WorkloadError` if they do not fit the memory."""
         found, at = {}, base
         for role, size in self.sizes().items():
             found[role] = at
-            at += whole(size, PAGE_BYTES)
+            at += round_up(size, PAGE_BYTES)
         if at > MEMORY_BASE + MEMORY_BYTES:
             raise WorkloadError(
                 f"its tensors take {(at - base) >> 20} MiB, and the machine's memory has "
@@ -220,3 +229,41 @@ def _groups_together(w: Workload) -> int:
     while count < w.groups and (count * per_in % DIM or count * per_out % DIM):
         count *= 2
     return min(count, w.groups)
+
+
+def summed_inputs(g: BlockGeometry, columns: int) -> int:
+    """Return how many of `columns` input channels of a block one output sums. If groups share
+    blocks, the weights of the other groups are zeros."""
+    return min(columns, g.in_channels // g.merged)
+
+
+def chain_ends(inputs: Sequence[int], most: int) -> list[bool]:
+    """Return whether a chain ends with each block, given the inputs that each block sums: as late
+    as `most` allows."""
+    ends, total = [False] * len(inputs), 0
+    for place, count in enumerate(inputs):
+        if place and total + count > most:
+            ends[place - 1], total = True, 0
+        total += count
+    return [*ends[:-1], True]
+
+
+def has_chains(g: BlockGeometry) -> bool:
+    """Return True if there may be chains of several blocks, which save writing sums to the
+    accumulator.
+
+    The scale of the epilogue is left out: workloads that differ in it alone share their schedules
+    (`targets.workload.canonical`), so they need one space. Where a small scale allows no chains,
+    each block of an output-stationary program is a chain of its own.
+    """
+    inputs = list(_inputs(g))
+    adds = g.epilogue.loads_sums or g.epilogue.residual
+    most = MOST_CHAINED if adds else ALL_CHAINED
+    return sum(chain_ends(inputs, most)) < len(inputs)
+
+
+def _inputs(g: BlockGeometry) -> Iterator[int]:
+    """Of all products that make an output, in their order."""
+    for _ in range(g.kernel_h * g.kernel_w):
+        for block in range(blocks(g.in_channels)):
+            yield summed_inputs(g, min(DIM, g.in_channels - block * DIM))

@@ -18,10 +18,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tilewright.targets.gemmini.lowering.failures import LoweringFailure
 from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
-from tilewright.targets.gemmini.lowering.rooms import check_rooms
-from tilewright.targets.gemmini.lowering.schedule import LOOP, PIXELS_OUTSIDE, SPREAD, TileSchedule
+from tilewright.targets.gemmini.lowering.schedule_space import (
+    LOOP,
+    PIXELS_OUTSIDE,
+    SPREAD,
+    TileSchedule,
+)
+from tilewright.targets.gemmini.lowering.tile_fit import LoweringFailure, check_tiles
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 
 MATMUL_RULE, CONVOLUTION_RULE = "tiled_matmul_auto", "tiled_conv_auto"
@@ -33,8 +37,8 @@ columns, input channels."""
 
 
 def vendor_schedule(g: BlockGeometry, m: GemminiMachine) -> tuple[str, TileSchedule]:
-    """The rule's name, and what it chooses. Where none of its tiles fits, the smallest one with a
-    single buffer of everything: what that has no room for, no schedule has."""
+    """Return the rule's name, and the schedule that it chooses. If none of its tiles fits, that is
+    the smallest tile with single buffers: if that does not fit, no schedule does."""
     if not g.flat:
         return CONVOLUTION_RULE, _in_nest(vendor_convolution_tile(g, m), g, m)
     i, j, k = vendor_tile(blocks(g.out_width), blocks(g.out_channels), blocks(g.in_channels), m)
@@ -45,7 +49,7 @@ def vendor_schedule(g: BlockGeometry, m: GemminiMachine) -> tuple[str, TileSched
 
 
 def vendor_tile(i: int, j: int, k: int, m: GemminiMachine) -> Sizes:
-    """Blocks of rows, columns and depth a tile, of a product of i × k by k × j blocks."""
+    """Return blocks of rows, columns and depth of a tile, of a product of i × k by k × j blocks."""
     half_scratchpad, half_accumulator = (
         rows // 2 // DIM for rows in (m.scratchpad_rows, m.accumulator_rows)
     )
@@ -60,8 +64,9 @@ def vendor_tile(i: int, j: int, k: int, m: GemminiMachine) -> Sizes:
 
 
 def vendor_convolution_tile(g: BlockGeometry, m: GemminiMachine) -> Sizes:
-    """Sides of a tile, see `ROWS`, of a convolution. The library has no groups but depthwise ones,
-    which it computes a channel at a time; others have the tile of one of `g.groups`."""
+    """Return the sides of a tile of a convolution, see `ROWS`. The library has no groups except
+    depthwise ones, which it computes one channel at a time; others have the tile of one of
+    `g.groups`."""
     is_depthwise = g.in_channels == g.out_channels == g.merged
     channels = (1, 1) if is_depthwise else (g.out_channels, g.in_channels)
     out, inputs = (
@@ -111,7 +116,7 @@ def _in_nest(tile: Sizes, g: BlockGeometry, m: GemminiMachine) -> TileSchedule:
 
 def _has_room(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> bool:
     try:
-        check_rooms(g, m, schedule)
+        check_tiles(g, m, schedule)
     except LoweringFailure:
         return False
     return True

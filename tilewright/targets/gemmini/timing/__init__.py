@@ -1,4 +1,8 @@
-"""Simulates how many cycles a command stream takes, without its data."""
+"""Cycle simulator of Gemmini: how many cycles a stream of commands takes, without its data.
+
+`simulator` steps all units once per cycle. `mvin` and `mvout` are the load and the store controller
+with their data paths, `execute_controller` and `systolic_array` compute, `loop_unit` is LOOP_WS.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tilewright.targets.gemmini.faults import HANG, StreamFault, stream_error
-from tilewright.targets.gemmini.isa import FENCE, FLUSH
+from tilewright.targets.gemmini.isa import FENCE, FLUSH, CommandStream, stream_of
+from tilewright.targets.gemmini.loop_unrolling import unroll_stream
 from tilewright.targets.gemmini.spec import GemminiSpec
-from tilewright.targets.gemmini.stream import CommandStream, stream_of
-from tilewright.targets.gemmini.timing.commands import (
+from tilewright.targets.gemmini.stream_checks import check_stream
+from tilewright.targets.gemmini.timing.simulator import HANGS, simulate_stream
+from tilewright.targets.gemmini.timing.state import (
     ACCEPT,
     COMMAND_ROWS,
     COMPLETE,
@@ -20,11 +26,8 @@ from tilewright.targets.gemmini.timing.commands import (
     FUNCT,
     RS1,
     RS2,
+    blank_state,
 )
-from tilewright.targets.gemmini.timing.kernel import HANGS, simulate_stream
-from tilewright.targets.gemmini.timing.state import blank_state
-from tilewright.targets.gemmini.unroll import unrolled
-from tilewright.targets.gemmini.validity import check_stream
 
 __all__ = ["CommandTimes", "cycles", "time_stream"]
 
@@ -50,7 +53,7 @@ def time_stream(stream: CommandStream, spec: GemminiSpec, most_requests: int = 0
     `StreamError` for a stream that the machine does not run to its end.
     """
     n = len(stream.funct)
-    plain, origin = unrolled(stream, spec.machine)
+    plain, origin = unroll_stream(stream, spec.machine)
     check_stream(stream, plain, origin, spec.machine)
     made = len(plain.funct) if stream.has_loops else 0
     commands = np.full((COMMAND_ROWS, n + made), -1, np.int64)

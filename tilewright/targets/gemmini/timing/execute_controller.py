@@ -1,4 +1,4 @@
-"""Simulates the execute controller: chooses the next step and feeds its operands row by row.
+"""Timing of the execute controller: it chooses the next step and feeds operands row by row.
 
 ExecuteController.scala and TransposePreloadUnroller.scala. A step is a PRELOAD, a COMPUTE, or a
 COMPUTE with the PRELOAD behind it.
@@ -8,7 +8,6 @@ The registers of all units are `s` (STATE_WORDS,).
 
 from __future__ import annotations
 
-from tilewright.targets.gemmini.compiled import stage
 from tilewright.targets.gemmini.isa import (
     COMPUTE_ACCUMULATED,
     COMPUTE_PRELOADED,
@@ -25,9 +24,9 @@ from tilewright.targets.gemmini.isa import (
     local_address,
     rows,
 )
+from tilewright.targets.gemmini.numba_decorators import stage
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
-from tilewright.targets.gemmini.timing.array import FLUSH_STATE, has_products, writes_to
-from tilewright.targets.gemmini.timing.banks import FROM_ARRAY, accumulator_ready, bank_ready
+from tilewright.targets.gemmini.timing.local_memory import FROM_ARRAY, accumulator_ready, bank_ready
 from tilewright.targets.gemmini.timing.state import (
     ACC_EX_READS,
     ACC_NEXT,
@@ -76,6 +75,7 @@ from tilewright.targets.gemmini.timing.state import (
     new_entry,
     remove,
 )
+from tilewright.targets.gemmini.timing.systolic_array import FLUSH_STATE, has_products, writes_to
 
 CHOOSES, FEEDS, FLUSHES, WAITS_FOR_FLUSH = 0, 1, FLUSH_STATE, 3
 NO_STEP, PRELOADS, MULTIPLIES, BOTH = 0, 1, 2, 3

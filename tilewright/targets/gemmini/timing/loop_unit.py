@@ -1,11 +1,11 @@
-"""Simulates the state machine behind LOOP_WS: five generators of commands, two loops at a time.
+"""Timing of LOOP_WS: five generators of commands, for two loops at a time.
 
-LoopMatmul.scala and WeightedArbiter.scala. Stores come first, then products, then biases, then A
-or B, whichever is behind. A generator waits while its part of the reservation station is full of
+LoopMatmul.scala and WeightedArbiter.scala. Stores come first, then products, then biases, then A or
+B, whichever is behind. A generator waits while its part of the reservation station is full of
 generated commands.
 
-The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (COMMAND_ROWS, n).
-A loop's settings are `loop` (LOOP_SETTINGS,).
+The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (COMMAND_ROWS, n). A
+loop's settings are `loop` (LOOP_SETTINGS,).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.gemmini.compiled import stage
 from tilewright.targets.gemmini.isa import LOOP_STRIDES_DC, LOOP_WS
-from tilewright.targets.gemmini.loop_commands import (
+from tilewright.targets.gemmini.loop_unrolling import (
     A_ADDRESS,
     A_IS_TRANSPOSED,
     B_ADDRESS,
     B_IS_TRANSPOSED,
+    BLOCKS_PER_REQUEST,
     C_ADDRESS,
     C_BASE,
     D_ADDRESS,
@@ -30,7 +30,6 @@ from tilewright.targets.gemmini.loop_commands import (
     MAX_I,
     MAX_J,
     MAX_K,
-    MOST_BLOCKS,
     blocks_at,
     c_blocks,
     d_blocks,
@@ -42,13 +41,14 @@ from tilewright.targets.gemmini.loop_commands import (
     set_loop,
     store_c,
 )
+from tilewright.targets.gemmini.numba_decorators import stage
 from tilewright.targets.gemmini.spec import MOST_ENTRIES, GemminiMachine
-from tilewright.targets.gemmini.timing.commands import FUNCT, RS1, RS2, Commands
 from tilewright.targets.gemmini.timing.state import (
     COMPLETED,
     COUNT,
     EXECUTE_PART,
     FRONT_ENTRIES,
+    FUNCT,
     GEN_A,
     GEN_B,
     GEN_C,
@@ -75,10 +75,13 @@ from tilewright.targets.gemmini.timing.state import (
     LW_STARTED,
     NOW,
     PROGRESS_AT,
+    RS1,
+    RS2,
     RS_COMMAND,
     RS_FIELDS,
     STATION,
     STORE_PART,
+    Commands,
     UnitState,
     entry_at,
     has_room,
@@ -388,17 +391,17 @@ def advance(s: UnitState, loop: NDArray[np.int64], generator: int) -> bool:
         outer, outer_end = LG_K, max_j if loop[IS_RESADD] else max_k
         last = LG_J
         if loop[A_IS_TRANSPOSED]:
-            inner_step = step_of(MOST_BLOCKS, max_i)
+            inner_step = step_of(BLOCKS_PER_REQUEST, max_i)
         else:
-            outer_step = step_of(MOST_BLOCKS, outer_end)
+            outer_step = step_of(BLOCKS_PER_REQUEST, outer_end)
     elif generator == GEN_B:
         inner, inner_end = LG_J, max_j
         outer, outer_end = LG_K, max_i if loop[IS_RESADD] else max_k
         last = LG_I
         if loop[B_IS_TRANSPOSED]:
-            outer_step = step_of(MOST_BLOCKS, outer_end)
+            outer_step = step_of(BLOCKS_PER_REQUEST, outer_end)
         else:
-            inner_step = step_of(MOST_BLOCKS, max_j)
+            inner_step = step_of(BLOCKS_PER_REQUEST, max_j)
     elif generator == GEN_D:
         outer_step = step_of(d_blocks(loop), max_j)
     elif generator == GEN_C:

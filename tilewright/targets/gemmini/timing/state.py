@@ -1,14 +1,15 @@
-"""Lays out the registers and queues of all units in one array of integers.
+"""Layout of the simulator's state: registers and queues of all units, and the table of commands.
 
-A unit's registers are named positions. A queue is a window: the position of its oldest entry, the
-number of entries, the cycle of the last removal, then the entries.
+All registers and queues lie in one array of integers. A unit's registers are named positions. A
+queue is a window: the position of its oldest entry, the number of entries, the cycle of the last
+removal, then the entries.
 
 Within a cycle, units act from the memory port backwards: who takes from a queue acts before who
-fills it. A taker thus sees the entries of the cycle before, as in the hardware. A filler of a
-plain queue asks `has_room`, which does not count what was removed in this cycle. A filler of a
-"pipe" queue asks `has_room_pipe`, which does.
+fills it. A taker thus sees the entries of the cycle before, as in the hardware. A filler of a plain
+queue asks `has_room`, which does not count what was removed in this cycle. A filler of a "pipe"
+queue asks `has_room_pipe`, which does.
 
-The registers of all units are `s` (STATE_WORDS,).
+The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (COMMAND_ROWS, n).
 """
 
 from __future__ import annotations
@@ -16,13 +17,20 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.gemmini.compiled import stage
-from tilewright.targets.gemmini.loop_commands import LOOP_SETTINGS, LOOPS
+from tilewright.targets.gemmini.loop_unrolling import LOOP_SETTINGS, LOOPS
+from tilewright.targets.gemmini.numba_decorators import stage
 from tilewright.targets.gemmini.spec import MOST_ENTRIES
 
 UnitState = NDArray[np.int64]  # (STATE_WORDS,)
 HEAD, COUNT, REMOVED_AT, ENTRIES = 0, 1, 2, 3
 QUEUE_HEADER = 3
+Commands = NDArray[np.int64]
+"""(7, n + made): a stream with room for what loops make. Three rows say what a command is, four in
+which cycle it moved on, -1 for what does not happen."""
+FUNCT, RS1, RS2 = 0, 1, 2
+ACCEPT, ALLOC, ISSUE, COMPLETE = 3, 4, 5, 6
+COMMAND_ROWS = 7
+EVENT_NAMES = ("accept", "alloc", "issue", "complete")
 
 
 class _Places:

@@ -1,0 +1,44 @@
+"""Text that users and strangers wrote: made printable, and split into lists of names."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+from tilewright.core.errors import TilewrightError
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return the text with every character that is not visible as a code: `\\x1b` for an escape,
+    `\\n` for the end of a line, `\\udcff` for a byte that is no UTF-8. Characters in `keep`
+    stay."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if _shown(c) or c in keep else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def _shown(character: str) -> bool:
+    """Spaces of all widths are, as they stand before a percent sign."""
+    return character.isprintable() or unicodedata.category(character) == "Zs"
+
+
+class NameListError(TilewrightError, ValueError):
+    """A list with a name that is empty or given twice; pydantic takes it for a wrong value."""
+
+
+def split_names(text: str, flag: str) -> tuple[str, ...]:
+    """Split `a, b` into `a` and `b`. Raises `NameListError`, which names the `flag`."""
+    names = tuple(part.strip() for part in text.split(","))
+    check_names(names, f"{flag} '{printable(text)}'")
+    return names
+
+
+def check_names(names: Sequence[str], where: str) -> None:
+    """Check names for empty and repeated ones. Raises `NameListError`; `where` says where the names
+    are from."""
+    if not all(names):
+        raise NameListError(f"{where} has an empty name; write each name once, commas between them")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise NameListError(f"{where} names {printable(twice[0])} twice; name each once")

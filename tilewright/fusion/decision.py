@@ -1,0 +1,329 @@
+"""Decides which operators are fused in a network, with the reasons, and previews the decision.
+
+`decide` serves a run whose workloads are tuned; `preview` asks before anything is tuned, with the
+schedules that are estimated best. Both return the summary and the rows that reports show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.core.files import Json
+from tilewright.fusion.evaluator import (
+    Evaluation,
+    Evaluator,
+    FusionSchedules,
+    Heard,
+    NoSchedule,
+    make_estimate_evaluator,
+)
+from tilewright.fusion.learned.pretrained import shipped_models
+from tilewright.fusion.learned.search import learned_search
+from tilewright.fusion.problem import FusionProblem, Labelling
+from tilewright.targets.artifact_types import Pick
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import blocks_of
+from tilewright.targets.display_names import shape
+from tilewright.targets.workload import Workload
+from tilewright.tuning.build_artifact import integer_network
+from tilewright.tuning.build_options import BuildOptions
+from tilewright.tuning.events import Note
+from tilewright.tuning.fusion_interface import Decided, FusionDecision, FusionSummary, ToDecide
+from tilewright.tuning.network import Subgraph
+from tilewright.tuning.options import PER_CHANNEL, TuningOptions
+from tilewright.tuning.results import TunedWorkload
+
+if TYPE_CHECKING:
+    from tilewright.fusion.evaluator import Evaluation
+    from tilewright.networks.integer.graph import IntegerGraph
+    from tilewright.targets.layer import Layer
+
+
+def decide(asked: ToDecide, heard: Heard | None = None) -> Decided:
+    """Decide what is fused, by the mode that was asked for. Raises as
+    `tilewright.fusion.decide_fusion`."""
+    problem = read_problem(asked)
+    schedules = FusionSchedules(blocks_of(asked.target), lambda some: _tuned(asked, some))
+    for each in asked.tuned:
+        if (pick := _pick(each)) is not None:
+            schedules.add(each.workload, pick)
+    evaluator = Evaluator(problem, schedules, heard)
+    if not len(problem):
+        asked.emit(Note(f"{asked.network}: nothing in it may be fused or not; all modes are equal"))
+    named = name_labellings(problem, evaluator, asked)
+    return build_decision(asked, problem, evaluator, named, evaluator.count)
+
+
+def build_decision(
+    asked: ToDecide,
+    problem: FusionProblem,
+    evaluator: Evaluator,
+    named: dict[str, Labelling],
+    spent: int,
+    *,
+    by_estimates: bool = False,
+) -> Decided:
+    """Describe a decision.
+
+    Args:
+        asked: what the run asked for; its mode names the chosen labelling.
+        problem: what may be fused.
+        evaluator: times labellings; all of `named` are evaluated.
+        named: labellings by the names of the modes.
+        spent: how many labelled graphs were simulated.
+        by_estimates: whether all schedules are those that are estimated best.
+
+    Returns:
+        The summary, and the content of `fusion.json`.
+    """
+    chosen = evaluator(named[asked.options.fusion])
+    guessing = evaluator if by_estimates else make_estimate_evaluator(problem, asked.options.seed)
+    each = {name: evaluator(labels) for name, labels in named.items()}
+    tuned = evaluator.schedules.tuned
+    summary: FusionSummary = {
+        "mode": asked.options.fusion,
+        "decisions": list_decisions(evaluator, chosen.labels, guessing),
+        "cycles": {name: found.cycles for name, found in each.items()},
+        "dram_bytes": {name: found.dram_bytes for name, found in each.items()},
+        "evaluations": spent,
+        "tuned": tuned,
+    }
+    return Decided(summary, build_fusion_file(asked, problem, chosen))
+
+
+def read_problem(asked: ToDecide) -> FusionProblem:
+    """Read the network of a run in integers, with nothing fused. Raises what quantising raises."""
+    options = asked.options
+    build = BuildOptions(
+        options.model, Path(options.out), target=options.target,
+        per_channel=options.epilogue == PER_CHANNEL, input_shapes=options.input_shapes,
+        calibration=Path(options.calibration) if options.calibration else None,
+        seed=options.seed,
+    )  # fmt: skip
+    graph = integer_network(build, asked.target, apart=True).graph
+    return FusionProblem(graph, asked.target)
+
+
+def name_labellings(
+    problem: FusionProblem, evaluator: Evaluator, asked: ToDecide
+) -> dict[str, Labelling]:
+    """Return evaluated labellings by the names of the modes.
+
+    These are the labelling of the mode that was asked for, those that need no further trial, and
+    for the learned mode all that it has to beat. Labels without a schedule are dropped.
+
+    Raises:
+        NoSchedule: a layer that nothing was fused into has no schedule.
+        TilewrightError: tuning fails.
+    """
+    mode = asked.options.fusion
+    named = {"none": problem.none, "all": problem.all, "greedy": problem.greedy}
+    if mode == "learned":
+        return search_labellings(problem, evaluator, asked.options.seed)
+    named[mode] = drop_unscheduled_labels(evaluator, named[mode])
+    free = [name for name, labels in named.items() if not evaluator.missing(labels)]
+    return {name: named[name] for name in free if _runs(evaluator, named[name])}
+
+
+def search_labellings(
+    problem: FusionProblem, evaluator: Evaluator, seed: int
+) -> dict[str, Labelling]:
+    """Return what the learned mode decides, with the labellings that it has to beat, by the names
+    of the modes. Raises as `name_labellings`."""
+    known = {"none": problem.none, "all": problem.all, "greedy": problem.greedy}
+    named = {name: drop_unscheduled_labels(evaluator, labels) for name, labels in known.items()}
+    model, policy = shipped_models(seed)
+    rng = np.random.default_rng([seed, 0])
+    found = learned_search(problem, evaluator, model, policy, list(named.values()), rng)
+    return named | {"learned": found}
+
+
+def drop_unscheduled_labels(evaluator: Evaluator, labels: Labelling) -> Labelling:
+    """Return a labelling without the labels that make layers which no schedule runs. Raises
+    `NoSchedule` if a layer that nothing was fused into has no schedule, and what tuning raises."""
+    problem = evaluator.problem
+    while True:
+        try:
+            evaluator(labels)
+            return labels
+        except NoSchedule as error:
+            alone = tuple((k,) for k in range(len(problem)))
+            for places in (*problem.groups, *alone, *problem.segments):
+                apart = tuple(label and k not in places for k, label in enumerate(labels))
+                if apart != labels and error.workload not in problem.workloads(apart):
+                    labels = apart
+                    break
+            else:
+                raise
+
+
+def _runs(evaluator: Evaluator, labels: Labelling) -> bool:
+    try:
+        evaluator(labels)
+    except NoSchedule:
+        return False
+    return True
+
+
+def _tuned(asked: ToDecide, workloads: Sequence[Workload]) -> list[Pick | None]:
+    """Schedules of workloads that the network does not have as it is."""
+    many = f"{len(workloads)} more {'workload' if len(workloads) == 1 else 'workloads'}"
+    asked.emit(Note(f"{asked.network}: {many}, of operators fused otherwise"))
+    return [_pick(each) for each in asked.more([_subgraph(each) for each in workloads])]
+
+
+def _subgraph(workload: Workload) -> Subgraph:
+    """A workload of some labelling. Nobody knows how often it will be called."""
+    return Subgraph(workload, 1, ("fused",), workload.macs)
+
+
+def _pick(tuned: TunedWorkload) -> Pick | None:
+    chosen = tuned.chosen
+    return None if chosen is None else Pick(chosen.space, chosen.config)
+
+
+def list_decisions(
+    evaluator: Evaluator, labels: Labelling, guessing: Evaluator
+) -> list[FusionDecision]:
+    """Return one row per label, with what the label saves if all others stay as they are. If the
+    other way is not tuned, or `guessing` timed everything, both ways use the schedules that are
+    estimated best."""
+    problem, rows = evaluator.problem, list[FusionDecision]()
+    for place, choice in enumerate(problem.offered):
+        other = problem.flipped(labels, [place])
+        guessed = evaluator is guessing or bool(evaluator.missing(other))
+        saved = _saved(guessing if guessed else evaluator, labels, other)
+        if labels[place] or saved is None:
+            cycles, size = saved or (None, None)
+        else:
+            cycles, size = -saved[0], -saved[1]
+        rows.append(
+            {
+                "name": str(choice), "kind": choice.kind, "fused": labels[place],
+                "cycles_saved": cycles, "dram_bytes_saved": size, "estimated": guessed,
+            }
+        )  # fmt: skip
+    return rows
+
+
+def _saved(timing: Evaluator, labels: Labelling, other: Labelling) -> tuple[int, int] | None:
+    """Cycles and bytes by which one labelling takes less than another; None where no schedule is
+    known that runs both."""
+    try:
+        here, there = timing(labels), timing(other)
+    except NoSchedule:
+        return None
+    return there.cycles - here.cycles, there.dram_bytes - here.dram_bytes
+
+
+def build_fusion_file(
+    asked: ToDecide, problem: FusionProblem, chosen: Evaluation
+) -> dict[str, Json]:
+    """Return what `tilewright build` reads: labels, and a schedule of each workload they make."""
+    layers = problem.labelled(chosen.labels).layers
+    rows: dict[Workload, dict[str, Json]] = {}
+    costs = zip(layers, chosen.workloads, chosen.picks, chosen.layers, strict=True)
+    for layer, workload, pick, cost in costs:
+        row = rows.setdefault(
+            workload,
+            {
+                "id": workload.id,
+                "workload": str(workload),
+                "epilogue": workload.epilogue_text,
+                "names": [],
+                "space": pick.space,
+                "config": list(pick.config),
+                "cycles": cost.cycles,
+            },
+        )
+        names = row["names"]
+        assert isinstance(names, list)
+        names.append(layer.name)
+    return {
+        "network": asked.network,
+        "mode": asked.options.fusion,
+        "labels": [
+            {"name": str(choice), "kind": choice.kind, "fused": label}
+            for choice, label in zip(problem.offered, chosen.labels, strict=True)
+        ],
+        "refused": [
+            {"name": f"{each.kind} {each.name}", "kind": each.kind, "reason": each.reason}
+            for each in problem.refused
+        ],
+        "schedules": list(rows.values()),
+        "layers": list[Json](list_layers(problem, chosen)),
+    }
+
+
+def preview(options: TuningOptions, target: Target, network: str) -> Decided:
+    """Return what the estimates would fuse in a network, beside nothing and everything, and what
+    each decision saves. No trial is made, but whole networks are simulated.
+
+    Raises:
+        FusionError: the target runs no programs of ours.
+        TilewrightError: the network cannot be quantised.
+    """
+    options = options.model_copy(update={"fusion": "greedy"})
+    asked = ToDecide(options, target, network, (), lambda _: [], lambda _: None)
+    problem = read_problem(asked)
+    evaluator = make_estimate_evaluator(problem, options.seed)
+    every = {"none": problem.none, "all": problem.all, "greedy": problem.greedy}
+    named = {name: drop_unscheduled_labels(evaluator, labels) for name, labels in every.items()}
+    return build_decision(asked, problem, evaluator, named, evaluator.count, by_estimates=True)
+
+
+def list_layers(problem: FusionProblem, chosen: Evaluation) -> list[dict[str, Json]]:
+    """Return one row per layer, in the order in which the layers run: name, title of the workload,
+    cycles of the layer by itself, rows of the layers whose results it reads (`reads`), and
+    places of the labels that made it what it is (`labels`)."""
+    graph = problem.labelled(chosen.labels)
+    layers = graph.layers
+    labels, reads = _labels(problem, layers), list_read_rows(graph)
+    return [
+        {
+            "name": layer.name,
+            "title": shape(layer.workload),
+            "cycles": cost.cycles,
+            "reads": list[Json](reads[row]),
+            "labels": list[Json](labels[row]),
+        }
+        for row, (layer, cost) in enumerate(zip(layers, chosen.layers, strict=True))
+    ]
+
+
+def _labels(problem: FusionProblem, layers: Sequence[Layer]) -> list[list[int]]:
+    """By row the labels that are shown there: with the layer that has the operators in question."""
+    base = {layer.output: layer for layer in problem.graph.layers}
+    found: list[list[int]] = [[] for _ in layers]
+    for place, choice in enumerate(problem.offered):
+        last = base[choice.layers[-1]]
+        for row, layer in enumerate(layers):
+            # one operator is the average of each part of what lies side by side
+            own = layer.output == last.output or choice.kind != "average"
+            if own and set(last.names) <= set(layer.names):
+                found[row].append(place)
+                break
+    return found
+
+
+def list_read_rows(graph: IntegerGraph) -> list[list[int]]:
+    """Return for each layer the rows of the layers that write what it reads."""
+    writers = {each.output: row for row, each in enumerate(graph.layers)}
+    return [
+        sorted({row for name in layer.reads for row in _writers(graph, name, writers, set())})
+        for layer in graph.layers
+    ]
+
+
+def _writers(graph: IntegerGraph, name: str, writers: dict[str, int], seen: set[str]) -> set[int]:
+    """The layers that write a tensor, or the parts of it, or what it is a part of."""
+    if name in writers or name in seen:
+        return {writers[name]} if name in writers else set()
+    seen.add(name)
+    parts = [each.part for each in graph.slices if each.whole == name]
+    wholes = [each.whole for each in graph.slices if each.part == name]
+    return {row for each in parts or wholes for row in _writers(graph, each, writers, seen)}

@@ -1,0 +1,117 @@
+"""Models of the cycles of labelled networks: their contract, and boosted trees over layers.
+
+The trees are pretrained on other networks and corrected by the networks of this run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import TilewrightError
+from tilewright.fusion.model_features import GraphTable
+from tilewright.models.base_model import WrongFeatures
+from tilewright.models.trees import XGBoost
+from tilewright.targets.features import Features
+
+_LEARN = {"rounds": 100.0, "max_depth": 5.0, "eta": 0.12, "min_child_weight": 2.0}
+_CORRECT = {"rounds": 60.0, "max_depth": 6.0, "eta": 0.3, "min_child_weight": 1.0}
+
+
+class ModelError(TilewrightError):
+    """A model that cannot be read, or learned from other numbers."""
+
+
+class GraphModel(Protocol):
+    """Says what labelled graphs take, layer by layer."""
+
+    kind: str
+
+    def fit(self, graphs: Sequence[GraphTable]) -> None:
+        """Learn from graphs whose `stream` is known, anew unless the model is frozen."""
+
+    def predict(self, graphs: Sequence[GraphTable]) -> NDArray[np.float64]:
+        """Cycles of each graph, shape (graphs,). Raises `ModelError` for other columns than it was
+        fitted on."""
+
+    def freeze(self) -> None:
+        """From now on what was learned is kept, and `fit` corrects it only."""
+
+    def save(self, path: Path) -> None:
+        """Write one file. Raises `OSError`."""
+
+    def load(self, path: Path) -> None:
+        """Read it again. Raises `ModelError` for a file that holds no such model, and `OSError`."""
+
+
+def layer_labels(graph: GraphTable) -> NDArray[np.float64]:
+    """Return what a model learns of each layer, shape (n,): log2 of the cycles in its stream over
+    the cycles by itself or by estimate."""
+    return np.log2(np.maximum(graph.stream, 1.0) / np.maximum(graph.prior, 1.0))
+
+
+class Trees:
+    """Boosted trees over layers; implements `GraphModel`. The first fit is what is saved. A model
+    that was read is corrected only."""
+
+    kind = "trees"
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self._first: XGBoost | None = None
+        self._correction: XGBoost | None = None
+        self._read = False
+
+    def fit(self, graphs: Sequence[GraphTable]) -> None:
+        x, y = _rows(graphs), np.concatenate([layer_labels(graph) for graph in graphs])
+        if self._first is None or not self._read:
+            self._first = XGBoost(self.seed, False, dict(_LEARN))
+            self._first.fit(x, y)
+            self._correction = None
+            return
+        self._correction = XGBoost(self.seed, False, dict(_CORRECT))
+        self._correction.fit(x, y - self._told(x))
+
+    def predict(self, graphs: Sequence[GraphTable]) -> NDArray[np.float64]:
+        x = _rows(graphs)
+        factor = np.exp2(self._told(x) if self._first is not None else np.zeros(len(x)))
+        if self._correction is not None:
+            factor *= np.exp2(self._correction.predict(x))
+        cycles = factor * np.concatenate([graph.prior for graph in graphs])
+        sizes = np.array([len(graph.prior) for graph in graphs])
+        which = np.repeat(np.arange(len(graphs)), sizes)
+        return np.bincount(which, cycles, len(graphs)).astype(np.float64)
+
+    def freeze(self) -> None:
+        """From now on what was learned stays, and is corrected only."""
+        self._read = self._first is not None
+
+    def save(self, path: Path) -> None:
+        """Raises `ModelError` where nothing was learned, `OSError`."""
+        if self._first is None:
+            raise ModelError("this model has learned nothing; fit it before it is saved")
+        self._first.save(path)
+
+    def load(self, path: Path) -> None:
+        try:
+            model = XGBoost(self.seed, False, {})
+            model.load(path)
+        except ValueError as error:
+            raise ModelError(f"{path} holds no such model: {error}; train it again") from None
+        self._first, self._read = model, True
+
+    def _told(self, x: Features) -> NDArray[np.float64]:
+        """By what was learned first, (rows,)."""
+        assert self._first is not None
+        try:
+            return self._first.predict(x)
+        except WrongFeatures as error:
+            raise ModelError(str(error)) from None
+
+
+def _rows(graphs: Sequence[GraphTable]) -> Features:
+    return Features.of(np.concatenate([graph.nodes for graph in graphs]), graphs[0].columns)

@@ -1,0 +1,274 @@
+"""Features of labelled networks for models: of layers, of decisions, and of whole graphs.
+
+Figures of a layer are better known once it is tuned. A unit is a decision that stands for itself,
+or a group of siblings as a whole. In a graph, each row is a layer; edges lead from a layer to those
+that read what it writes or come next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.fusion.evaluator import Evaluator
+from tilewright.fusion.problem import FusionProblem, Labelling
+from tilewright.networks.integer.graph import IntegerGraph
+from tilewright.targets.artifact_types import Pick
+from tilewright.targets.capabilities import Estimates, capability, roofline_of
+from tilewright.targets.features import Features
+from tilewright.targets.workload import Workload
+
+_OPERATORS = ("conv2d", "dense", "max_pool")
+LAYER = (
+    "log2 macs", "log2 data bytes", "log2 weight bytes", "log2 output bytes", "log2 channels in",
+    "log2 channels out", "log2 pixels", "kernel", "stride", "grouped", *_OPERATORS, "pooled",
+    "averaged", "residual", "steps", "log2 roofline", "log2 estimate", "tuned",
+    "log2 cycles over estimate", "log2 dram bytes over least", "scratchpad share",
+)  # fmt: skip
+"""Columns of a layer. The last four are 0 unless it is tuned: its own cycles over the estimate,
+bytes that it moves over those of its tensors, and how full its tiles make the fullest
+scratchpad."""
+KINDS = ("activation", "pool", "siblings", "shortcut", "average")
+"""In the order of a policy's columns."""
+_UNIT_COLUMNS = (
+    *KINDS, "members", "log2 layers apart", "log2 layers together", "log2 cycles apart",
+    "log2 cycles together", "log2 ratio", "log2 bytes ratio", "share of network", "known apart",
+    "known together",
+)  # fmt: skip
+_TENSOR_BYTES = [LAYER.index(f"log2 {name} bytes") for name in ("data", "weight", "output")]
+NEIGHBOUR = ("log2 cycles", "log2 data bytes", "log2 weight bytes", "log2 output bytes")
+"""What a layer is told of the one before it and the one behind it in its stream; 0 without one."""
+EDGE = ("is read", "is next", "log2 bytes")
+_NEIGHBOUR_BYTES = [LAYER.index(name) for name in NEIGHBOUR[1:]]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerFigures:
+    """A row of `LAYER`, shape (columns,), and the cycles to begin with: its own if it was tuned,
+    else its estimate."""
+
+    row: NDArray[np.float64]
+    prior: float
+
+
+class Figures:
+    """Figures of the layers of a problem; what has been evaluated is known better."""
+
+    def __init__(self, problem: FusionProblem, evaluator: Evaluator) -> None:
+        self.problem = problem
+        self.evaluator = evaluator
+        table = problem.target.hardware_features()
+        self.machine_columns = tuple(sorted(table))
+        self.machine = np.array([table[name] for name in self.machine_columns])
+        self._plain: dict[Workload, LayerFigures] = {}
+        self._tuned: dict[Workload, LayerFigures] = {}
+
+    def of(self, workload: Workload) -> LayerFigures:
+        """Return the figures of a layer's workload."""
+        if workload in self._tuned:
+            return self._tuned[workload]
+        if workload not in self._plain:
+            self._plain[workload] = self._baseline(workload)
+        alone = self.evaluator.alone.get(workload)
+        if alone is None:
+            return self._plain[workload]
+        pick, cost = alone
+        plain = self._plain[workload]
+        row = plain.row.copy()
+        row[-4:] = (
+            1.0,
+            math.log2(max(cost.cycles, 1) / plain.prior),
+            math.log2(max(cost.dram_bytes, 1) / sum(_bytes(workload))),
+            self._share(workload, pick),
+        )
+        self._tuned[workload] = LayerFigures(row, float(cost.cycles))
+        return self._tuned[workload]
+
+    def _baseline(self, workload: Workload) -> LayerFigures:
+        roofline = roofline_of(self.problem.target, workload)
+        least = 1.0 if roofline is None else max(roofline.cost, 1.0)
+        estimate = self.problem.estimated(workload) or least
+        w, sizes = workload, _bytes(workload)
+        row = [
+            math.log2(max(w.macs, 1)), *(math.log2(max(size, 1)) for size in sizes),
+            math.log2(w.in_channels), math.log2(w.out_channels),
+            math.log2(w.sums_height * w.sums_width * w.batch), w.kernel_h * w.kernel_w,
+            w.stride_h * w.stride_w, float(w.groups > 1),
+            *(float(w.operator == name) for name in _OPERATORS), float(w.pool is not None),
+            float(w.average is not None), float(any(op.kind == "residual" for op in w.epilogue)),
+            len(w.epilogue),
+            math.log2(least), math.log2(estimate), 0.0, 0.0, 0.0, 0.0,
+        ]  # fmt: skip
+        return LayerFigures(np.array(row), estimate)
+
+    def _share(self, workload: Workload, pick: Pick) -> float:
+        """How full the fullest scratchpad is, 0 where nobody knows."""
+        estimates, space = capability(self.problem.target, Estimates), None
+        if estimates is not None:
+            space = self.problem.target.space(workload)
+        if estimates is None or space is None or space.name != pick.space:
+            return 0.0
+        table = estimates.estimate(workload, np.array([pick.config], np.int32))
+        return float(table.of_meaning("share").max(initial=0.0))
+
+
+def _bytes(w: Workload) -> tuple[int, int, int]:
+    """Of data, weights and output, an element a byte; a shortcut's data and weights, too."""
+    data = w.batch * w.in_channels * w.height * w.width
+    weights = w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
+    beside = (0, 0) if w.of_shortcut is None else _bytes(w.of_shortcut)[:2]
+    return (
+        data + beside[0],
+        0 if w.operator == "max_pool" else weights + beside[1],
+        w.batch * w.out_channels * w.out_height * w.out_width,
+    )
+
+
+@dataclass(frozen=True)
+class DecisionGroup:
+    """Decisions that are labelled alike, by their places."""
+
+    places: tuple[int, ...]
+    kind: str
+
+
+def list_units(problem: FusionProblem) -> tuple[DecisionGroup, ...]:
+    """Return the units of a problem, each decision in one unit, ordered by their first decision."""
+    group = {place: places for places in problem.groups for place in places}
+    found: dict[tuple[int, ...], DecisionGroup] = {}
+    for place, choice in enumerate(problem.offered):
+        places = group.get(place, (place,))
+        found.setdefault(places, DecisionGroup(places, choice.kind))
+    return tuple(found.values())
+
+
+def label_unit(labels: Labelling, unit: DecisionGroup, fused: bool) -> Labelling:
+    """Return the labelling with all decisions of a unit labelled `fused`."""
+    return tuple(fused if k in unit.places else label for k, label in enumerate(labels))
+
+
+def unit_features(problem: FusionProblem, figures: Figures, labels: Labelling) -> Features:
+    """Return one row per unit: what changes if it is fused and everything else stays as labelled,
+    the largest layer that fusing makes, and the machine."""
+    total = sum(figures.of(workload).prior for workload in problem.workloads(labels))
+    units = list_units(problem)
+    rows = [_row(problem, figures, labels, unit, total) for unit in units]
+    names = (*_UNIT_COLUMNS, *LAYER[:-4], *(f"machine: {name}" for name in figures.machine_columns))
+    return Features.of(np.array(rows).reshape(len(units), len(names)), names)
+
+
+def _row(
+    problem: FusionProblem, figures: Figures, labels: Labelling, unit: DecisionGroup, total: float
+) -> NDArray[np.float64]:
+    apart, together = (
+        Counter(problem.workloads(label_unit(labels, unit, fused))) for fused in (False, True)
+    )
+    old = [figures.of(w) for w in (apart - together).elements()]
+    new = [figures.of(w) for w in (together - apart).elements()]
+    cycles = [max(sum(each.prior for each in some), 1.0) for some in (old, new)]
+    sizes = [max(sum(float(np.exp2(each.row[_TENSOR_BYTES]).sum()) for each in some), 1.0)
+             for some in (old, new)]  # fmt: skip
+    known = [
+        float(np.mean([each.row[LAYER.index("tuned")] for each in some])) if some else 0.0
+        for some in (old, new)
+    ]
+    largest = max(new or old, key=lambda each: each.prior, default=None)
+    own = np.zeros(len(LAYER)) if largest is None else largest.row
+    row = [
+        *(float(unit.kind == kind) for kind in KINDS), len(unit.places),
+        math.log2(1 + len(old)), math.log2(1 + len(new)), math.log2(cycles[0]),
+        math.log2(cycles[1]), math.log2(cycles[1] / cycles[0]), math.log2(sizes[1] / sizes[0]),
+        cycles[0] / max(total, 1.0), *known,
+    ]  # fmt: skip
+    return np.concatenate([row, own[:-4], figures.machine])
+
+
+@dataclass(frozen=True, eq=False)
+class GraphTable:
+    """A labelled graph of n layers: `nodes` (n, columns), with the names of `columns`; `prior` (n,)
+    cycles, of each layer by itself or estimated; `edges` (m, 2) from row to row with `links`
+    (m, EDGE); `stream` (n,) what each takes in its stream, empty where that is not known."""
+
+    columns: tuple[str, ...]
+    nodes: NDArray[np.float64]
+    prior: NDArray[np.float64]
+    edges: NDArray[np.int64]
+    links: NDArray[np.float64]
+    stream: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class _Skeleton:
+    """What of a labelled graph does not depend on what is known of its layers: their workloads, the
+    first of each stream, `edges` (m, 2), and what each is, `kinds` (m, 2)."""
+
+    workloads: tuple[Workload, ...]
+    firsts: NDArray[np.bool_]
+    edges: NDArray[np.int64]
+    kinds: NDArray[np.float64]
+
+
+class Tables:
+    """Labelled graphs of a problem as arrays, by what is known of their layers so far."""
+
+    def __init__(self, problem: FusionProblem, figures: Figures) -> None:
+        self.problem = problem
+        self.figures = figures
+        self.columns = (
+            *LAYER, *(f"before: {name}" for name in NEIGHBOUR),
+            *(f"behind: {name}" for name in NEIGHBOUR),
+            *(f"machine: {name}" for name in figures.machine_columns),
+        )  # fmt: skip
+        self._skeletons: dict[Labelling, _Skeleton] = {}
+
+    def of(self, labels: Labelling) -> GraphTable:
+        """Return a labelled graph as arrays."""
+        if labels not in self._skeletons:
+            self._skeletons[labels] = _skeleton(self.problem, labels)
+        bones = self._skeletons[labels]
+        known = [self.figures.of(workload) for workload in bones.workloads]
+        own = np.array([each.row for each in known]).reshape(-1, len(LAYER))
+        prior = np.array([each.prior for each in known])
+        told = np.column_stack([np.log2(np.maximum(prior, 1.0)), own[:, _NEIGHBOUR_BYTES]])
+        before, behind = np.zeros_like(told), np.zeros_like(told)
+        before[1:], behind[:-1] = told[:-1], told[1:]
+        before[bones.firsts] = 0.0
+        behind[:-1][bones.firsts[1:]] = 0.0
+        machine = np.broadcast_to(self.figures.machine, (len(own), len(self.figures.machine)))
+        nodes = np.concatenate([own, before, behind, machine], axis=1)
+        size = own[bones.edges[:, 0], LAYER.index("log2 output bytes")]
+        found = self.figures.evaluator.seen(labels)
+        stream = [] if found is None else [layer.stream_cycles for layer in found.layers]
+        return GraphTable(
+            self.columns, nodes, prior, bones.edges, np.column_stack([bones.kinds, size]),
+            np.array(stream, np.float64),
+        )  # fmt: skip
+
+
+def _skeleton(problem: FusionProblem, labels: Labelling) -> _Skeleton:
+    graph = problem.labelled(labels)
+    runs = graph.segments()
+    firsts = [k == 0 for run in runs for k in range(len(run))]
+    return _Skeleton(
+        tuple(problem.workloads(labels)), np.array(firsts, np.bool_), *_edges(graph, firsts)
+    )
+
+
+def _edges(
+    graph: IntegerGraph, firsts: list[bool]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Who reads whom and who follows whom, (m, 2), and which of both it is, (m, 2)."""
+    place = {layer.output: k for k, layer in enumerate(graph.layers)}
+    kinds: dict[tuple[int, int], list[float]] = {}
+    for k, layer in enumerate(graph.layers):
+        for name in layer.reads:
+            if name in place:
+                kinds.setdefault((place[name], k), [0.0, 0.0])[0] = 1.0
+        if not firsts[k]:
+            kinds.setdefault((k - 1, k), [0.0, 0.0])[1] = 1.0
+    edges = np.array(list(kinds), np.int64).reshape(-1, 2)
+    return edges, np.array(list(kinds.values())).reshape(-1, 2)

@@ -1,0 +1,140 @@
+"""The machines that may be built: points of a space of hardware knobs, within bounds and area."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import SpecError, TilewrightError
+from tilewright.targets.base import Configs, Knob, Space, Target
+from tilewright.targets.capabilities import HasArea, HasDesigns, capability
+
+
+class ImpossibleHardware(TilewrightError):
+    """Bounds or a budget that no machine keeps."""
+
+
+class HardwareSpace:
+    """The points of a target's family, shape (points, knobs), that keep bounds on knobs (lowest and
+    highest value), can be built, and take at most `budget` area (relative to the stock machine).
+    `clock` names the rule that says how fast each runs.
+
+    Raises `ImpossibleHardware` if there are none, `TilewrightError` for a target without a family.
+    """
+
+    def __init__(
+        self,
+        base: Target,
+        budget: float,
+        bounds: Mapping[str, tuple[int, int]] | None = None,
+        clock: str = "fixed",
+    ) -> None:
+        family = capability(base, HasDesigns)
+        if family is None or capability(base, HasArea) is None:
+            raise ImpossibleHardware(
+                f"{base.name} is not one of a family of machines; name a VTA or a "
+                "Gemmini, such as vta-pynq"
+            )
+        self.base, self.budget, self.clock, self._family = base, budget, clock, family
+        self.space = _bounded(family.designs(), bounds or {})
+        self._made: dict[int, Target] = {}
+        if not budget > 0 or not np.isfinite(budget):
+            raise ImpossibleHardware(f"an area of {budget:g} is impossible; name one above 0")
+
+    @cached_property
+    def points(self) -> Configs:
+        """The machines that can be built within the budget, by ascending area, shape (points,
+        knobs)."""
+        return self._known[0]
+
+    @cached_property
+    def areas(self) -> NDArray[np.float64]:
+        """The area of each machine, relative to the stock machine, shape (points,)."""
+        return self._known[1]
+
+    @cached_property
+    def _known(self) -> tuple[Configs, NDArray[np.float64]]:
+        every = self.space.unravel(np.arange(self.space.size))
+        areas, refused = np.full(len(every), np.inf), ""
+        for row, point in enumerate(every):
+            try:
+                areas[row] = area_of(self._build(point))
+            except SpecError as error:
+                refused = str(error)
+        within = np.flatnonzero(areas <= self.budget)
+        if not len(within):
+            smallest = float(areas.min(initial=np.inf))
+            if np.isfinite(smallest):
+                raise ImpossibleHardware(
+                    f"no machine takes an area of {self.budget:g}: the smallest within these "
+                    f"bounds takes {smallest:.3f} (the stock machine takes 1); raise --budget "
+                    "or lower a bound"
+                )
+            raise ImpossibleHardware(f"no machine within these bounds can be built: {refused}")
+        order = within[np.argsort(areas[within], kind="stable")]
+        return every[order], areas[order]
+
+    def target(self, row: int) -> Target:
+        """Return the machine of a row of `points`."""
+        if row not in self._made:
+            self._made[row] = self._build(self.points[row])
+        return self._made[row]
+
+    def _build(self, point: NDArray[np.int32]) -> Target:
+        return self._family.redesigned(self.space.describe(point.tolist()), self.clock)
+
+    def row_of(self, point: NDArray[np.integer]) -> int | None:
+        """Return the row of `points` that is this point of the space. None if the point is no
+        machine, or too large."""
+        return self._rows.get(int(self.space.ravel(np.asarray(point, np.int32)[None])[0]))
+
+    @cached_property
+    def _rows(self) -> dict[int, int]:
+        return {int(flat): row for row, flat in enumerate(self.space.ravel(self.points))}
+
+    def neighbours(self, row: int) -> list[int]:
+        """Return the rows of the machines that are one step of one knob away."""
+        found = []
+        for knob in range(len(self.space.knobs)):
+            for step in (-1, 1):
+                point = self.points[row].copy()
+                point[knob] += step
+                if 0 <= point[knob] < len(self.space.knobs[knob].values):
+                    other = self.row_of(point)
+                    if other is not None:
+                        found.append(other)
+        return found
+
+
+def area_of(target: Target) -> float:
+    """Return the area of a machine, relative to the stock machine."""
+    return cast(HasArea, target).area()["relative"]  # `HardwareSpace` has asked whether it knows
+
+
+def _bounded(space: Space, bounds: Mapping[str, tuple[int, int]]) -> Space:
+    """Raises `ImpossibleHardware` for a knob that does not exist or has no value left."""
+    names = [knob.name for knob in space.knobs]
+    for name in bounds:
+        if name not in names:
+            raise ImpossibleHardware(
+                f"no hardware knob is called {name}; there are {', '.join(names)}"
+            )
+    return Space(space.name, tuple(_within(knob, bounds.get(knob.name)) for knob in space.knobs))
+
+
+def _within(knob: Knob, bound: tuple[int, int] | None) -> Knob:
+    if bound is None:
+        return knob
+    low, high = bound
+    values = tuple(value for value in knob.values if low <= value <= high)
+    if not values:
+        why = "the lower one is above the upper one" if low > high else "none lies between them"
+        raise ImpossibleHardware(
+            f"{knob.name} has the bounds {low}:{high}, and its values are "
+            f"{', '.join(map(str, knob.values))}: {why}"
+        )
+    return Knob(knob.name, values)

@@ -1,0 +1,114 @@
+"""AutoTVM as a co-design method: its XGBTuner (TVM 0.14), over machines and schedules.
+
+Simulated annealing on the cost model redraws one knob per move, the machine's among them. The tuner
+of single layers is `search.tuners.autotvm`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from tilewright.hardware_search.methods.joint_space import Floats, JointSpace, Places
+from tilewright.hardware_search.methods.published_method import PublishedMethod, PublishedOptions
+from tilewright.hardware_search.methods.reward import LayerMeasurements, RewardModel
+from tilewright.search.tuners.autotvm import cooled, keep_best
+
+
+class AutoTvmCodesignOptions(PublishedOptions):
+    """XGBTuner's."""
+
+    chains: int = Field(128, ge=1, description="parallel annealing chains")
+    steps: int = Field(500, ge=1, description="annealing steps at most")
+    patience: int = Field(50, ge=1, description="steps without a change of the best to stop")
+    hardware: float = Field(
+        3 / 7, ge=0, le=1, description="share of moves that redraw a knob of the machine: 3 of "
+        "the 7 knobs in the paper are the machine's, and a network has hundreds of others",
+    )  # fmt: skip
+
+
+class AutoTvmCodesign(PublishedMethod):
+    """Chains are kept from batch to batch."""
+
+    Options = AutoTvmCodesignOptions
+
+    def __init__(self, options: AutoTvmCodesignOptions) -> None:
+        super().__init__(options)
+        self.options = options
+
+    def begin(self, points: JointSpace, seed: int) -> None:
+        self.chains: Places | None = None
+
+    def promising(
+        self,
+        points: JointSpace,
+        rewards: RewardModel,
+        seen: LayerMeasurements,
+        tried: NDArray[np.int64],
+        count: int,
+        rng: np.random.Generator,
+    ) -> Places:
+        if self.chains is None:
+            self.chains = points.random(self.options.chains, rng)
+        kept = _Kept(points, tried, max(self.options.plan, count))
+        self.chains = cooled(
+            self.chains,
+            rewards,
+            lambda places: redraw_knobs(points, places, self.options.hardware, rng),
+            kept.look,
+            self.options.steps,
+            self.options.patience,
+            rng,
+        )
+        return kept.best()[:count]
+
+
+class _Kept:
+    """The best untried points that chains met, each with a machine."""
+
+    def __init__(self, points: JointSpace, tried: NDArray[np.int64], size: int) -> None:
+        self.points, self.tried = points, tried
+        self.top = np.full(size, -1, dtype=np.int64)
+        self.scores = np.full(size, -np.inf)
+        self.places: dict[int, NDArray[np.int64]] = {}
+
+    def look(self, places: Places, scores: Floats) -> bool:
+        """Keep the best; whether any is new."""
+        keys = self.points.keys(places)
+        scores = np.where(self.points.rows(places) < 0, -np.inf, scores)
+        changed = bool(keep_best(keys, scores, self.tried, self.top, self.scores))
+        for row in np.flatnonzero(np.isin(keys, self.top)).tolist():
+            self.places.setdefault(int(keys[row]), places[row])
+        return changed
+
+    def best(self) -> Places:
+        """Best first, shape (points, knobs)."""
+        order = np.argsort(-self.scores, kind="stable")
+        found = [self.places[key] for key in self.top[order].tolist() if key >= 0]
+        return np.array(found, np.int64).reshape(-1, len(self.points.cardinalities))
+
+
+def redraw_knobs(
+    points: JointSpace, places: Places, hardware: float, rng: np.random.Generator
+) -> Places:
+    """Redraw one knob of each point, shape (points, knobs), to another value: a knob of the machine
+    in a fraction `hardware` of the points, else a knob of a layer."""
+    count = points.cardinalities
+    weight = 1.0 - 1.0 / count
+    machine = np.arange(len(count)) < len(points.machine)
+    parts = [np.where(machine, weight, 0.0), np.where(machine, 0.0, weight)]
+    sums = [part.sum() for part in parts]
+    if not any(sums):
+        return places
+    shares = [hardware if sums[1] else 1.0, 1.0 - hardware if sums[0] else 1.0]
+    chance = sum(
+        part * (share / whole)
+        for part, share, whole in zip(parts, shares, sums, strict=True)
+        if whole
+    )
+    knob = rng.choice(len(count), size=len(places), p=chance / np.sum(chance))
+    moved, rows = places.copy(), np.arange(len(places))
+    step = rng.integers(1, np.maximum(count[knob], 2))
+    moved[rows, knob] = (moved[rows, knob] + step) % count[knob]
+    return moved

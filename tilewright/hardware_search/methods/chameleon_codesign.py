@@ -1,0 +1,127 @@
+"""CHAMELEON as a co-design method (Ahn et al., ICLR 2020), over machines and schedules.
+
+One agent moves all knobs, those of the machine and of every layer, by PPO. The points it visited
+are clustered, and one point per cluster is measured. The tuner of single layers is
+`search.tuners.chameleon`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from tilewright.hardware_search.methods.joint_space import JointSpace, Places
+from tilewright.hardware_search.methods.published_method import CodesignPpoOptions, PublishedMethod
+from tilewright.hardware_search.methods.reward import LayerMeasurements, RewardModel
+from tilewright.search.ppo import Agent
+from tilewright.search.tuners.chameleon import clusters, representatives
+
+
+class ChameleonCodesignOptions(CodesignPpoOptions):
+    """CHAMELEON's."""
+
+    temperature: float = Field(
+        1.0, gt=0, description="of the softmax over down, stay, up (its code: 0.1, with which "
+        "hundreds of knobs stand still at once and a walk ends)",
+    )  # fmt: skip
+    entropy: float = Field(0.1, ge=0, description="weight of the policy's entropy (code: 0.3)")
+    kept: int = Field(
+        64, ge=1, description="untried points met that are clustered, best first (open there)"
+    )
+    knee: float = Field(2.5, gt=1, description="factor by which more clusters must cut the error")
+    others: Literal["mode", "random"] = Field(
+        "mode", description="knobs beside those clustered: the cluster's mode, or random"
+    )
+    clustered: Literal["machine", "widest"] = Field(
+        "machine", description="knobs that make clusters: the machine's, or, as in the paper "
+        "of one layer, the two of most values",
+    )  # fmt: skip
+
+
+class ChameleonCodesign(PublishedMethod):
+    """The agent is kept from batch to batch."""
+
+    Options = ChameleonCodesignOptions
+
+    def __init__(self, options: ChameleonCodesignOptions) -> None:
+        super().__init__(options)
+        self.options = options
+
+    def begin(self, points: JointSpace, seed: int) -> None:
+        self.agent = Agent(self.options, points.cardinalities, seed, {})
+
+    def promising(
+        self,
+        points: JointSpace,
+        rewards: RewardModel,
+        seen: LayerMeasurements,
+        tried: NDArray[np.int64],
+        count: int,
+        rng: np.random.Generator,
+    ) -> Places:
+        met = [
+            self.agent.explore(points.random(self.options.starts, rng), rewards)
+            for _ in range(self.options.episodes)
+        ]
+        places, times, _ = best_untried_points(
+            points, rewards, np.concatenate(met), tried, self.options.kept
+        )
+        return self._sample(points, rewards, places, times, tried, count, rng)
+
+    def _sample(
+        self, points: JointSpace, rewards: RewardModel, places: Places, times: NDArray[np.int64],
+        tried: NDArray[np.int64], count: int, rng: np.random.Generator,
+    ) -> Places:  # fmt: skip
+        """At most `count` points, one a cluster."""
+        if not len(places):
+            return places
+        columns = points.hardware_columns
+        if self.options.clustered == "widest":
+            columns = np.sort(np.argsort(-points.cardinalities, kind="stable")[:2])
+        # 8, 16, … 64 measurements in the paper: so many eighths of a batch, each of whole points.
+        counts = sorted({-(-count * eighths // 8) for eighths in range(1, 9)})
+        seen_as = places[:, columns] / points.cardinalities[columns]
+        label, centres = clusters(seen_as, times, counts, self.options.knee, rng)
+        plan: list[NDArray[np.int64]] = []
+        for cluster, centre in enumerate(centres * points.cardinalities[columns]):
+            rows = np.flatnonzero(label == cluster)
+            made = representatives(
+                places[rows].astype(np.int32),
+                times[rows],
+                columns,
+                centre,
+                self.options.others,
+                rng,
+            ).astype(np.int64)
+            known = np.union1d(tried, points.keys(np.array(plan))) if plan else tried
+            new = made[(points.rows(made) >= 0) & ~np.isin(points.keys(made), known)]
+            # What would overflow only if nothing else is left: modes of a cluster need not fit.
+            plan += list(new[np.argsort(rewards.overflowing(new) > 0, kind="stable")][:1])
+        return np.array(plan, np.int64).reshape(-1, places.shape[1])
+
+
+def best_untried_points(
+    points: JointSpace, rewards: RewardModel, met: Places, tried: NDArray[np.int64], most: int
+) -> tuple[Places, NDArray[np.int64], NDArray[np.float64]]:
+    """Return the best of the visited points that have a machine and were not tried, each once.
+
+    Args:
+        points: the space.
+        rewards: scores points.
+        met: visited points, shape (visits, knobs).
+        tried: keys of the points that were tried, shape (tried,).
+        most: how many points are returned at most.
+
+    Returns:
+        The points, best first, with how often each was visited and its reward, both shape
+            (points,).
+    """
+    keys, first, times = np.unique(points.keys(met), return_index=True, return_counts=True)
+    new = ~np.isin(keys, tried) & (points.rows(met[first]) >= 0)
+    places, times = met[first[new]], times[new]
+    scores = rewards(places) if len(places) else np.empty(0)
+    best = np.argsort(-scores, kind="stable")[:most]
+    return places[best], times[best], scores[best]

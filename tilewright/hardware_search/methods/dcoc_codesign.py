@@ -1,0 +1,185 @@
+"""DCOC as a co-design method (Fayyazi et al., ASP-DAC 2025; its first version is called ARCO).
+
+Three kinds of agents move the machine, the tiles and the rest of the schedules, by multi-agent PPO
+with one critic. Confidence sampling picks what is measured. What the paper leaves open is an option
+with a default of ours.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field
+
+from tilewright.hardware_search.methods.chameleon_codesign import best_untried_points
+from tilewright.hardware_search.methods.joint_space import SHAPE, Floats, JointSpace, Places
+from tilewright.hardware_search.methods.published_method import CodesignPpoOptions, PublishedMethod
+from tilewright.hardware_search.methods.reward import LayerMeasurements, RewardModel
+from tilewright.search.ppo import Agent
+
+
+def _whole(value: object) -> object:
+    """A number that a command line wrote."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
+class DcocOptions(CodesignPpoOptions):
+    """DCOC's; all numbers are ours, CHAMELEON's where it has them."""
+
+    entropy: float = Field(0.01, ge=0, description="weight of the policies' entropy (MAPPO's)")
+    epochs: int = Field(10, ge=1, description="passes over the steps of an episode (MAPPO's)")
+    agents: Annotated[Literal[1, 3], BeforeValidator(_whole)] = Field(
+        3, description="kinds of agents; 1: one moves all knobs"
+    )
+    critic: bool = Field(True, description="a critic says what is to be expected")
+    confidence: bool = Field(
+        True, description="confidence sampling; else what scores best is measured"
+    )
+    units: int = Field(32, ge=1, description="of the layers of actors and critic")
+    elite: float = Field(
+        0.5, ge=0, le=1, description="share of walks that begin at the best points measured"
+    )
+    explored: int = Field(
+        256, ge=1, description="points met that the critic scores, those of the best scores"
+    )
+    sharpness: float = Field(
+        1.0, ge=0, description="of the softmax over the critic's scores, which are standardised"
+    )
+    threshold: float = Field(
+        0.5, ge=0, le=1, description="quantile of the critic's scores below which a draw is "
+        "replaced; 0.5 is the median",
+    )  # fmt: skip
+
+
+class Dcoc(PublishedMethod):
+    """The agents are kept from batch to batch."""
+
+    Options = DcocOptions
+
+    def __init__(self, options: DcocOptions) -> None:
+        super().__init__(options)
+        self.options = options
+
+    def begin(self, points: JointSpace, seed: int) -> None:
+        from tilewright.hardware_search.methods.dcoc_agents import Team
+
+        options = self.options
+        mapping, scheduling = knobs_by_agent(points)
+        networks = Team(
+            len(points.cardinalities), options.temperature, options.clip, options.entropy,
+            options.value, options.learning_rate, len(points.machine), mapping, scheduling,
+            _sizes(points), options.units, options.agents == 3, options.critic,
+        )  # fmt: skip
+        self.agent = Agent(options, points.cardinalities, seed, {}, networks)
+
+    def promising(
+        self,
+        points: JointSpace,
+        rewards: RewardModel,
+        seen: LayerMeasurements,
+        tried: NDArray[np.int64],
+        count: int,
+        rng: np.random.Generator,
+    ) -> Places:
+        met = []
+        for _ in range(self.options.episodes):
+            met.append(self.agent.explore(self._start(points, rewards, seen, rng), rewards))
+        most = max(self.options.explored, count)
+        places, _, scores = best_untried_points(points, rewards, np.concatenate(met), tried, most)
+        if not self.options.confidence or not len(places):
+            return places[:count]
+        if self.options.critic:
+            scores = self.agent.expects(places)
+        drawn = sample_by_confidence(
+            places, scores, count, self.options.sharpness, self.options.threshold, rng
+        )
+        found = np.concatenate([drawn, places])
+        # What would overflow is measured last: a mixture of good points need not fit.
+        found = found[np.argsort(rewards.overflowing(found) > 0, kind="stable")]
+        return _first(points, found, tried, count)
+
+    def _start(
+        self,
+        points: JointSpace,
+        rewards: RewardModel,
+        seen: LayerMeasurements,
+        rng: np.random.Generator,
+    ) -> Places:
+        start = points.random(self.options.starts, rng)
+        known = np.unique(np.array(seen.places), axis=0)
+        best = known[np.argsort(-rewards(known), kind="stable")]
+        best = best[: int(self.options.elite * len(start))]
+        start[: len(best)] = best
+        return start
+
+
+def sample_by_confidence(
+    places: Places, scores: Floats, count: int, sharpness: float, threshold: float,
+    rng: np.random.Generator,
+) -> Places:  # fmt: skip
+    """Sample points by DCOC's confidence sampling.
+
+    Points are drawn by the softmax of their scores. A drawn point whose score lies below a quantile
+    of all scores is replaced by the most frequent values among the points above it. Each
+    replacement uses a random half of these, so that replacements differ.
+
+    Args:
+        places: the points, shape (points, knobs).
+        scores: their scores, shape (points,).
+        count: how many points are drawn at most.
+        sharpness: factor of the standardised scores in the softmax.
+        threshold: the quantile below which a draw is replaced.
+        rng: the random generator.
+
+    Returns:
+        The sample, shape (count, knobs).
+    """
+    spread = float(scores.std())
+    weight = np.exp(sharpness * (scores - scores.max()) / (spread or 1.0))
+    possible = int((weight > 0).sum())
+    drawn = rng.choice(len(places), min(count, possible), False, weight / weight.sum())
+    limit = np.quantile(scores, threshold)
+    good = places[scores >= limit]
+    found = places[drawn].copy()
+    for row in np.flatnonzero(scores[drawn] < limit).tolist():
+        half = good[rng.choice(len(good), -(-len(good) // 2), False)]
+        found[row] = most_frequent_values(half)
+    return found
+
+
+def most_frequent_values(places: Places) -> NDArray[np.int64]:
+    """Return the most frequent value of each knob of points, shape (knobs,); of equal ones the
+    lowest."""
+    counts = np.zeros((places.shape[1], int(places.max()) + 1), np.int64)
+    np.add.at(counts, (np.arange(places.shape[1]), places), 1)
+    return np.asarray(counts.argmax(axis=1))
+
+
+def knobs_by_agent(
+    points: JointSpace,
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Return the columns of the knobs that map a layer, and of those that schedule it, by slot:
+    shape (slots, knobs) each, -1 for a knob that the layer lacks."""
+    tile = np.array([name.startswith("tile_") for name in points.slots.knobs])
+    mapping, scheduling = points.column[:, tile], points.column[:, ~tile]
+    return tuple(map(tuple, mapping.tolist())), tuple(map(tuple, scheduling.tolist()))
+
+
+def _sizes(points: JointSpace) -> tuple[tuple[float, ...], ...]:
+    """What agents are told of each slot's layer: sizes by their logarithm, from 0 to 1."""
+    shapes = np.log2(np.nanmax(points.slots.shapes, axis=0) + 1)
+    scaled = shapes / np.maximum(shapes.max(axis=0), 1)
+    assert scaled.shape[1] == len(SHAPE)
+    return tuple(map(tuple, np.round(scaled, 6).tolist()))
+
+
+def _first(points: JointSpace, places: Places, tried: NDArray[np.int64], count: int) -> Places:
+    """The first so many that have a machine, were not tried, and are no others' equals."""
+    keys = points.keys(places)
+    _, first = np.unique(keys, return_index=True)
+    kept = np.zeros(len(places), np.bool_)
+    kept[first] = True
+    kept &= ~np.isin(keys, tried) & (points.rows(places) >= 0)
+    return places[kept][:count]

@@ -1,0 +1,134 @@
+"""Optuna's samplers as co-design methods: NSGA-II and TPE over machines, with tuned layers.
+
+These are NSGA-II (Deb et al., 2002) and multi-objective TPE (Ozaki et al., 2020). They minimise a
+machine's area and the objective. A point that cannot be built, is too large, or leaves a layer
+without a valid trial violates a constraint. The first two cost no measurement.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import Field
+
+from tilewright.core.lazy_module import lazy_module
+from tilewright.hardware_search.evaluator import BudgetedEvaluator
+from tilewright.hardware_search.layer_tuning import LayerTuning
+from tilewright.hardware_search.methods import MethodOptions
+from tilewright.hardware_search.objectives import totals
+from tilewright.hardware_search.problem import CodesignProblem
+
+if TYPE_CHECKING:
+    import optuna
+else:
+    optuna = lazy_module("optuna")
+
+Worth = tuple[float, float]
+NOTHING: Worth = (1e9, 1e9)
+IDLE = 2000
+"""Draws in a row without a new machine, after which a sampler has no more to say."""
+
+
+class LibraryOptions(MethodOptions):
+    """Options that both methods have. Their defaults are ours: no such method is published."""
+
+    tuner: str = Field("default", description="tunes the layers of a machine")
+    trials: int = Field(2, ge=1, description="measurements of each layer of a machine")
+
+
+class _OptunaSearch:
+    """Asks a sampler for machines, and tells it what they are worth."""
+
+    def __init__(self, options: LibraryOptions) -> None:
+        self.options = options
+
+    def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        """What draws machines."""
+        raise NotImplementedError
+
+    def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
+        """Raises `BudgetSpent`; ends, too, when nothing is left to try on the machines drawn."""
+        study, knobs = self._study(problem, seed)
+        worth: dict[int, Worth] = {}
+        tunings: list[LayerTuning] = []
+        idle = 0
+        while idle < IDLE and len(worth) < len(problem.hardware.points):
+            trial = study.ask(knobs)
+            row = problem.hardware.row_of(np.array([trial.params[name] for name in knobs]))
+            idle += 1
+            if row is not None and row not in worth:
+                tunings.append(
+                    LayerTuning(problem.design(row), evaluator, seed, self.options.tuner)
+                )
+                idle, worth[row] = 0, self._worth(tunings[-1])
+            found = NOTHING if row is None else worth[row]
+            trial.set_constraint("runs", float(found == NOTHING))
+            study.tell(trial, found)
+        # No machine is new any more: what is left is spent on the schedules of those there are.
+        tried = -1
+        while tried < evaluator.spent + evaluator.compiled:
+            tried = evaluator.spent + evaluator.compiled
+            for tuning in tunings:
+                self._worth(tuning)
+
+    def _study(
+        self, problem: CodesignProblem, seed: int
+    ) -> tuple[optuna.Study, dict[str, optuna.distributions.BaseDistribution]]:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        study = optuna.create_study(sampler=self.sampler(seed), directions=["minimize", "minimize"])
+        return study, {
+            knob.name: optuna.distributions.IntDistribution(0, len(knob.values) - 1)
+            for knob in problem.hardware.space.knobs
+        }
+
+    def _worth(self, tuning: LayerTuning) -> Worth:
+        """Area and objective of a machine after some more measurements of each of its layers."""
+        design = tuning.design
+        layers = [tuning.advance(k, self.options.trials) for k in range(len(design.layers))]
+        objective = tuning.evaluator.objective
+        cost = float(totals(design, objective, np.stack(layers, axis=1)).prod())
+        return (design.area, cost) if math.isfinite(cost) else NOTHING
+
+
+class Nsga2Options(LibraryOptions):
+    """Of Optuna's `NSGAIISampler`."""
+
+    population: int = Field(
+        12, ge=2, description="machines of a generation; few, as measurements are"
+    )
+
+
+class Nsga2(_OptunaSearch):
+    """NSGA-II over machines."""
+
+    Options = Nsga2Options
+
+    def __init__(self, options: Nsga2Options) -> None:
+        super().__init__(options)
+        self.population = options.population
+
+    def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        return optuna.samplers.NSGAIISampler(population_size=self.population, seed=seed)
+
+
+class TpeOptions(LibraryOptions):
+    """Of Optuna's `TPESampler`."""
+
+    startup: int = Field(10, ge=1, description="random draws before the densities are asked")
+
+
+class Tpe(_OptunaSearch):
+    """Multi-objective TPE over machines."""
+
+    Options = TpeOptions
+
+    def __init__(self, options: TpeOptions) -> None:
+        super().__init__(options)
+        self.startup = options.startup
+
+    def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        return optuna.samplers.TPESampler(
+            n_startup_trials=self.startup, multivariate=True, seed=seed
+        )

@@ -1,0 +1,56 @@
+"""Random search as a co-design method: draws machines and schedules evenly, as a baseline."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.hardware_search.evaluator import RETRIES, BudgetedEvaluator
+from tilewright.hardware_search.methods import MethodOptions, generator
+from tilewright.hardware_search.problem import CodesignProblem, Design
+
+
+class RandomCodesignOptions(MethodOptions):
+    """Options of the random method. Their defaults are ours: no such method is published."""
+
+    trials: int = 4
+    """Schedules of a layer in a turn."""
+
+
+class RandomCodesign:
+    """A machine at a time, so many schedules of each of its layers; when all had their turn, so
+    many others."""
+
+    Options = RandomCodesignOptions
+
+    def __init__(self, options: RandomCodesignOptions) -> None:
+        self.options = options
+
+    def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
+        """Raises `BudgetSpent`, or ends when every schedule of every machine was tried."""
+        rows = generator(seed, 0).permutation(len(problem.hardware.points)).tolist()
+        for turn in count(1):
+            before = evaluator.compiled
+            for row in rows:
+                self._measure(problem.design(row), evaluator, seed, turn)
+            if evaluator.compiled == before:
+                return
+
+    def _measure(self, design: Design, evaluator: BudgetedEvaluator, seed: int, turn: int) -> None:
+        for place, layer in enumerate(design.layers):
+            space, tried = (
+                design.target.space(layer.workload),
+                evaluator.tried(design, layer.workload),
+            )
+            rng = generator(seed, turn, design.row, place)
+            flat = _others(rng, space.size, list(tried.trials), RETRIES)
+            configs = space.unravel(flat)
+            evaluator.evaluate_until(design, layer.workload, configs, self.options.trials)
+
+
+def _others(rng: np.random.Generator, size: int, tried: list[int], most: int) -> NDArray[np.int64]:
+    """At most so many of the numbers below `size` that were not tried, drawn evenly, shape (n,)."""
+    left = np.delete(np.arange(size), tried) if tried else size
+    return rng.choice(left, min(most, size - len(tried)), replace=False)

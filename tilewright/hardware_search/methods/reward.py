@@ -1,0 +1,226 @@
+"""Reward of a point for the published methods: the predicted latency, less penalties.
+
+AutoTVM's cost model predicts layers. Its trees learn a layer's throughput relative to the best seen
+of it on any machine, 0 where it failed. Their features are the machine's knobs, the layer's sizes
+and the schedule's. A point's latency is the sum over its layers and of what is left to the CPU. Its
+reward is a ratio less the penalties: the latency if every layer took the best seen of it, over the
+point's latency.
+
+A layer that overflows a scratchpad costs a penalty. As the published methods hold memory limits,
+the sizes of tiles alone decide that; what is not built all the same is found out by measuring it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from tilewright.hardware_search.methods import MethodOptions
+from tilewright.hardware_search.methods.joint_space import SHAPE, Floats, JointSpace, Places
+from tilewright.models.autotvm_ranker import AutoTVMRanker
+from tilewright.search.cost_model_protocols import CostModel
+from tilewright.targets.features import Features
+
+SLOWEST = 0.02
+"""A layer is never believed to be slower than by this share of the best throughput."""
+ACCUMULATOR_BYTES = 4
+BUFFERS = ("log_inp_buff_size", "log_wgt_buff_size", "log_acc_buff_size")
+
+
+class RewardOptions(MethodOptions):
+    """Options of the reward of a point."""
+
+    penalty: float = Field(
+        1.0, ge=0, description="taken off the score of a machine beyond the budget, and for the "
+        "share of layers whose tiles overflow (open in the paper)",
+    )  # fmt: skip
+    reward: Literal["throughput", "log"] = Field(
+        "log", description="score of a latency: one over it, as AutoTVM's, or its logarithm"
+    )
+    area_weight: float = Field(
+        0.0, ge=0, description="power of the area by which scores are divided; the papers: none"
+    )
+
+
+@dataclass
+class LayerMeasurements:
+    """Measurements of layers: points, slots and seconds, NaN where a measurement failed."""
+
+    places: list[NDArray[np.int64]] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    estimates: list[Floats] = field(default_factory=list)
+    """By the target, as `estimate_layer` returns them, each (2,); empty unless asked for."""
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def table(self) -> tuple[Places, NDArray[np.int64], Floats]:
+        """Return points, slots and seconds as arrays, shapes (measurements, knobs), (measurements,)
+        and (measurements,)."""
+        return np.array(self.places), np.array(self.slots), np.array(self.seconds)
+
+
+class RewardModel:
+    """Rewards of points, by what was measured of their layers."""
+
+    def __init__(
+        self,
+        points: JointSpace,
+        options: RewardOptions,
+        seen: LayerMeasurements,
+        plan: int,
+        seed: int,
+    ) -> None:
+        self.points, self.options = points, options
+        places, slots, seconds = seen.table()
+        self.best = _best_of(points, slots, seconds)
+        """Seconds of each slot by its fastest trial, on any machine, shape (slots,)."""
+        throughput = np.nan_to_num(self.best[slots] / seconds, nan=0.0)
+        order = np.random.default_rng(seed).permutation(len(slots))
+        self.model: CostModel = AutoTVMRanker(seed, False, {"plan": plan})
+        rows = layer_features(points, places)[np.arange(len(slots)), slots]
+        self.model.fit(Features.of(rows[order], layer_names(points)), throughput[order])
+        every = np.arange(len(points.slots.cpu))
+        self.reference = float(self.seconds(every, np.ones((len(every), len(self.best)))).min())
+        self._last: tuple[Places, Floats] | None = None
+
+    def __call__(self, places: Places) -> Floats:
+        """Return the rewards of points, shape (points,)."""
+        if self._last is None or not np.array_equal(self._last[0], places):
+            self._last = places, self._scores(places)
+        return self._last[1].copy()
+
+    def _scores(self, places: Places) -> Floats:
+        rows = self.points.rows(places)
+        areas = self.points.hardware.areas
+        worth = self.reference / self.latencies(places)
+        if self.options.reward == "log":
+            worth = 1.0 - np.log(worth) / np.log(SLOWEST)
+        worth *= np.where(rows < 0, 1.0, areas[0] / areas[rows]) ** self.options.area_weight
+        barred = (rows < 0) + self.overflowing(places)
+        return np.asarray(worth - self.options.penalty * barred)
+
+    def overflowing(self, places: Places) -> Floats:
+        """Return the fraction of the layers that overflow a scratchpad, shape (points,)."""
+        runs = self.points.slots.calls[self.points.cores(places)] > 0
+        over = (overflow(self.points, places) > 1) & runs
+        return np.asarray(over.sum(axis=1) / np.maximum(runs.sum(axis=1), 1))
+
+    def latencies(self, places: Places) -> Floats:
+        """Return predicted seconds of all networks, shape (points,)."""
+        features = layer_features(self.points, places)
+        cores = self.points.cores(places)
+        asked = Features.of(features.reshape(-1, features.shape[2]), layer_names(self.points))
+        throughput = self.model.predict(asked).reshape(features.shape[:2])
+        return self.seconds(cores, throughput)
+
+    def seconds(self, cores: NDArray[np.int64], throughput: Floats) -> Floats:
+        """Return seconds of all networks, shape (points,), if layers have these fractions of the
+        best throughput, shape (points, slots)."""
+        slots = self.points.slots
+        layers = slots.calls[cores] * self.best / np.clip(throughput, SLOWEST, None)
+        return np.asarray(layers.sum(axis=1) + slots.cpu[cores])
+
+
+def layer_features(points: JointSpace, places: Places) -> Floats:
+    """Return what the cost model sees of every layer of points, shape (points, slots, columns):
+    AutoTVM's 'knob' features, inner and outer extents, with the machine's knobs and the layer's
+    sizes."""
+    machine, slots = points.machines(places), points.slots
+    wide = np.broadcast_to(machine[:, None], (len(places), len(slots.names), machine.shape[1]))
+    cores, values = points.cores(places), points.values(places)
+    cut = [k for k, name in enumerate(slots.knobs) if name.startswith("tile_")]
+    most = np.nanmax(slots.values, axis=3, initial=-np.inf)[cores][:, :, cut]
+    return np.concatenate(
+        [wide, slots.shapes[cores], values, most / values[:, :, cut]], axis=2
+    )  # fmt: skip
+
+
+def layer_names(points: JointSpace) -> list[str]:
+    """Return the names of the columns of `layer_features`."""
+    knobs = points.slots.knobs
+    return [
+        *(f"machine {knob.name}" for knob in points.hardware.space.knobs),
+        *(f"layer {name}" for name in SHAPE),
+        *knobs,
+        *(f"outer {name}" for name in knobs if name.startswith("tile_")),
+    ]
+
+
+def _best_of(points: JointSpace, slots: NDArray[np.int64], seconds: Floats) -> Floats:
+    """Of a slot without a valid trial by its multiplications; a second of a network that has not
+    one."""
+    best = np.full(len(points.slots.names), np.inf)
+    np.fmin.at(best, slots, np.where(np.isnan(seconds), np.inf, seconds))
+    known = np.isfinite(best)
+    macs = np.nanmax(points.slots.shapes[:, :, SHAPE.index("macs")], axis=0) + 1.0
+    pace = np.median(best[known] / macs[known]) if known.any() else 1.0 / macs.max()
+    return np.where(known, best, pace * macs)
+
+
+def overflow(points: JointSpace, places: Places) -> Floats:
+    """Return the largest share of a scratchpad that a tile's data take, shape (points, slots). A
+    tile above 1 cannot be built. It is 0 for a layer that the core does not run, and on machines
+    without scratchpads."""
+    size = _hardware(points, places)
+    if any(name not in size for name in BUFFERS):
+        return np.zeros((len(places), len(points.slots.names)))
+    knob = _Knobs(points, places)
+    shape = points.slots.shapes[points.cores(places)]
+    of = {name: shape[:, :, k] for k, name in enumerate(SHAPE)}
+    side = {name: _power(size, f"log_{name}") for name in ("batch", "block_in", "block_out")}
+    rows, columns = knob("tile_h", "tile_b"), knob("tile_w")
+    outputs, inputs = knob("tile_co", "tile_c"), knob("tile_ci")
+    pixels = _window(rows, of["stride_h"], of["kernel_h"]) * _window(
+        columns, of["stride_w"], of["kernel_w"]
+    )
+    # A ring of slots; what is to stay resident is taken for the whole reduction.
+    reduction = np.ceil(of["in_channels"] / of["groups"] / (inputs * side["block_in"]))
+    tiles = [
+        np.where(knob(name) == 0, reduction, knob(name)) for name in ("inp_slots", "wgt_slots")
+    ]
+    taps = of["kernel_h"] * of["kernel_w"]
+    needed = (
+        tiles[0] * inputs * side["block_in"] * side["batch"] * pixels,
+        tiles[1] * inputs * side["block_in"] * outputs * side["block_out"] * taps,
+        knob("acc_slots") * outputs * side["block_out"] * side["batch"] * rows * columns
+        * ACCUMULATOR_BYTES,
+    )  # fmt: skip
+    shares = [each / _power(size, name) for each, name in zip(needed, BUFFERS, strict=True)]
+    return np.asarray(np.nan_to_num(np.max(shares, axis=0), nan=0.0))
+
+
+class _Knobs:
+    """Values of a knob by the first of its names that a layer has, 1 without one."""
+
+    def __init__(self, points: JointSpace, places: Places) -> None:
+        self.names, self.values = points.slots.knobs, points.values(places)
+
+    def __call__(self, *names: str) -> Floats:
+        found = np.full(self.values.shape[:2], np.nan)
+        for name in names:
+            if name in self.names:
+                found = np.where(np.isnan(found), self.values[:, :, self.names.index(name)], found)
+        return np.where(np.isnan(found), 1.0, found)
+
+
+def _hardware(points: JointSpace, places: Places) -> dict[str, Floats]:
+    values = points.machines(places)
+    return {knob.name: values[:, k] for k, knob in enumerate(points.hardware.space.knobs)}
+
+
+def _power(sizes: dict[str, Floats], name: str) -> Floats:
+    """2 to the knob's value, 1 without one, shape (points, 1)."""
+    if name not in sizes:
+        return np.ones((len(next(iter(sizes.values()))), 1))
+    return np.asarray(2.0 ** sizes[name][:, None])
+
+
+def _window(outputs: Floats, stride: Floats, kernel: Floats) -> Floats:
+    """Input pixels under so many outputs."""
+    return (outputs - 1) * stride + kernel

@@ -1,0 +1,301 @@
+"""The method `ours`: a search on two levels, which measures where measurements tell machines apart.
+
+1. Machines are screened by closed-form estimates of all layers, which cost no measurement, along
+   the front of area and objective (`hardware_search.screening`).
+
+2. The most promising machine is measured, the layers that take longest first. It is left as soon as
+   it no longer promises anything. The error of estimates is learned from all machines measured so
+   far, and corrects the others.
+
+3. On machines of the front, layers are measured again where that is expected to save most.
+
+A step is worth the hypervolume that it is expected to add, per measurement. `Machines` tabulates
+what is known of all machines and layers, because every step asks about all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from tilewright.hardware_search.evaluator import BudgetedEvaluator
+from tilewright.hardware_search.layer_tuning import LayerTuning
+from tilewright.hardware_search.methods import MethodOptions, generator
+from tilewright.hardware_search.objectives import METRICS, Objective, least_joules
+from tilewright.hardware_search.pareto import added_hypervolume
+from tilewright.hardware_search.problem import CodesignProblem, Design
+from tilewright.hardware_search.screening import Screening
+from tilewright.targets.base import Configs
+
+PerLayer = NDArray[np.float64]
+"""A metric of each layer of each machine, shape (machines, layers), or all metrics, shape (metrics,
+machines, layers); machines with fewer layers have zeros behind them."""
+
+
+class Machines:
+    """Metrics of an objective a call, as estimated, as measured (infinite before), and at least;
+    how often each layer was tuned. `estimated` are designs and metrics a call of their layers,
+    shape (metrics, layers), `least` those that none of their schedules beats; `points`, shape
+    (points, knobs), says which machines are near each other."""
+
+    def __init__(
+        self,
+        estimated: Sequence[tuple[Design, NDArray[np.float64]]],
+        points: Configs,
+        least: Sequence[NDArray[np.float64]],
+        objective: Objective = "latency",
+    ) -> None:
+        self.designs = [design for design, _ in estimated]
+        sizes = np.array([len(design.layers) for design in self.designs], np.int64)
+        shape = len(sizes), int(sizes.max(initial=0))
+        self.real = np.arange(shape[1]) < sizes[:, None]
+        metrics = METRICS[objective]
+        self.estimated, self.bounds = (np.zeros((len(metrics), *shape)) for _ in range(2))
+        self.calls, self.batches = np.zeros(shape), np.zeros(shape, np.int64)
+        self.measured = np.where(self.real, np.inf, np.zeros((len(metrics), 1, 1)))
+        self.names = np.zeros(shape, np.int64)
+        known: dict[tuple[str, str], int] = {}
+        for row, (design, known_metrics) in enumerate(estimated):
+            own = slice(len(design.layers))
+            self.estimated[:, row, own], self.bounds[:, row, own] = known_metrics, least[row]
+            self.calls[row, own] = [layer.calls for layer in design.layers]
+            self.names[row, own] = [
+                known.setdefault(layer.names[0], len(known)) for layer in design.layers
+            ]
+        self.areas = np.array([design.area for design in self.designs])
+        cpu = np.array([sum(design.cpu_seconds) for design in self.designs])
+        self._beside = np.stack([cpu * (metric == "seconds") for metric in metrics])
+        rows = [design.row for design in self.designs]
+        self._biases = [_Bias(points[rows].astype(np.int64), len(known)) for _ in metrics]
+
+    def totals(self, layers: PerLayer) -> NDArray[np.float64]:
+        """Metrics of one inference of each network, shape (metrics, machines), from those a call,
+        shape (metrics, machines, layers)."""
+        return np.asarray((layers * self.calls).sum(axis=2) + self._beside)
+
+    def costs(self, layers: PerLayer) -> NDArray[np.float64]:
+        """The objective of the same, shape (machines,): the product of the totals."""
+        return np.asarray(self.totals(layers).prod(axis=0))
+
+    def weighed(self, layers: PerLayer, changes: PerLayer) -> PerLayer:
+        """What small changes of each layer's metrics, shape (metrics, machines, layers), add to the
+        objective of machines whose layers have these: shape (machines, layers)."""
+        found, each = np.zeros(changes.shape[1:]), self.totals(layers)
+        for metric, change in enumerate(changes):
+            others = np.delete(each, metric, axis=0).prod(axis=0)
+            found += change * others[:, None]
+        return found
+
+    @property
+    def whole(self) -> NDArray[np.bool_]:
+        """Whether every layer has a valid trial, shape (machines,)."""
+        return np.asarray(np.isfinite(self.measured).all(axis=(0, 2)))
+
+    @property
+    def hopeless(self) -> NDArray[np.bool_]:
+        """Whether a layer had trials, and none was valid, shape (machines,)."""
+        return np.asarray((np.isinf(self.measured[0]) & (self.batches > 2)).any(axis=1))
+
+    def optimum(self, corrected: bool) -> PerLayer:
+        """What the best schedule may take, shape (metrics, machines, layers): as estimated, with
+        what estimates err by if `corrected`, and no less than the bound."""
+        if not corrected:
+            return np.maximum(self.estimated, self.bounds)
+        errors = np.stack([bias.of(self.names) for bias in self._biases])
+        return np.maximum(self.estimated * np.exp(errors), self.bounds)
+
+    def learn(self, row: int, layers: Sequence[int]) -> None:
+        """What the measured layers of a machine say of the others."""
+        valid = [layer for layer in layers if np.isfinite(self.measured[0, row, layer])]
+        errors = np.log(self.measured[:, row, valid] / self.estimated[:, row, valid])
+        for bias, own in zip(self._biases, errors, strict=True):
+            bias.learn(row, self.names[row, valid].tolist(), own.tolist())
+
+
+class _Bias:
+    """What estimates of layers err by, log of measured over estimated: a mean over the machines
+    where a layer was measured, those most that are fewest steps away. Machines alike err alike: or
+    else one that was not measured would always promise more than its measured neighbour."""
+
+    NEAR = 0.7  # weight of what is one step of one knob further away
+    PRIOR = 0.3  # weight of all layers together, and there of no error
+
+    def __init__(self, knobs: NDArray[np.int64], names: int) -> None:
+        self._knobs = knobs
+        self._seen: dict[int, dict[int, float]] = {}
+        self._found = np.zeros((names, len(knobs)))
+        self._unseen = np.ones(names, bool)
+
+    def learn(self, row: int, names: Sequence[int], errors: Sequence[float]) -> None:
+        for name, error in zip(names, errors, strict=True):
+            self._seen.setdefault(name, {})[row] = error
+        every = [error for known in self._seen.values() for error in known.values()]
+        mean = sum(every) / (len(every) + self.PRIOR)
+        for name in names:
+            rows = np.array(list(self._seen[name]))
+            away = np.abs(self._knobs[:, None] - self._knobs[rows]).sum(axis=2)
+            near = self.NEAR**away
+            weighted = near @ np.array(list(self._seen[name].values())) + self.PRIOR * mean
+            self._found[name] = weighted / (near.sum(axis=1) + self.PRIOR)
+        self._unseen[list(names)] = False
+        self._found[self._unseen] = mean
+
+    def of(self, names: NDArray[np.int64]) -> PerLayer:
+        """Of layers by their names, shape (machines, layers)."""
+        return self._found[names, np.arange(len(names))[:, None]]
+
+
+class TwoLevelOptions(MethodOptions):
+    """`docs/evidence/codesign.md` says what `estimates` and `correct` bring; the other numbers are
+    chosen by hand."""
+
+    screened: int = Field(512, ge=1, description="machines that estimates are asked about")
+    start: int = Field(64, ge=1, description="of these, drawn evenly at first")
+    sample: int = Field(4096, ge=64, description="schedules of a layer that are estimated")
+    tuner: str = Field("default", description="tunes the layers of a machine")
+    batch: int = Field(2, ge=1, description="trials of a layer at a time")
+    halving: float = Field(
+        0.5,
+        gt=0,
+        lt=1,
+        description="fraction of a layer's remaining gain expected after one batch",
+    )
+    doubt: float = Field(
+        0.1, ge=0, le=1, description="of the way to a layer's bound, whatever estimates say"
+    )
+    part: float = Field(
+        0.3, gt=0, le=1, description="of a machine's time is measured before it is judged again"
+    )
+    estimates: bool = Field(
+        True, description="screen machines by estimates; else all look as fast as their bounds. "
+        "The tuner of layers has its own: `tuner=default-blind` takes them from it",
+    )  # fmt: skip
+    bounds: bool = Field(True, description="know each layer's bound; else its roofline alone")
+    correct: bool = Field(True, description="learn what estimates err by from other machines")
+
+
+class TwoLevel:
+    """Screens machines by estimates, and spends measurements by the hypervolume they promise."""
+
+    Options = TwoLevelOptions
+
+    def __init__(self, options: TwoLevelOptions) -> None:
+        self.options = options
+
+    def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
+        """Raises `BudgetSpent`, or ends when no step promises anything."""
+        _Search(problem, evaluator, seed, self.options).run()
+
+
+class _Search:
+    def __init__(
+        self,
+        problem: CodesignProblem,
+        evaluator: BudgetedEvaluator,
+        seed: int,
+        options: TwoLevelOptions,
+    ) -> None:
+        self.problem, self.evaluator, self.seed, self.options = problem, evaluator, seed, options
+        self.machines = self._screened()
+        latest = self.machines.costs(self.machines.estimated)
+        slowest = float(latest.max()) if len(latest) else 0.5
+        self.reference = problem.hardware.budget * 1.001, 2 * slowest
+        self.tuning: dict[int, LayerTuning] = {}
+
+    def run(self) -> None:
+        while (step := self._best_step()) is not None:
+            self._measure(*step)
+
+    # -- machines ------------------------------------------------------------------------------
+
+    def _screened(self) -> Machines:
+        """Those that estimates say most for, of which every layer may run."""
+        count = len(self.problem.hardware.points)
+        drawn = generator(self.seed, 0).permutation(count)
+        objective = self.evaluator.objective
+        found = Screening(self.problem, self.options.sample, self.seed, objective)
+        if self.options.estimates:
+            ends = [0, count - 1]
+            start = dict.fromkeys([*ends, *drawn[: self.options.start].tolist()])
+            found.climb(start, min(self.options.screened, count))
+            rows = found.rows
+        else:
+            rows = drawn[: self.options.screened].tolist()
+        designs = map(self.problem.design, rows)
+        if self.options.estimates:
+            known = [(design, found.metrics(design.row)) for design in designs]
+        else:
+            known = [(design, self._least(design)) for design in designs]
+        able = [(design, metrics) for design, metrics in known if np.isfinite(metrics).all()]
+        least = [self._least(design) for design, _ in able]
+        return Machines(able, self.problem.hardware.points, least, objective)
+
+    def _least(self, design: Design) -> NDArray[np.float64]:
+        """What no schedule of each layer beats, as far as the search knows: shape (metrics,
+        layers)."""
+        seconds = design.bounds if self.options.bounds else design.rooflines
+        return np.stack(
+            [
+                seconds if metric == "seconds" else least_joules(design)
+                for metric in METRICS[self.evaluator.objective]
+            ]
+        )
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def _best_step(self) -> tuple[int, list[int]] | None:
+        """Machine and layers to measure: the step that is expected to add most hypervolume a
+        measurement, the first of equal ones; None if none adds any."""
+        machines, options = self.machines, self.options
+        optimum = machines.optimum(options.correct and options.estimates)
+        likely = np.where(np.isfinite(machines.measured), machines.measured, optimum)
+        costs, whole = machines.costs(likely), machines.whole
+        front = np.stack([machines.areas, costs], axis=1)[whole]
+        saved = self._savings(optimum, likely)
+        costs = costs - saved.max(axis=1, initial=0.0)
+        counts = np.where(whole, 1, np.isinf(machines.measured[0]).sum(axis=1))
+        promised = np.stack([machines.areas, costs], axis=1)
+        gains = added_hypervolume(front, promised, self.reference) / (options.batch * counts)
+        gains[machines.hopeless] = 0.0
+        if gains.max(initial=0.0) <= 1e-12:
+            return None
+        row = int(np.argmax(gains))
+        return row, [int(np.argmax(saved[row]))] if whole[row] else self._first(row, likely)
+
+    def _first(self, row: int, likely: PerLayer) -> list[int]:
+        """Of one that is not measured whole: the layers that are likely to cost most."""
+        machines = self.machines
+        left = np.flatnonzero(np.isinf(machines.measured[0, row]))
+        cost = machines.weighed(likely, likely * machines.calls)[row, left]
+        heavy = np.argsort(-cost, kind="stable")
+        taken = np.cumsum(cost[heavy])
+        enough = int(np.searchsorted(taken, self.options.part * taken[-1])) + 1
+        return [int(layer) for layer in left[heavy[:enough]]]
+
+    def _savings(self, optimum: PerLayer, likely: PerLayer) -> PerLayer:
+        """What another batch of each layer is expected to save of the objective, shape (machines,
+        layers), on machines that were measured whole; none on others."""
+        machines, options = self.machines, self.options
+        saved, whole = np.zeros_like(optimum), machines.whole
+        measured, lowest = machines.measured[:, whole], optimum[:, whole]
+        doubt = options.doubt * (measured - machines.bounds[:, whole])
+        each = np.maximum(measured - np.minimum(lowest, measured), doubt) * machines.calls[whole]
+        left = options.halving ** (machines.batches[whole] - 1) * (1 - options.halving)
+        saved[:, whole] = np.where(machines.real[whole], each * left, 0.0)
+        return machines.weighed(likely, saved)
+
+    # -- measuring -----------------------------------------------------------------------------
+
+    def _measure(self, row: int, layers: list[int]) -> None:
+        machines = self.machines
+        if row not in self.tuning:
+            self.tuning[row] = LayerTuning(
+                machines.designs[row], self.evaluator, self.seed, self.options.tuner
+            )
+        for layer in layers:
+            machines.measured[:, row, layer] = self.tuning[row].advance(layer, self.options.batch)
+            machines.batches[row, layer] += 1
+        machines.learn(row, layers)

@@ -1,0 +1,113 @@
+"""Objectives of a co-design search beside the area: latency, energy, or their product.
+
+A metric adds up over the layers of a machine: seconds, or joules of the accelerator. An objective
+is the product of the totals of its metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.base import Configs, Target
+from tilewright.targets.capabilities import (
+    Estimates,
+    HasEnergy,
+    bound_of,
+    capability,
+)
+from tilewright.targets.features import Features
+from tilewright.targets.workload import Workload
+
+if TYPE_CHECKING:
+    from tilewright.hardware_search.problem import Design
+
+Objective = Literal["latency", "edp", "energy"]
+Metric = Literal["seconds", "joules"]
+METRICS: Mapping[Objective, tuple[Metric, ...]] = {
+    "latency": ("seconds",),
+    "energy": ("joules",),
+    "edp": ("seconds", "joules"),
+}
+"""What each objective multiplies."""
+Floats = NDArray[np.float64]
+
+
+def totals(design: Design, objective: Objective, layers: Floats) -> Floats:
+    """Return metrics of one inference of each network, shape (metrics,), from metrics of a call,
+    shape (metrics, layers). Operators that stay on the CPU take seconds; their joules are not
+    known."""
+    calls = np.array([layer.calls for layer in design.layers], np.float64)
+    found = [
+        float(design.seconds(own).sum()) if metric == "seconds" else float(calls @ own)
+        for metric, own in zip(METRICS[objective], layers, strict=True)
+    ]
+    return np.array(found)
+
+
+def estimated_metrics(
+    target: Target, workload: Workload, configs: Configs, table: Features, objective: Objective
+) -> Floats:
+    """Return estimated metrics of a call by each config, shape (metrics, n).
+
+    Args:
+        target: the machine.
+        workload: the layer.
+        configs: knob indices, shape (n, knobs).
+        table: what the target estimates of the configs, one row each.
+        objective: the objective whose metrics are returned.
+    """
+    found = []
+    for metric in METRICS[objective]:
+        if metric == "seconds":
+            found.append(table.total("latency") * _seconds_a_unit(target, workload))
+        else:
+            knows = capability(target, HasEnergy)
+            assert knows is not None  # checked before the search
+            found.append(1e-12 * knows.estimated_energy(workload, configs))
+    return np.stack(found)
+
+
+def least_joules(design: Design) -> Floats:
+    """Return a lower bound on the energy of each layer, in joules per call, shape (layers,)."""
+    knows = capability(design.target, HasEnergy)
+    if knows is None:
+        return np.zeros(len(design.layers))
+    return np.array([1e-12 * knows.least_energy(layer.workload) for layer in design.layers])
+
+
+def scale_to_latency(
+    target: Target, workload: Workload, objective: Objective, costs: Floats
+) -> Floats:
+    """Scale objectives of a call, shape (n,), to the unit of `Measurements.latency`, so that the
+    least possible objective is the layer's bound. Models of a tuner expect numbers of that size."""
+    bound, knows = bound_of(target, workload), capability(target, HasEnergy)
+    if bound is None or knows is None:
+        return costs
+    least = {"seconds": bound.seconds, "joules": 1e-12 * knows.least_energy(workload)}
+    lowest = float(np.prod([least[metric] for metric in METRICS[objective]]))
+    return costs * (bound.cost / lowest) if lowest > 0 else costs
+
+
+def estimate_objective(
+    target: Target, workload: Workload, configs: Configs, objective: Objective
+) -> Features:
+    """Return a target's estimates of configs (n, knobs), with the objective of a call, as
+    `scale_to_latency` scales it, in place of the latency."""
+    estimates = capability(target, Estimates)
+    assert estimates is not None  # else a tuner is given none
+    table = estimates.estimate(workload, configs)
+    matrix = table.matrix.copy()
+    costs = estimated_metrics(target, workload, configs, table, objective).prod(axis=0)
+    costs = scale_to_latency(target, workload, objective, costs)
+    matrix[:, table.places("latency")] = costs[:, None]
+    return Features(matrix, table.columns)
+
+
+def _seconds_a_unit(target: Target, workload: Workload) -> float:
+    """Of `Measurements.latency`: a cycle where cycles are counted."""
+    least = bound_of(target, workload)
+    return 1.0 if least is None or least.cycles < 0 else least.seconds / least.cycles

@@ -1,0 +1,204 @@
+"""Output directory of a co-design run: its files, and a check of which run it belongs to.
+
+run.json          what decides which search this is (`identity`), written when it begins
+front.json        the front, a machine each, by ascending area
+specs/NAME.json   each machine of it, as `--target` takes it
+trials.parquet    one row per measurement
+summary.json      what was asked, what it took, what came of it; written last
+front.html        the front to look at, where somebody draws it
+trials.sqlite     the trials, from which the run resumes (`search.trial_store`)
+.tune             what the folder is known by (`tuning.output_dir`)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tilewright.core.files import (
+    Json,
+    as_list,
+    as_object,
+    as_text,
+    canonical,
+    digest,
+    read_json_file,
+    remove,
+    write_atomically,
+)
+from tilewright.core.formats import CODESIGN
+from tilewright.hardware_search.options import CodesignOptions
+from tilewright.targets.capabilities import specification_of
+from tilewright.targets.registry import make_target
+from tilewright.tuning.output_dir import check_folder, check_idle
+from tilewright.tuning.run_metadata import FolderTaken, origin_of
+
+RUN = "run.json"
+FRONT = "front.json"
+SPECS = "specs"
+TRIALS = "trials.parquet"
+SUMMARY = "summary.json"
+PAGE = "front.html"
+KIND = "codesign"
+RESULTS = (SUMMARY, FRONT, TRIALS, PAGE)
+_STEP = "choose another folder with --out, or replace all it holds with --fresh"
+_THESE = "choose another folder with --out, or replace these files with --fresh"
+_MACHINE = re.compile(r"\w[\w.-]*")
+
+
+def describe_search(options: CodesignOptions) -> dict[str, Json]:
+    """Return everything that decides what is searched. The number of trials does not: a longer run
+    resumes what a shorter one has measured."""
+    target = make_target(options.target)
+    written = specification_of(target)
+    found: dict[str, Json] = {
+        "networks": [_network(each) for each in options.networks],
+        "target": target.name if written is None else dict(written),
+        "budget": options.budget,
+        "bounds": {name: list(pair) for name, pair in sorted(options.bounds.items())},
+        "clock": options.clock,
+        "method": options.method,
+        "method_options": dict(sorted(options.method_options.items())),
+        "seed": options.seed,
+    }
+    if options.objective != "latency":
+        found["objective"] = options.objective
+    return found
+
+
+def identity(options: CodesignOptions) -> str:
+    """Return the name of a search in the trial store: a digest of `describe_search`."""
+    return f"codesign-{digest(canonical(describe_search(options)))[:24]}"
+
+
+def check_vacant(options: CodesignOptions) -> None:
+    """Raises `OutputError` for a folder that cannot be written, `RunInUse` while another command
+    is at work there, and as `check_own_run`."""
+    check_folder(options.folder)
+    check_idle(options.folder)
+    check_own_run(options)
+
+
+def check_own_run(options: CodesignOptions) -> None:
+    """Raises `FolderTaken`, unless the options say to start over, if the folder holds another run,
+    or what may be anybody's: files of these names without a `run.json` that says whose."""
+    folder = options.folder
+    if options.fresh:
+        return
+    held = _held(folder)
+    if held is not None:
+        _refuse_another(options, held)
+        return
+    names = [name for name in (RUN, *RESULTS, SPECS) if os.path.lexists(folder / name)]
+    if RUN in names:
+        raise FolderTaken(
+            f"{folder} holds a {RUN} that cannot be read, so whose results these are is not known; "
+            f"{_THESE}"
+        )
+    if names:
+        raise FolderTaken(
+            f"{folder} holds {', '.join(names)} and no {RUN}, so whose these are is not known; "
+            f"{_THESE}"
+        )
+
+
+def begin_folder(options: CodesignOptions) -> None:
+    """Mark the folder as this run's. What an earlier command left there is not complete any more.
+    Raises `OSError`."""
+    folder = options.folder
+    held = _held(folder)
+    remove(folder / SUMMARY)
+    if options.fresh:
+        if held is not None and held.get("kind") == KIND:
+            forget_specs(folder)
+        held = None
+        for name in RESULTS:
+            remove(folder / name)
+    begun = datetime.now(UTC).isoformat(timespec="seconds")
+    if held is not None:
+        begun = str(held.get("begun", begun))
+    run: dict[str, Json] = {
+        "version": CODESIGN.written,
+        "kind": KIND,
+        "identity": identity(options),
+        "trials": options.trials,
+        "begun": begun,
+        **describe_search(options),
+    }
+    write_atomically(folder / RUN, pretty_json(run))
+
+
+def forget_specs(folder: Path, kept: Collection[str] = ()) -> None:
+    """Remove the specifications of the front that a folder of ours holds, except those of the
+    machines `kept`. Other files beside them belong to somebody else. Raises `OSError`."""
+    for name in _machines(folder):
+        if name not in kept:
+            remove(specification(folder, name))
+
+
+def specification(folder: Path, name: str) -> Path:
+    """Return the path of a machine of the front."""
+    return folder / SPECS / f"{name}.json"
+
+
+def pretty_json(document: Json) -> bytes:
+    """Return indented JSON for people."""
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _machines(folder: Path) -> list[str]:
+    """The names in `front.json` that can be files'; none where it cannot be read."""
+    try:
+        rows = as_list(read_json_file(folder / FRONT))
+        names = [as_text(as_object(row)["name"]) for row in rows]
+    except (OSError, ValueError, KeyError):
+        return []
+    return [name for name in names if _MACHINE.fullmatch(name)]
+
+
+def _network(text: str) -> dict[str, Json]:
+    """A built-in network is its name; a file its name and content, wherever it is."""
+    found = origin_of(text)
+    return {"name": found["name"], "digest": found["digest"]}
+
+
+def _held(folder: Path) -> dict[str, Json] | None:
+    """What `run.json` says; None where there is none that can be read."""
+    try:
+        return as_object(read_json_file(folder / RUN))
+    except (OSError, ValueError):
+        return None
+
+
+def _refuse_another(options: CodesignOptions, held: dict[str, Json]) -> None:
+    if held.get("kind") != KIND:
+        raise FolderTaken(f"{options.folder} holds another kind of results (run.json); {_STEP}")
+    if refusal := CODESIGN.refusal(options.folder / RUN, CODESIGN.version_in(held)):
+        raise FolderTaken(refusal)
+    ours = describe_search(options)
+    differing = [name for name in ours if canonical(held.get(name)) != canonical(ours[name])]
+    if differing:
+        said = "; ".join(f"{_said(held, each)}, here {_said(ours, each)}" for each in differing)
+        raise FolderTaken(f"{options.folder} holds another co-design run: {said}; {_STEP}")
+
+
+def _said(run: dict[str, Json], name: str) -> str:
+    """A part of `describe_search` in a line: `budget 0.5`."""
+    value = run.get(name)
+    if name == "networks" and isinstance(value, list):
+        try:
+            value = ", ".join(
+                as_text(as_object(each)["name"])
+                + f" ({as_text(as_object(each)['digest'])[:8]})" * bool(as_object(each)["digest"])
+                for each in value
+            )
+        except (ValueError, KeyError):
+            value = "of a kind that cannot be read"
+    elif name == "target" and isinstance(value, dict):
+        value = f"{value.get('name')} ({digest(canonical(value))[:8]})"
+    text = value if isinstance(value, str) else canonical(value).decode()
+    return f"{name.replace('_', ' ')} {text or 'none'}"

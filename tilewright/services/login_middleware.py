@@ -1,0 +1,122 @@
+"""ASGI middleware that asks for the workspace's login, for the start page and MLflow.
+
+MLflow has no login that needs only one secret, and the start page is an application of our own. The
+middleware asks both for the workspace's secret, so that other users of the machine are refused, and
+refuses requests that a page of another origin makes. Prefect needs none: it has a setting for such
+a secret. `docs/decisions/servers.md` gives the reasons.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from http import HTTPStatus
+from urllib.parse import quote, urlencode
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tilewright.services.server_credentials import KEY, Credentials
+
+POLICY_VIOLATION = 1008
+"""Close code of WebSocket."""
+OWN_SERVER_ONLY = "connect-src 'self' data: blob:; form-action 'self'"
+"""Content security policy. Pages may send requests to their own server only: some pages of Prefect
+and MLflow would otherwise call an analytics service."""
+UNCACHED = {"Cache-Control": "no-store"}
+PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Tilewright</title>
+<body style="font: 1rem/1.6 sans-serif; max-width: 40rem; margin: 4rem auto; padding: 0 1rem">
+<h1 style="font-size: 1.3rem">Please log in</h1>
+<p>Open the link that <code>tilewright ui</code> printed when it started. The link ends in
+<code>?key=…</code> and logs this browser in until that command ends. You can then reload this
+page.</p>
+"""
+REFUSAL = "log in with the link that 'tilewright ui' printed, or with the secret of the workspace"
+
+
+class OwnServerOnly:
+    """ASGI middleware that adds the headers which confine a page to its own server."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, partial(_send_confined, send))
+
+
+class Guard:
+    """ASGI middleware that lets only callers with the credentials of a workspace pass.
+
+    Args:
+        app: the application behind the guard. It serves HTTP; WebSockets are refused.
+        credentials: the secret for programs and the key for browsers.
+    """
+
+    def __init__(self, app: ASGIApp, credentials: Credentials) -> None:
+        self._app = OwnServerOnly(app)
+        self._credentials = credentials
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": REFUSAL})
+            return
+        answer = self._answer(Request(scope)) if scope["type"] == "http" else None
+        await (answer or self._app)(scope, receive, send)
+
+    def _answer(self, request: Request) -> Response | None:
+        """Return a refusal or the answer to a login. None if the application is to answer."""
+        if _is_foreign(request):
+            text = "pages of another origin may not use this server"
+            return PlainTextResponse(text, HTTPStatus.FORBIDDEN, UNCACHED)
+        login = self._credentials
+        if request.method == "GET" and login.admits_key(request.query_params.get(KEY, "")):
+            return self._log_in(request)
+        cookie = request.cookies.get(login.cookie, "")
+        if login.admits_key(cookie) or login.admits(request.headers.get("authorization", "")):
+            return None
+        # not `Basic`: browsers would open a dialog for every picture
+        headers = {**UNCACHED, "WWW-Authenticate": 'Bearer realm="tilewright"'}
+        if "text/html" in request.headers.get("accept", ""):
+            return HTMLResponse(PAGE, HTTPStatus.UNAUTHORIZED, headers)
+        return PlainTextResponse(REFUSAL, HTTPStatus.UNAUTHORIZED, headers)
+
+    def _log_in(self, request: Request) -> Response:
+        """Redirect to the same address without the key, and set the session cookie."""
+        # a path that begins with two slashes would name another server
+        address = "/" + quote(request.scope["path"].lstrip("/"))
+        query = [item for item in request.query_params.multi_items() if item[0] != KEY]
+        headers = {
+            **UNCACHED,
+            "Location": f"{address}?{urlencode(query)}" if query else address,
+            "Referrer-Policy": "no-referrer",
+        }
+        answer = PlainTextResponse("", HTTPStatus.SEE_OTHER, headers)
+        answer.set_cookie(
+            self._credentials.cookie, self._credentials.key, httponly=True, samesite="strict"
+        )
+        return answer
+
+
+def _is_foreign(request: Request) -> bool:
+    """Return whether a page of another origin made the request. Following a link is allowed."""
+    own = f"http://{request.headers.get('host', '')}".lower()
+    if any(origin.lower() != own for origin in request.headers.getlist("origin")):
+        return True
+    if request.headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
+        return False
+    mode, kind = (request.headers.get(f"sec-fetch-{name}") for name in ("mode", "dest"))
+    followed = mode == "navigate" and kind == "document"
+    return not (followed and request.method in ("GET", "HEAD"))
+
+
+async def _send_confined(send: Send, message: Message) -> None:
+    if message["type"] == "http.response.start":
+        headers = MutableHeaders(raw=list(message.get("headers", [])))
+        headers.setdefault("X-Content-Type-Options", "nosniff")
+        headers.setdefault("X-Frame-Options", "SAMEORIGIN")
+        headers.setdefault("Content-Security-Policy", OWN_SERVER_ONLY)
+        message = {**message, "headers": headers.raw}
+    await send(message)

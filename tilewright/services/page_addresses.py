@@ -1,0 +1,164 @@
+"""Addresses and ports of the pages of Prefect and MLflow, and links into these pages.
+
+Links that a run stores name a port, so a workspace has fixed ports. `tilewright ui` comes back on
+those it used last, and runs link to them whether or not the pages are up. Where the user names
+servers, links lead to their pages instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import as_object, read_json_file, write_atomically
+from tilewright.services.prefect_mlflow_settings import LOOPBACK_NAMES, without_login
+from tilewright.services.server_process import LOOPBACK
+from tilewright.services.workspace import Workspace, current_workspace
+
+HIGHEST = 65535
+_LISTENING = "0A"
+"""State of a socket in `/proc/net/tcp`."""
+RUNS, PREFECT, MLFLOW = "runs", "prefect", "mlflow"
+"""The start page, and the pages it leads to."""
+DEFAULT_PORTS = {RUNS: 4100, PREFECT: 4200, MLFLOW: 5000}
+ANY_INTERFACE = "0.0.0.0"
+LOCAL = (*LOOPBACK_NAMES, ANY_INTERFACE)
+TRAINING_PAGES = "?workflowType=machine_learning"
+"""MLflow opens on pages for language models unless told otherwise."""
+PREFECT_PAGES, MLFLOW_PAGES = "PREFECT_UI_URL", "MLFLOW_UI_URL"
+"""Variables that name the pages, where a browser gets to them by another address than programs. The
+second is ours."""
+
+
+class PortError(TilewrightError):
+    """A number that is no port, or one port for two servers."""
+
+
+def check_ports(ports: Mapping[str, int]) -> None:
+    """Check ports, given by the option that names each. Raises `PortError` for a number that is no
+    port, and for one port that is given twice."""
+    taken: dict[int, str] = {}
+    for option, port in ports.items():
+        if not 1 <= port <= HIGHEST:
+            raise PortError(
+                f"{option} {port} is not a port; give a number from 1024 to {HIGHEST}, such as 4201"
+            )
+        if port in taken:
+            raise PortError(
+                f"{taken[port]} and {option} are both {port}; give each server a port of its own, "
+                f"such as {option} {port + 1 if port < HIGHEST else port - 1}"
+            )
+        taken[port] = option
+
+
+def is_own_listener(port: int) -> bool:
+    """Return whether every process that listens on this TCP port belongs to the current user.
+
+    A command asks before it sends the secret of the workspace: another user of the machine may have
+    started a program on a port that one of our servers used before.
+    """
+    owners = set()
+    for table in Path("/proc/net/tcp"), Path("/proc/net/tcp6"):
+        if not table.exists():
+            continue
+        for line in table.read_text().splitlines()[1:]:
+            fields = line.split()
+            local, state, user = fields[1], fields[3], fields[7]
+            if state == _LISTENING and int(local.rpartition(":")[2], 16) == port:
+                owners.add(int(user))
+    return owners == {os.getuid()}
+
+
+def page_address(server: str) -> str:
+    """Return where the pages of a server of `DEFAULT_PORTS` were last, or their default address."""
+    known = _read(current_workspace()).get(server, "")
+    return known if is_local(known) else f"http://{LOOPBACK}:{DEFAULT_PORTS[server]}"
+
+
+def port_or_last(port: int | None, server: str) -> int:
+    """Return the port that is asked for, or without one the port of `page_address`."""
+    if port is not None:
+        return port
+    return urlsplit(page_address(server)).port or DEFAULT_PORTS[server]
+
+
+def remember_addresses(workspace: Workspace, **addresses: str) -> None:
+    """Store addresses of pages that are up on this machine, by server. Raises `OSError`."""
+    here = {
+        name: browser_address(address) for name, address in addresses.items() if is_local(address)
+    }
+    text = json.dumps(_read(workspace) | here, indent=2)
+    write_atomically(_file(workspace), text.encode())
+
+
+def is_local(address: str) -> bool:
+    """Return whether an address can lead to no other machine."""
+    try:
+        parts = urlsplit(address)
+        return parts.scheme == "http" and parts.hostname in LOCAL and parts.port is not None
+    except ValueError:
+        return False
+
+
+def browser_address(address: str) -> str:
+    """Return the address at which a browser of this machine reaches a server. A server that listens
+    on every interface is reached by loopback."""
+    parts = urlsplit(address)
+    if parts.hostname != ANY_INTERFACE:
+        return address
+    return parts._replace(netloc=f"{LOOPBACK}:{parts.port}").geturl()
+
+
+def _read(workspace: Workspace) -> dict[str, str]:
+    try:
+        found = as_object(read_json_file(_file(workspace)))
+    except (OSError, ValueError):
+        return {}
+    return {name: str(found[name]) for name in DEFAULT_PORTS if name in found}
+
+
+def _file(workspace: Workspace) -> Path:
+    return workspace.root / "pages.json"
+
+
+def flow_run_url(flow_run_id: str) -> str:
+    """Return the address of the page of a flow run."""
+    return f"{_prefect_pages()}/runs/flow-run/{flow_run_id}"
+
+
+def mlflow_run_url(experiment_id: str, run_id: str) -> str:
+    """Return the address of the page of an MLflow run."""
+    return f"{_mlflow_pages()}/#/experiments/{experiment_id}/runs/{run_id}{TRAINING_PAGES}"
+
+
+def runs_url(pages: str, experiment_id: str | None) -> str:
+    """Return the address of the list of an experiment's runs on MLflow's pages. Without an
+    experiment, it is the list of all experiments."""
+    runs = "" if experiment_id is None else f"/{experiment_id}/runs"
+    return f"{pages.rstrip('/')}/#/experiments{runs}{TRAINING_PAGES}"
+
+
+def other_pages() -> dict[str, str]:
+    """Return the addresses that the start page links to, by name."""
+    return {"Prefect": _prefect_pages(), "MLflow": runs_url(_mlflow_pages(), None)}
+
+
+def name_prefect_pages(api_url: str) -> None:
+    """Let links of this process lead to the server that the user names by its API address, unless
+    the user names its pages, too."""
+    if api_url.rstrip("/").endswith("/api"):
+        pages = without_login(api_url).removesuffix("/api")
+        os.environ.setdefault(PREFECT_PAGES, pages)
+
+
+def _prefect_pages() -> str:
+    return without_login(os.environ.get(PREFECT_PAGES) or page_address(PREFECT))
+
+
+def _mlflow_pages() -> str:
+    tracking = os.environ.get(MLFLOW_PAGES) or os.environ.get("MLFLOW_TRACKING_URI", "")
+    return without_login(tracking if tracking.startswith("http") else page_address(MLFLOW))

@@ -1,0 +1,149 @@
+"""Passwords of a workspace's Prefect and MLflow servers: a secret for programs, a key for browsers.
+
+The first command that starts a server in a workspace makes the secret, in a file that only its user
+can read; the secret stays the same. The key is made at each start of the pages, is part of the
+printed links, and becomes a cookie. Servers receive both through their environment, so that neither
+is in a command line, a log, a database or a record.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import hmac
+import os
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from tilewright.core.private_files import SECRET_BYTES, provide_secret
+from tilewright.services.page_addresses import is_local, is_own_listener
+from tilewright.services.server_process import is_answering
+from tilewright.services.workspace import Workspace, WorkspaceError
+
+_REMEDY = (
+    "remove it and repeat the command, which makes a new one (a 'tilewright ui' that is running "
+    "then has to be started anew, too)"
+)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+USER = "tilewright"
+"""User name that is sent with the secret."""
+KEY = "key"
+"""Query parameter of a link that logs a browser in."""
+_SECRET, _KEY = "TILEWRIGHT_SERVER_SECRET", "TILEWRIGHT_SERVER_KEY"
+
+
+def secret_path(workspace: Workspace) -> Path:
+    """Return where the secret is kept."""
+    return workspace.root / "secret"
+
+
+def workspace_secret(workspace: Workspace) -> str:
+    """Return the secret of this workspace, made now if there is none: 64 hex digits. Raises
+    `SecretError` for a file that others made or can read, or that is no plain file, and
+    `WorkspaceError`; `OSError` where the disk is full."""
+    path = secret_path(workspace)
+    try:
+        return provide_secret(path, _REMEDY)
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        raise WorkspaceError(
+            f"cannot keep a secret in {path}: {error.strerror or error}; remove what is there, "
+            "or set TILEWRIGHT_HOME to a folder you can write"
+        ) from None
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """The secret of a workspace and the key of one start of its pages. Without a key, no browser
+    can log in."""
+
+    secret: str = field(repr=False)
+    key: str = field(default="", repr=False)
+
+    @classmethod
+    def of(cls, workspace: Workspace) -> Self:
+        """Return the workspace's secret with a new key.
+
+        Raises:
+            SecretError: the file of the secret is not private.
+            WorkspaceError: the secret cannot be stored.
+        """
+        return cls(workspace_secret(workspace), secrets.token_urlsafe(SECRET_BYTES))
+
+    @classmethod
+    def inherited(cls) -> Self:
+        """Take the credentials out of this process's environment.
+
+        Raises:
+            KeyError: the process was started without credentials.
+        """
+        return cls(os.environ.pop(_SECRET), os.environ.pop(_KEY))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables from which `inherited` reads the credentials."""
+        return {_SECRET: self.secret, _KEY: self.key}
+
+    @property
+    def login(self) -> str:
+        """User name and secret in the form of `PREFECT_API_AUTH_STRING`."""
+        return f"{USER}:{self.secret}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """HTTP headers that log a program in."""
+        return {"Authorization": f"Basic {base64.b64encode(self.login.encode()).decode()}"}
+
+    @property
+    def cookie(self) -> str:
+        """Name of the session cookie. Browsers share cookies between the ports of a host, so each
+        start of the servers has a name of its own."""
+        return f"{USER}-{hashlib.sha256(self.key.encode()).hexdigest()[:8]}"
+
+    def link(self, address: str) -> str:
+        """Return `address` with the key, which logs in the browser that opens the link."""
+        parts = urlsplit(address)
+        query = urlencode([*parse_qsl(parts.query), (KEY, self.key)])
+        return parts._replace(path=parts.path or "/", query=query).geturl()
+
+    def admits(self, authorization: str) -> bool:
+        """Return whether an `Authorization` header has the secret: as the password of any user, or
+        as a bearer token."""
+        scheme, _, value = authorization.strip().partition(" ")
+        if scheme.lower() == "bearer":
+            return _equal(value.strip(), self.secret)
+        if scheme.lower() != "basic":
+            return False
+        try:
+            text = base64.b64decode(value.strip(), validate=True).decode()
+        except ValueError:
+            return False
+        return _equal(text.partition(":")[2], self.secret)
+
+    def admits_key(self, key: str) -> bool:
+        """Return whether `key` is the key of this session."""
+        return bool(self.key) and _equal(key, self.key)
+
+
+def opens_local_server(address: str, credentials: Credentials) -> bool:
+    """Return whether a server of this machine refuses requests without a login and accepts these
+    credentials. They are sent only if the server belongs to the current user.
+
+    Args:
+        address: an address on that server which is answered only with a login.
+        credentials: the credentials of a workspace.
+    """
+    port = urlsplit(address).port if is_local(address) else None
+    if port is None or not is_own_listener(port) or is_answering(address):
+        return False
+    return is_answering(address, credentials.headers)
+
+
+def _equal(given: str, wanted: str) -> bool:
+    """Compare two texts in constant time."""
+    return hmac.compare_digest(given.encode(errors="replace"), wanted.encode())

@@ -1,0 +1,221 @@
+"""Starts Prefect and MLflow: around the flows of one command, or with pages for `tilewright ui`.
+
+`embedded` surrounds the flows of a command: it uses the server that the user names or the one of
+`tilewright ui`, and otherwise starts a Prefect server for as long as the flows run. `show_pages`
+serves the start page and the pages of Prefect and MLflow until it is interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+from tilewright.services.mlflow_server import (
+    TRACKING_URI,
+    mlflow_login,
+    mlflow_pages,
+    mlflow_runs_page,
+    start_mlflow_server,
+)
+from tilewright.services.page_addresses import (
+    MLFLOW,
+    MLFLOW_PAGES,
+    PREFECT,
+    PREFECT_PAGES,
+    RUNS,
+    name_prefect_pages,
+)
+from tilewright.services.prefect_server import (
+    Login,
+    announce_server,
+    find_announced_server,
+    login_at,
+    start_prefect_pages,
+    start_prefect_server,
+)
+from tilewright.services.retention import prune_daily
+from tilewright.services.server_credentials import Credentials
+from tilewright.services.server_process import ServerError, ServerProcess
+from tilewright.services.workspace import Workspace, use_workspace
+
+API_URL, AUTH_STRING = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
+POLL_SECONDS = 0.2
+StartPage = Callable[[Workspace, str, int, Credentials, Mapping[str, str]], ServerProcess]
+"""Starts the start page: of this workspace, on a host and port. The last are variables that name
+the other servers' pages, where its links are to lead there."""
+
+
+@contextmanager
+def embedded(
+    prepare: Callable[[], None] = lambda: None, *, prune: bool = True
+) -> Iterator[Workspace]:
+    """Run flows within a context that provides Prefect and MLflow.
+
+    The context uses the server that the user names in `PREFECT_API_URL`, or the one of `tilewright
+    ui`. If there is none, it starts a server for as long as the context lasts.
+
+    Args:
+        prepare: called while the server starts.
+        prune: whether cached stages that were long unused are removed first.
+
+    Raises:
+        ServerError: the server does not start.
+        SecretError: the file of the secret is not private.
+        WorkspaceError: the workspace cannot be used.
+    """
+    workspace = use_workspace()
+    if prune:
+        prune_daily(workspace)
+    mlflow = mlflow_login(workspace)
+    changed = (API_URL, AUTH_STRING, PREFECT_PAGES, *mlflow)
+    before = {name: os.environ.get(name) for name in changed}
+    named = before[API_URL]
+    if named:
+        name_prefect_pages(named)
+    login = login_for(named, workspace)
+    own = None
+    if login is None and not named:
+        own = start_prefect_server(workspace)
+        login = own.login
+    try:
+        if login is not None:
+            os.environ |= login.settings
+        os.environ |= mlflow
+        prepare()
+        if own is not None:
+            own.process.wait()
+        with _settings():
+            _log_to_file(workspace)
+            try:
+                yield workspace
+            finally:
+                send_pending_records()
+    finally:
+        _restore(before)
+        if own is not None:
+            own.process.stop()
+
+
+def login_for(named: str | None, workspace: Workspace) -> Login | None:
+    """Return the login for the server that the user names, or for that of `tilewright ui`, if it is
+    up and belongs to this workspace. None if the user gives a login. Raises `SecretError` or
+    `WorkspaceError`."""
+    if not named:
+        return find_announced_server(workspace)
+    return None if os.environ.get(AUTH_STRING) else login_at(named, workspace)
+
+
+def _restore(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    from prefect.settings import (
+        PREFECT_API_AUTH_STRING,
+        PREFECT_API_URL,
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+        temporary_settings,
+    )
+
+    # A heartbeat thread would be joined at the end of every flow, for a second each.
+    changed = {PREFECT_API_URL: os.environ[API_URL], PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+    if login := os.environ.get(AUTH_STRING):
+        changed[PREFECT_API_AUTH_STRING] = login
+    with temporary_settings(changed):
+        yield
+
+
+def _log_to_file(workspace: Workspace) -> None:
+    """The terminal belongs to the command; what the libraries have to say goes to a file."""
+    handler = logging.FileHandler(workspace.log)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for name in ("", "prefect", "mlflow", "alembic", "uvicorn", "fastapi"):
+        logger = logging.getLogger(name)
+        for old in list(logger.handlers):
+            if isinstance(old, logging.StreamHandler) and not isinstance(old, logging.FileHandler):
+                logger.removeHandler(old)
+        if not name or not logger.propagate:
+            logger.addHandler(handler)
+
+
+def send_pending_records() -> None:
+    """Send the logs and events that Prefect's clients still hold, before the server stops."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    APILogWorker.drain_all(timeout=5)
+    EventsWorker.drain_all(timeout=5)
+
+
+class ServiceUrls(dict[str, str]):
+    """Addresses of the pages by name.
+
+    The links to the start page and to MLflow log a browser in. Prefect's pages ask each browser
+    once for `prefect_password`.
+    """
+
+    def __init__(
+        self, values: dict[str, str], servers: list[ServerProcess], prefect_password: str
+    ) -> None:
+        super().__init__(values)
+        self.prefect_password = prefect_password
+        self._servers = servers
+
+    def wait(self) -> None:
+        """Block until a `KeyboardInterrupt`. Raises `ServerError` if a server ends by itself."""
+        while True:
+            for process in self._servers:
+                if process.process.poll() is not None:
+                    raise ServerError(f"the {process.name} server ended; see {process.log}")
+            time.sleep(POLL_SECONDS)
+
+
+@contextmanager
+def show_pages(
+    host: str, ports: Mapping[str, int], start_page: StartPage, tell: Callable[[str], None]
+) -> Iterator[ServiceUrls]:
+    """Run all three servers within a context. `tell` is called with messages while they start. A
+    `KeyboardInterrupt` ends the context quietly, and the servers with it."""
+    workspace = use_workspace()
+    credentials = Credentials.of(workspace)
+    with ExitStack() as stack:
+        prefect = start_prefect_pages(workspace, host, ports[PREFECT], credentials)
+        stack.callback(prefect.process.stop)
+        mlflow = start_mlflow_server(workspace, host, ports[MLFLOW], credentials)
+        stack.callback(mlflow.stop)
+        named = _names_of(workspace, prefect.pages, mlflow_pages(mlflow))
+        runs = start_page(workspace, host, ports[RUNS], credentials, named)
+        stack.callback(runs.stop)
+        servers = [runs, prefect.process, mlflow]
+        try:
+            for process in servers:
+                process.wait(tell)
+            start = runs.health.removesuffix("/health")
+            others = {MLFLOW: mlflow_pages(mlflow), RUNS: start}
+            stack.enter_context(announce_server(workspace, prefect, **others))
+            links = {
+                "Runs": credentials.link(start), "Prefect": prefect.pages,
+                "MLflow": credentials.link(mlflow_runs_page(mlflow)),
+            }  # fmt: skip
+            yield ServiceUrls(links, servers, credentials.login)
+        except KeyboardInterrupt:
+            return
+
+
+def _names_of(workspace: Workspace, prefect: str, mlflow: str) -> dict[str, str]:
+    """Variables that lead the start page's links to these pages; not where the user has servers,
+    whose runs it then shows."""
+    named = {}
+    if not os.environ.get("PREFECT_API_URL"):
+        named[PREFECT_PAGES] = prefect
+    if os.environ.get(TRACKING_URI) == workspace.mlflow_address:
+        named[MLFLOW_PAGES] = mlflow
+    return {name: address for name, address in named.items() if not os.environ.get(name)}

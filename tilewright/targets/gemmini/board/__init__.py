@@ -1,1 +1,0 @@
-"""Builds networks for Gemmini: one memory image, one command stream a segment."""

@@ -1,0 +1,149 @@
+"""Layout of a single workload's tensors in memory: packs operands, and reads the output back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.gemmini.lowering.geometry import (
+    MEMORY_BASE,
+    PAGE_BYTES,
+    BlockGeometry,
+    round_up,
+)
+from tilewright.targets.gemmini.spec import DIM
+from tilewright.targets.workload import Workload
+
+Array = NDArray[Any]
+
+
+def random_tensors(workload: Workload, seed: int) -> dict[str, Array]:
+    """`data` (n, c, h, w) and `weight` (o, c/groups, kh, kw) over all of int8; where there are,
+    `bias` (o,) over 20 bits and `residual` (n, o, oh, ow) over all of int8."""
+    w, rng = workload, np.random.default_rng(seed)
+
+    def draw(*shape: int) -> Array:
+        return rng.integers(-128, 128, shape, np.int8)
+
+    tensors: dict[str, Array] = {
+        "data": draw(w.batch, w.in_channels, w.height, w.width),
+        "weight": draw(w.out_channels, w.in_channels // w.groups, w.kernel_h, w.kernel_w),
+    }
+    kinds = {step.kind for step in w.epilogue}
+    if "bias" in kinds:
+        tensors["bias"] = rng.integers(-(1 << 19), 1 << 19, w.out_channels, np.int32)
+    if kinds & {"residual", "weighted"}:
+        tensors["residual"] = draw(w.batch, w.out_channels, w.out_height, w.out_width)
+    return tensors
+
+
+def pixel_rows(image: Array, stride: int) -> NDArray[np.int8]:
+    """Return an image (n, c, h, w) as it lies in memory: (pixels, stride), zero behind the
+    channels."""
+    rows = image.transpose(0, 2, 3, 1).reshape(-1, image.shape[1])
+    made = np.zeros((len(rows), stride), np.int8)
+    made[:, : rows.shape[1]] = rows
+    return made
+
+
+def pack_weight(g: BlockGeometry, weight: Array) -> NDArray[np.int8]:
+    """Return weights (o, c/groups, kh, kw) as they lie in memory: (groups, kh, kw, c, o), zero
+    between groups."""
+    per_out = g.out_channels // g.merged
+    o, per_in, kh, kw = weight.shape
+    made = np.zeros((g.groups, kh, kw, round_up(g.in_channels), g.weight_stride), np.int8)
+    for first in range(0, o, per_out):
+        own = first // per_out
+        group, place = divmod(own, g.merged)
+        rows = slice(place * per_in, (place + 1) * per_in)
+        columns = slice(place * per_out, (place + 1) * per_out)
+        made[group, :, :, rows, columns] = weight[first : first + per_out].transpose(2, 3, 1, 0)
+    return made
+
+
+def pack_bias(g: BlockGeometry, bias: Array | None) -> NDArray[np.int32]:
+    """Return the values that accumulators begin with, (groups, columns): a bias (o,) and the
+    constant."""
+    made = np.full((g.groups, g.weight_stride), g.epilogue.constant, np.int32)
+    if bias is not None:
+        for group in range(g.groups):
+            own = bias[group * g.out_channels :][: g.out_channels_of(group)]
+            made[group, : len(own)] += own.astype(np.int32)
+    return made
+
+
+def identity_blocks(g: BlockGeometry) -> NDArray[np.int8]:
+    """Return the diagonal blocks (n · 16, columns) that multiply a residual, in rows as long as
+    those of weights."""
+    made = np.zeros((len(g.identities), DIM, g.weight_stride), np.int8)
+    made[:, :, :DIM] = np.eye(DIM, dtype=np.int8) * np.array(g.identities, np.int8)[:, None, None]
+    return made
+
+
+def constants(g: BlockGeometry, weight: Array, bias: Array | None) -> dict[str, Array]:
+    """Return what lies in memory beside activations, by role, given weights (o, c/groups, kh, kw)
+    and a bias (o,)."""
+    found: dict[str, Array] = {"weight": pack_weight(g, weight)}
+    if g.epilogue.loads_sums:
+        found["bias"] = pack_bias(g, bias)
+    if g.epilogue.residual:
+        found["identity"] = identity_blocks(g)
+    return found
+
+
+def unpack_weight(
+    g: BlockGeometry, workload: Workload, image: NDArray[np.uint8]
+) -> NDArray[np.int8]:
+    """Return weights (o, c/groups, kh, kw) out of a memory image."""
+    w, rows = workload, round_up(g.in_channels)
+    at = g.addresses["weight"] - MEMORY_BASE
+    shape = (g.groups, g.kernel_h, g.kernel_w, rows, g.weight_stride)
+    packed = image[at : at + int(np.prod(shape))].view(np.int8).reshape(shape)
+    per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
+    made = np.zeros((w.out_channels, per_in, g.kernel_h, g.kernel_w), np.int8)
+    for group in range(w.groups):
+        block, place = divmod(group, g.merged)
+        own = packed[
+            block, :, :, place * per_in : (place + 1) * per_in,
+            place * per_out : (place + 1) * per_out,
+        ]  # fmt: skip
+        made[group * per_out : (group + 1) * per_out] = own.transpose(3, 2, 0, 1)
+    return made
+
+
+def unpack_bias(g: BlockGeometry, image: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """Return a bias (o,) out of a memory image, without the constant."""
+    at = g.addresses["bias"] - MEMORY_BASE
+    raw = image[at : at + 4 * g.groups * g.weight_stride].view(np.int32)
+    rows = raw.reshape(g.groups, g.weight_stride)[:, : g.out_channels].reshape(-1)
+    return rows[: g.all_out_channels] - np.int32(g.epilogue.constant)
+
+
+def memory_image(g: BlockGeometry, tensors: Mapping[str, Array]) -> NDArray[np.uint8]:
+    """Return all tensors of a workload at their addresses, (bytes,) from `MEMORY_BASE` on."""
+    parts = constants(g, tensors["weight"], tensors.get("bias"))
+    parts["data"] = pixel_rows(tensors["data"], g.data_stride)
+    if g.epilogue.residual:
+        parts["residual"] = pixel_rows(tensors["residual"], g.residual_stride)
+    ends = [g.addresses[role] + size for role, size in g.sizes().items()]
+    image = np.zeros(round_up(max(ends) - MEMORY_BASE, PAGE_BYTES), np.uint8)
+    for role, values in parts.items():
+        write_array(image, g.addresses[role] - MEMORY_BASE, values)
+    return image
+
+
+def write_array(image: NDArray[np.uint8], at: int, values: Array) -> None:
+    """Write the bytes of an array of any shape into a memory image (bytes,)."""
+    raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    image[at : at + len(raw)] = raw
+
+
+def read_output(g: BlockGeometry, workload: Workload, image: NDArray[np.uint8]) -> NDArray[np.int8]:
+    """Return the output (n, o, oh, ow) out of a memory image."""
+    w, at = workload, g.addresses["output"] - MEMORY_BASE
+    rows = image[at : at + g.pixels * g.output_stride].view(np.int8)
+    pixels = rows.reshape(w.batch, w.out_height, w.out_width, g.output_stride)
+    return pixels[..., : w.out_channels].transpose(0, 3, 1, 2)

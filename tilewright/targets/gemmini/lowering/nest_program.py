@@ -1,0 +1,397 @@
+"""Programs of the nest form: loads, PRELOAD and COMPUTE pairs, and stores of any workload.
+
+The scratchpad's lower half holds data, its upper half weights, so that the array never reads two
+operands from one bank. While a stage multiplies, the operands of the next are loaded and the tile
+before it is stored, as far as there are buffers. Products are PRELOAD and COMPUTE pairs, in either
+data flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.gemmini.isa import (
+    COMPUTE_ACCUMULATED,
+    COMPUTE_PRELOADED,
+    GARBAGE,
+    MVIN3,
+    MVOUT,
+    OUTPUT_STATIONARY,
+    PRELOAD,
+)
+from tilewright.targets.gemmini.lowering.command_encoding import (
+    ACCUMULATES,
+    ACCUMULATOR,
+    Command,
+    CommandTable,
+    StoredPool,
+    commands,
+    encode_array_config,
+    encode_load_config,
+    encode_store_config,
+    operand,
+)
+from tilewright.targets.gemmini.lowering.epilogue import MOST_CHAINED
+from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, chain_ends, summed_inputs
+from tilewright.targets.gemmini.lowering.operand_loads import (
+    Patch,
+    load_identities,
+    load_patch,
+    load_residual,
+    load_weights,
+    output_pixel,
+)
+from tilewright.targets.gemmini.lowering.schedule_space import (
+    ALL_CHANNELS_FIRST,
+    SPREAD,
+    TileSchedule,
+)
+from tilewright.targets.gemmini.lowering.tile_fit import buffer_rows, check_tiles
+from tilewright.targets.gemmini.lowering.tiles import (
+    Tile,
+    TileStage,
+    channels_in,
+    pixel_groups,
+    stages,
+    sum_rows,
+)
+from tilewright.targets.gemmini.spec import DIM, GemminiMachine
+from tilewright.targets.patterns.max_pool import Pool
+
+Pairs = NDArray[np.uint64]
+"""(products, 2, 3): a PRELOAD and its COMPUTE."""
+
+
+class Places(NamedTuple):
+    """First rows of a stage's operands in the scratchpad, and of its sums in the accumulator."""
+
+    data: int
+    weights: int
+    sums: int
+
+
+class _Blocks(NamedTuple):
+    """Blocks of weights (blocks,), in order: the output block of each, the first row of its data
+    (for the tile's first pixel) and of its own, channels, and 1 where sums begin with it."""
+
+    n: NDArray[np.int64]
+    data: NDArray[np.int64]
+    weights: NDArray[np.int64]
+    k_columns: NDArray[np.int64]
+    n_columns: NDArray[np.int64]
+    begins: NDArray[np.int64]
+
+    def by_output(self) -> _Blocks:
+        """All of an output block before those of the next."""
+        order = np.argsort(self.n, kind="stable")
+        return _Blocks(*(column[order] for column in self))
+
+
+def stage_products(
+    g: BlockGeometry, s: TileSchedule, patch: Patch, stage: TileStage, places: Places
+) -> Pairs:
+    """Return the products of a stage, shape (products, 2, 3)."""
+    groups = np.array(pixel_groups(stage.tile), np.int64)  # (groups, 3)
+    sums = places.sums + sum_rows(g, stage.tile).T  # (output blocks, groups)
+    if stage.is_residual:
+        blocks = _residual_blocks(g, s, stage, places)
+        pixels = groups[:, 0] * s.tile_w + groups[:, 1]
+    else:
+        blocks = _weight_blocks(g, patch, stage, places)
+        pixels = groups[:, 0] * patch.line_rows + groups[:, 1]
+    if s.dataflow == OUTPUT_STATIONARY:
+        most = g.most_chained if stage.is_first and stage.is_last else MOST_CHAINED
+        made = _chains(g, s, stage, sums, blocks.by_output(), pixels, groups[:, 2], most)
+    else:
+        if not stage.is_residual and s.walk != ALL_CHANNELS_FIRST:
+            blocks = blocks.by_output()
+        made = _by_weights(sums, blocks, pixels, groups[:, 2])
+    return made.reshape(-1, 2, 3).astype(np.uint64)
+
+
+def _by_weights(
+    places: NDArray[np.int64], blocks: _Blocks, pixels: NDArray[np.int64], rows: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Each block of weights is loaded once, and meets all groups of pixels:
+    (blocks, groups, 2, 3)."""
+    number = np.arange(len(pixels))[None, :]
+    _, data, weights, k_columns, n_columns, begins = (column[:, None] for column in blocks)
+    sums = places[blocks.n] | ACCUMULATOR | np.where(begins == 1, 0, ACCUMULATES)
+    fresh = number == 0
+    made = np.empty((len(blocks.n), len(pixels), 2, 3), np.int64)
+    made[..., 0, 0] = PRELOAD
+    made[..., 0, 1] = operand(np.where(fresh, weights, GARBAGE), n_columns, k_columns)
+    made[..., 0, 2] = operand(sums, n_columns, rows)
+    made[..., 1, 0] = np.where(fresh, COMPUTE_PRELOADED, COMPUTE_ACCUMULATED)
+    made[..., 1, 1] = operand(data + pixels, k_columns, rows)
+    made[..., 1, 2] = operand(GARBAGE, DIM, DIM)
+    return made
+
+
+def _chains(
+    g: BlockGeometry, s: TileSchedule, stage: TileStage, places: NDArray[np.int64], blocks: _Blocks,
+    pixels: NDArray[np.int64], rows: NDArray[np.int64], most: int,
+) -> NDArray[np.int64]:  # fmt: skip
+    """Sums stay in the array for a chain of blocks, which are by output block: (output blocks,
+    groups, blocks of one, 2, 3), or groups first."""
+    n_blocks = stage.tile.n_blocks
+    parts = _Blocks(*(column.reshape(n_blocks, 1, -1) for column in blocks))
+    inputs = [DIM if stage.is_residual else summed_inputs(g, c) for c in parts.k_columns[0, 0]]
+    ends = np.array(chain_ends(inputs, most))
+    starts = np.roll(ends, 1)
+    # The first chain of a stage writes where its first block does.
+    adds = (np.cumsum(starts) > 1) | (parts.begins[..., :1] == 0)
+    sums = places[:, :, None] | ACCUMULATOR | np.where(adds, ACCUMULATES, 0)
+    made = np.empty((n_blocks, len(pixels), len(ends), 2, 3), np.int64)
+    made[..., 0, 0] = PRELOAD
+    made[..., 0, 1] = operand(GARBAGE, DIM, DIM)
+    made[..., 0, 2] = operand(np.where(ends, sums, GARBAGE), parts.n_columns, rows[:, None])
+    made[..., 1, 0] = np.where(starts, COMPUTE_PRELOADED, COMPUTE_ACCUMULATED)
+    made[..., 1, 1] = operand(parts.data + pixels[:, None], parts.k_columns, rows[:, None])
+    made[..., 1, 2] = operand(parts.weights, parts.n_columns, parts.k_columns)
+    return np.moveaxis(made, 0, 1) if s.walk == ALL_CHANNELS_FIRST else made
+
+
+def _weight_blocks(g: BlockGeometry, patch: Patch, stage: TileStage, places: Places) -> _Blocks:
+    tile, taps = stage.tile, g.kernel_h * g.kernel_w
+    n_total, k_total = g.out_channels_of(tile.group), g.in_channels_of(tile.group)
+    tap, k, n = (axis.ravel() for axis in np.indices((taps, stage.k_blocks, tile.n_blocks)))
+    tap_rows = np.array([_tap_row(g, patch, number) for number in range(taps)])
+    return _Blocks(
+        n,
+        places.data + k * patch.plane_rows + tap_rows[tap],
+        places.weights + np.arange(len(tap)) * DIM,
+        _columns(k_total, stage.k + k),
+        _columns(n_total, tile.n + n),
+        ((tap == 0) & (k == 0) & (stage.is_first and not g.epilogue.loads_sums)).astype(np.int64),
+    )
+
+
+def _residual_blocks(
+    g: BlockGeometry, s: TileSchedule, stage: TileStage, places: Places
+) -> _Blocks:
+    """Each block of the residual with all identities."""
+    tile, count = stage.tile, len(g.identities)
+    n, which = (axis.ravel() for axis in np.indices((tile.n_blocks, count)))
+    columns = _columns(g.out_channels_of(tile.group), tile.n + n)
+    data, weights = places.data + n * s.tile_h * s.tile_w, places.weights + which * DIM
+    return _Blocks(n, data, weights, columns, columns, np.zeros_like(n))
+
+
+def _columns(total: int, block: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Channels that blocks have, of `total`."""
+    return np.minimum(DIM, total - block * DIM)
+
+
+def _tap_row(g: BlockGeometry, patch: Patch, tap: int) -> int:
+    """The row of a plane that a tap reads for the tile's first output."""
+    row_phase, row = patch.rows.place(tap // g.kernel_w)
+    column_phase, column = patch.columns.place(tap % g.kernel_w)
+    return patch.at(row_phase, row, column_phase, column)
+
+
+def nest_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> CommandTable:
+    """Return the commands of any workload, shape (n, 3). Raises `LoweringFailure`."""
+    check_tiles(g, m, s)
+    return _Nest(g, m, s, Patch.of(g, s)).program()
+
+
+@dataclass
+class _Buffer:
+    """One of `count` buffers of an operand, `rows` apart, and what it holds."""
+
+    base: int
+    rows: int
+    count: int
+    number: int = 0
+    holds: object = None
+
+    @property
+    def row(self) -> int:
+        """Where it begins."""
+        return self.base + self.number * self.rows
+
+    def turn(self) -> None:
+        """Take the next one."""
+        self.number = (self.number + 1) % self.count
+
+    def take(self, content: object) -> bool:
+        """Have it hold this, in the next buffer; whether that has to be loaded."""
+        if self.holds == content:
+            return False
+        if self.holds is not None:
+            self.turn()
+        self.holds = content
+        return True
+
+
+@dataclass
+class _Nest:
+    """A program that is being written."""
+
+    g: BlockGeometry
+    m: GemminiMachine
+    s: TileSchedule
+    patch: Patch
+    made: list[CommandTable] = field(default_factory=list)
+    known: dict[object, Pairs] = field(default_factory=dict)
+    stored: StoredPool | None = None
+
+    def __post_init__(self) -> None:
+        s, m = self.s, self.m
+        half = m.scratchpad_rows // 2
+        self.data = _Buffer(0, half // s.in_buffers, s.in_buffers)
+        self.weights = _Buffer(half, half // s.in_buffers, s.in_buffers)
+        self.sums = _Buffer(0, buffer_rows(self.g, m, s), s.out_buffers)
+
+    def program(self) -> CommandTable:
+        """All stages. What has a second buffer is loaded a stage ahead, or stored one later."""
+        g, s = self.g, self.s
+        self._put(
+            encode_array_config(s.dataflow), encode_store_config(g.output_stride, g.epilogue),
+            self._data_stride(),
+            encode_load_config(1, g.weight_stride, DIM), encode_load_config(2, 0, DIM),
+        )  # fmt: skip
+        every = stages(g, s)
+        self._put(*self._begun(every[0].tile))
+        loads, places = self._loaded(every[0])
+        self._put(*loads)
+        stores: list[Command] = []
+        for stage, following in zip_longest(every, every[1:]):
+            pairs = self._products(stage, places)
+            beside, after = stores, list[Command]()
+            stores, loads = [], []
+            if stage.is_last:
+                stores = self._stores(stage.tile, places.sums)
+                begun: list[Command] = []
+                if following is not None:
+                    self.sums.turn()
+                    begun = self._begun(following.tile)
+                if s.out_buffers > 1:
+                    beside = beside + begun
+                else:
+                    after, stores = stores + begun, []
+            if following is not None:
+                loads, places = self._loaded(following)
+            if s.in_buffers > 1:
+                self._multiply(pairs, beside, loads)
+                self._put(*after)
+            else:
+                self._multiply(pairs, beside)
+                self._put(*after, *loads)
+        self._put(*stores)
+        return np.concatenate(self.made)
+
+    def _put(self, *given: Command) -> None:
+        self.made.append(commands(given))
+
+    def _multiply(self, pairs: Pairs, *beside: Sequence[Command]) -> None:
+        """Products, and the other commands spread among them or before them."""
+        if self.s.form != SPREAD:
+            self.made += [commands(each) for each in beside]
+            self.made.append(pairs.reshape(-1, 3))
+            return
+        places = [np.repeat(np.arange(len(pairs)) + 1.0, 2)]
+        for each in beside:
+            places.append((np.arange(len(each)) + 0.5) * len(pairs) / max(len(each), 1))
+        every = np.concatenate([pairs.reshape(-1, 3), *map(commands, beside)])
+        self.made.append(every[np.argsort(np.concatenate(places), kind="stable")])
+
+    def _loaded(self, stage: TileStage) -> tuple[list[Command], Places]:
+        """What loads a stage's operands, as far as they are not there, and where they are."""
+        g, tile, found = self.g, stage.tile, list[Command]()
+        where = (tile.group, tile.image, tile.out_y, tile.out_x)
+        part = ("residual", tile.n) if stage.is_residual else ("data", stage.k)
+        if self.data.take((where, part)):
+            if stage.is_residual:
+                plane = self.s.tile_h * self.s.tile_w
+                found.append(encode_load_config(0, g.residual_stride, plane))
+                found += load_residual(g, self.s, tile, self.data.row)
+                found.append(self._data_stride())
+            else:
+                found += load_patch(g, self.patch, stage, self.data.row)
+        own = "identity" if stage.is_residual else (tile.group, tile.n, stage.k)
+        if self.weights.take(own):
+            if stage.is_residual:
+                found += load_identities(g, self.weights.row)
+            else:
+                found += load_weights(g, stage, self.weights.row)
+        return found, Places(self.data.row, self.weights.row, self.sums.row)
+
+    def _begun(self, tile: Tile) -> list[Command]:
+        """What loads the values that a tile's sums begin with, into the next buffer."""
+        g = self.g
+        if not g.epilogue.loads_sums:
+            return []
+        total, found = g.out_channels_of(tile.group), list[Command]()
+        groups, places = pixel_groups(tile), sum_rows(g, tile).tolist()
+        for block in range(tile.n_blocks):
+            columns = channels_in(total, tile.n + block)
+            channel = tile.group * g.weight_stride + (tile.n + block) * DIM
+            address = g.addresses["bias"] + 4 * channel
+            for (_, _, rows), own in zip(groups, places, strict=True):
+                row = self.sums.row + own[block]
+                found.append((MVIN3, address, operand(row | ACCUMULATOR, columns, rows)))
+        return found
+
+    def _stores(self, tile: Tile, sums: int) -> list[Command]:
+        """MVOUTs of a tile."""
+        g, found = self.g, list[Command]()
+        total = g.out_channels_of(tile.group)
+        if g.pool is not None:
+            return self._pooled_stores(tile, g.pool, sums)
+        places = sum_rows(g, tile).tolist()
+        for (y, x, rows), own in zip(pixel_groups(tile), places, strict=True):
+            pixel = g.addresses["output"] + output_pixel(g, tile, y, x) * g.output_stride
+            for block in range(0, tile.n_blocks, self.s.store_blocks):
+                count = min(self.s.store_blocks, tile.n_blocks - block)
+                columns = channels_in(total, tile.n + block, count)
+                address = pixel + tile.group * g.out_channels + (tile.n + block) * DIM
+                row = sums + own[block]
+                found.append((MVOUT, address, operand(row | ACCUMULATOR, columns, rows)))
+        return found
+
+    def _pooled_stores(self, tile: Tile, pool: Pool, sums: int) -> list[Command]:
+        """A CONFIG where the last tile had another shape, and an MVOUT a block of channels."""
+        g, found = self.g, list[Command]()
+        total = g.out_channels_of(tile.group)
+        how = StoredPool(
+            pool.kernel_h, pool.stride_h, tile.y - (tile.out_y * pool.stride_h - pool.pad_top),
+            tile.x - (tile.out_x * pool.stride_w - pool.pad_left), g.out_width,
+            tile.out_height, tile.out_width, tile.height, tile.width,
+        )  # fmt: skip
+        if how != self.stored:
+            self.stored = how
+            found.append(encode_store_config(g.output_stride, g.epilogue, how))
+        pixel = (tile.image * g.out_height + tile.out_y) * g.out_width + tile.out_x
+        address = g.addresses["output"] + pixel * g.output_stride + tile.group * g.out_channels
+        for block, row in enumerate(sum_rows(g, tile)[0].tolist()):
+            columns = channels_in(total, tile.n + block)
+            place = operand((sums + row) | ACCUMULATOR, columns, 1)
+            found.append((MVOUT, address + (tile.n + block) * DIM, place))
+        return found
+
+    def _products(self, stage: TileStage, places: Places) -> Pairs:
+        """Those of equal stages are made once."""
+        tile, g = stage.tile, self.g
+        at_end = (
+            g.out_channels_of(tile.group) - tile.n * DIM < tile.n_blocks * DIM,
+            g.in_channels_of(tile.group) - stage.k * DIM < stage.k_blocks * DIM,
+        )
+        key = (
+            tile.height, tile.width, tile.n_blocks, stage[2:], places, at_end,
+            g.out_channels_of(tile.group) - tile.n * DIM if at_end[0] else 0,
+        )  # fmt: skip
+        if key not in self.known:
+            self.known[key] = stage_products(g, self.s, self.patch, stage, places)
+        return self.known[key]
+
+    def _data_stride(self) -> Command:
+        g = self.g
+        return encode_load_config(0, g.stride_w * g.data_stride, self.patch.plane_rows)

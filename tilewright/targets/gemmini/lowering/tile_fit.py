@@ -1,0 +1,65 @@
+"""Checks that the tiles of a nest fit the scratchpad and the accumulator; failures of lowering."""
+
+from __future__ import annotations
+
+from tilewright.targets.gemmini.lowering.epilogue import MOST_PIXELS
+from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks
+from tilewright.targets.gemmini.lowering.operand_loads import Patch
+from tilewright.targets.gemmini.lowering.schedule_space import TileSchedule
+from tilewright.targets.gemmini.spec import DIM, GemminiMachine
+
+MOST_PRODUCTS = 1 << 19
+MOST_BLOCK_STRIDE = (1 << 14) - 1
+"""Rows between blocks of channels: a field of 14 bits."""
+
+
+class LoweringFailure(Exception):
+    """A schedule has no program: the class of the failure, and the reason."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(reason)
+        self.name, self.reason = name, f"lower: {reason}"
+
+
+def check_rows(name: str, what: str, rows: int, room: int) -> None:
+    """Raise `LoweringFailure` if something takes more rows than there are."""
+    if rows > room:
+        raise LoweringFailure(name, f"{what} takes {rows} rows, and there are {room}")
+
+
+def buffer_rows(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> int:
+    """Return the accumulator rows of a tile's sums. Pooled sums lie in one bank: the hardware lets
+    a store wait for sums up to the end of the bank that it begins in."""
+    rows = m.accumulator_rows // s.out_buffers
+    return rows if g.pool is None else min(rows, m.accumulator_bank_rows)
+
+
+def check_tiles(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
+    """Raise `LoweringFailure` if the tiles of a nest do not fit, or the program is too long."""
+    patch, taps, half = Patch.of(g, s), g.kernel_h * g.kernel_w, m.scratchpad_rows // 2
+    if g.pool is None:
+        sums = s.tile_h * blocks(s.tile_w) * s.tile_n * DIM
+    else:
+        height, width = g.sums_of(s.tile_h, s.tile_w)
+        sums = height * width * s.tile_n
+        if max(height, width, s.tile_h) > MOST_PIXELS:
+            raise LoweringFailure(
+                "pool", f"a tile has {height} × {width} sums, and may have {MOST_PIXELS} a side"
+            )
+    check_rows("accumulator", "a tile's sums", sums, buffer_rows(g, m, s))
+    data = s.tile_k * patch.plane_rows
+    if g.epilogue.residual:
+        data = max(data, s.tile_n * s.tile_h * s.tile_w)
+    check_rows("scratchpad", "a stage's data", data, half // s.in_buffers)
+    weights = max(taps * s.tile_k * s.tile_n, len(g.identities)) * DIM
+    check_rows("scratchpad", "a stage's weights", weights, half // s.in_buffers)
+    check_rows("scratchpad", "a plane of pixels", patch.plane_rows, MOST_BLOCK_STRIDE)
+    strips = g.images * g.out_height * -(-g.out_width // min(DIM, s.tile_w))
+    if g.pool is not None:
+        height, width = g.sums_of(s.tile_h, s.tile_w)
+        tiles = -(-g.out_height // s.tile_h) * -(-g.out_width // s.tile_w)
+        strips = g.images * tiles * height * blocks(width)
+    count = g.groups * strips * blocks(g.out_channels)
+    count *= taps * blocks(g.in_channels) + len(g.identities)
+    if count > MOST_PRODUCTS:
+        raise LoweringFailure("program", f"it has {count} products, and may have {MOST_PRODUCTS}")

@@ -1,0 +1,199 @@
+"""Memory plan of a network: where its tensors lie, and how the host writes and reads them.
+
+A tensor lies as rows of channels: the pixels of an image (n, c, h, w), or whatever precedes the
+last dimension of any other. No two tensors share memory, but those that lie inside one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Literal, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import WorkloadError
+from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
+from tilewright.targets.artifact_types import LayerGraph
+from tilewright.targets.gemmini.lowering.geometry import (
+    MEMORY_BASE,
+    MEMORY_BYTES,
+    PAGE_BYTES,
+    aligned_row,
+    round_up,
+)
+from tilewright.targets.gemmini.lowering.memory_layout import Array
+from tilewright.targets.host_numbers import from_int8, to_int8
+from tilewright.targets.im2col import Unfold
+from tilewright.targets.layer import Scale, Value, from_int8, to_int8
+from tilewright.targets.tensor_aliasing import lay_out
+
+Form = Literal["image", "rows", "weights"]
+"""Rows of the pixels of (n, c, h, w); of all that precedes the last dimension; of the last
+dimension of a matrix, which is read as weights."""
+
+
+@dataclass(frozen=True)
+class TensorPlace:
+    """Where a tensor of the host lies: rows `stride` bytes apart, from address `at` on."""
+
+    form: Form
+    at: int
+    stride: int
+    unfold: Unfold | None = None
+
+    def pack(self, values: NDArray[np.int8]) -> NDArray[np.int8]:
+        """Return a tensor in its own shape as rows × channels."""
+        if self.unfold is not None:
+            values = self.unfold.data(values)
+        if self.form == "image":
+            return values.transpose(0, 2, 3, 1).reshape(-1, values.shape[1])
+        rows = values.reshape(-1, values.shape[-1])
+        return rows.T if self.form == "weights" else rows
+
+    def unpack(self, rows: NDArray[np.int8], shape: tuple[int, ...]) -> NDArray[np.int8]:
+        """Return rows × channels as a tensor of that shape."""
+        if self.form != "image":
+            return rows.reshape(shape)
+        n, c, h, w = shape
+        return rows.reshape(n, h, w, c).transpose(0, 3, 1, 2)
+
+    def size(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Return rows and channels of a tensor of that shape that is not unfolded."""
+        if self.form == "image":
+            return shape[0] * shape[2] * shape[3], shape[1]
+        channels = shape[-1] if shape else 1
+        return prod(shape) // channels, channels
+
+
+@dataclass(frozen=True)
+class HostTensor:
+    """A tensor that the host and the accelerator exchange. The host's tensor has `name`, `shape`
+    and `dtype`; a float tensor is `scale` applied to int8 values of shape `held`."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    held: tuple[int, ...]
+    scale: Scale | None
+    place: TensorPlace
+
+    @classmethod
+    def of(
+        cls, outside: Value, inside: Value, scale: Scale | None, place: TensorPlace
+    ) -> HostTensor:
+        """Of a value of layers that the host has as another."""
+        return cls(outside.name, outside.shape, outside.dtype, inside.shape, scale, place)
+
+    def load(self, memory: NDArray[np.uint8], tensor: Array) -> None:
+        """Write the host's tensor into memory (bytes,)."""
+        rows = self.place.pack(to_int8(tensor, self.scale).reshape(self.held))
+        self._rows(memory, len(rows))[:, : rows.shape[1]] = rows
+
+    def store(self, memory: NDArray[np.uint8]) -> Array:
+        """Read the host's tensor out of memory (bytes,)."""
+        count, channels = self.place.size(self.held)
+        rows = self._rows(memory, count)[:, :channels].copy()
+        values = self.place.unpack(rows, self.held)
+        return from_int8(np.ascontiguousarray(values), self.scale, self.dtype).reshape(self.shape)
+
+    def _rows(self, memory: NDArray[np.uint8], count: int) -> NDArray[np.int8]:
+        return rows_at(memory, self.place.at, count, self.place.stride)
+
+    def to_json(self) -> dict[str, Json]:
+        """Return what `from_json` reads."""
+        step, zero = self.scale or (None, None)
+        place, unfold = self.place, self.place.unfold
+        return {
+            "name": self.name, "shape": list(self.shape), "dtype": self.dtype,
+            "held": list(self.held), "step": step, "zero_point": zero, "form": place.form,
+            "at": place.at, "stride": place.stride,
+            "unfold": None if unfold is None else unfold.to_json(),
+        }  # fmt: skip
+
+    @staticmethod
+    def from_json(values: Mapping[str, Json]) -> HostTensor:
+        """Raises `KeyError`, `ValueError` or `TypeError` for what `to_json` has not written."""
+        form = as_text(values["form"])
+        if form not in get_args(Form):
+            raise ValueError(f"a tensor has the form {form!r:.40}")
+        step, unfold = values["step"], values["unfold"]
+        scale = None if step is None else Scale(as_number(step), as_int(values["zero_point"]))
+        place = TensorPlace(
+            cast(Form, form), as_int(values["at"]), as_int(values["stride"]),
+            None if unfold is None else Unfold.from_json(as_object(unfold)),
+        )  # fmt: skip
+        shape, held = (tuple(map(as_int, as_list(values[name]))) for name in ("shape", "held"))
+        return HostTensor(
+            as_text(values["name"]), shape, as_text(values["dtype"]), held, scale, place
+        )
+
+
+def rows_at(memory: NDArray[np.uint8], at: int, count: int, stride: int) -> NDArray[np.int8]:
+    """Return a view of `count` rows of memory from an address on, shape (count, stride), to read
+    and to write. Raises `ValueError` if memory has no such rows."""
+    first = at - MEMORY_BASE
+    if first < 0 or stride < 1 or first + count * stride > len(memory):
+        raise ValueError(f"{count} rows of {stride} bytes at {at:#x} lie beyond the memory")
+    return memory[first : first + count * stride].view(np.int8).reshape(count, stride)
+
+
+class MemoryPlan:
+    """Hands out memory from `MEMORY_BASE` on."""
+
+    def __init__(self, graph: LayerGraph, without_gaps: Collection[str] = ()) -> None:
+        """Rows of values `without_gaps` follow one another, in whole blocks of channels."""
+        self._values, self._without_gaps = graph.values, frozenset(without_gaps)
+        self._places: dict[tuple[str, Form, Unfold | None], TensorPlace] = {}
+        self._groups: dict[str, dict[str, int]] = {}
+        for group in lay_out((each.part, each.whole, each.first) for each in graph.slices):
+            self._groups |= dict.fromkeys(group, group)
+        self.end = MEMORY_BASE
+
+    def room(self, size: int) -> int:
+        """Return the address of `size` new bytes. Raises `WorkloadError` if memory ends."""
+        at = self.end
+        self.end += round_up(max(size, 1), PAGE_BYTES)
+        if self.end > MEMORY_BASE + MEMORY_BYTES:
+            raise WorkloadError(
+                f"the network needs more than the {MEMORY_BYTES >> 20} MiB of the machine's "
+                "memory; leave layers to the CPU with --keep-float, or build parts of it"
+            )
+        return at
+
+    def place(self, name: str, form: Form, unfold: Unfold | None = None) -> TensorPlace:
+        """Return where a value lies in a form; new memory if it has no place yet."""
+        key = (name, form, unfold)
+        if key not in self._places:
+            self._places[key] = self._new(name, form, unfold)
+        return self._places[key]
+
+    def _row_bytes(self, names: Collection[str], channels: int) -> int:
+        """From a row of values that lie inside one another to the next."""
+        return round_up(channels) if self._without_gaps & set(names) else aligned_row(channels)
+
+    def __contains__(self, key: tuple[str, Form, Unfold | None]) -> bool:
+        return key in self._places
+
+    def _new(self, name: str, form: Form, unfold: Unfold | None) -> TensorPlace:
+        shape = self._values[name].shape
+        if unfold is not None:
+            channels, pixels = unfold.channels(shape[1]), shape[0] * unfold.height * unfold.width
+            stride = aligned_row(channels)
+            return TensorPlace(form, self.room(pixels * stride), stride, unfold)
+        rows, channels = TensorPlace(form, 0, 0).size(shape)
+        if form == "weights":
+            stride = aligned_row(rows)
+            return TensorPlace(form, self.room(round_up(channels) * stride), stride)
+        group = self._groups.get(name)
+        if group is None:
+            stride = self._row_bytes((name,), channels)
+            return TensorPlace(form, self.room(rows * stride), stride)
+        sizes = {each: TensorPlace(form, 0, 0).size(self._values[each].shape)[1] for each in group}
+        stride = self._row_bytes(group, max(first + sizes[each] for each, first in group.items()))
+        at = self.room(rows * stride)
+        for each, first in group.items():
+            self._places[each, form, None] = TensorPlace(form, at + first, stride)
+        return replace(self._places[name, form, None])

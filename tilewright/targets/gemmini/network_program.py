@@ -1,0 +1,186 @@
+"""A built network on the simulated accelerator (`targets.artifact_types.BuiltProgram`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json
+from tilewright.targets.artifact_types import LayerCheck, StreamTimes, Tensors
+from tilewright.targets.gemmini.c_export import SegmentCommands, c_network
+from tilewright.targets.gemmini.functional import execute_stream
+from tilewright.targets.gemmini.isa import FENCE
+from tilewright.targets.gemmini.lowering.batch import stream_from
+from tilewright.targets.gemmini.lowering.command_encoding import CommandTable, commands
+from tilewright.targets.gemmini.lowering.geometry import MEMORY_BASE, MEMORY_BYTES, BlockGeometry
+from tilewright.targets.gemmini.lowering.memory_layout import unpack_bias, unpack_weight
+from tilewright.targets.gemmini.network_memory import HostTensor, rows_at
+from tilewright.targets.gemmini.spec import GemminiSpec
+from tilewright.targets.gemmini.timing import time_stream
+from tilewright.targets.integer_reference import reference
+from tilewright.targets.layer import Value
+from tilewright.targets.workload import Workload, parse_workload
+
+COMMANDS, CONSTANTS, PROGRAM = "commands.bin", "constants.bin", "program.json"
+"""Files: commands of all layers (n, 3) little-endian uint64; constants behind one another; where
+these lie, and the tensors that cross the border of each segment."""
+
+
+class ProgramDamaged(TilewrightError):
+    """Files that are not a program of this target."""
+
+
+@dataclass(frozen=True, eq=False)
+class BuiltLayer:
+    """A layer of a built program: its commands, and its geometry in memory."""
+
+    workload: Workload
+    segment: int
+    commands: CommandTable
+    geometry: BlockGeometry
+
+
+class GemminiProgram:
+    """A network's program in the memory of a simulated machine."""
+
+    c_format = "gemmini-c"
+
+    def __init__(
+        self, spec: GemminiSpec, memory: NDArray[np.uint8], layers: Sequence[BuiltLayer],
+        segments: Sequence[tuple[Sequence[HostTensor], Sequence[HostTensor]]],
+        constants: Sequence[tuple[int, bytes]],
+    ) -> None:  # fmt: skip
+        self.spec, self.memory, self.layers, self.segments = spec, memory, layers, segments
+        self.constants = constants  # by address
+
+    @classmethod
+    def open(
+        cls, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]], spec: GemminiSpec
+    ) -> GemminiProgram:
+        """Raises `ProgramDamaged` where the files do not fit together, `KeyError`, `ValueError` and
+        `TypeError` for layers that `build` has not described."""
+        described = as_object(read_json(files[PROGRAM].decode()))
+        size = as_int(described["memory_bytes"])
+        if not 0 < size <= MEMORY_BYTES or len(files[COMMANDS]) % 24:
+            raise ProgramDamaged("its memory or commands have an odd size; build it again")
+        memory, at, constants = np.zeros(size, np.uint8), 0, []
+        for piece in as_list(described["constants"]):
+            address, count = map(as_int, as_list(piece))
+            part = np.frombuffer(files[CONSTANTS], np.uint8)[at : at + count]
+            rows_at(memory, address, 1, count)[0] = part.view(np.int8)
+            constants.append((address, part.tobytes()))
+            at += count
+        every = np.frombuffer(files[COMMANDS], "<u8").astype(np.uint64).reshape(-1, 3)
+        segments = [
+            tuple(
+                [HostTensor.from_json(as_object(port)) for port in as_list(as_object(each)[side])]
+                for side in ("loads", "stores")
+            )
+            for each in as_list(described["segments"])
+        ]
+        built = [_layer(as_object(dict(layer)), every) for layer in layers]
+        if sum(len(layer.commands) for layer in built) != len(every):
+            raise ProgramDamaged("the layers have other commands than the program; build it again")
+        ports = [(loads, stores) for loads, stores in segments]
+        return cls(spec, memory, built, ports, constants)
+
+    @property
+    def ports(self) -> list[tuple[list[Value], list[Value]]]:
+        """The tensors of each segment as the host has them."""
+        return [
+            ([Value(p.name, p.shape, p.dtype) for p in loads],
+             [Value(p.name, p.shape, p.dtype) for p in stores])
+            for loads, stores in self.segments
+        ]  # fmt: skip
+
+    def run(self, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
+        """Run a segment. Return its outputs by name, in the shapes of their ports. Raises
+        `StreamError`."""
+        loads, stores = self.segments[segment]
+        for port in loads:
+            port.load(self.memory, tensors[port.name])
+        stream = stream_from(segment_commands(self._of(segment)))
+        self.memory = execute_stream(stream, self.memory, MEMORY_BASE, self.spec)
+        return {port.name: port.store(self.memory) for port in stores}
+
+    def times(self) -> list[StreamTimes]:
+        """Return each segment's cycles. A layer ends when its fence sees an idle accelerator."""
+        found = []
+        for segment in range(len(self.segments)):
+            stream = stream_from(segment_commands(self._of(segment)))
+            times = time_stream(stream, self.spec)
+            ends = times.events["accept"][stream.funct == FENCE].tolist()
+            spans = [end - begin for begin, end in pairwise([0, *ends[:-1], times.total])]
+            found.append(StreamTimes(times.total, tuple(spans), times))
+        return found
+
+    def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
+        """Check each layer on random activations, with the weights that lie in memory."""
+        rng = np.random.default_rng(seed)
+        for number, layer in enumerate(self.layers):
+            yield _checked(number, layer, self.memory, self.spec, rng)
+
+    def c_files(self, header: str) -> tuple[str, str]:
+        """Return the C file of the network and its header, see `c_export.c_network`."""
+        segments = [
+            SegmentCommands(segment_commands(self._of(number)), loads, stores)
+            for number, (loads, stores) in enumerate(self.segments)
+        ]
+        return c_network(self.spec, len(self.memory), self.constants, segments, header)
+
+    def _of(self, segment: int) -> list[CommandTable]:
+        return [layer.commands for layer in self.layers if layer.segment == segment]
+
+
+def segment_commands(parts: Sequence[CommandTable]) -> CommandTable:
+    """Join the commands of layers, shape (n, 3). Each layer finishes before the next one reads what
+    it wrote."""
+    fence = commands([(FENCE, 0, 0)])
+    return np.concatenate([part for layer in parts for part in (layer, fence)])
+
+
+def _layer(row: Mapping[str, Json], every: CommandTable) -> BuiltLayer:
+    first, count = map(as_int, as_list(row["instructions"]))
+    workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
+    data, residual, output, weight = map(as_int, as_list(row["strides"]))
+    addresses = {role: as_int(at) for role, at in as_object(row["addresses"]).items()}
+    geometry = replace(
+        BlockGeometry.of(workload), data_stride=data, residual_stride=residual,
+        output_stride=output, weight_stride=weight, addresses=addresses,
+    )  # fmt: skip
+    return BuiltLayer(workload, as_int(row["segment"]), every[first : first + count], geometry)
+
+
+def _checked(
+    number: int, layer: BuiltLayer, memory: NDArray[np.uint8], spec: GemminiSpec,
+    rng: np.random.Generator,
+) -> LayerCheck:  # fmt: skip
+    g, w, image = layer.geometry, layer.workload, memory.copy()
+    tensors: dict[str, NDArray[np.generic]] = {}
+    activations = {
+        "data": ((w.batch, w.in_channels, w.height, w.width), g.data_stride),
+        "residual": ((w.batch, w.out_channels, w.out_height, w.out_width), g.residual_stride),
+    }
+    rows = {
+        role: rows_at(image, g.addresses[role], shape[0] * shape[2] * shape[3], stride)
+        for role, (shape, stride) in activations.items()
+        if role in g.addresses
+    }
+    for role, own in rows.items():
+        channels = activations[role][0][1]
+        own[:, :channels] = rng.integers(-128, 128, (len(own), channels), np.int8)
+    for role, own in rows.items():  # two of them may be one tensor
+        n, c, height, width = activations[role][0]
+        tensors[role] = own[:, :c].reshape(n, height, width, c).transpose(0, 3, 1, 2).copy()
+    tensors["weight"] = unpack_weight(g, w, image)
+    if g.epilogue.has_bias:
+        tensors["bias"] = unpack_bias(g, image)
+    after = execute_stream(stream_from(layer.commands), image, MEMORY_BASE, spec)
+    got = rows_at(after, g.addresses["output"], g.pixels, g.output_stride)[:, : w.out_channels]
+    expected = reference(w, tensors).transpose(0, 2, 3, 1).reshape(got.shape)
+    return LayerCheck(number, expected.size, int((got != expected).sum()))

@@ -1,0 +1,33 @@
+"""Decorators that compile the kernels of this target with numba, without reference counts.
+
+The kernels allocate nothing, so there is nothing to count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import numba as nb
+from numba.extending import register_jitable
+
+from tilewright.targets.kernel_compilation import KernelSet, cache_of
+from tilewright.targets.kernel_listener import announce
+
+Kernel = TypeVar("Kernel", bound=Callable[..., object])
+
+KERNELS = 5
+"""Functions under `compiled` in this package."""
+
+# A part of a kernel, which only kernels call. It is registered rather than compiled by `njit`,
+# which would compile it anew for each constant among its arguments.
+stage = register_jitable(_nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def compiled(function: Kernel) -> Kernel:
+    """Compile a kernel that releases the GIL and whose code is kept between processes."""
+    with cache_of("gemmini"):
+        dispatcher = nb.njit(cache=True, nogil=True, _nrt=False, no_cfunc_wrapper=True)(function)
+        cache = nb.core.config.CACHE_DIR
+    announce(dispatcher, KernelSet("Gemmini's simulator kernels", KERNELS, cache))
+    return cast(Kernel, dispatcher)

@@ -1,0 +1,210 @@
+"""Checks of commands before they run: function codes, sizes, addresses, order.
+
+Value and limit of a fault go to `fault` (3,), and the command's index. `origin` (n,) says where
+commands come from.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.gemmini import faults as f
+from tilewright.targets.gemmini import registers as reg
+from tilewright.targets.gemmini.faults import StreamFault, stream_error
+from tilewright.targets.gemmini.isa import (
+    ADDRESS_BITS,
+    CONFIG,
+    FENCE,
+    FLUSH,
+    MVOUT,
+    PRELOAD,
+    WEIGHT_STATIONARY,
+    CommandStream,
+    bits,
+    in_accumulator,
+    is_compute,
+    is_full_width,
+    is_garbage,
+    is_mvin,
+    load_state,
+    local_address,
+    move_columns,
+    rows,
+)
+from tilewright.targets.gemmini.numba_decorators import compiled, stage
+from tilewright.targets.gemmini.registers import Registers, blank_registers, configure
+from tilewright.targets.gemmini.spec import DIM, GemminiMachine
+
+MOST_COLUMNS = 64
+
+
+@stage
+def check_mvin(
+    m: GemminiMachine, regs: Registers, funct: int, rs1: int, rs2: int, base: int, size: int,
+    fault: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """The fault of an MVIN, 0 if it has none; value and limit go to `fault`."""
+    state = load_state(funct) * reg.LOAD_FIELDS
+    n_rows, n_columns, address = rows(rs2), move_columns(rs2), local_address(rs2)
+    if n_rows == 0 or n_columns == 0:
+        return f.ZERO_SIZE
+    if regs.config[state + reg.LOAD_SET] == 0:
+        return f.NOT_CONFIGURED
+    if is_garbage(m, address):
+        return f.GARBAGE_DESTINATION
+    wide = in_accumulator(address) and regs.config[state + reg.LOAD_SHRINK] == 0
+    if n_rows > DIM:
+        fault[0], fault[1] = n_rows, DIM
+        return f.TOO_MANY_ROWS
+    most = DIM if wide else MOST_COLUMNS
+    if n_columns > most:
+        fault[0], fault[1] = n_columns, most
+        return f.TOO_MANY_COLUMNS
+    if n_columns > DIM and regs.config[state + reg.LOAD_BLOCK_STRIDE] < n_rows:
+        fault[0], fault[1] = regs.config[state + reg.LOAD_BLOCK_STRIDE], n_rows
+        return f.BLOCK_STRIDE_TOO_SMALL
+    first = bits(rs1, 0, ADDRESS_BITS)
+    if first == 0:
+        # The hardware counts four bytes an element that it was told has one.
+        shrinks = in_accumulator(address) and not wide
+        return f.ZERO_SHRINK if shrinks else 0
+    stride = regs.config[state + reg.LOAD_STRIDE]
+    return check_range(first, stride, n_rows, n_columns * (4 if wide else 1), base, size, fault)
+
+
+@stage
+def check_mvout(
+    m: GemminiMachine, regs: Registers, rs1: int, rs2: int, base: int, size: int,
+    fault: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """The fault of an MVOUT, 0 if it has none; value and limit go to `fault`."""
+    n_rows, n_columns, address = rows(rs2), move_columns(rs2), local_address(rs2)
+    if n_rows == 0 or n_columns == 0:
+        return f.ZERO_SIZE
+    if regs.config[reg.STORE_SET] == 0:
+        return f.NOT_CONFIGURED
+    if is_garbage(m, address):
+        return f.GARBAGE_SOURCE
+    full = in_accumulator(address) and is_full_width(address)
+    one_block = full or regs.config[reg.POOL_STRIDE] != 0 or regs.config[reg.POOL_SIZE] != 0
+    most = DIM if one_block else MOST_COLUMNS
+    if n_columns > most:
+        fault[0], fault[1] = n_columns, most
+        return f.TOO_MANY_COLUMNS
+    first, stride = bits(rs1, 0, ADDRESS_BITS), regs.config[reg.STORE_STRIDE]
+    n_bytes = n_columns * (4 if full else 1)
+    if regs.config[reg.POOL_STRIDE] != 0:
+        out = regs.config[reg.POOL_OUT_COLUMNS]
+        last = (regs.config[reg.POOLED_ROWS] - 1) * out + regs.config[reg.POOLED_COLUMNS] - 1
+        return check_range(first, stride, last + 1, n_bytes, base, size, fault)
+    if regs.config[reg.POOL_SIZE] != 0:
+        out = regs.config[reg.POOL_OUT_COLUMNS]
+        last = (regs.config[reg.POOL_ROWS] - 1) * out + regs.config[reg.POOL_COLUMNS] - 1
+        return check_range(first, stride, last + 1, n_bytes, base, size, fault)
+    if n_rows > DIM:
+        fault[0], fault[1] = n_rows, DIM
+        return f.TOO_MANY_ROWS
+    return check_range(first, stride, n_rows, n_bytes, base, size, fault)
+
+
+@stage
+def check_range(
+    first: int, stride: int, n_rows: int, n_bytes: int, base: int, size: int,
+    fault: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """Whether rows of `n_bytes`, `stride` bytes apart, lie in the image."""
+    last = first + max(n_rows - 1, 0) * stride + n_bytes
+    if first < base or last > base + size:
+        fault[0], fault[1] = (first if first < base else last - 1), base + size
+        return f.OUT_OF_MEMORY
+    return 0
+
+
+@stage
+def check_command(
+    m: GemminiMachine,
+    regs: Registers,
+    funct: int,
+    a: int,
+    b: int,
+    base: int,
+    size: int,
+    fault: NDArray[np.int64],
+) -> int:
+    """The fault of a command, 0 if it has none; a CONFIG is carried out.
+
+    Args:
+        base, size: the memory image, bytes.
+        fault: value and limit of the fault.
+    """
+    if funct == CONFIG:
+        return configure(regs, a, b, fault)
+    if is_mvin(funct):
+        return check_mvin(m, regs, funct, a, b, base, size, fault)
+    if funct == MVOUT:
+        return check_mvout(m, regs, a, b, base, size, fault)
+    if funct == PRELOAD or is_compute(funct):
+        return check_product(regs, funct)
+    if funct == FLUSH or funct == FENCE:
+        return 0
+    fault[0] = funct
+    return f.UNKNOWN_FUNCT
+
+
+@stage
+def check_product(regs: Registers, funct: int) -> int:
+    """The fault of a PRELOAD or COMPUTE; remembers whether a PRELOAD waits."""
+    config = regs.config
+    if config[reg.EX_SET] == 0:
+        return f.NOT_CONFIGURED
+    if funct == PRELOAD:
+        config[reg.PENDING] = 1
+        return 0
+    if config[reg.PENDING] == 0:
+        return f.COMPUTE_WITHOUT_PRELOAD
+    config[reg.PENDING] = 0
+    stationary = config[reg.DATAFLOW] == WEIGHT_STATIONARY
+    if config[reg.B_TRANSPOSED] and (config[reg.A_TRANSPOSED] == 1) == stationary:
+        return f.TRANSPOSED_TWICE
+    return 0
+
+
+@compiled
+def check_commands(
+    m: GemminiMachine,
+    funct: NDArray[np.uint8],
+    rs1: NDArray[np.uint64],
+    rs2: NDArray[np.uint64],
+    regs: Registers,
+    fault: NDArray[np.int64],
+) -> int:
+    """The first fault of commands (n,), whatever the memory's size; its command goes to
+    `fault[2]`."""
+    for n in range(len(funct)):
+        code = check_command(m, regs, int(funct[n]), rs1[n], rs2[n], 0, 1 << 48, fault)
+        if code != 0:
+            fault[2] = n
+            return code
+    return 0
+
+
+def check_stream(
+    stream: CommandStream, plain: CommandStream, origin: NDArray[np.int64], m: GemminiMachine
+) -> None:
+    """Raises `StreamError` for the first command that the machine does not run.
+
+    `plain` is the stream without loops; `origin` (n,) says where its commands come from.
+    """
+    fault = np.zeros(3, np.int64)
+    code = check_commands(m, plain.funct, plain.rs1, plain.rs2, blank_registers(), fault)
+    raise_fault(stream, origin, code, fault)
+
+
+def raise_fault(
+    stream: CommandStream, origin: NDArray[np.int64], code: int, fault: NDArray[np.int64]
+) -> None:
+    """Raises the `StreamError` of a fault, if there is one: value, limit, command."""
+    if code:
+        n = int(origin[fault[2]])
+        raise stream_error(StreamFault(n, int(stream.funct[n]), code, int(fault[0]), int(fault[1])))
