@@ -15,7 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from tilewright.core.cores import usable_cores
+from tilewright.core.process_info import usable_cores
 
 GROUPS = 8
 """Object files of a library. It is no function of the machine, so that equal models give equal

@@ -25,7 +25,6 @@ from tilewright.targets.gemmini.lowering.geometry import (
     round_up,
 )
 from tilewright.targets.gemmini.lowering.memory_layout import Array
-from tilewright.targets.host_numbers import from_int8, to_int8
 from tilewright.targets.im2col import Unfold
 from tilewright.targets.layer import Scale, Value, from_int8, to_int8
 from tilewright.targets.tensor_aliasing import lay_out

@@ -59,7 +59,7 @@ from tilewright.targets.gemmini.network_build import build
 from tilewright.targets.gemmini.network_program import GemminiProgram
 from tilewright.targets.gemmini.spec import DIM, GemminiSpec
 from tilewright.targets.gemmini.timing import time_stream
-from tilewright.targets.reference import reference
+from tilewright.targets.integer_reference import reference
 from tilewright.targets.source_digest import source_digest
 from tilewright.targets.workload import Workload
 
