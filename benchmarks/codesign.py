@@ -124,7 +124,7 @@ def _truth(given: argparse.Namespace) -> Truth:
     name, options = ("truth-quick", QUICK) if given.quick else ("truth", GRID)
     if given.unsolved:
         return Truth(options, pd.DataFrame())
-    return made(given.folder / name, options, bare=True)
+    return made(given.folder / name, options)
 
 
 def _missing(given: argparse.Namespace, truth: Truth, entries: Sequence[str], rows: Any) -> Any:

@@ -1,7 +1,6 @@
 """Solves hardware and schedules together, so that a search over both can be judged.
 
     python -m benchmarks.codesign_truth --out built/truth            # minutes of one core
-    python -m benchmarks.codesign_truth --out built/truth --bare     # the same without Prefect
     python -m benchmarks.codesign_truth --out built/small --quick    # digits_cnn, a minute
 
 Builds what the folder lacks (it can be stopped at any time) and prints how tight what is known is:
@@ -67,29 +66,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--bare", action="store_true", help="no Prefect")
     parser.add_argument("--show", action="store_true", help="only print of what is finished")
     given = parser.parse_args()
     options = QUICK if given.quick else GRID
-    print(summary(read_truth(given.out) if given.show else made(given.out, options, given.bare)))
+    print(summary(read_truth(given.out) if given.show else made(given.out, options)))
 
 
-def made(out: Path, options: TruthOptions, bare: bool) -> Truth:
+def made(out: Path, options: TruthOptions) -> Truth:
     """The truth of a folder, built as far as it is missing."""
-    say = Progress()
-    if bare:
-        return build_truth(out, options, listen=say)
-    from tilewright.services.local_services import embedded
-
-    with embedded(_prepare):
-        from benchmarks.exact_codesign.flow import truth_flow
-
-        return truth_flow(say)(options, str(out))
-
-
-def _prepare() -> None:
-    """While the server starts."""
-    import benchmarks.exact_codesign.flow  # noqa: F401
+    return build_truth(out, options, listen=Progress())
 
 
 class Progress:

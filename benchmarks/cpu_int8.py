@@ -1,5 +1,4 @@
-"""Compares int8 with float32 on this processor: baselines of the layers of `benchmarks.cpu`, in
-turns.
+"""Compares int8 with float32 on this processor: baselines of development layers, in turns.
 
     python -m benchmarks.cpu_int8 --target cpu:threads=1      # a minute
 
@@ -13,7 +12,7 @@ import argparse
 
 import numpy as np
 
-from benchmarks.cpu import LAYERS
+from benchmarks.layers import CPU_DEVELOPMENT
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Baseline, capability
 from tilewright.targets.registry import make_target
@@ -29,7 +28,7 @@ def main() -> None:
     parser.add_argument("--target", default="cpu")
     target = make_target(parser.parse_args().target)
     print("| layer | float32 | int8 | × |\n|---|---:|---:|---:|")
-    for name, (text, epilogue) in LAYERS.items():
+    for name, (text, epilogue) in CPU_DEVELOPMENT.items():
         pair = (parse_workload(f"{text},dtype=float32", epilogue), parse_workload(text, REQUANTISE))
         floats, integers = rates(target, pair)
         print(f"| {name} | {floats:.0f} | {integers:.0f} | {integers / floats:.1f} |", flush=True)

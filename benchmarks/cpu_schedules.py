@@ -22,7 +22,7 @@ import typer
 from scipy import stats
 
 from benchmarks.intervals import Floats, hierarchical
-from benchmarks.layers import CPU_JUDGED
+from benchmarks.layers import CPU_JUDGED, cpu_workload
 from tilewright.models.transfer.columns import columns_of
 from tilewright.targets.base import Configs, Target
 from tilewright.targets.capabilities import Estimates, capability
@@ -55,17 +55,11 @@ def _measure(rows: int, out: Path) -> None:
         for layer in CPU_JUDGED:
             if sum((each["layer"] == layer).sum() for each in found) > first:
                 continue
-            workload = workload_of(layer)
+            workload = cpu_workload(layer)
             configs = _drawn(target, workload)[first : first + ROUND]
             found.append(_rows(target, layer, workload, configs))
             pd.concat(found, ignore_index=True).to_parquet(out, index=False, compression="zstd")
             print(f"{layer}: {first + ROUND} of {rows}", flush=True)
-
-
-def workload_of(layer: str) -> Workload:
-    """One of `CPU_JUDGED`, in float32."""
-    text, epilogue = CPU_JUDGED[layer]
-    return parse_workload(f"{text},dtype=float32", epilogue)
 
 
 def _drawn(target: Target, workload: Workload) -> Configs:

@@ -6,7 +6,7 @@
 
 Of each network on each target: cycles and bytes moved where nothing is fused, all that may be, all
 but shortcuts, what estimates say (greedy), what TVM's FuseOps would, what the policy says without a
-search, and what the learned search finds, by each method that may ask the model. All workloads are
+search, and what the learned search finds. All workloads are
 tuned alike, with `--trials` each, for every method. Models learned from the other networks of the
 list and those of `--training`, on this target and those before it. Never from the network itself on
 any target. Searches that ask the simulator itself, and random draws, have `--budget` labelled
@@ -34,12 +34,11 @@ import numpy as np
 
 from benchmarks.fusion_bounds import least_bound
 from benchmarks.fusion_figures import summary
-from benchmarks.fusion_models import Trained
 from benchmarks.fusion_pairs import NETWORKS, TARGETS, Counted, Part, named, pair
-from benchmarks.fusion_search import METHODS, search
+from benchmarks.fusion_search import search
 from benchmarks.fusion_search.examples import Examples
 from benchmarks.fusion_search.segment_dp import Programming
-from benchmarks.fusion_training import made
+from benchmarks.fusion_training import Trained, made
 from tilewright.core.files import write_atomically
 from tilewright.fusion.evaluator import Evaluator
 from tilewright.fusion.graph_tensors import Tables
@@ -51,10 +50,7 @@ from tilewright.fusion.problem import FusionProblem, Labelling
 
 TRAINING = ("digits_cnn", "resnet18")
 QUICK = ("digits_cnn", "resnet18")
-SEARCHES = ("random", "descent", "segments", "annealing", "beam", "evolutionary")
-MODELS = ("trees", "graph-network")
-ASKING = ("descent", "beam", "segments", "evolutionary", "annealing")
-"""Methods that may ask the model."""
+SEARCHES = ("random", "descent", "segments")
 FEWEST, MOST = 8, 12
 """Decisions of a part that is gone through exhaustively: more of a network with few layers."""
 TRUE_LAYERS = 1 << 14
@@ -121,20 +117,15 @@ def _pair(
         "decisions": len(problem), "segments": [len(each) for each in problem.segments],
         "cycles": {name: each.cycles for name, each in costs.items()},
         "dram_bytes": {name: each.dram_bytes for name, each in costs.items()},
-        "bound": least_bound(problem), "method": "descent", "learned": {}, "methods": {},
-        "searches": {},
+        "bound": least_bound(problem), "learned": {}, "searches": {},
     }  # fmt: skip
     starts = [labels[name] for name in ("none", "all", "greedy")]
     best = min(labels.values(), key=lambda each: backing(each).cost)
     models = Trained(others)
-    for kind in MODELS:
-        found, row["learned"][kind] = _learned(given, backing, models, kind, starts)
-        best = min((best, found), key=lambda each: backing(each).cost)
-    for method in (each for each in ASKING if each != "descent"):
-        found, row["methods"][method] = _by_method(given, backing, models, method, starts)
-        best = min((best, found), key=lambda each: backing(each).cost)
-    row["cycles"]["learned"] = row["learned"]["trees"]["cycles"]
-    row["dram_bytes"]["learned"] = row["learned"]["trees"]["dram_bytes"]
+    found, row["learned"] = _learned(given, backing, models, starts)
+    best = min((best, found), key=lambda each: backing(each).cost)
+    row["cycles"]["learned"] = row["learned"]["cycles"]
+    row["dram_bytes"]["learned"] = row["learned"]["dram_bytes"]
     for name in SEARCHES:
         row["searches"][name], found = _searched(given, backing, name, starts)
         best = min((best, found), key=lambda each: backing(each).cost)
@@ -148,13 +139,12 @@ def _pair(
 
 
 def _learned(
-    given: argparse.Namespace, backing: Evaluator, models: Trained, kind: str,
-    starts: list[Labelling],
-) -> tuple[Labelling, dict[str, Any]]:  # fmt: skip
-    """The learned search with a kind of model; what the policy alone would label, before anything
-    was simulated and of what is known when the search begins."""
+    given: argparse.Namespace, backing: Evaluator, models: Trained, starts: list[Labelling]
+) -> tuple[Labelling, dict[str, Any]]:
+    """The learned search; and what the policy alone would label, before anything was simulated and
+    of what is known when the search begins."""
     problem = backing.problem
-    model, policy = models.of(kind)
+    model, policy = models.read()
     counted = Counted(backing)
     figures = Figures(problem, counted)
     blind = policy.labels(problem, policy.chances(problem, figures, problem.tvm, {}))
@@ -172,24 +162,6 @@ def _learned(
         "evaluations": counted.count, "steps": steps, "seconds": time.perf_counter() - begin,
         "policy": backing(told).cycles, "policy_blind": backing(blind).cycles,
         "model_error": error,
-    }  # fmt: skip
-
-
-def _by_method(
-    given: argparse.Namespace, backing: Evaluator, models: Trained, method: str,
-    starts: list[Labelling],
-) -> tuple[Labelling, dict[str, Any]]:  # fmt: skip
-    """The learned search, with trees, whose model another method asks."""
-    model, policy = models.of("trees")
-    counted = Counted(backing)
-    begin = time.perf_counter()
-    rng = np.random.default_rng([given.seed, 1])
-    plan = SearchPlan(search=METHODS[method])
-    found = learned_search(backing.problem, counted, model, policy, starts, rng, plan)
-    return found, {
-        "cycles": backing(found).cycles, "evaluations": counted.count,
-        "steps": [each.cycles for each in counted.known()],
-        "seconds": time.perf_counter() - begin,
     }  # fmt: skip
 
 
@@ -249,7 +221,7 @@ def _truths(
         counted = Counted(backing, part)
         starts = [part.none, part.all, part.greedy]
         rng = np.random.default_rng([given.seed, 3])
-        found = learned_search(part, counted, *models.of("trees"), starts, rng, SearchPlan())
+        found = learned_search(part, counted, *models.read(), starts, rng, SearchPlan())
         yield {
             "part": name, "decisions": len(part), "least": objective.least,
             "most": max(objective.asked.values()), "evaluations": counted.count,

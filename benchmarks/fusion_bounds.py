@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from benchmarks.fusion_beyond import border, order_gain, recomputed
 from benchmarks.fusion_pairs import NETWORKS, TARGETS, problem_of
 from benchmarks.stream_bound import Needs, needs, stream_bound
 from tilewright.fusion.problem import FusionProblem, Labelling
@@ -34,7 +33,7 @@ MOST = 12
 
 
 def main() -> None:
-    """Print the bounds of each pair, and what kinds that are not there could gain."""
+    """Print the bounds of each pair."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--targets", default=",".join(TARGETS))
@@ -45,22 +44,12 @@ def main() -> None:
 
 
 def _shown(network: str, problem: FusionProblem) -> str:
-    """A network on a target, in four lines."""
+    """A network on a target, as a line."""
     needed = Needed(problem.target)
     least, fused = least_bound(problem, needed), bound(problem, problem.all, needed)
-    layers = [needed.of(workload) for workload in problem.workloads(problem.all)]
-    anew, spec = recomputed(problem, needed.spec), needed.spec
-    order = order_gain(problem.labelled(problem.all), layers)
-    host = border(network, problem)
     return (
         f"{network} on {problem.target.name}: no labelling takes less than {least:,} cycles, "
-        f"everything fused no less than {fused:,}\n"
-        f"    {anew.residuals} residuals that others read, too: reads {anew.loaded[0] / least:.2%} "
-        f"and compute {anew.loaded[1] / least:.2%}; anew {anew.anew[0] / least:.2%} and "
-        f"{anew.anew[1] / least:.2%}; a gain of {anew.gain / least:.3%} at most\n"
-        f"    layers in another order: at most {order / least:.3%}\n"
-        f"    on the CPU: {host * 1e3:.1f} ms by estimate, beside "
-        f"{least / spec.clock_mhz / 1e3:.1f} ms at least"
+        f"everything fused no less than {fused:,}"
     )
 
 

@@ -27,31 +27,22 @@ def summary(rows: Sequence[Row]) -> str:
             f"{cycles['all']:,} cycles; against that: {shown} ({moved:+.1%} bytes)"
             + (f", bound {row['bound'] / cycles['all'] - 1:+.2%}" if "bound" in row else "")
         )
-        for kind, told in row["learned"].items():
-            lines.append(
-                f"    learned by {kind:14} {told['evaluations']:3} evaluations, regret "
-                f"{told['cycles'] / row['best'] - 1:.3%}; policy alone "
-                f"{told['policy'] / told['cycles'] - 1:+.3%}, before anything was simulated "
-                f"{told['policy_blind'] / told['cycles'] - 1:+.3%}; model off by "
-                f"{told['model_error']:.2%}; {told['seconds']:.0f} s"
-            )
+        told = row["learned"]
+        lines.append(
+            f"    learned {told['evaluations']:3} evaluations, regret "
+            f"{told['cycles'] / row['best'] - 1:.3%}; policy alone "
+            f"{told['policy'] / told['cycles'] - 1:+.3%}, before anything was simulated "
+            f"{told['policy_blind'] / told['cycles'] - 1:+.3%}; model off by "
+            f"{told['model_error']:.2%}; {told['seconds']:.0f} s"
+        )
         searches = (f"{name} {_until(each, row['best'])}" for name, each in row["searches"].items())
-        learned = _until(row["learned"]["trees"], row["best"])
+        learned = _until(row["learned"], row["best"])
         lines.append(
             f"    evaluations to within 0.1 % of the best: learned {learned}, {', '.join(searches)}"
         )
         error = row["searches"]["segments"].get("additive_error")
         if error is not None:
             lines.append(f"    adding up segments is off by {error:+.4%}")
-        if row.get("methods"):
-            each = {row.get("method", "evolutionary"): row["learned"]["trees"]} | row["methods"]
-            lines.append(
-                "    the model asked by: "
-                + ", ".join(
-                    f"{name} {one['cycles'] / row['best'] - 1:+.3%} with {one['evaluations']}"
-                    for name, one in each.items()
-                )
-            )
         lines += _true(row)
     ratios = [row["cycles"]["learned"] / row["cycles"]["all"] for row in rows]
     if ratios:

@@ -10,6 +10,7 @@ Examples are made once a network and target and kept in the folder: what was sto
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -73,6 +74,23 @@ def trained(several: list[Examples], seed: int = 0) -> tuple[GraphModel, Policy]
     model.fit(graphs_of(several))
     policy.fit(*units_of_all(several))
     return model, policy
+
+
+class Trained:
+    """Models that learned from examples once; each search reads a copy to correct."""
+
+    def __init__(self, examples: list[Examples]) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._path = Path(self._folder.name) / "trees"
+        model, self._policy = trained(examples)
+        model.save(self._path)
+
+    def read(self) -> tuple[GraphModel, Policy]:
+        """Return a copy of the model of labelled graphs, and the policy, which no search
+        changes."""
+        model = Trees()
+        model.load(self._path)
+        return model, self._policy
 
 
 if __name__ == "__main__":

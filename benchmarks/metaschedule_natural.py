@@ -22,6 +22,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from benchmarks.cpu import run, workload_of
 from benchmarks.intervals import hierarchical, ratio_of_medians
+from benchmarks.layers import cpu_workload
+from tilewright.flows.tuning import tune
+from tilewright.models import make_explorer
 from tilewright.targets.base import Lowered
 from tilewright.targets.cpu.compile import FUNCTION, llvm_target
 from tilewright.targets.cpu.spec import CpuSpec
@@ -40,6 +43,7 @@ from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Workload
 
 LAYERS = (
     "resnet18 3x3 64", "resnet18 3x3 128", "resnet18 3x3 256", "resnet18 7x7/2",
@@ -82,28 +86,52 @@ def compared(name: str, trials: int, seed: int) -> list[dict[str, Any]]:
     its fastest program, in turns with the other's."""
     target = make_target("cpu:threads=1")
     assert isinstance(target, CpuTarget)
-    workload = workload_of(name)
+    workload = cpu_workload(name)
     tensors = SampleTensors(workload, target.spec, target.space(workload), seed)
-    ours = run(target, workload, "default", trials, seed, False)
+    ours = tune_by_default(target, workload, trials, seed)
     theirs = MetaSchedule(tensors, target.spec, trials, seed)
     calls = {
-        "default": _kernel(target, tensors, ours["best"]),
+        "default": _kernel(target, tensors, ours.best),
         "metaschedule": theirs.kernel(),
     }
     milliseconds = in_turns(calls)
     traces = {
-        "default": (ours["best_seconds"], ours["elapsed"]),
+        "default": (np.fmin.accumulate(ours.seconds), ours.elapsed),
         "metaschedule": (np.fmin.accumulate(theirs.seconds), theirs.elapsed),
     }
     return [
         {
             "layer": name, "seed": seed, "tuner": tuner, "trial": trial,
-            "best_seconds": np.nan if best is None else best, "elapsed": elapsed,
+            "best_seconds": best, "elapsed": elapsed,
             "final_ms": milliseconds[tuner],
         }
         for tuner, trace in traces.items()
         for trial, (best, elapsed) in enumerate(zip(*trace, strict=True))
     ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DefaultRun:
+    """A layer tuned by `default`: `seconds` of each measurement, NaN where a program failed, and
+    `elapsed` seconds since the search began; `best` is the fastest program as a batch of one."""
+
+    seconds: list[float]
+    elapsed: list[float]
+    best: Lowered
+
+
+def tune_by_default(target: CpuTarget, workload: Workload, trials: int, seed: int) -> DefaultRun:
+    """Tune one layer with Tilewright's default tuner."""
+    begin = time.perf_counter()
+    seconds: list[float] = []
+    elapsed: list[float] = []
+    best = None
+    for found in tune(target, workload, make_explorer("default"), trials=trials, seed=seed):
+        seconds += list(map(float, found.measured.seconds))
+        elapsed += [time.perf_counter() - begin] * len(found.configs)
+        best = found.best_config
+    assert best is not None, "some schedule of the trials runs"
+    return DefaultRun(seconds, elapsed, target.lower(workload, best[None]))
 
 
 class MetaSchedule:

@@ -5,8 +5,8 @@
 
 Builds a dataset and trains models first, unless they lie below `--folder` already or are given. No
 shipped preset is in a dataset, so presets are the hardware that is tuned for. Parts: `tuning`
-(`benchmarks.transfer_tuning`), its short form `layers` (`benchmarks.transfer_layers`), `wrong`
-(`benchmarks.transfer_wrong`), `accuracy` (`benchmarks.transfer_accuracy`).
+(`benchmarks.transfer_tuning`), its short form `layers` (`benchmarks.transfer_layers`), and
+`accuracy` (`benchmarks.transfer_accuracy`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from benchmarks import transfer_accuracy, transfer_layers, transfer_tuning, transfer_wrong
+from benchmarks import transfer_accuracy, transfer_layers, transfer_tuning
 from benchmarks.transfer_rows import Found
 from tilewright.evaluation.datasets.folder import digest_of, read_table
 from tilewright.evaluation.datasets.plan import DatasetOptions
@@ -28,10 +28,7 @@ from tilewright.evaluation.datasets.training import (
 from tilewright.flows.dataset import build_dataset
 from tilewright.search import LocalRunner
 
-PARTS = {
-    "tuning": transfer_tuning, "layers": transfer_layers, "wrong": transfer_wrong,
-    "accuracy": transfer_accuracy,
-}  # fmt: skip
+PARTS = {"tuning": transfer_tuning, "layers": transfer_layers, "accuracy": transfer_accuracy}
 
 
 def main() -> None:
@@ -44,14 +41,13 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="trained below --folder if not given")
     parser.add_argument("--rows", type=int, help="of the dataset that is built")
     parser.add_argument("--minutes", type=float, help="a training takes at most")
-    parser.add_argument("--parts", default="", help="of accuracy,layers,tuning,wrong")
+    parser.add_argument("--parts", default="", help="of accuracy,layers,tuning")
     parser.add_argument("--targets", default="", help="names, separated by commas")
     parser.add_argument("--networks", default="", help="names, separated by commas")
     parser.add_argument("--tuners", default="", help="names, separated by semicolons")
     parser.add_argument("--kinds", default="", help="of models, for accuracy")
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--layers", type=int, default=4, help="drawn for each target, for layers")
-    parser.add_argument("--batch", type=int, default=8, help="trials a round, for wrong")
     parser.add_argument("--jobs", type=int, default=2, help="networks that are tuned at a time")
     parser.add_argument("--show", action="store_true", help="run nothing")
     options = parser.parse_args()
@@ -67,7 +63,7 @@ def main() -> None:
     options.seeds = options.seeds or (1 if quick else 10)
     options.dataset = options.dataset or _dataset(options.folder, options.rows)
     options.kinds = options.kinds.split(",") if options.kinds else []
-    if set(parts) & {"tuning", "layers", "wrong"}:
+    if set(parts) & {"tuning", "layers"}:
         options.model = options.model or _model(options)
     for name, part in PARTS.items():
         if name in parts:

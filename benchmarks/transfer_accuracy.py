@@ -1,4 +1,4 @@
-"""Measures how well models order programs: every kind and split, by rows, and pruned or not.
+"""Measures how well models order programs: every kind and split, and by rows.
 
 Figures are those of `tilewright model train`. Two controls stand in the same table. `formula` is
 the hand-written time formula by itself, which learns nothing. `KIND without formula` is a model
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.dataset_pruning import pruned
 from tilewright.evaluation.datasets.folder import digest_of, read_table
 from tilewright.evaluation.datasets.metrics import score
 from tilewright.evaluation.datasets.splits import split
@@ -36,23 +35,23 @@ SPLITS = ("by_target", "by_task", "within_task")
 
 
 def measure(options: argparse.Namespace, found: Found) -> None:
-    """Every kind and split; by_target of fewer rows, and of pruned ones."""
+    """Every kind and split; by_target of fewer rows."""
     kinds = options.kinds or ((FORMULA, "xgboost", "xgboost" + WITHOUT) if options.quick else KINDS)
     whole: TrainingTable | None = None
     for kind in kinds:
         for by in SPLITS[:1] if options.quick else SPLITS:
-            for share, prune in [(1.0, False), (0.1, False), (0.01, False), (1.0, True)]:
-                if (by != SPLITS[0] or kind not in KINDS[1:5]) and (share < 1 or prune):
+            for share in (1.0, 0.1, 0.01):
+                if (by != SPLITS[0] or kind not in KINDS[1:5]) and share < 1:
                     continue
-                key = {"kind": kind, "split": by, "share": share, "pruned": prune}
+                key = {"kind": kind, "split": by, "share": share}
                 if found.has("accuracy", **key):
                     continue
                 whole = read_table(options.dataset) if whole is None else whole
-                found.keep("accuracy", key | _judged(whole, kind, by, share, prune, options))
+                found.keep("accuracy", key | _judged(whole, kind, by, share, options))
 
 
 def _judged(
-    whole: TrainingTable, kind: str, by: Any, share: float, prune: bool, options: argparse.Namespace
+    whole: TrainingTable, kind: str, by: Any, share: float, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Figures of a model of a part of the rows, on the same rows whatever the part."""
     train, test = split(whole, by, 0)
@@ -62,8 +61,6 @@ def _judged(
     table = whole.rows(
         np.sort(np.random.default_rng(0).permutation(rows)[: int(share * len(rows))])
     )
-    if prune:
-        table = table.rows(pruned(table))
     given = {"minutes": options.minutes, "formula": not kind.endswith(WITHOUT)}
     model = make_model(kind.removesuffix(WITHOUT), 0, given)
     trained = model.fit(table)
@@ -91,8 +88,7 @@ def formula_figures(table: TrainingTable) -> dict[str, Any]:
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     """A line a model."""
     return "\n".join(
-        f"{row['kind']:24} {row['split']:12} {row['rows']:>9,} rows"
-        f"{' pruned' if row['pruned'] else '       '} {row['seconds']:6.0f} s  "
+        f"{row['kind']:24} {row['split']:12} {row['rows']:>9,} rows {row['seconds']:6.0f} s  "
         f"{row['pairwise_accuracy']:.4f} ({row['interval'][0]:.4f}-{row['interval'][1]:.4f}), "
         f"before compiling {row['visible']['pairwise_accuracy']:.4f}"
         for row in rows

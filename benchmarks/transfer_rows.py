@@ -15,9 +15,7 @@ class Found:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.rows: dict[str, list[dict[str, Any]]] = {
-            "accuracy": [], "tuning": [], "layers": [], "wrong": [],
-        }  # fmt: skip
+        self.rows: dict[str, list[dict[str, Any]]] = {"accuracy": [], "tuning": [], "layers": []}
         if path.exists():
             self.rows |= json.loads(path.read_text())
 

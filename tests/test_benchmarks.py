@@ -12,11 +12,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from benchmarks import cpu
 from benchmarks.cpu_schedules import table_of as schedules_table
-from benchmarks.cpu_schedules import workload_of
 from benchmarks.intervals import crossed, hierarchical, ratio_of_medians
-from benchmarks.layers import CPU_JUDGED, DEVELOPMENT, JUDGED
+from benchmarks.layers import CPU_DEVELOPMENT, CPU_JUDGED, DEVELOPMENT, JUDGED, cpu_workload
 from benchmarks.model_errors import figures as model_error_figures
 from benchmarks.sample_efficiency import _test_bed, figures, rows_of
 from benchmarks.transfer_accuracy import formula_figures
@@ -56,8 +54,8 @@ def test_no_judged_layer_is_a_development_layer() -> None:
 
 
 def test_no_layer_that_judges_estimates_of_a_cpu_chose_their_constants() -> None:
-    development = {cpu.workload_of(name).with_steps(()).id for name in cpu.LAYERS}
-    judged = {workload_of(name).with_steps(()).id for name in CPU_JUDGED}
+    development = {cpu_workload(name).with_steps(()).id for name in CPU_DEVELOPMENT}
+    judged = {cpu_workload(name).with_steps(()).id for name in CPU_JUDGED}
     assert len(judged) == len(CPU_JUDGED)
     assert not development & judged
 

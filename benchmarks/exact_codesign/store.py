@@ -9,7 +9,6 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -69,21 +68,6 @@ class Damaged:
 Listener = Callable[[PlannedMachines | PartDone | Damaged], None]
 
 
-class ExactSteps(Protocol):
-    """How a part is made: in this process, or as a task that somebody watches."""
-
-    def part(self, problem: CodesignProblem, machines: range, options: TruthOptions) -> Listing:
-        """`solved_rows`. Raises as it does."""
-        ...
-
-
-class LocalExactSteps:
-    """Keeps `ExactSteps` in this process."""
-
-    def part(self, problem: CodesignProblem, machines: range, options: TruthOptions) -> Listing:
-        return solved_rows(problem, machines, options)
-
-
 def ignore(event: PlannedMachines | PartDone | Damaged) -> None:
     """Hears nothing."""
 
@@ -98,13 +82,10 @@ def solved_rows(problem: CodesignProblem, machines: range, options: TruthOptions
     return found
 
 
-def build_truth(
-    folder: Path, options: TruthOptions, steps: ExactSteps | None = None, listen: Listener = ignore
-) -> Truth:
+def build_truth(folder: Path, options: TruthOptions, listen: Listener = ignore) -> Truth:
     """Make what the folder lacks of a truth. Raises `TruthError` for a folder that holds another,
     or one of other sources of this program, `RunInUse` if somebody else builds there, and as
     `TruthOptions.problem`, and `OSError`."""
-    steps = steps or LocalExactSteps()
     problem = options.problem()
     with alone(folder):
         key = _begun(folder, options, problem)
@@ -114,7 +95,7 @@ def build_truth(
         tables = []
         for part, table in held.items():
             if table is None:
-                data = _encode(pa.table(steps.part(problem, part, options)), key)
+                data = _encode(pa.table(solved_rows(problem, part, options)), key)
                 write_atomically(_path(folder, part), data)
                 table = _decode(data, key)
                 listen(PartDone(len(part)))

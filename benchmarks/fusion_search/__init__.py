@@ -6,10 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.fusion_search.annealing import Annealing
 from benchmarks.fusion_search.basic_search import Exhaustive, RandomFusion, TooMany
-from benchmarks.fusion_search.beam import Beam
-from benchmarks.fusion_search.evolutionary import Evolutionary
 from benchmarks.fusion_search.segment_dp import Programming
 from tilewright.fusion.learned.descent import descend
 from tilewright.fusion.objective import Objective, Search, search_all
@@ -19,10 +16,7 @@ METHODS: dict[str, Search] = {
     "random": RandomFusion().search,
     "descent": descend,
     "exhaustive": Exhaustive().search,
-    "annealing": Annealing().search,
     "segments": Programming().search,
-    "beam": Beam().search,
-    "evolutionary": Evolutionary().search,
 }
 """Each by its name."""
 
