@@ -103,7 +103,7 @@ CPU_JUDGED: dict[str, tuple[str, str]] = {
     "keywords 1x1 64-64": ("conv2d:n=1,c=64,h=25,w=5,o=64,k=1", "bias, relu"),
     "audio 1x3 64-128": ("conv2d:n=1,c=64,h=1,w=1001,o=128,k=1x3,p=0x1", "bias, relu"),
 }
-"""Layers of six networks of `benchmarks.cpu_models`, in float32, with their epilogues. They judge
+"""Layers of six networks of `benchmarks.cpu.models`, in float32, with their epilogues. They judge
 estimates of a CPU: no constant of those was chosen on them."""
 
 

@@ -12,17 +12,17 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from benchmarks.cpu_schedules import table_of as schedules_table
+from benchmarks.cpu.schedules import table_of as schedules_table
 from benchmarks.intervals import crossed, hierarchical, ratio_of_medians
 from benchmarks.layers import CPU_DEVELOPMENT, CPU_JUDGED, DEVELOPMENT, JUDGED, cpu_workload
-from benchmarks.model_errors import figures as model_error_figures
-from benchmarks.sample_efficiency import _test_bed, figures, rows_of
-from benchmarks.transfer_accuracy import formula_figures
-from benchmarks.transfer_controls import controls
-from benchmarks.transfer_held_out import folds_of, shared
-from benchmarks.transfer_layers import COMPARED, FORMULA, WARM
-from benchmarks.transfer_layers import summary as layers_summary
-from benchmarks.transfer_tuning import _goals, summary
+from benchmarks.transfer.accuracy import formula_figures
+from benchmarks.transfer.controls import controls
+from benchmarks.transfer.families import folds_of, shared
+from benchmarks.transfer.single_layers import COMPARED, FORMULA, WARM
+from benchmarks.transfer.single_layers import summary as layers_summary
+from benchmarks.transfer.whole_networks import _goals, summary
+from benchmarks.tuners.model_errors import figures as model_error_figures
+from benchmarks.tuners.sample_efficiency import _test_bed, figures, rows_of
 from tests.documents import ROOT
 from tilewright.evaluation.compare.leaderboard import Results
 from tilewright.evaluation.datasets.folder import read_table

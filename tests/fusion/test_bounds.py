@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.fusion_bounds import Needed, Sums, bound, changes, least_bound
-from benchmarks.fusion_pairs import problem_of
-from benchmarks.stream_bound import Needs, stream_bound
+from benchmarks.fusion.bounds import Needed, Sums, bound, changes, least_bound
+from benchmarks.fusion.stream_bound import Needs, stream_bound
+from benchmarks.fusion.tuned_pairs import problem_of
 from tests.fusion.nets import problem
 from tilewright.flows.build import tuned_picks
 from tilewright.fusion.evaluator import Evaluator

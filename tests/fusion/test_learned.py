@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.fusion_pairs import examples_of
-from benchmarks.fusion_search import search
-from benchmarks.fusion_search.examples import Examples, read_examples, units_of_all, write_examples
+from benchmarks.fusion.examples import Examples, read_examples, units_of_all, write_examples
+from benchmarks.fusion.search_methods import search
+from benchmarks.fusion.tuned_pairs import examples_of
 from tests.fusion.nets import NETS, evaluator
 from tilewright.fusion.decision_groups import KINDS as COLUMNS
 from tilewright.fusion.decision_groups import units_of, with_unit

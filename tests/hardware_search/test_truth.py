@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.codesign_truth import operators_of, relaxed, summary
-from benchmarks.exact_codesign.solver import PART, TruthError, TruthOptions, solve
-from benchmarks.exact_codesign.store import (
+from benchmarks.codesign.exact_solver import PART, TruthError, TruthOptions, solve
+from benchmarks.codesign.truth import operators_of, relaxed, summary
+from benchmarks.codesign.truth_store import (
     Damaged,
     PartDone,
     PlannedMachines,
@@ -202,7 +202,7 @@ def test_a_truth_of_other_layers_has_no_such_figure() -> None:
 def test_the_benchmark_runs_methods_beside_a_truth_and_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "runs.json"
     command = [
-        sys.executable, "-P", "-m", "benchmarks.codesign", "--json", str(file), "--truth",
+        sys.executable, "-P", "-m", "benchmarks.codesign.methods", "--out", str(file), "--truth",
         str(SLICE), "--trials", "24", "--quick", "--against", "random", "--methods",
     ]  # fmt: skip
     said = subprocess.run(

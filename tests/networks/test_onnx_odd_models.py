@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_graphs import model, normal, reference
 
 import tilewright
-from benchmarks.integer_graphs import in_memory, run
+from benchmarks.quantisation.integer_graphs import in_memory, run
 from tilewright import networks
 from tilewright.core.files import Json
 from tilewright.flows.build import build_artifact
