@@ -27,10 +27,9 @@ from tests.documents import ROOT
 from tilewright.evaluation.compare.leaderboard import Results
 from tilewright.evaluation.datasets.folder import read_table
 from tilewright.evaluation.datasets.metrics import score
-from tilewright.models.transfer.derived_features import REFERENCE
-from tilewright.models.transfer.preprocessing import aligned
+from tilewright.models.transfer.columns import REFERENCE
 from tilewright.models.transfer.registry import load_model
-from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.models.transfer.training_data import TrainingTable, aligned
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 

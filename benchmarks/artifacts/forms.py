@@ -24,7 +24,6 @@ FORMS: tuple[Form, ...] = (
     "float32", "float16", "qdq-power-of-two", "qdq-int8", "qdq-uint8", "qdq-int8-shifted",
     "qdq-default", "qoperator",
 )  # fmt: skip
-FLOAT_FORMS = ("float32", "float16")
 
 
 class NotDrawn(Exception):

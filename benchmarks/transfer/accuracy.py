@@ -16,12 +16,10 @@ import numpy as np
 
 from tilewright.evaluation.datasets.folder import digest_of, read_table
 from tilewright.evaluation.datasets.metrics import score
-from tilewright.evaluation.datasets.splits import split
-from tilewright.evaluation.datasets.training import figures
-from tilewright.models.transfer.derived_features import PEAK, REFERENCE
-from tilewright.models.transfer.preprocessing import aligned, reference
+from tilewright.evaluation.datasets.training import figures, split
+from tilewright.models.transfer.columns import PEAK, REFERENCE
 from tilewright.models.transfer.registry import make_model
-from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.models.transfer.training_data import TrainingTable, aligned, reference
 
 if TYPE_CHECKING:
     from benchmarks.transfer.rows_file import Found

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from tilewright.evaluation.datasets.folder import digest_of, read_table
-from tilewright.models.transfer.derived_features import PEAK, REFERENCE
-from tilewright.models.transfer.preprocessing import aligned
+from tilewright.models.transfer.columns import PEAK, REFERENCE
 from tilewright.models.transfer.registry import make_model
-from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.models.transfer.training_data import TrainingTable, aligned
 
 
 def controls(options: argparse.Namespace) -> dict[str, Path]:

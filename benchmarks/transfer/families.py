@@ -31,22 +31,20 @@ from benchmarks.cpu.schedules import ROWS as CPU_ROWS
 from benchmarks.intervals import Floats, Interval, crossed
 from benchmarks.results import markdown_table, row_arguments
 from benchmarks.transfer.controls import shuffle_labels
-from tilewright.evaluation.datasets.folder import read_table
-from tilewright.evaluation.datasets.hardware import drawn
-from tilewright.evaluation.datasets.metadata import read_about
+from tilewright.evaluation.datasets.folder import read_about, read_table
 from tilewright.evaluation.datasets.metrics import pairwise_accuracy
 from tilewright.evaluation.datasets.plan import (
     DatasetOptions,
     DatasetPlan,
     PlanCell,
     PlanPart,
+    drawn,
     make_plan,
 )
 from tilewright.flows.dataset import build_dataset
-from tilewright.models.transfer.derived_features import PEAK, REFERENCE
-from tilewright.models.transfer.preprocessing import aligned, reference
+from tilewright.models.transfer.columns import PEAK, REFERENCE
 from tilewright.models.transfer.registry import make_model
-from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.models.transfer.training_data import TrainingTable, aligned, reference
 from tilewright.search import LocalRunner, Result
 from tilewright.targets.features import Features
 from tilewright.targets.workload import parse_workload

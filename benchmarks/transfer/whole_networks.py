@@ -33,10 +33,10 @@ from numpy.typing import NDArray
 from benchmarks.intervals import hierarchical
 from benchmarks.transfer.controls import controls
 from tilewright.core.errors import TilewrightError
-from tilewright.evaluation.datasets.metadata import read_about
+from tilewright.evaluation.datasets.folder import read_about
 from tilewright.flows.tuning import tune_round
 from tilewright.models import make_explorer
-from tilewright.models.transfer.prior import prior_from
+from tilewright.models.transfer.model import prior_from
 from tilewright.models.transfer.registry import load_model
 from tilewright.search import Session
 from tilewright.search.expected_gain import best_latency

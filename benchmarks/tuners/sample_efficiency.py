@@ -41,7 +41,7 @@ from tilewright.evaluation.compare.benchmark_suite import (
 from tilewright.evaluation.compare.leaderboard import Results
 from tilewright.evaluation.compare.plan import GOAL, parse_tuner_configs, plan
 from tilewright.flows.comparison import run_comparison
-from tilewright.reports.compare.report import write_report
+from tilewright.reports.comparison import write_report
 from tilewright.search import LocalRunner
 from tilewright.targets.cluster.connection import local_cluster
 

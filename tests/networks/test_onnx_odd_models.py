@@ -33,7 +33,7 @@ from tilewright.networks.normalise import normalise
 from tilewright.networks.onnx_float16 import is_half
 from tilewright.networks.quantise import quantise
 from tilewright.networks.report import ModelReport
-from tilewright.reports.building import built_lines
+from tilewright.reports.artifact import built_lines
 from tilewright.search import LocalRunner
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import Value

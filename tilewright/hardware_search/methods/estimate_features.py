@@ -16,7 +16,7 @@ from tilewright.hardware_search.methods.joint_cost_model import (
 )
 from tilewright.hardware_search.methods.joint_space import Floats, Places, Points
 from tilewright.hardware_search.problem import CodesignLayer, Design
-from tilewright.models.autotvm_ranker import AutoTVMRanker
+from tilewright.models.trees import AutoTVMRanker
 from tilewright.targets.base import Configs
 from tilewright.targets.capabilities import Estimates, capability
 from tilewright.targets.features import Features

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tilewright.hardware_search.methods.joint_space import SHAPE, Floats, Places, Points
 from tilewright.hardware_search.methods.memory_check import overflow
-from tilewright.models.autotvm_ranker import AutoTVMRanker
+from tilewright.models.trees import AutoTVMRanker
 from tilewright.search.cost_model_protocols import CostModel
 from tilewright.targets.features import Features
 

@@ -55,7 +55,7 @@ def fusion_page(network: str, target: str, said: FusionSummary, file: Mapping[st
     reads = [[as_int(each) for each in as_list(row["reads"])] for row in rows]
     mode = said["mode"]
     return render(
-        "fusion/page.html.jinja",
+        "fusion.html.jinja",
         title=f"{network} on {target}: what runs together",
         said=said,
         fused=sum(row["fused"] for row in said["decisions"]),

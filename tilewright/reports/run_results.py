@@ -1,23 +1,107 @@
-"""Describes a tuning run in Markdown: the description of a record, with the command and links."""
+"""Shows the results of a run to people: a table with a row per layer, and Markdown for records."""
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tilewright.core.sanitize import printable
-from tilewright.reports.markdown import block, code, paragraphs, plain
-from tilewright.reports.number_format import counted, milliseconds, speedup, whole
-from tilewright.reports.run_table import markdown_table, results_rows, sure_gain, sure_time
+from tilewright.reports.markdown import (
+    Links,
+    Row,
+    block,
+    code,
+    listed,
+    markdown_table,
+    marked,
+    paragraphs,
+    plain,
+    with_known,
+)
+from tilewright.reports.number_format import counted, milliseconds, percent, ranged, speedup, whole
 from tilewright.targets.display_names import layer
-from tilewright.targets.workload import Workload
-from tilewright.tuning.gains import Before, before_all
+from tilewright.targets.workload import Workload, parse_workload
+from tilewright.tuning.gains import Before, before, before_all
 from tilewright.tuning.network_totals import Total
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.results import WorkloadRow
 
-Links = Mapping[str, str]
-"""Addresses by what is there."""
+
+def results_rows(summary: Summary) -> list[Row]:
+    """A row a workload and one of an inference. What the target cannot tell has no column; `~`
+    marks what rests on the stock compiler's fallback, or on a rule, where it publishes no
+    schedule."""
+    rows = summary["workloads"]
+    lines = [
+        {
+            "layer": layer(row["names"], parse_workload(row["workload"], row["epilogue"])),
+            **_latencies(row, before(row)),
+            "calls": whole(row["count"]),
+            "trials": whole(row["trials"]),
+            "valid": percent(1 - row["invalid_trials"] / max(row["trials"], 1)),
+        }
+        for row in rows
+    ]
+    trials = whole(sum(row["trials"] for row in rows))
+    total = {"layer": "tuned layers", **_latencies(summary["total"], before_all(rows))}
+    lines.append(total | {"calls": "", "trials": trials, "valid": ""})
+    return with_known(lines)
+
+
+def sure_time(row: WorkloadRow | Total) -> str:
+    """`0.905–0.921`, milliseconds: the 95 % interval of what the tuned schedule takes; empty where
+    measuring repeats."""
+    found = row["validation"]["tuned_interval"] if "validation" in row else None
+    return "" if found is None else ranged(found, milliseconds)
+
+
+def sure_gain(row: WorkloadRow | Total) -> str:
+    """`1.80–1.86×`: that of the gain."""
+    found = row["validation"]["gain_interval"] if "validation" in row else None
+    return "" if found is None else f"{found.low:.2f}–{found.high:.2f}×"
+
+
+def _latencies(row: WorkloadRow | Total, had: Before) -> Row:
+    """The latencies of `row`, beside what there is without tuning."""
+    (_, above), mark = above_limit(row), "" if had.is_published else "~"
+    return {
+        "baseline cycles": marked(mark, whole(had.cycles)),
+        "tuned cycles": whole(row["tuned_cycles"]),
+        "gain": marked(mark, speedup(had.gain(row), 1.0)),
+        "gain, 95 %": sure_gain(row),
+        "baseline ms": marked(mark, milliseconds(had.seconds)),
+        "tuned ms": milliseconds(row["tuned_seconds"]),
+        "tuned ms, 95 %": sure_time(row),
+        "above bound": "" if above is None else percent(above),
+    }
+
+
+def above_limit(row: WorkloadRow | Total) -> tuple[str, float | None]:
+    """Return by which share the tuned schedules are above what no schedule beats.
+
+    Args:
+        row: a workload, or all of them, in `summary.json`.
+
+    Returns:
+        `bound`, or `roofline` where the target knows no better; and the share, None where one of
+        the two latencies is not known.
+    """
+    tuned = row["tuned_cycles"], row["tuned_seconds"]
+    bound = row["bound_cycles"], row["bound_seconds"]
+    if any(bound):
+        return "bound", share_above(tuned, bound)
+    return "roofline", share_above(tuned, (row["roofline_cycles"], row["roofline_seconds"]))
+
+
+def share_above(
+    tuned: tuple[float | None, float | None], limit: tuple[float | None, float | None]
+) -> float | None:
+    """Return by which share one latency is above another, both as cycles and seconds: in cycles
+    where both are counted, None where one of the two is not known."""
+    for taken, least in zip(tuned, limit, strict=True):
+        if taken and least:
+            return taken / least - 1
+    return None
 
 
 def network_title(network: str, target: str, tuner: str) -> str:
@@ -105,8 +189,3 @@ def _latency(cycles: int | None, seconds: float | None) -> str:
     if not cycles:
         return time
     return f"{whole(cycles)} cycles" + (f" ({time})" if time else "")
-
-
-def listed(links: Links) -> str:
-    """A line a link."""
-    return "\n".join(f"- [{plain(name)}]({address})" for name, address in links.items())

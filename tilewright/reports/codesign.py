@@ -1,16 +1,23 @@
-"""Writes `front.html`: machines by area and latency; pointing at one shows what it waits for."""
+"""Shows a co-design run: its front as a page with a picture, as a table, and in Markdown."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from matplotlib.ticker import MaxNLocator
 
+from tilewright.core.files import write_atomically
+from tilewright.hardware_search.command import command_of
+from tilewright.hardware_search.folder import PAGE
+from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.outputs import CodesignOutcome
 from tilewright.hardware_search.results import FrontRow, LayerRow
-from tilewright.reports.axis_ticks import round_ticks
+from tilewright.reports.markdown import Links, Row, block, listed, markdown_table, paragraphs, plain
+from tilewright.reports.number_format import counted, milliseconds, percent
+from tilewright.reports.plot_style import round_ticks
 from tilewright.reports.templates import render
 from tilewright.targets.capabilities import PARTS
 from tilewright.targets.display_names import shape
@@ -93,7 +100,7 @@ def front_page(outcome: CodesignOutcome) -> bytes:
         (each, across.place(each.area), up.place(each.milliseconds)) for each in outcome.beaten
     ]
     return render(
-        "codesign/page.html.jinja",
+        "codesign.html.jinja",
         title=f"Accelerators for {', '.join(summary['networks'])}",
         summary=summary,
         networks=summary["networks"],
@@ -157,3 +164,53 @@ def _stairs(machines: Sequence[PlottedMachine]) -> str:
     if before is not None:
         points.append((WIDTH - RIGHT, before.y))
     return " ".join(f"{x},{y}" for x, y in points)
+
+
+def run_note(options: CodesignOptions, flow_page: str) -> str:
+    """Of a run, from its beginning; `flow_page` is the address of its flow run."""
+    what = (
+        f"**{plain(options.subject)}** on one accelerator of at most {options.budget:g} of the "
+        f"default machine's area: {counted(options.trials, 'measurement')} by {options.method}."
+    )
+    links = {"the flow run in Prefect": flow_page}
+    return paragraphs(what, block(command_of(options), "sh"), listed(links))
+
+
+def front_rows(outcome: CodesignOutcome) -> list[Row]:
+    """A row a machine of the front, by ascending area."""
+    networks = outcome.summary["networks"]
+    return [
+        {
+            "machine": row["name"],
+            "area": f"{row['area']:.3f}",
+            **{f"{name}, ms": milliseconds(row["milliseconds"][name] / 1e3) for name in networks},
+            "bottleneck": row["bottleneck"],
+            **{part: percent(share) for part, share in row["shares"].items()},
+        }
+        for row in outcome.front
+    ]
+
+
+def front_note(outcome: CodesignOutcome, links: Links) -> str:
+    """The results of a run as a page of its own."""
+    summary, best = outcome.summary, outcome.summary["best"]
+    said = "No machine has a valid schedule of every layer yet."
+    if best is not None:
+        said = (
+            f"The fastest within {summary['budget']:g}: **{best['name']}**, area "
+            f"{best['area']:.3f}, {milliseconds(best['milliseconds'] / 1e3)} ms."
+        )
+    count = summary["measurements"]
+    facts = (
+        f"{counted(count, 'measurement')} of "
+        f"{counted(summary['hardware']['seen'], 'machine')} by {summary['method']}, clock "
+        f"{summary['clock']}. Area is {summary['area_model']}."
+    )
+    table = markdown_table(front_rows(outcome)) if outcome.front else ""
+    names = plain(", ".join(summary["networks"]))
+    return paragraphs(f"# Accelerators for {names}", said, table, facts, listed(links))
+
+
+def draw_front(place: Path, outcome: CodesignOutcome) -> None:
+    """Write `codesign.html`. Raises `OSError`."""
+    write_atomically(place / PAGE, front_page(outcome))

@@ -20,8 +20,15 @@ from numpy.typing import NDArray
 
 from tilewright.evaluation.compare.leaderboard import Floats, LeaderboardRow, Results, band
 from tilewright.evaluation.compare.plan import GOAL
-from tilewright.reports.axis_ticks import scale_seconds
-from tilewright.reports.styles import GRID, INK, MUTED, LineStyle, colours, line_styles
+from tilewright.reports.plot_style import (
+    GRID,
+    INK,
+    MUTED,
+    LineStyle,
+    colours,
+    line_styles,
+    scale_seconds,
+)
 
 FLOOR = 1e-3
 """Regret below this is drawn here: nobody can tell it from the optimum."""

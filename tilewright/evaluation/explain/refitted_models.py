@@ -1,29 +1,36 @@
-"""Explains a run's choices: which features moved P, V and A, and how accurate the models were.
+"""Explains a run's choices: which features moved P, V and A, and how right the models were.
 
 The models are those of the run: fitted again, round by round, on its recorded trials. They are
 judged twice: on each batch before they learned from it, and at the end on random configs that were
 never tried. Those are measured here, at no cost to the run.
+
+How much each feature moved a prediction is its Shapley value. For boosted trees both libraries
+compute it exactly (`pred_contribs`), in the model's own unit: log-odds for a classifier. See
+Lundberg et al., Consistent Individualized Feature Attribution for Tree Ensembles, 2018. Any other
+model is sampled: random orders of the features, each from a random row of the background to the row
+in question, both ways. See Štrumbelj & Kononenko, Explaining prediction models and individual
+predictions with feature contributions, 2014.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.blas_threads import BLAS_ON_ONE_THREAD
 from tilewright.core.errors import TilewrightError
-from tilewright.evaluation.explain.folder import TunedFolder
-from tilewright.evaluation.explain.shapley import is_exact, shapley_values
-from tilewright.evaluation.explain.trajectory import Trajectory, trajectory_of
-from tilewright.evaluation.rank_statistics import rank_correlation
+from tilewright.core.lazy_module import lazy_module
+from tilewright.evaluation.explain.finished_run import Trajectory, TunedFolder, trajectory_of
 from tilewright.flows.tuning import learn
 from tilewright.search import Explorer, ExplorerState, History, Problem, Session, setting_of
 from tilewright.search.candidates import sample
-from tilewright.search.cost_model_protocols import CostModel
+from tilewright.search.cost_model_protocols import Boosted, CostModel
 from tilewright.search.explorer import ROLES, ModelInput, trials_of, veto_threshold
 from tilewright.targets.base import Lowered, Measurements, Target
+from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
 _EXPLAINED = {True: 256, False: 96}  # rows explained by exact and by sampled values
@@ -175,86 +182,65 @@ def _influence(model: CostModel, asked: _Asked, learned: _Asked, seed: int) -> I
     return Influence(features.names, some.matrix, values, exact, corrects, texts)
 
 
-# -- figures over workloads ----------------------------------------------------------------------
+xgboost = lazy_module("xgboost")
+
+_ORDERS = 8
 
 
-@dataclass(frozen=True)
-class Ranked:
-    """A feature's share of a model's total influence, mean over workloads, and how its value goes
-    with what it does: rank correlation, 1 where large values raise the prediction. `text` says
-    what it is in words."""
-
-    name: str
-    share: float
-    direction: float
-    text: str = ""
-
-
-def ranked(explained: Sequence[Explained], role: str) -> list[Ranked]:
-    """The features of a model by influence, largest first. Workloads where it learned a constant
-    do not count; the share of every feature is 0 if it learned one everywhere."""
-    shares: dict[str, list[float]] = {}
-    directions: dict[str, list[float]] = {}
-    texts: dict[str, str] = {}
-    count = 0
-    for each in explained:
-        if role not in each.influences:
-            continue
-        influence = each.influences[role]
-        texts |= dict(zip(influence.names, influence.texts, strict=False))
-        size = np.abs(influence.values).mean(axis=0)
-        learned = bool(size.sum() > 0)
-        count += learned
-        for k, name in enumerate(influence.names):
-            shares.setdefault(name, []).append(float(size[k] / size.sum()) if learned else 0.0)
-            if learned:
-                directions.setdefault(name, []).append(
-                    rank_correlation(influence.x[:, k], influence.values[:, k])
-                )
-    rows = [
-        Ranked(
-            name,
-            sum(each) / max(count, 1),
-            float(np.mean(directions.get(name, [0.0]))),
-            texts.get(name, ""),
-        )
-        for name, each in shares.items()
-    ]
-    return sorted(rows, key=lambda row: -row.share)
+def shapley_values(model: CostModel, x: Features, background: Features, seed: int = 0) -> Floats:
+    """Shape (rows, features): contributions that add up to a prediction's difference from the mean
+    one. `background` are rows that stand for what the model usually sees."""
+    if not isinstance(model, Boosted):
+        return _sampled(model, x, background, seed)
+    if model.suffix == ".ubj":
+        data = xgboost.DMatrix(x.matrix, nthread=1)
+        return np.asarray(
+            model.booster.predict(data, pred_contribs=True, validate_features=False), np.float64
+        )[:, :-1]
+    found = model.booster.predict(x.matrix, pred_contrib=True, num_threads=1)
+    return np.asarray(found, np.float64)[:, :-1]
 
 
-def pooled(judged: Sequence[JudgedWorkload], role: str) -> Floats:
-    """All workloads' predictions of a role and what was simulated, shape (2, n)."""
-    parts = [each.pairs[role][:2] for each in judged if role in each.pairs]
-    return np.concatenate([np.empty((2, 0)), *parts], axis=1)
+def is_exact(model: CostModel) -> bool:
+    """Whether the values of this model are exact, not sampled."""
+    return isinstance(model, Boosted)
 
 
-def rmse(pair: Floats) -> float:
-    """Of a model's predictions of log2 latency, as `pooled`, (2, n); NaN without rows."""
-    return float(np.sqrt(np.mean((pair[0] - pair[1]) ** 2))) if pair.shape[1] else float("nan")
+def _sampled(model: CostModel, x: Features, background: Features, seed: int) -> Floats:
+    rng = np.random.default_rng(seed)
+    here, there = np.nan_to_num(x.matrix), np.nan_to_num(background.matrix)
+    rows, features = here.shape
+    total = np.zeros_like(here)
+    for _ in range(_ORDERS):
+        order = rng.permutation(features)
+        start = there[rng.integers(0, len(there), rows)]
+        for walk in (order, order[::-1]):
+            # Step k has the first k features of the walk from x, the others from the background.
+            taken = np.zeros((features + 1, 1, features), dtype=np.bool_)
+            for k, feature in enumerate(walk):
+                taken[k + 1 :, 0, feature] = True
+            steps = np.where(taken, here[None], start[None]).reshape(-1, features)
+            predicted = model.predict(Features(steps, x.columns)).reshape(features + 1, rows)
+            total[:, walk] += np.diff(predicted, axis=0).T
+    return total / (2 * _ORDERS)
 
 
-def mean_rank(judged: Sequence[JudgedWorkload], role: str) -> float:
-    """Rank correlation within a workload, mean over them; NaN without any."""
-    pairs = [each.pairs[role] for each in judged if role in each.pairs]
-    return float(np.mean([rank_correlation(*pair) for pair in pairs])) if pairs else float("nan")
+def explain_run(
+    folder: TunedFolder,
+    samples: int,
+    seed: int,
+    progress: Callable[[int, Workload], None] = lambda place, workload: None,
+) -> list[Explained]:
+    """Refit the models of every workload and judge them on `samples` random configs.
 
-
-def brier(pair: Floats) -> float:
-    """Mean squared error of V's chances, as `pooled`, (2, n); NaN without rows."""
-    return float(np.mean((pair[0] - pair[1]) ** 2)) if pair.shape[1] else float("nan")
-
-
-def vetoed(explained: Sequence[Explained], fastest: float = 1.0) -> float:
-    """Share of the valid configs among the unseen, of each workload the `fastest` part of them,
-    that lie below V's threshold; NaN if there are none."""
-    below: list[bool] = []
-    for each in explained:
-        if "V" not in each.unseen.pairs:
-            continue
-        chance, valid, cycles = each.unseen.pairs["V"]
-        known = valid == 1
-        if known.any():
-            good = known & (cycles <= np.nanquantile(cycles, fastest))
-            below += (chance[good] < each.threshold).tolist()
-    return float(np.mean(below)) if below else float("nan")
+    `progress` is told the place (from 0) and the workload that is next. Raises `ExplainError` if
+    there is nothing to explain or to judge on, and `FolderError` if trials are missing.
+    """
+    if samples < 1:
+        raise ExplainError(f"--samples {samples}: judge the models on at least 1 config")
+    explained = []
+    with BLAS_ON_ONE_THREAD:  # matrices are small: threads would wait for each other
+        for place, workload in enumerate(folder.workloads):
+            progress(place, workload)
+            explained.append(explain_workload(folder, workload, samples, seed))
+    return explained
