@@ -7,12 +7,15 @@ running anything. Rows behind a page's tables lie in `benchmarks/rows`.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pandas as pd
 import typer
+
+from tilewright.core.files import write_atomically
 
 Tuners = Annotated[str, typer.Option(help="As for 'tilewright compare'.")]
 Seeds = Annotated[int, typer.Option(help="Seeds of each tuner and layer.")]
@@ -48,6 +51,29 @@ def split_names(text: str) -> list[str]:
 def has_row(rows: pd.DataFrame, key: Mapping[str, object]) -> bool:
     """Return whether one of the rows has all values of `key`."""
     return bool(len(rows) and (rows[list(key)] == pd.Series(key)).all(axis=1).any())
+
+
+class KeptRows:
+    """The rows of a benchmark's parts in one JSON file, which is written after each row, so that a
+    stopped benchmark resumes."""
+
+    def __init__(self, path: Path, parts: Iterable[str]) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.rows: dict[str, list[dict[str, Any]]] = {part: [] for part in parts}
+        if path.exists():
+            self.rows |= json.loads(path.read_text())
+
+    def keep(self, part: str, row: dict[str, Any]) -> None:
+        """Add a row to a part, and write all rows."""
+        self.rows[part].append(row)
+        write_atomically(self.path, (json.dumps(self.rows, indent=1) + "\n").encode())
+
+    def has(self, part: str, **key: object) -> bool:
+        """Return whether a row of a part has these values."""
+        return any(
+            all(row.get(name) == value for name, value in key.items()) for row in self.rows[part]
+        )
 
 
 def markdown_table(head: Sequence[str], align: str, rows: Iterable[Sequence[object]]) -> str:

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from benchmarks.results import KeptRows
 from tilewright.evaluation.datasets.folder import digest_of, read_table
 from tilewright.evaluation.datasets.metrics import score
 from tilewright.evaluation.datasets.training import figures, split
 from tilewright.models.transfer.columns import PEAK, REFERENCE
 from tilewright.models.transfer.registry import make_model
 from tilewright.models.transfer.training_data import TrainingTable, aligned, reference
-
-if TYPE_CHECKING:
-    from benchmarks.transfer.rows_file import Found
 
 FORMULA, WITHOUT = "formula", " without formula"
 KINDS = (
@@ -32,7 +30,7 @@ KINDS = (
 SPLITS = ("by_target", "by_task", "within_task")
 
 
-def measure(options: argparse.Namespace, found: Found) -> None:
+def measure(options: argparse.Namespace, found: KeptRows) -> None:
     """Every kind and split; by_target of fewer rows."""
     kinds = options.kinds or ((FORMULA, "xgboost", "xgboost" + WITHOUT) if options.quick else KINDS)
     whole: TrainingTable | None = None

@@ -15,11 +15,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import row_arguments
+from benchmarks.results import KeptRows, row_arguments
 from benchmarks.transfer import accuracy as transfer_accuracy
 from benchmarks.transfer import single_layers as transfer_layers
 from benchmarks.transfer import whole_networks as transfer_tuning
-from benchmarks.transfer.rows_file import Found
 from tilewright.evaluation.datasets.folder import digest_of, read_table
 from tilewright.evaluation.datasets.plan import DatasetOptions
 from tilewright.evaluation.datasets.training import (
@@ -52,7 +51,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=4, help="drawn for each target, for layers")
     parser.add_argument("--jobs", type=int, default=2, help="networks that are tuned at a time")
     options = parser.parse_args()
-    found = Found(options.redraw or options.out)
+    found = KeptRows(options.redraw or options.out, PARTS)
     parts = options.parts.split(",") if options.parts else list(PARTS)
     if options.redraw is not None:
         for name in parts:

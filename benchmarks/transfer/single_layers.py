@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from benchmarks.intervals import Floats, hierarchical
+from benchmarks.results import KeptRows
 from benchmarks.transfer.controls import controls
 from benchmarks.transfer.whole_networks import (
     BOARD,
@@ -33,9 +34,6 @@ from benchmarks.transfer.whole_networks import (
 )
 from tilewright.tuning.network import Subgraph
 
-if TYPE_CHECKING:
-    from benchmarks.transfer.rows_file import Found
-
 WARM, FORMULA = "warm, scheduled by 2", "formula, scheduled by 2"
 COMPARED = (WARM, FORMULA, "shuffled, scheduled by 2", "cold, equal compiles")
 CLAIMED_SHARE, CLAIMED_FACTOR = 0.1, 2.0
@@ -43,7 +41,7 @@ CLAIMED_SHARE, CLAIMED_FACTOR = 0.1, 2.0
 Row = Mapping[str, Any]
 
 
-def measure(options: argparse.Namespace, found: Found) -> None:
+def measure(options: argparse.Namespace, found: KeptRows) -> None:
     """Seed by seed, so that a run that is stopped leaves whole seeds."""
     models = {"": options.model} | controls(options)
     tuners = [next(each for each in TUNERS if each.name == name) for name in COMPARED]
@@ -70,7 +68,7 @@ def _drawn(options: argparse.Namespace) -> Iterable[tuple[str, dict[str, Any]]]:
 
 
 def _tune(
-    found: Found, models: Mapping[str, Any], target: str, layer: dict[str, Any], seed: int,
+    found: KeptRows, models: Mapping[str, Any], target: str, layer: dict[str, Any], seed: int,
     tuner: Tuner, goal: float,
 ) -> None:  # fmt: skip
     name = str(Subgraph.from_json(layer).workload)

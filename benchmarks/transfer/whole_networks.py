@@ -25,12 +25,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.intervals import hierarchical
+from benchmarks.results import KeptRows
 from benchmarks.transfer.controls import controls
 from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.datasets.folder import read_about
@@ -49,9 +50,6 @@ from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.task_scheduler import SharingRules, TaskState, next_round
 from tilewright.tuning.tuning_task import tuning_task_of
 from tilewright.tuning.verification import measure_baseline
-
-if TYPE_CHECKING:
-    from benchmarks.transfer.rows_file import Found
 
 TARGETS = ("vta-de10", "evta-zcu102", "large")
 NETWORKS = ("resnet50", "mobilenet_v3", "inception_v3")
@@ -120,7 +118,7 @@ def _unseen(dataset: Path, name: str) -> None:
         raise TilewrightError(f"{name} is in {dataset}: nothing would be shown by tuning for it")
 
 
-def measure(options: argparse.Namespace, found: Found) -> None:
+def measure(options: argparse.Namespace, found: KeptRows) -> None:
     """The board's runs first: they say where the others end."""
     targets = (
         options.targets.split(",") if options.targets else TARGETS[: 1 if options.quick else 3]
