@@ -119,16 +119,12 @@ def table(found: pd.DataFrame) -> str:
     lines: list[tuple[str, ...]] = []
     every = ratios(found)
     for networks, entry, objective in dict.fromkeys(key[:3] for key in every):
-        volume, best = (_text(every[networks, entry, objective, name]) for name in FIGURES)
+        volume, best = (every[networks, entry, objective, name].text(4) for name in FIGURES)
         own = found[(found["networks"] == networks) & (found["entry"] == entry)]
         seeds = str(own["seed"].nunique())
         lines.append((networks, f"`{entry}`", objective, volume, best, seeds))
     head = ("networks", "method", "objective", "hypervolume", "best machine", "seeds")
     return markdown_table(head, "lllr", lines)
-
-
-def _text(each: Interval) -> str:
-    return f"{each.value:.4f} ({each.low:.4f}–{each.high:.4f})"
 
 
 if __name__ == "__main__":

@@ -364,7 +364,7 @@ def interval(ratios: NDArray[np.float64], sets: Sequence[tuple[str, ...]]) -> st
     runs = min(map(len, groups))
     grid = np.array([group[:runs] for group in groups])
     found = hierarchical(lambda each: np.exp(each.mean(axis=(-2, -1))), grid)
-    return f"{found.value:.3f} ({found.low:.3f}-{found.high:.3f})"
+    return found.text(3, "-")
 
 
 def _mean(values: NDArray[np.float64]) -> str:

@@ -132,7 +132,7 @@ def summary(found: pd.DataFrame) -> str:
         ratio = np.log(grid(RIVAL) / grid(entry))
         beside = hierarchical(lambda each: np.exp(each.mean(axis=(-2, -1))), ratio)
         lines.append(
-            f"{entry:24} {beside.value:.3f} ({beside.low:.3f}-{beside.high:.3f}) x AutoTVM's "
+            f"{entry:24} {beside.text(3, '-')} x AutoTVM's "
             f"throughput, over {ratio.shape[0]} layers and {ratio.shape[1]} seeds; "
             f"{own['measured'].mean():.0f} measurements, {own['compiled'].mean():.0f} compiles"
         )

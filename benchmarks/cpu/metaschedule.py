@@ -305,7 +305,7 @@ def table(rows: pd.DataFrame) -> str:
         for tuner in ("default", "metaschedule")
     )
     mean = hierarchical(ratio_of_medians, *both)
-    text = f"{mean.value:.2f} ({mean.low:.2f}-{mean.high:.2f})"
+    text = mean.text(2, "-")
     return markdown_table(head, "lr", [*cells, ("geometric mean", "", "", "", "", text, "")])
 
 

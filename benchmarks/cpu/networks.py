@@ -210,11 +210,11 @@ def _table(rows: pd.DataFrame, processor_time: bool) -> str:
     lines = [markdown_table(head, "lr", cells)]
     fewest = min(len(seconds) for seconds in times[OWN])
     whole = {name: np.array([s[:fewest] for s in listed]) for name, listed in times.items()}
+    counted_time = "processor" if processor_time else "wall-clock"
     for name in RIVALS:
         found = hierarchical(ratio_of_medians, whole[OWN], whole[name], paired=True)
         lines.append(
-            f"\nOver {len(whole[OWN])} networks: {found.value:.3f} ({found.low:.3f}–"
-            f"{found.high:.3f}) of {name}'s {'processor' if processor_time else 'wall-clock'} time."
+            f"\nOver {len(whole[OWN])} networks: {found.text(3)} of {name}'s {counted_time} time."
         )
     return "\n".join(lines)
 

@@ -101,8 +101,7 @@ def table_of(rows: pd.DataFrame) -> str:
         cells.append((layer, f"{ran} of {len(seconds)}", f"{one:.2f}"))
     mean = hierarchical(_mean, *grids, paired=True)
     ran = int(np.isfinite(grids[1]).sum())
-    over_layers = f"{mean.value:.2f} ({mean.low:.2f}–{mean.high:.2f})"
-    cells.append(("mean", f"{ran} of {grids[1].size}", over_layers))
+    cells.append(("mean", f"{ran} of {grids[1].size}", mean.text(2)))
     head = ("layer", "schedules that ran", "Spearman's correlation")
     return markdown_table(head, "lr", cells)
 

@@ -159,9 +159,7 @@ def table(rows: pd.DataFrame) -> str:
     whole = {setting: np.array(listed) for setting, listed in times.items()}
     for setting in settings[1:]:
         found = hierarchical(ratio_of_medians, whole[setting], whole[RULES], paired=True)
-        lines.append(
-            f"\n{setting}: {found.value:.3f} ({found.low:.3f}–{found.high:.3f}) of the rules' time."
-        )
+        lines.append(f"\n{setting}: {found.text(3)} of the rules' time.")
     return "\n".join(lines)
 
 

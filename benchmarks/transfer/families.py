@@ -230,8 +230,7 @@ def table_of(rows: pd.DataFrame) -> str:
 
 
 def _short(each: Interval) -> str:
-    text = f"{each.value:.3f} ({each.low:.3f}–{each.high:.3f})"
-    return text.replace("0.", ".").replace("-", "−")
+    return each.text(3).replace("0.", ".").replace("-", "−")
 
 
 def main() -> None:

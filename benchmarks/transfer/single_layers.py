@@ -119,7 +119,7 @@ def summary(rows: Sequence[Row]) -> str:
         came = sum(row["cycles"] <= row["goal"] for row in mine)
         made = sum(row["compiled"] + row["trials"] for row in mine) / sum(r["trials"] for r in mine)
         lines.append(
-            f"{name:26} {share} of the trials; {fewer.value:.2f} ({fewer.low:.2f}-{fewer.high:.2f})"
+            f"{name:26} {share} of the trials; {fewer.text(2, '-')}"
             f" times the warm start's, at least twice on {half.sum()} of {len(half)} pairs; {came} "
             f"of {len(mine)} came there; {made:.0f} programs a trial"
         )

@@ -144,13 +144,9 @@ def _table(where: str, rows: pd.DataFrame) -> Table:
         low, high = WINDOWS[window]
         own = rows[(rows["learner"] == learner) & rows["trials"].between(low, high - 1)]
         error = np.sqrt(own["measured P"].sum() / own["measured valid"].sum())
-        ratios = [_text(found[learner, window, of]) for of in ("measured", "compiled")]
+        ratios = [found[learner, window, of].text(3, "-") for of in ("measured", "compiled")]
         table.add_row(learner, window, *ratios, f"{error:.3f}")
     return table
-
-
-def _text(ratio: Interval) -> str:
-    return f"{ratio.value:.3f} ({ratio.low:.3f}-{ratio.high:.3f})"
 
 
 if __name__ == "__main__":
